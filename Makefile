@@ -1,0 +1,36 @@
+# Everything works from a fresh clone with Python >= 3.11, make and a C compiler: the first target that needs it builds .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help test lint demo bench clean
+help:
+	@echo "make demo   plan a private training and compare every scheme (installs what it needs)"
+	@echo "make test   linters, types, layers and tests, as CI runs them"
+	@echo "make lint   only the linters"
+	@echo "make bench  the timed claims of the README, printed with their conditions"
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lightdp needs Python >= 3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@touch $@
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest --numprocesses=auto
+
+demo: $(STAMP)
+	$(BIN)/lightdp plan --clients 50 --colluders 10 --stragglers 10 --rounds 150 --epsilon 3 --delta 1e-5 --compare
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/core.py
+
+clean:
+	rm -rf .venv build dist out src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,1 @@
+"""Federated learning that stays private against its own server."""

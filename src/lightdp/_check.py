@@ -1,0 +1,85 @@
+"""Argument checks whose messages name the argument and its value, and the exceptions of lightdp."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+
+class LightDPError(Exception):
+    """Everything that lightdp raises on purpose."""
+
+
+class ArgumentError(LightDPError, ValueError):
+    """An argument is wrong; nothing was computed, sent or written."""
+
+
+class InfeasibleError(ArgumentError):
+    """Each argument is fine alone, but no noise can give what they ask for together."""
+
+
+class BudgetError(LightDPError):
+    """The next round could exceed the privacy budget; nothing was spent."""
+
+
+class MissingExtraError(LightDPError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs an extra: pip install 'lightdp-fl[{extra}]'")
+
+
+def number(name: str, value: object) -> float:
+    """`value` as a finite float."""
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise ArgumentError(f"{name} must be a number, got {name}={value!r}")
+    result = float(value)
+    if not math.isfinite(result):
+        raise ArgumentError(f"{name} must be finite, got {name}={result}")
+    return result
+
+
+def positive(name: str, value: object) -> float:
+    """`value` as a finite float > 0."""
+    result = number(name, value)
+    if result <= 0:
+        raise ArgumentError(f"{name} must be > 0, got {name}={result:g}")
+    return result
+
+
+def non_negative(name: str, value: object) -> float:
+    """`value` as a finite float >= 0."""
+    result = number(name, value)
+    if result < 0:
+        raise ArgumentError(f"{name} must be >= 0, got {name}={result:g}")
+    return result
+
+
+def probability(name: str, value: object) -> float:
+    """`value` as a float in the open interval (0, 1)."""
+    result = number(name, value)
+    if not 0 < result < 1:
+        raise ArgumentError(f"{name} must be in (0, 1), got {name}={result:g}")
+    return result
+
+
+def integer(name: str, value: object, low: int, high: int | None = None) -> int:
+    """`value` as an int in [low, high]."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentError(f"{name} must be an integer, got {name}={value!r}")
+    result = operator.index(value)
+    if result < low or (high is not None and result > high):
+        wanted = f">= {low}" if high is None else f"in {low}..{high}"
+        raise ArgumentError(f"{name} must be {wanted}, got {name}={result}")
+    return result
+
+
+def choice(name: str, value: str, options: Collection[str]) -> str:
+    """`value` if it is one of `options`."""
+    if value not in options:
+        raise ArgumentError(f"{name} must be one of {', '.join(options)}, got {name}={value!r}")
+    return value
