@@ -1,1 +1,5 @@
 """Federated learning that stays private against its own server."""
+
+from lightdp.design import Plan, plan
+
+__all__ = ["Plan", "plan"]

@@ -1,0 +1,107 @@
+"""(D1), (D2) and (R1) as arithmetic: the ratio γ = σ_K²/σ_U² and the noise that a required σ_eff asks for."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import brentq, minimize_scalar
+
+from lightdp.network import gain
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lightdp.network import Graph
+    from lightdp.stragglers import StragglerLaw
+
+GAMMA_MAX = 1024.0
+"""The largest γ that the wire's fixed-point grid resolves (W1): σ_K of 2^12 units beside σ_U of 2^7."""
+
+
+def exposure(law: StragglerLaw, graph: Graph) -> float:
+    """m = E[S/(N−S)]/E[1/(N−S)] (D2): how many of a client's pairwise terms stragglers leave, on average.
+
+    On a sparse graph a straggler is one of the client's neighbours with probability degree/(N−1).
+    """
+    clients = graph.clients
+    left = law.mean(lambda s: s / (clients - s)) / law.mean(lambda s: 1 / (clients - s))
+    return left * graph.degree / (clients - 1)
+
+
+def exact_gamma(m: float, honest: int) -> float:
+    """(D2): the γ >= 0 that minimises (mγ + 1)(1 + γ)/(nγ + 1), at most `GAMMA_MAX`.
+
+    | case | γ |
+    | --- | --- |
+    | m >= n − 1 (also n = 1) | 0: pairwise noise costs more than it saves |
+    | m = 0 < n − 1 | `GAMMA_MAX`: it costs nothing |
+    """
+    n = float(honest)
+    if m >= n - 1:
+        return 0.0
+    # gamma* = (−m + sqrt(m² + m n (n − 1 − m)))/(m n), without its cancellation for small m
+    root = math.sqrt(m * m + m * n * (n - 1 - m))
+    denominator = m + root
+    if (n - 1 - m) >= GAMMA_MAX * denominator:
+        return GAMMA_MAX
+    return (n - 1 - m) / denominator
+
+
+def paper_gamma(m: float, honest: int) -> float:
+    """(D1): the smallest positive root of the paper's quartic G, as printed.
+
+    By Descartes' rule G has exactly one positive root, below 1, when m < n − 1 (its signs are + + + ± −) and none
+    otherwise, where the paper's objective grows with γ and γ = 0 is its minimiser.
+    """
+    n = float(honest)
+    if m >= n - 1:
+        return 0.0
+    coefficients = (
+        2 * m * n**3 - 2 * m * n**2,
+        n**3 - n**2 + 7 * m * n**2 - 6 * m * n,
+        3 * n**2 - 3 * n + 9 * m * n - 6 * m,
+        -(n**2) + 5 * n - 4 + m * n + 2 * m,
+        -n + 1 + m,
+    )
+    return float(brentq(lambda g: np.polyval(coefficients, g), 0.0, 1.0, xtol=1e-300, rtol=1e-14))
+
+
+def paper_sigma(gamma: float, honest: int, epsilon: float, delta: float) -> float:
+    """(D1): the paper's σ_U* for sensitivity 1, as printed."""
+    n, g = float(honest), gamma
+    inner = 2 * math.log(2 / delta) * ((n - 1) * g + 1) * ((n - 1) * g**2 + (g + 1) ** 2)
+    return math.sqrt(inner) / (epsilon * (n * g + 1))
+
+
+def honest_used(law: StragglerLaw, honest: int) -> NDArray[np.float64]:
+    """a (R1) for each number of stragglers: the client itself and the honest neighbours surely used."""
+    return np.maximum(honest - law.counts, 1.0)
+
+
+def repair_cost(law: StragglerLaw, honest: int, gamma: float) -> float:
+    """(R1): what a used round costs on average, as a share of (Δ/σ_U)²."""
+    return float(law.pmf @ (1 / gain(honest_used(law, honest), gamma)))
+
+
+def repair_gamma(law: StragglerLaw, graph: Graph, honest: int, rounds: int) -> float:
+    """The γ that minimises the noise of the trained model under repair (R4).
+
+    After T rounds the model carries T times the individual noise σ_U²/(N−S) that stays and once the residual
+    mγσ_U²/(N−S) of the last round, which the next one would remove; σ_U² itself falls with γ as (R1) allows.
+    """
+    share = exposure(law, graph) / rounds
+
+    def noise(log_gamma: float) -> float:
+        gamma = math.exp(log_gamma)
+        return math.log(repair_cost(law, honest, gamma) * (1 + share * gamma))
+
+    low, high = math.log(1e-6), math.log(GAMMA_MAX)
+    grid = np.linspace(low, high, 33)
+    best = int(np.argmin([noise(x) for x in grid]))
+    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    found = float(minimize_scalar(noise, bounds=bounds, method="bounded", options={"xatol": 1e-6}).x)
+    if noise(high) <= noise(found):
+        return GAMMA_MAX
+    return math.exp(found) if noise(found) < 0 else 0.0  # γ = 0 has cost 1, the log of which is 0
