@@ -14,7 +14,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.optimize import brentq
 
-from lightdp._check import InfeasibleError
+from lightdp import gaussian
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,6 @@ _RELATIONS = {
     "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
     "replace": NeighboringRelation.REPLACE_ONE,
 }
-_LARGEST_MULTIPLIER = 1e6
 
 
 def epsilon(
@@ -33,7 +32,6 @@ def epsilon(
     rate: float,
     delta: float,
     adjacency: Adjacency,
-    plain_mu: float = 0.0,
     coarse: int = 1,
 ) -> float:
     """The ε of a composition, never below the exact one.
@@ -43,14 +41,11 @@ def epsilon(
         rate: probability that a record is in a round's batch.
         delta: the δ at which ε is asked.
         adjacency: what may change between neighbouring data sets.
-        plain_mu: μ of all rounds that count without amplification by sampling, together.
         coarse: how many times coarser than usual to compute: faster, and more pessimistic.
     """
     rounds = {z: count for z, count in sorted(rounds.items()) if count > 0}
     step = _step(rounds, rate) * coarse
     parts = [_sampled(z, rate, adjacency, step).self_compose(count) for z, count in rounds.items()]
-    if plain_mu > 0:
-        parts.append(_sampled((2 if adjacency == "replace" else 1) / plain_mu, 1.0, adjacency, step))
     if not parts:
         return 0.0
     return float(functools.reduce(lambda left, right: left.compose(right), parts).get_epsilon_for_delta(delta))
@@ -64,18 +59,19 @@ def noise_multiplier(
     def excess(log_z: float, coarse: int = 4) -> float:
         scaled = {math.exp(log_z) * factor: count for factor, count in rounds.items()}
         spent = epsilon(scaled, rate=rate, delta=delta, adjacency=adjacency, coarse=coarse)
-        return math.log(max(spent, 1e-12) / target)
+        return math.log(max(spent, 1e-300) / target)
 
-    smallest = min(rounds)
-    low, high = math.log(0.3 / smallest), math.log(0.6 / smallest)
+    # Start where the central limit of many sampled rounds would put it: rate times what whole batches need.
+    whole = math.sqrt(sum(rounds.values())) / gaussian.mu(target, delta) * (2 if adjacency == "replace" else 1)
+    least = math.log(0.3 / min(rounds))
+    high = max(math.log(whole * rate / min(rounds)), least)
+    low = high
     while excess(high) > 0:
-        low, high = high, high + math.log(2)
-        if high > math.log(_LARGEST_MULTIPLIER):
-            raise InfeasibleError(
-                f"epsilon={target:g} at delta={delta:g} needs a noise multiplier above {_LARGEST_MULTIPLIER:g}"
-            )
-    if excess(low) <= 0:
-        return math.exp(low)  # less noise than this is not worth resolving
+        low, high = high, high + math.log(1.3)
+    while excess(low) <= 0:
+        if low <= least:
+            return math.exp(low)  # less noise than this is not worth resolving
+        low, high = max(low - math.log(1.3), least), low
     root = float(brentq(excess, low, high, xtol=2e-4))
     while excess(root, coarse=1) > 0:
         root += 2e-4

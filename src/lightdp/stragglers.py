@@ -59,6 +59,8 @@ class StragglerLaw:
         """
         cdf = np.cumsum(self.pmf)
         result: dict[int, int] = {}
+        if rounds == 0:
+            return result
         for block in np.array_split(np.arange(1, rounds + 1), min(levels, rounds)):
             s = min(int(np.searchsorted(cdf, block[-1] / rounds * (1 - 1e-12))), self.bound)
             result[s] = result.get(s, 0) + len(block)

@@ -1,6 +1,23 @@
 """(D1)-(D4): from clients, colluders, stragglers, rounds and (ε, δ) to noise that is provably enough."""
 
-from lightdp.design._calibrate import GAMMA_MAX
-from lightdp.design._plan import Calibration, Plan, Reserve, Unit, plan
+from lightdp.design._calibrate import GAMMA_MAX, RETRIES, late_cost, worst_late_cost
+from lightdp.design._compare import Comparison, compare
+from lightdp.design._per_client import PerClientPlan, plan_per_client
+from lightdp.design._plan import Calibration, Late, Plan, Reserve, Unit, plan
 
-__all__ = ["GAMMA_MAX", "Calibration", "Plan", "Reserve", "Unit", "plan"]
+__all__ = [
+    "GAMMA_MAX",
+    "RETRIES",
+    "Calibration",
+    "Comparison",
+    "Late",
+    "PerClientPlan",
+    "Plan",
+    "Reserve",
+    "Unit",
+    "compare",
+    "late_cost",
+    "plan",
+    "plan_per_client",
+    "worst_late_cost",
+]

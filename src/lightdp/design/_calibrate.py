@@ -11,13 +11,17 @@ from scipy.optimize import brentq, minimize_scalar
 from lightdp.network import gain
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Callable
 
     from lightdp.network import Graph
     from lightdp.stragglers import StragglerLaw
 
 GAMMA_MAX = 1024.0
 """The largest γ that the wire's fixed-point grid resolves (W1): σ_K of 2^12 units beside σ_U of 2^7."""
+
+
+RETRIES = 2
+"""How many more uploads may carry a repair that rode in an upload which came too late (R1)."""
 
 
 def exposure(law: StragglerLaw, graph: Graph) -> float:
@@ -75,27 +79,43 @@ def paper_sigma(gamma: float, honest: int, epsilon: float, delta: float) -> floa
     return math.sqrt(inner) / (epsilon * (n * g + 1))
 
 
-def honest_used(law: StragglerLaw, honest: int) -> NDArray[np.float64]:
-    """a (R1) for each number of stragglers: the client itself and the honest neighbours surely used."""
-    return np.maximum(honest - law.counts, 1.0)
+def late_cost(gamma: float, peers: int, least: int) -> float:
+    """(R1): cost, as a share of (Δ/σ_U)², of a round that came too late, if all its repairs come in time.
+
+    Args:
+        gamma: γ.
+        peers: a, honest neighbours that were used in that round.
+        least: the fewest honest clients, itself included, that a client finds in a round it is used in.
+    """
+    if peers < 1 or gamma == 0:
+        return 1.0  # its own individual noise, which no late round exceeds
+    return min(1.0, (2 + 1 / gamma) / peers + 1 / least)
+
+
+def worst_late_cost(gamma: float, honest: int, stragglers: int) -> float:
+    """(R1): the most that a late round can cost, with `RETRIES` late repairs, all in void rounds, from each peer."""
+    peers = max(honest - stragglers, 0)
+    if peers < 1:
+        return 1.0
+    return min(1.0, late_cost(gamma, peers, peers) + RETRIES * (1 / peers + 1 / honest))
 
 
 def repair_cost(law: StragglerLaw, honest: int, gamma: float) -> float:
     """(R1): what a used round costs on average, as a share of (Δ/σ_U)²."""
-    return float(law.pmf @ (1 / gain(honest_used(law, honest), gamma)))
+    return float(law.pmf @ (1 / gain(np.maximum(honest - law.counts, 1.0), gamma)))
 
 
-def repair_gamma(law: StragglerLaw, graph: Graph, honest: int, rounds: int) -> float:
+def repair_gamma(law: StragglerLaw, graph: Graph, rounds: int, cost: Callable[[float], float]) -> float:
     """The γ that minimises the noise of the trained model under repair (R4).
 
     After T rounds the model carries T times the individual noise σ_U²/(N−S) that stays and once the residual
-    mγσ_U²/(N−S) of the last round, which the next one would remove; σ_U² itself falls with γ as (R1) allows.
+    mγσ_U²/(N−S) of the last round, which the next one would remove; σ_U² itself is proportional to `cost`(γ).
     """
     share = exposure(law, graph) / rounds
 
     def noise(log_gamma: float) -> float:
         gamma = math.exp(log_gamma)
-        return math.log(repair_cost(law, honest, gamma) * (1 + share * gamma))
+        return math.log(cost(gamma) * (1 + share * gamma))
 
     low, high = math.log(1e-6), math.log(GAMMA_MAX)
     grid = np.linspace(low, high, 33)
@@ -104,4 +124,4 @@ def repair_gamma(law: StragglerLaw, graph: Graph, honest: int, rounds: int) -> f
     found = float(minimize_scalar(noise, bounds=bounds, method="bounded", options={"xatol": 1e-6}).x)
     if noise(high) <= noise(found):
         return GAMMA_MAX
-    return math.exp(found) if noise(found) < 0 else 0.0  # γ = 0 has cost 1, the log of which is 0
+    return math.exp(found) if noise(found) < math.log(cost(0.0)) else 0.0

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from scipy.special import log_ndtr
 from scipy.optimize import brentq
+from scipy.special import log_ndtr
 
 from lightdp import gaussian, sampling
 from lightdp._check import ArgumentError, InfeasibleError, choice, integer, number, positive, probability
@@ -20,6 +20,7 @@ from lightdp.stragglers import StragglerLaw, uniform
 Calibration = Literal["exact", "repair", "paper", "local", "smpc", "central"]
 Unit = Literal["record", "client"]
 Reserve = Literal["expected", "worst"]
+Late = Literal["seen", "unseen"]
 
 _ROUND_UP = 1 + 1e-12  # on σ: covers every rounding error between σ and the ε that is reported for it
 _SAMPLED_LEVELS = 8  # how finely the straggler law is resolved where each level costs a PLD
@@ -53,6 +54,8 @@ class Plan:
         parameters: number of model parameters, where known.
         coordinate_range: the user's own bound on one coordinate of one upload before noise, where given.
         reserve: under repair, whether the noise lasts `rounds` rounds of "expected" or of "worst" stragglers.
+        late: under repair, whether the server may have "seen" uploads that came too late to be used. Then one such
+            round of each client is provided for, and more of them end the training earlier.
         gamma: σ_K²/σ_U².
         sigma_individual: σ_U, the standard deviation of the noise that a client draws for itself.
         sigma_effective: σ_eff, what protects one client (E2); under repair, on quadratic average over `law`.
@@ -73,6 +76,7 @@ class Plan:
     parameters: int | None
     coordinate_range: float | None
     reserve: Reserve
+    late: Late
     gamma: float
     sigma_individual: float
     sigma_effective: float
@@ -199,6 +203,7 @@ class Plan:
             "parameters": self.parameters,
             "coordinate_range": self.coordinate_range,
             "reserve": self.reserve,
+            "late": self.late,
         }
 
     def to_dict(self) -> dict[str, Any]:
@@ -246,6 +251,7 @@ def plan(
     parameters: int | None = None,
     coordinate_range: float | None = None,
     reserve: Reserve = "expected",
+    late: Late = "seen",
 ) -> Plan:
     """The least noise that keeps (`epsilon`, `delta`) for the whole training; see `Plan` for the arguments.
 
@@ -259,6 +265,7 @@ def plan(
     choice("unit", unit, get_args(Unit))
     choice("adjacency", adjacency, get_args(Adjacency))
     choice("reserve", reserve, get_args(Reserve))
+    choice("late", late, get_args(Late))
     clients = integer("clients", clients, 2)
     integer("colluders", colluders, 0, clients - 1)
     integer("stragglers", stragglers, 0, clients - 2)
@@ -287,6 +294,7 @@ def plan(
         parameters=None if parameters is None else integer("parameters", parameters, 1),
         coordinate_range=None if coordinate_range is None else positive("coordinate_range", coordinate_range),
         reserve=reserve,
+        late=late,
         gamma=math.nan,
         sigma_individual=math.nan,
         sigma_effective=math.nan,
@@ -316,9 +324,7 @@ def _calibrated(draft: Plan, gamma: float | None) -> Plan:
                 "smpc needs clients > colluders + stragglers, "
                 f"got {draft.clients} <= {draft.colluders} + {draft.stragglers}"
             )
-        return dataclasses.replace(
-            draft, gamma=0.0, sigma_individual=sigma / math.sqrt(adding), sigma_effective=sigma
-        )
+        return dataclasses.replace(draft, gamma=0.0, sigma_individual=sigma / math.sqrt(adding), sigma_effective=sigma)
     if gamma is None:
         gamma = calibrate.exact_gamma(calibrate.exposure(draft.law, draft.graph), draft.honest)
     individual = sigma / math.sqrt(float(gain(draft.honest, gamma)))
@@ -344,14 +350,15 @@ def _levels(draft: Plan, rounds: int) -> dict[float, int]:
     """How many rounds are run with which multiple of `_required`'s σ."""
     if draft.calibration != "repair":
         return {1.0: rounds}
-    if draft.reserve == "worst":
-        counts = {draft.stragglers: rounds}
-    else:
-        counts = draft.law.quantiles(rounds, _SAMPLED_LEVELS)
+    late = rounds > 0 and draft.late == "seen"
+    used = rounds - late
+    counts = {draft.stragglers: used} if draft.reserve == "worst" else draft.law.quantiles(used, _SAMPLED_LEVELS)
+    costs = [(1 / float(gain(max(draft.honest - s, 1), draft.gamma)), count) for s, count in counts.items()]
+    if late:
+        costs.append((calibrate.worst_late_cost(draft.gamma, draft.honest, draft.stragglers), 1))
     result: dict[float, int] = {}
-    for s, count in counts.items():
-        factor = math.sqrt(float(gain(max(draft.honest - s, 1), draft.gamma)))
-        result[factor] = result.get(factor, 0) + count
+    for cost, count in costs:
+        result[1 / math.sqrt(cost)] = result.get(1 / math.sqrt(cost), 0) + count
     return result
 
 
@@ -360,13 +367,22 @@ def _repair(draft: Plan, gamma: float | None) -> Plan:
     law = draft.law
     if draft.reserve == "worst":
         law = dataclasses.replace(law, pmf=(law.counts == law.bound).astype(float))
+
+    def cost(gamma: float) -> float:
+        """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
+        used = calibrate.repair_cost(law, draft.honest, gamma)
+        if draft.late == "unseen":
+            return used
+        late = calibrate.worst_late_cost(gamma, draft.honest, draft.stragglers)
+        return used + (max(late, used) - used) / draft.rounds
+
     if gamma is None:
-        gamma = calibrate.repair_gamma(law, draft.graph, draft.honest, draft.rounds)
+        gamma = calibrate.repair_gamma(law, draft.graph, draft.rounds, cost)
     draft = dataclasses.replace(draft, gamma=gamma)
-    cost = calibrate.repair_cost(law, draft.honest, gamma)
     sigma = _required(draft)
-    individual = sigma * math.sqrt(cost) if draft.sampling_rate == 1 else sigma
-    return dataclasses.replace(draft, sigma_individual=individual, sigma_effective=individual / math.sqrt(cost))
+    individual = sigma * math.sqrt(cost(gamma)) if draft.sampling_rate == 1 else sigma
+    effective = individual / math.sqrt(cost(gamma))
+    return dataclasses.replace(draft, sigma_individual=individual, sigma_effective=effective)
 
 
 def _paper(draft: Plan) -> Plan:

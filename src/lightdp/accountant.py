@@ -1,0 +1,257 @@
+"""What a training has really cost each client: the odometer of (R1)-(R2), and what the paper's σ really buys.
+
+A round of a client costs k, its squared μ in units of (Δ/σ_U)². (R1) bounds a client's rounds by independent
+Gaussian mechanisms with these costs, so they add up, or compose as sampled ones where batches are sampled (R2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightdp import gaussian, sampling
+from lightdp._check import ArgumentError, BudgetError, integer
+from lightdp.design import RETRIES, late_cost, worst_late_cost
+from lightdp.network import gain
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from numpy.typing import NDArray
+
+    from lightdp.design import Plan
+
+    Mask = NDArray[np.bool_]
+
+_GRID = math.log(1.02)  # sampled rounds whose costs differ by less are composed as one kind, at the higher cost
+
+
+@dataclass
+class _Window:
+    """A round of one client that came too late, while its peers may still repair it."""
+
+    honest: int  # a_t: peers used in that round that are honest for sure
+    tries: NDArray[np.int64]  # (N,) uploads that may still carry a peer's repair; 0: done
+    entry: int  # where the round's cost stands in the client's `special`
+
+    def reserve(self, everyone: int) -> float:
+        """The most that retries may still add to the round's cost, each in a void round of `everyone` honest."""
+        left = np.sort(np.minimum(self.tries, RETRIES))[-self.honest :]
+        return float(left.sum()) / self.honest * (1 / self.honest + 1 / everyone)
+
+
+@dataclass
+class _Ledger:
+    """What one client's rounds have cost."""
+
+    ordinary: Counter[int] = field(default_factory=Counter)  # rounds by a, the honest used clients
+    special: list[float] = field(default_factory=list)  # costs of other rounds
+    windows: list[_Window] = field(default_factory=list)
+
+    def costs(self, cost_of: Sequence[float]) -> list[float]:
+        """The cost of every round."""
+        return [cost_of[a] for a, count in self.ordinary.items() for _ in range(count)] + self.special
+
+    def reserved(self, everyone: int) -> _Ledger:
+        """The same with all that open windows may still cost."""
+        special = list(self.special)
+        for window in self.windows:
+            special[window.entry] = min(1.0, special[window.entry] + window.reserve(everyone))
+        return _Ledger(self.ordinary.copy(), special, self.windows)
+
+
+class Odometer:
+    """What each tracked client has spent, from the straggler sets that happened (R1)-(R2).
+
+    Formal guarantee: if a client uploads only after `admit` let it, and `record` is told every round, the
+    adversary's view of its data is (`epsilon`, plan.delta)-DP and `epsilon` never exceeds plan.budget, whoever
+    straggled and whether or not the server saw the uploads that came too late. Straggler sets may depend on
+    earlier rounds where whole batches are used (a privacy filter); with sampled batches they must not.
+
+    | round of a client | its cost k under repair | otherwise |
+    | --- | --- | --- |
+    | used | (1 + γ)/(aγ + 1), more while peers repair a late round of it | (σ_U/σ_eff)² |
+    | too late, perhaps seen | about (3 + 1/γ)/a, more for repairs that come late too, at most 1 | as used |
+    | in a void round, perhaps seen | as used, with a = n | as used |
+    | never sent | 0 | 0 |
+    """
+
+    def __init__(self, plan: Plan, clients: Sequence[int] | None = None) -> None:
+        """Track `clients` of the plan, by default all of them."""
+        self.plan = plan
+        self.rounds = 0
+        tracked = range(plan.clients) if clients is None else clients
+        self.clients = [integer("clients", c, 0, plan.clients - 1) for c in tracked]
+        self._ledgers = [_Ledger() for _ in self.clients]
+        self._known: dict[tuple[frozenset[tuple[float, int]], float], float] = {}  # of sampled ledgers
+        self._repair = plan.calibration == "repair"
+        self._least = max(plan.honest - plan.stragglers, 1) if self._repair else plan.honest
+        self._unit = plan.sigma_individual if plan.sigma_individual > 0 else plan.sigma_effective
+        if self._repair:
+            self._cost = [math.inf, *(1 / gain(np.arange(1, plan.honest + 1), plan.gamma))]
+        else:
+            self._cost = [(self._unit / plan.sigma_effective) ** 2] * (plan.honest + 1)
+
+    def admit(self) -> None:
+        """Let the next round begin, whatever its stragglers will be.
+
+        Raises:
+            BudgetError: it could take a tracked client over the budget; nothing was spent.
+        """
+        after = [self._after_worst_round(ledger) for ledger in self._ledgers]
+        if self.plan.sampling_rate < 1 and self._epsilon(_dominating(after, self._cost)) <= self.plan.budget:
+            return  # one composition for all; where it is too coarse, one for each
+        spent = [self._epsilon(ledger) for ledger in after]
+        highest = int(np.argmax(spent))
+        if spent[highest] > self.plan.budget:
+            raise BudgetError(
+                f"round {self.rounds + 1} could take client {self.clients[highest]} to epsilon={spent[highest]:.6g}, "
+                f"over the budget of {self.plan.budget:g} at delta={self.plan.delta:g}"
+            )
+
+    def record(self, used: Collection[int], late: Collection[int] | None = None) -> None:
+        """Count a round that happened.
+
+        Args:
+            used: clients whose uploads the server added. Empty: the round was void, with fewer than the minimum.
+            late: other clients whose uploads the adversary may have seen. By default every other client, unless the
+                plan says that late uploads are unseen: a client cannot know whether what it sent was seen.
+        """
+        used_mask = self._mask("used", used)
+        if late is None:
+            late = () if self.plan.late == "unseen" else np.flatnonzero(~used_mask)
+        late_mask = self._mask("late", late)
+        if np.any(used_mask & late_mask):
+            raise ArgumentError("late must not name used clients")
+        count = int(used_mask.sum())
+        if count and self.plan.clients - count > self.plan.stragglers:
+            least = self.plan.clients - self.plan.stragglers
+            raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {count}")
+        for client, ledger in zip(self.clients, self._ledgers, strict=True):
+            if self._repair:
+                self._record_repair(client, ledger, used_mask, late_mask)
+            elif used_mask[client] or late_mask[client]:
+                ledger.ordinary[self.plan.honest] += 1
+        self.rounds += 1
+
+    def epsilon(self, delta: float | None = None) -> NDArray[np.float64]:
+        """What each tracked client has spent, rounded up. (clients,)"""
+        return np.array([self._epsilon(ledger, delta) for ledger in self._ledgers])
+
+    def remaining(self, rounds: int = 0) -> float:
+        """The ε left to the client that has spent most, after `rounds` more used rounds with S̄ stragglers each.
+
+        Negative when the budget does not last that long.
+        """
+        more = Counter({self._least: integer("rounds", rounds, 0)})
+        after = [ledger.reserved(self.plan.honest) for ledger in self._ledgers]
+        return self.plan.budget - max(
+            self._epsilon(_Ledger(ledger.ordinary + more, ledger.special)) for ledger in after
+        )
+
+    def _record_repair(self, client: int, ledger: _Ledger, used: Mask, late: Mask) -> None:
+        """(R1): cost of this round, and what it adds to earlier rounds of the client that came too late."""
+        void = not used.any()
+        honest = self.plan.honest if void else max(self.plan.honest - int((~used).sum()), 1)
+        seen, was_late = bool(used[client] or late[client]), bool(late[client]) and not void
+        # how much this round moves each peer's n_j for its own sake: q in the cross terms 2pq <= pq + pq
+        own = 0.0 if not seen else 1 / honest if was_late else self.plan.gamma / (honest * self.plan.gamma + 1)
+        crossed = 0.0
+        for window in ledger.windows:
+            waiting = window.tries > 0
+            missed = min(int(np.sum(waiting & late)), window.honest)
+            flushed = min(int(np.sum(waiting & used)), window.honest)
+            share = own / window.honest
+            crossed += (missed if void else flushed) * share
+            retried = missed / window.honest**2 + (missed * share if void else 0.0)
+            ledger.special[window.entry] = min(1.0, ledger.special[window.entry] + retried)
+            window.tries = np.where(waiting & used, 0, window.tries - (waiting & late))
+        ledger.windows = [window for window in ledger.windows if window.tries.any()]
+        if not seen:
+            return
+        if was_late:
+            peers = self.plan.honest - int((~used).sum())
+            if peers > 0:
+                ledger.windows.append(_Window(peers, np.where(used, RETRIES + 1, 0), len(ledger.special)))
+            ledger.special.append(min(1.0, late_cost(self.plan.gamma, peers, self._least) + crossed))
+        elif crossed > 0:
+            ledger.special.append(min(1.0, self._cost[honest] + crossed))
+        else:
+            ledger.ordinary[honest] += 1
+
+    def _after_worst_round(self, ledger: _Ledger) -> _Ledger:
+        """`ledger` after one more round at its dearest, with all that may follow from it."""
+        after = ledger.reserved(self.plan.honest)
+        used = self._cost[self._least]
+        late = 0.0
+        if self._repair and self.plan.late == "seen":
+            late = worst_late_cost(self.plan.gamma, self.plan.honest, self.plan.stragglers)
+        if late > used or ledger.windows:
+            after.special.append(min(1.0, max(late, used) + len(ledger.windows) / self._least))
+        else:
+            after.ordinary[self._least] += 1
+        return after
+
+    def _epsilon(self, ledger: _Ledger, delta: float | None = None) -> float:
+        delta = self.plan.delta if delta is None else delta
+        if self.plan.sampling_rate == 1:
+            mu = math.sqrt(math.fsum(ledger.costs(self._cost))) * self.plan.sensitivity / self._unit
+            return gaussian.epsilon(mu, delta)
+        usual = Counter({self._cost[a]: count for a, count in ledger.ordinary.items()})
+        rare = Counter(math.exp(math.ceil(math.log(k) / _GRID) * _GRID) for k in ledger.special)
+        rounds = frozenset((usual + rare).items())
+        if (rounds, delta) not in self._known:
+            multipliers = {self._unit / self.plan.clip / math.sqrt(k): count for k, count in rounds}
+            self._known[rounds, delta] = sampling.epsilon(
+                multipliers, rate=self.plan.sampling_rate, delta=delta, adjacency=self.plan.adjacency
+            )
+        return self._known[rounds, delta]
+
+    def _mask(self, name: str, clients: Collection[int]) -> Mask:
+        mask = np.zeros(self.plan.clients, dtype=bool)
+        mask[[integer(name, client, 0, self.plan.clients - 1) for client in clients]] = True
+        return mask
+
+
+def _dominating(ledgers: Sequence[_Ledger], cost_of: Sequence[float]) -> _Ledger:
+    """One ledger that costs at least as much as each of `ledgers`: its r-th dearest round is their dearest r-th."""
+    columns = [sorted(ledger.costs(cost_of), reverse=True) for ledger in ledgers]
+    matrix = np.zeros((len(columns), max(len(column) for column in columns)))
+    for row, column in zip(matrix, columns, strict=True):
+        row[: len(column)] = column
+    return _Ledger(special=matrix.max(axis=0).tolist())
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An ε that the paper's formulas claim for some rounds, and what their noise really gives."""
+
+    rule: str
+    rounds: int
+    claimed: float
+    true: float
+
+
+def paper_claims(plan: Plan) -> tuple[Claim, ...]:
+    """(P1)-(P3): the paper's noise for one round and for T, under its footnote's rule and under the right one.
+
+    `plan` is one with calibration "paper", whose σ follows the footnote: variances scaled by sqrt(T). The right
+    rule scales standard deviations by sqrt(T).
+    """
+    if plan.calibration != "paper":
+        raise ArgumentError(f"plan must be of the paper's calibration, got calibration={plan.calibration!r}")
+    mu_footnote = plan.sensitivity / plan.sigma_effective  # of one round
+    mu_once = mu_footnote * plan.rounds**0.25
+    claims = (
+        ("one round", 1, mu_once),
+        ("T rounds, unscaled", plan.rounds, mu_once * math.sqrt(plan.rounds)),
+        ("T rounds, footnote: σ² × √T", plan.rounds, mu_footnote * math.sqrt(plan.rounds)),
+        ("T rounds, right: σ × √T", plan.rounds, mu_once),
+    )
+    return tuple(
+        Claim(rule, rounds, plan.epsilon_claimed, gaussian.epsilon(mu, plan.delta)) for rule, rounds, mu in claims
+    )

@@ -1,0 +1,122 @@
+"""The planner's picture: noise levels against colluders, stragglers and ε, and what stays in the mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lightdp._check import ArgumentError
+from lightdp.design import compare, plan
+from lightdp.report._style import NAMES, Chart, alt, scheme_colour, styled
+from lightdp.stragglers import uniform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lightdp.design import Plan
+
+_LEVELS = ("paper", "exact", "repair")
+_POINTS = 24
+_SWEEPS = {
+    "colluders": "colluders C̄",
+    "stragglers": "stragglers S̄ (uniform on 0..S̄)",
+    "epsilon": "ε of the whole training",
+}
+
+
+def plan_chart(chosen: Plan) -> Chart:
+    """The paper's figure of (σ_K, σ_U) for paper, exact and repair, and noise in the mean against S̄ for all."""
+    levels = [_level_panels(chosen, name) for name in _SWEEPS]
+    noise = _noise_panel(chosen)
+    settings = (
+        f"N = {chosen.clients:,}, C̄ = {chosen.colluders:,}, S̄ = {chosen.stragglers:,}, {chosen.rounds:,} rounds, "
+        f"ε = {chosen.budget:g} at δ = {chosen.delta:g}, clip {chosen.clip:g}; in each panel one of them varies"
+    )
+    chart = alt.vconcat(alt.hconcat(*levels, spacing=28), noise, spacing=28)
+    note = "Upper panels: the paper's σ as printed, for the ε it claims. Lower panel: its γ, with the σ that keeps ε."
+    return styled(chart, "Noise that keeps the guarantee", [settings, note])
+
+
+def _level_panels(chosen: Plan, swept: str) -> alt.VConcatChart:
+    rows = []
+    for value in _values(chosen, swept, first=1 if swept == "stragglers" else 0):  # S̄ = 0 takes any γ
+        for scheme in _LEVELS:
+            found = _replan(chosen, scheme, swept, value)
+            if found is not None:
+                rows += [
+                    {
+                        "x": value,
+                        "scheme": NAMES[scheme],
+                        "sigma": found.sigma_individual,
+                        "kind": "individual σ_U",
+                    },
+                    {
+                        "x": value,
+                        "scheme": NAMES[scheme],
+                        "sigma": found.sigma_pairwise,
+                        "kind": "pairwise σ_K",
+                    },
+                ]
+    panels = []
+    for kind in ("individual σ_U", "pairwise σ_K"):
+        base = alt.Chart(alt.Data(values=[row for row in rows if row["kind"] == kind]))
+        panels.append(
+            base.mark_line(strokeWidth=2.5, interpolate="monotone")
+            .encode(
+                x=alt.X("x:Q", title=_SWEEPS[swept], scale=alt.Scale(nice=False)),
+                y=alt.Y("sigma:Q", title=kind),
+                color=scheme_colour(),
+                tooltip=["scheme:N", "x:Q", alt.Tooltip("sigma:Q", format=".4g")],
+            )
+            .properties(width=250, height=150)
+        )
+    return alt.vconcat(*panels, spacing=12)
+
+
+def _noise_panel(chosen: Plan) -> alt.LayerChart:
+    """At the same true guarantee, so the paper's γ appears with noise scaled to keep it."""
+    rows = []
+    for value in _values(chosen, "stragglers"):
+        settings = chosen.settings() | _changed("stragglers", value)
+        rows += [
+            {"x": value, "scheme": NAMES[row.scheme.calibration], "noise": row.noise_in_mean}
+            for row in compare(plan(**settings))
+            if row.plan is not None
+        ]
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=alt.X("x:Q", title=_SWEEPS["stragglers"], scale=alt.Scale(nice=False)),
+        y=alt.Y("noise:Q", title="noise variance left in the mean", scale=alt.Scale(type="log", nice=False)),
+        color=scheme_colour(),
+        tooltip=["scheme:N", "x:Q", alt.Tooltip("noise:Q", format=".4g")],
+    )
+    here = (
+        alt.Chart(alt.Data(values=[{"x": chosen.stragglers}]))
+        .mark_rule(strokeDash=[4, 4], color="#9ca3af")
+        .encode(x="x:Q")
+    )
+    return alt.layer(here, base.mark_line(strokeWidth=2.5)).properties(
+        width=870, height=260, title=alt.Title("Every scheme at the same true guarantee", anchor="start")
+    )
+
+
+def _values(chosen: Plan, swept: str, first: int = 0) -> Iterable[float]:
+    if swept == "epsilon":
+        return np.geomspace(chosen.budget / 4, chosen.budget * 4, _POINTS).tolist()
+    top = chosen.clients - 1 if swept == "colluders" else max(chosen.clients - chosen.colluders - 1, 1)
+    top = min(top, chosen.clients - 2)
+    return np.unique(np.linspace(min(first, top), top, min(top + 1, 2 * _POINTS)).round().astype(int)).tolist()
+
+
+def _changed(swept: str, value: float) -> dict[str, Any]:
+    """The settings that differ; a swept S̄ brings the uniform law with it."""
+    if swept == "stragglers":
+        return {"stragglers": value, "straggler_law": uniform(int(value))}
+    return {swept: value}
+
+
+def _replan(chosen: Plan, scheme: str, swept: str, value: float) -> Plan | None:
+    try:
+        return plan(**(chosen.settings() | _changed(swept, value) | {"calibration": scheme}))
+    except ArgumentError:  # the paper's calibration has no sparse graphs
+        return None

@@ -1,0 +1,31 @@
+"""Write a chart to a file, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightdp._check import ArgumentError
+
+if TYPE_CHECKING:
+    from lightdp.report._style import Chart
+
+_FORMATS = {".html": "html", ".png": "png", ".svg": "svg"}
+
+
+def save(chart: Chart, path: Path) -> None:
+    """Write `chart` as its suffix says: .html (self-contained, no network), .png or .svg."""
+    if path.suffix not in _FORMATS:
+        raise ArgumentError(f"plot must end in {', '.join(_FORMATS)}, got plot={str(path)!r}")
+    if not path.parent.is_dir():
+        raise ArgumentError(f"plot must lie in an existing folder, got plot={str(path)!r}")
+    handle, temporary = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    try:
+        options = {"inline": True} if path.suffix == ".html" else {"scale_factor": 2.0} if path.suffix == ".png" else {}
+        chart.save(temporary, format=_FORMATS[path.suffix], **options)
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)

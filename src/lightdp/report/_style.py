@@ -1,0 +1,58 @@
+"""How our charts look: one palette, one name for each scheme, one configuration."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from lightdp._check import MissingExtraError
+
+try:
+    import altair as alt
+except ImportError:
+    raise MissingExtraError("report", "A chart") from None
+
+Chart: TypeAlias = alt.TopLevelMixin
+
+__all__ = ["NAMES", "Chart", "alt", "scheme_colour", "styled"]
+
+NAMES = {
+    "local": "local DP",
+    "paper": "LightDP paper",
+    "exact": "LightDP exact",
+    "repair": "LightDP repair",
+    "smpc": "SMPC + DP",
+    "central": "central DP",
+}
+_COLOURS = {
+    "central": "#6b7280",
+    "smpc": "#0d9488",
+    "repair": "#2563eb",
+    "exact": "#7c3aed",
+    "paper": "#ea580c",
+    "local": "#be123c",
+}
+
+
+def scheme_colour() -> alt.Color:
+    """The colour channel of the field `scheme`: the same in every panel, so that one legend serves all."""
+    scale = alt.Scale(domain=list(NAMES.values()), range=[_COLOURS[scheme] for scheme in NAMES])
+    return alt.Color("scheme:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=6))
+
+
+def styled(chart: alt.VConcatChart | alt.HConcatChart | alt.Chart, title: str, subtitle: list[str]) -> Chart:
+    """`chart` with a title and the house configuration."""
+    return (
+        chart.properties(
+            title=alt.Title(title, subtitle=subtitle, anchor="start", fontSize=17, subtitleColor="#4b5563")
+        )
+        .configure_view(stroke=None)
+        .configure_axis(
+            gridColor="#e5e7eb",
+            domainColor="#9ca3af",
+            tickColor="#9ca3af",
+            labelFontSize=11,
+            titleFontSize=12,
+        )
+        .configure_legend(labelFontSize=12, symbolStrokeWidth=3)
+        .configure(font="DejaVu Sans, Helvetica, Arial, sans-serif", padding=16)
+    )

@@ -1,0 +1,91 @@
+"""Independent oracles: the theory computed another way, slowly and plainly."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import mpmath
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from numpy.typing import NDArray
+
+
+def delta(epsilon: float, mu: float) -> mpmath.mpf:
+    """(E5) with enough digits that its cancellation does not matter."""
+    with mpmath.workdps(60 + 2 * max(0, -math.floor(math.log10(mu)))):
+        e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
+
+        def phi(x: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
+
+        return phi(m / 2 - e / m) - mpmath.exp(e) * phi(-m / 2 - e / m)
+
+
+def star(n: int, variance: float) -> NDArray[np.float64]:
+    """Pairwise variances of the complete graph."""
+    return variance * (1 - np.eye(n))
+
+
+def loss_matrix(  # noqa: C901  one protocol, played once, in the open
+    clients: int,
+    gamma: float,
+    rounds: Sequence[tuple[Collection[int], Collection[int]]],
+    *,
+    client: int,
+    colluders: Collection[int] = (),
+    retries: int,
+) -> NDArray[np.float64]:
+    """K such that a change v_t of the client's data in each of its seen rounds has exactly mu² = v'Kv.
+
+    Plays the protocol with repair on symbols: every upload that the adversary sees, used or late, is a row of
+    coefficients over all noise variables of honest clients; colluders' noise is known. σ_U = 1.
+    """
+    pairs = list(itertools.combinations(range(clients), 2))
+    column = {pair: at for at, pair in enumerate(pairs)}
+    individual, pairwise = len(rounds) * clients, len(rounds) * len(pairs)
+    scale = np.concatenate([np.ones(individual), np.full(pairwise, np.sqrt(gamma))])
+    honest = [c for c in range(clients) if c not in colluders]
+
+    def add(row: NDArray[np.float64], t: int, i: int, j: int, sign: float) -> None:
+        if i in honest and j in honest:
+            at = individual + t * len(pairs) + column[min(i, j), max(i, j)]
+            row[at] += sign if i < j else -sign
+
+    rows, owners = [], []
+    pending: dict[int, tuple[int, list[int], int]] = {}
+    for t, (used, late) in enumerate(rounds):
+        missing = [c for c in range(clients) if c not in used]
+        for i in [*used, *late]:
+            row = np.zeros(individual + pairwise)
+            row[t * clients + i] = 1
+            for j in range(clients):
+                if j != i:
+                    add(row, t, i, j, 1)
+            if i in pending:
+                then, absent, tries = pending[i]
+                for j in absent:
+                    add(row, then, i, j, -1)
+                pending[i] = (then, absent, tries - 1)
+                if tries == 1:
+                    del pending[i]
+            if i in honest:
+                rows.append(row * scale)
+                owners.append(i)
+        for i in used:
+            pending[i] = (t, missing, retries + 1)
+    mine = [at for at, owner in enumerate(owners) if owner == client]
+    if not mine:
+        return np.zeros((0, 0))
+    matrix = np.array(rows)
+    return np.linalg.inv(matrix @ matrix.T)[np.ix_(mine, mine)]
+
+
+def worst_mu_squared(matrix: NDArray[np.float64]) -> float:
+    """The largest v'Kv over signs v."""
+    signs = (np.array(v) for v in itertools.product([1.0, -1.0], repeat=len(matrix)))
+    return max(float(v @ matrix @ v) for v in signs)

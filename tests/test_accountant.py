@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lightdp
+import oracles
+from lightdp import gaussian
+from lightdp._check import ArgumentError, BudgetError
+from lightdp.accountant import Odometer, paper_claims
+from lightdp.design import RETRIES
+
+if TYPE_CHECKING:
+    from lightdp.design import Plan
+
+Round = tuple[list[int], list[int]]
+
+
+def planned(clients: int, colluders: int, missing: int, **more: Any) -> Plan:
+    settings = {"rounds": 150, "epsilon": 3.0, "delta": 1e-5} | more
+    return lightdp.plan(clients=clients, colluders=colluders, stragglers=missing, **settings)
+
+
+@st.composite
+def trainings(draw: st.DrawFn) -> tuple[Plan, list[Round], list[int]]:
+    """A plan with repair, straggler sets with late uploads and void rounds, and who colludes."""
+    clients = draw(st.integers(3, 8))
+    late_bound = draw(st.integers(1, clients - 2))
+    colluders = draw(st.integers(0, min(2, clients - 2)))
+    gamma = 10 ** draw(st.floats(-1, 2.5))
+    plan = planned(clients, colluders, late_bound, calibration="repair", gamma=gamma)
+    rounds: list[Round] = []
+    for _ in range(draw(st.integers(1, 7))):
+        order = draw(st.permutations(range(clients)))
+        missing = clients if draw(st.integers(0, 9)) == 0 else draw(st.integers(0, late_bound))
+        stragglers = sorted(order[:missing])
+        seen = [s for s in stragglers if draw(st.integers(0, 3)) > 0]
+        rounds.append(([c for c in range(clients) if c not in stragglers], seen))
+    bad = draw(st.permutations(range(1, clients)))[:colluders]
+    return plan, rounds, bad
+
+
+def costs_by_round(odometer: Odometer, rounds: list[Round]) -> list[float]:
+    """The final cost of each seen round of the one tracked client, in order."""
+    ledger = odometer._ledgers[0]
+    where: list[tuple[str, int]] = []
+    for used, late in rounds:
+        before, special = ledger.ordinary.copy(), len(ledger.special)
+        odometer.record(used, late)
+        new = ledger.ordinary - before
+        if len(ledger.special) > special:
+            where.append(("special", special))
+        elif new:
+            where.append(("ordinary", next(iter(new))))
+    return [ledger.special[at] if kind == "special" else odometer._cost[at] for kind, at in where]
+
+
+@given(training=trainings())
+@settings(max_examples=400, deadline=None)
+def test_odometer_bounds_the_exact_loss_of_every_training(training: tuple[Plan, list[Round], list[int]]) -> None:
+    """(R1) against the exact covariance: as a sum for whole batches, and as a matrix inequality for sampled ones."""
+    plan, rounds, colluders = training
+    odometer = Odometer(plan, [0])
+    costs = costs_by_round(odometer, rounds)
+    exact = oracles.loss_matrix(plan.clients, plan.gamma, rounds, client=0, colluders=colluders, retries=RETRIES)
+    assert len(costs) == len(exact)
+    assert oracles.worst_mu_squared(exact) <= math.fsum(costs) * (1 + 1e-7)
+    if costs:
+        scale = 1 / np.sqrt(costs)
+        assert np.linalg.eigvalsh(exact * np.outer(scale, scale)).max() <= 1 + 1e-7
+        mu = math.sqrt(math.fsum(costs)) * plan.sensitivity / plan.sigma_individual
+        assert odometer.epsilon()[0] == pytest.approx(gaussian.epsilon(mu, plan.delta))
+
+
+def test_odometer_is_exact_when_nobody_straggles_and_colluders_are_as_feared() -> None:
+    plan = planned(7, 2, 3, calibration="repair", gamma=4.0)
+    rounds: list[Round] = [([*range(7)], [])] * 3
+    costs = costs_by_round(Odometer(plan, [0]), rounds)
+    exact = oracles.loss_matrix(7, 4.0, rounds, client=0, colluders=[3, 5], retries=RETRIES)
+    assert math.fsum(costs) == pytest.approx(oracles.worst_mu_squared(exact), rel=1e-9)
+
+
+def test_a_round_that_was_missed_and_never_sent_costs_nothing() -> None:
+    odometer = Odometer(planned(7, 0, 3, calibration="repair"), [0])
+    odometer.record([1, 2, 3, 4, 5, 6], late=[])
+    assert odometer.epsilon()[0] == 0
+
+
+def test_a_constant_charge_for_late_rounds_would_not_be_a_bound() -> None:
+    """Why (R1) charges late repairs and their cross terms: (4 + 1/γ)/a for the late round is exceeded by 9 %."""
+    clients, gamma, late = 18, 1000.0, list(range(6, 18))
+    others = [c for c in range(1, clients) if c not in late]
+    rounds: list[Round] = [([*range(1, clients)], [0]), *[([0, *others], late)] * 2, ([*range(clients)], [])]
+    exact = oracles.worst_mu_squared(oracles.loss_matrix(clients, gamma, rounds, client=0, retries=RETRIES))
+    used = sum((1 + gamma) / (len(a) * gamma + 1) for a, _ in rounds[1:])
+    assert exact > 1.09 * ((4 + 1 / gamma) / 17 + used)
+    odometer = Odometer(planned(clients, 0, 12, calibration="repair", gamma=gamma), [0])
+    assert exact <= math.fsum(costs_by_round(odometer, rounds))
+
+
+def test_a_wrong_sigma_would_be_noticed() -> None:
+    """The oracle is sharp: 20 % less individual noise than planned exceeds the odometer."""
+    plan = planned(7, 0, 3, calibration="repair", gamma=4.0)
+    rounds: list[Round] = [([*range(7)], [])] * 4
+    costs = costs_by_round(Odometer(plan, [0]), rounds)
+    exact = oracles.worst_mu_squared(oracles.loss_matrix(7, 4.0, rounds, client=0, retries=RETRIES))
+    assert exact / 0.8**2 > 1.5 * math.fsum(costs)
+
+
+@pytest.mark.parametrize("calibration", ["exact", "local", "smpc", "central", "paper"])
+def test_without_repair_every_seen_round_costs_the_same(calibration: str) -> None:
+    plan = planned(50, 10, 10, rounds=20, calibration=calibration)
+    odometer = Odometer(plan, [0, 1, 2])
+    for _ in range(20):
+        odometer.record([c for c in range(50) if c not in (1, 2)], late=[2])
+    spent = odometer.epsilon()
+    assert spent == pytest.approx([plan.epsilon(), 0, plan.epsilon()])
+    assert spent.max() <= plan.epsilon() * (1 + 1e-12)
+
+
+def test_the_exact_plan_lasts_its_rounds_and_not_one_more() -> None:
+    odometer = Odometer(planned(50, 10, 10, rounds=20), [0])
+    for _ in range(20):
+        odometer.admit()
+        odometer.record(range(50))
+    assert odometer.epsilon()[0] <= 3
+    before = odometer.epsilon()
+    with pytest.raises(BudgetError, match=r"round 21 could take client 0 to epsilon=3.08.*over the budget of 3"):
+        odometer.admit()
+    assert np.array_equal(odometer.epsilon(), before)
+
+
+@given(seed=st.integers(0, 2**32 - 1), adversarial=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_a_client_that_asks_first_never_exceeds_its_budget(seed: int, *, adversarial: bool) -> None:
+    rng = np.random.default_rng(seed)
+    plan = planned(12, 2, 3, rounds=10, calibration="repair")
+    odometer = Odometer(plan, [0])
+    stopped = False
+    for _ in range(60):
+        try:
+            odometer.admit()
+        except BudgetError:
+            stopped = True
+        missing = set(rng.choice(12, rng.integers(0, 4), replace=False).tolist())
+        if adversarial and rng.random() < 0.7:
+            missing = {0, *list(missing - {0})[:2]}
+        if stopped:  # the client stays away; others go on, and may repair its late rounds late
+            missing = {0, *list(missing - {0})[:2]}
+        if rng.random() < 0.05:
+            missing = set(range(12))
+        used = [c for c in range(12) if c not in missing]
+        odometer.record(used, late=[c for c in missing if c != 0 or not stopped])
+        assert odometer.epsilon()[0] <= plan.budget
+    assert stopped
+
+
+def test_fewer_stragglers_than_the_worst_case_leave_budget() -> None:
+    plan = planned(50, 10, 10, calibration="repair", reserve="worst")
+    odometer = Odometer(plan, [0])
+    for _ in range(150):
+        odometer.record(range(50))
+    assert odometer.epsilon()[0] < 0.9 * plan.budget
+
+
+def test_remaining_answers_what_further_rounds_would_leave() -> None:
+    odometer = Odometer(planned(50, 10, 10, rounds=20), [0, 1])
+    assert odometer.remaining() == 3
+    for _ in range(15):
+        odometer.record(range(50))
+    assert odometer.remaining(5) == pytest.approx(0, abs=1e-8)
+    assert odometer.remaining(5) >= 0
+    assert odometer.remaining(6) < 0
+    assert odometer.remaining(0) > odometer.remaining(1) > 0
+
+
+@pytest.mark.parametrize("calibration", ["exact", "repair"])
+def test_sampled_rounds_are_amplified_and_late_ones_still_counted(calibration: str) -> None:
+    plan = planned(20, 2, 2, rounds=20, calibration=calibration, sampling_rate=0.1)
+    odometer = Odometer(plan, [0, 1])
+    for _ in range(5):
+        odometer.admit()
+        odometer.record(range(20))
+    equal = odometer.epsilon()
+    assert equal[0] == equal[1]
+    odometer.record([c for c in range(20) if c != 1])
+    odometer.record(range(20))
+    after = odometer.epsilon()
+    assert after[1] > after[0] > equal[0] if calibration == "repair" else after[1] == after[0] > equal[0]
+    whole = math.sqrt(5) / plan.noise_multiplier
+    assert equal[0] < 0.5 * gaussian.epsilon(whole, 1e-5)
+
+
+@pytest.mark.parametrize("late", ["seen", "unseen"])
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+def test_a_repair_plan_lasts_its_rounds_when_every_round_is_at_its_worst(late: str, rate: float) -> None:
+    plan = planned(20, 2, 3, rounds=12, calibration="repair", reserve="worst", late=late, sampling_rate=rate)
+    odometer = Odometer(plan, [0])
+    for _ in range(12):
+        odometer.admit()
+        odometer.record(range(17))
+    assert odometer.epsilon()[0] <= plan.budget
+
+
+def test_sampled_budget_stops_hard() -> None:
+    plan = planned(10, 2, 0, rounds=5, sampling_rate=0.2)
+    odometer = Odometer(plan)
+    for _ in range(5):
+        odometer.admit()
+        odometer.record(range(10))
+    with pytest.raises(BudgetError, match="round 6 could take client"):
+        odometer.admit()
+
+
+def test_claims_of_the_paper_next_to_the_truth() -> None:
+    claims = paper_claims(planned(50, 10, 10, calibration="paper"))
+    assert [round(c.true, 4) for c in claims] == [2.1535, 48.7564, 9.2376, 2.1535]
+    assert {c.claimed for c in claims} == {3}
+    assert [c.rounds for c in claims] == [1, 150, 150, 150]
+    with pytest.raises(ArgumentError, match="calibration='exact'"):
+        paper_claims(planned(50, 10, 10))
+
+
+@pytest.mark.parametrize(
+    ("used", "late", "message"),
+    [
+        (range(39), (), "used must name at least 40 clients or, for a void round, none; got 39"),
+        ([50], (), r"used must be in 0..49, got used=50"),
+        (range(50), [3], "late must not name used clients"),
+        (range(45), [99], r"late must be in 0..49, got late=99"),
+    ],
+)
+def test_impossible_rounds_are_refused_and_cost_nothing(used: Any, late: Any, message: str) -> None:
+    odometer = Odometer(planned(50, 10, 10, calibration="repair"), [0])
+    with pytest.raises(ArgumentError, match=message):
+        odometer.record(used, late)
+    assert odometer.epsilon()[0] == odometer.rounds == 0

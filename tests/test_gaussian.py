@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import oracles
+from lightdp import gaussian
+from lightdp._check import ArgumentError
+
+EPSILONS = st.one_of(st.just(0.0), st.floats(1e-6, 1000), st.floats(-6, 3).map(lambda x: 10**x))
+DELTAS = st.one_of(st.floats(1e-300, 1, exclude_max=True), st.floats(-300, -1e-9).map(lambda x: 10**x))
+
+
+@given(epsilon=EPSILONS, log_mu=st.floats(-8, 2.5))
+@settings(max_examples=300, deadline=None)
+def test_log_delta_errs_by_less_than_a_tenth_of_its_slack(epsilon: float, log_mu: float) -> None:
+    mu = 10**log_mu
+    assume(epsilon / mu - mu / 2 < 45)
+    exact = oracles.delta(epsilon, mu)
+    assume(exact < 1 - mpmath.mpf(10) ** -14)
+    true = float(mpmath.log(exact))
+    assert abs(gaussian._log_delta(epsilon, mu) - true) <= 0.1 * gaussian._SLACK * max(1.0, -true)
+
+
+@given(epsilon=EPSILONS, delta=DELTAS)
+@settings(max_examples=200, deadline=None)
+def test_mu_is_on_the_private_side_exactly_and_tight(epsilon: float, delta: float) -> None:
+    mu = gaussian.mu(epsilon, delta)
+    assert oracles.delta(epsilon, mu) <= delta
+    if delta < 0.9:
+        assert oracles.delta(epsilon, mu * (1 + 1e-8)) > delta
+
+
+@given(log_mu=st.floats(-6, 2), delta=DELTAS)
+@settings(max_examples=200, deadline=None)
+def test_epsilon_is_on_the_private_side_exactly_and_tight(log_mu: float, delta: float) -> None:
+    mu = 10**log_mu
+    epsilon = gaussian.epsilon(mu, delta)
+    assert oracles.delta(epsilon, mu) <= delta
+    if epsilon > 1e-6 and delta < 0.9:
+        assert oracles.delta(epsilon * (1 - 1e-6), mu) > delta
+
+
+@given(epsilon=EPSILONS, log_mu=st.floats(-6, 2))
+@settings(max_examples=200, deadline=None)
+def test_delta_rounds_up_exactly(epsilon: float, log_mu: float) -> None:
+    mu = 10**log_mu
+    assert gaussian.delta(epsilon, mu) >= oracles.delta(epsilon, mu)
+
+
+@given(epsilon=st.floats(1e-3, 1000), delta=st.floats(1e-300, 0.99))
+@settings(deadline=None)
+def test_epsilon_inverts_mu(epsilon: float, delta: float) -> None:
+    assert gaussian.epsilon(gaussian.mu(epsilon, delta), delta) == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_limits() -> None:
+    assert gaussian.delta(1.0, 0.0) == 0.0
+    assert gaussian.delta(1000.0, 1e-3) == 5e-324  # an underflow must not claim pure DP
+    assert gaussian.delta(1.0, math.inf) == 1.0
+    assert gaussian.epsilon(0.0, 1e-5) == 0.0
+    assert gaussian.epsilon(math.inf, 1e-5) == math.inf
+    assert gaussian.epsilon(5.0, 1.0) == 0.0
+    assert gaussian.mu(1.0, 1.0) == math.inf
+    assert gaussian.mu(0.0, 0.5) == pytest.approx(2 * 0.6744897501960817, rel=1e-9)  # 2 Φ⁻¹(3/4)
+
+
+@pytest.mark.parametrize("multiplier", [0.7, 1.0, 5.0, 20.0])
+@pytest.mark.parametrize("rounds", [1, 150])
+def test_epsilon_agrees_with_dp_accounting_and_is_never_above_its_pessimistic_estimate(
+    multiplier: float, rounds: int
+) -> None:
+    theirs = pld.from_gaussian_mechanism(multiplier).self_compose(rounds).get_epsilon_for_delta(1e-5)
+    ours = gaussian.epsilon(math.sqrt(rounds) / multiplier, 1e-5)
+    assert ours == pytest.approx(theirs, abs=1e-3)
+    assert ours <= theirs
+
+
+def test_delta_is_the_power_of_the_best_test_by_simulation() -> None:
+    """E[(1 − e^(ε − L))₊] over the privacy loss L ~ N(mu²/2, mu²) is delta; a 20 % wrong mu is told apart."""
+    rng = np.random.default_rng(1)
+    mu, epsilon, samples = 1.3, 0.8, 400_000
+
+    def simulated(true_mu: float) -> float:
+        loss = true_mu**2 / 2 + true_mu * rng.standard_normal(samples)
+        return float(np.mean(np.maximum(0, -np.expm1(epsilon - loss))))
+
+    spread = 5 / math.sqrt(samples)
+    assert abs(simulated(mu) - gaussian.delta(epsilon, mu)) < spread
+    assert abs(simulated(1.2 * mu) - gaussian.delta(epsilon, mu)) > 3 * spread
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: gaussian.mu(-1, 1e-5), "epsilon must be >= 0, got epsilon=-1"),
+        (lambda: gaussian.mu(math.nan, 1e-5), "epsilon must be finite, got epsilon=nan"),
+        (lambda: gaussian.mu(1, 0), r"delta must be in \(0, 1\], got delta=0"),
+        (lambda: gaussian.epsilon(1, 1.5), r"delta must be in \(0, 1\], got delta=1.5"),
+        (lambda: gaussian.epsilon(-1, 0.1), "mu must be >= 0, got mu=-1"),
+        (lambda: gaussian.mu("3", 1e-5), "epsilon must be a number, got epsilon='3'"),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_arguments_are_named(call: object, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        call()  # type: ignore[operator]

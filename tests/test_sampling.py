@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld import PLDAccountant
+
+from lightdp import gaussian, sampling
+
+
+def test_epsilon_of_mixed_rounds_agrees_with_the_accountant_of_dp_accounting() -> None:
+    accountant = PLDAccountant()
+    for z, count in ((1.5, 40), (2.5, 60)):
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(z)), count)
+    ours = sampling.epsilon({1.5: 40, 2.5: 60, 9.0: 0}, rate=0.1, delta=1e-5, adjacency="add-remove")
+    assert ours == pytest.approx(accountant.get_epsilon(1e-5), abs=1e-3)
+
+
+@pytest.mark.parametrize(("adjacency", "sensitivity"), [("add-remove", 1.0), ("replace", 2.0)])
+def test_whole_batches_are_plain_gaussian_noise(adjacency: sampling.Adjacency, sensitivity: float) -> None:
+    theirs = sampling.epsilon({8.0: 50}, rate=1.0, delta=1e-5, adjacency=adjacency)
+    exact = gaussian.epsilon(math.sqrt(50) * sensitivity / 8, 1e-5)
+    assert exact <= theirs <= exact + 1e-3
+
+
+def test_coarse_estimates_are_more_pessimistic() -> None:
+    fine = sampling.epsilon({2.0: 100}, rate=0.1, delta=1e-5, adjacency="add-remove")
+    assert fine <= sampling.epsilon({2.0: 100}, rate=0.1, delta=1e-5, adjacency="add-remove", coarse=8) < fine * 1.01
+
+
+def test_no_rounds_cost_nothing() -> None:
+    assert sampling.epsilon({}, rate=0.1, delta=1e-5, adjacency="add-remove") == 0
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+def test_noise_multiplier_keeps_the_target_and_is_tight(adjacency: sampling.Adjacency) -> None:
+    rounds = {1.0: 60, 1.3: 40}
+    z = sampling.noise_multiplier(2.0, rounds=rounds, rate=0.05, delta=1e-5, adjacency=adjacency)
+    for factor, keeps in ((1.0, True), (0.995, False)):
+        scaled = {factor * z * f: c for f, c in rounds.items()}
+        assert (sampling.epsilon(scaled, rate=0.05, delta=1e-5, adjacency=adjacency) <= 2.0) is keeps
+
+
+def test_a_generous_target_stops_at_the_least_noise_that_is_resolved() -> None:
+    z = sampling.noise_multiplier(500.0, rounds={1.0: 2}, rate=0.01, delta=1e-5, adjacency="add-remove")
+    assert z == pytest.approx(0.3)
+
+
+def test_epsilon_bounds_the_simulated_privacy_loss() -> None:
+    """delta(ε) of one sampled round by simulation is what the PLD says; a 20 % wrong z is told apart."""
+    rng = np.random.default_rng(2)
+    z, rate, delta, samples = 1.0, 0.2, 0.02, 1_000_000
+    epsilon = sampling.epsilon({z: 1}, rate=rate, delta=delta, adjacency="add-remove")
+
+    def simulated(true_z: float) -> float:
+        hit = rng.uniform(size=samples) < rate
+        y = hit + true_z * rng.standard_normal(samples)
+        loss = np.log1p(rate * np.expm1((2 * y - 1) / (2 * true_z**2)))
+        return float(np.mean(np.maximum(0, -np.expm1(epsilon - loss))))
+
+    assert simulated(z) == pytest.approx(delta, abs=0.001)
+    assert simulated(0.8 * z) > delta + 0.005
