@@ -1,4 +1,4 @@
-"""The compiled kernel of lightdp.stream: one abi3 file, optional (without it the same samples come slower)."""
+"""The compiled kernel of lightdp.stream: one abi3 file, optional (numpy makes the same samples)."""
 
 from setuptools import Extension, setup
 

@@ -4,27 +4,27 @@ The samples. g(key, σ) is a sequence of int32, fixed by key and σ alone, in ti
 
 1. Tile n takes bytes 6144 n ... 6144 n + 6143 of the key's AES-256-CTR keystream (128-bit big-endian counter
    from zero, so that block 384 n comes first) as 1536 little-endian words of 32 bits: a[512], b[512], c[512].
-2. (a[i], b[i], c[i]) give samples i (a sine) and 512 + i (a cosine) of the tile, by Box-Muller in IEEE binary32.
+2. (a[i], b[i], c[i]) give samples i (a sine) and 512 + i (a cosine) of the tile: Box-Muller in IEEE binary32.
    Each + − × / √ and each conversion of an integer rounds by itself, to nearest, ties to even; none is fused:
    - U = float(a mod 2^31) × 2^31 + float((b mod 2^31) | 1), so that u = U / 2^62 is in [2^-62, 1], never 0.
    - U = 2^(62 + e) m with m in [√½, √2): subtract 0x5e3504f3 from the bits of U; the upper 9 bits are e; the
      lower 23 plus 0x3f3504f3 are the bits of m. With w = (m − 1) / (m + 1), −2 ln u = −2 e ln 2 − 4 artanh w.
-   - radius = √(float(2^23 e) × L − A(w × w) × w) × S, where S = float(σ) × 2^15; the top bit of c is its sign.
+   - radius = √(float(2^23 e) × L − A(w × w) × w) × S, with S = float(σ) × 2^15; the top bit of c is its sign.
    - x = float(int32(2 c mod 2^32)) × 2^-32 is in [−½, ½]. With s = B(x × x) × x = √2 sin(πx/2) and
      k = C(x × x) = √2 cos(πx/2), the sine of πx is s × k and its cosine 1 − s × s.
    A, B, C (Horner's rule; near-minimax fits) and L are constants of `lightdp._native.plain`.
-3. j, the nearest integer (ties to even) to radius × sine or cosine, counts 2^-15 of a grid unit. The sample is
-   (j + 2^14) >> 15. Rounding a binary32 straight to the grid would favour even integers; this favours none.
+3. j, the nearest integer (ties to even) to radius × sine or cosine, counts 2^-15 of a grid unit; the sample
+   is (j + 2^14) >> 15. A binary32 rounded straight to the grid would favour even integers; this favours none.
 
 What they are worth, in grid units: variance σ² + 1/12 (1/12 is the rounding; for σ < 1 the grid dominates, so
-choose one that makes σ large), mean 2^-16, reach 9.27 σ, which a true Gaussian exceeds once in 5e19 samples. u
-keeps 24 significant bits and x 2^-25; given those, radius × sine or cosine is right to 4e-7 of the radius.
+choose one that makes σ large), mean 2^-16, reach 9.27 σ, which a true Gaussian exceeds once in 5e19 samples.
+u keeps 24 significant bits and x steps of 2^-25; given those, z is right to 5e-7 of the radius.
 
 Time: no table, index or branch depends on a key or a sample; signs and scales are public. Memory: the kernel
 wipes its round keys; Python's `bytes` last until they are collected.
 
-A compiled kernel (x86-64 with AES-NI and AVX2) and numpy with `cryptography` give these same samples. Both must
-reproduce a known answer when this module is imported; `backend()` says which one is in use.
+A compiled kernel (x86-64 with AES-NI and AVX2) and numpy with `cryptography` give these same samples. Both
+must reproduce a known answer when this module is imported; `backend()` says which one is in use.
 """
 
 from __future__ import annotations
@@ -42,16 +42,18 @@ from numpy.typing import NDArray
 from lightdp import _check
 from lightdp._native import plain
 
-try:
-    from lightdp._native import kernel
-except ImportError:  # installed without a compiler
-    kernel = None  # type: ignore[assignment]
-
 SIGMA_MAX = 4096.0  # with a reach of 9.27 σ and 15 bits below the unit, j stays inside int32
 LENGTH_MAX = 2**40  # samples a key: its AES blocks stay far from the birthday bound
 TILE = plain.TILE
 
 Path = Callable[[NDArray[np.int32], int, bytes, NDArray[np.float32]], None]
+
+try:
+    from lightdp._native import kernel
+except ImportError:  # installed without a compiler
+    _COMPILED: dict[str, Path] = {}
+else:
+    _COMPILED = {name: partial(kernel.accumulate, name) for name in kernel.BACKENDS}  # fastest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,9 @@ def accumulate(
 ) -> None:
     """Add Σ sign × g(key, σ)[start : start + len(out)] over the terms to `out`, modulo 2^32.
 
-    Guaranteed: the same samples on every machine and path, for any number of threads and any cut of a vector into
-    calls; a term and its opposite cancel exactly; no vector but `out` is as long as `out`, for any number of
-    terms. Everything is checked before `out` is touched.
+    Guaranteed: the same samples on every machine and path, for any number of threads and any cut of a vector
+    into calls; a term and its opposite cancel exactly; memory beside `out` is a few tiles and keys, for any
+    number of terms. Everything is checked before `out` is touched.
 
     Args:
         out: one-dimensional, contiguous, writable int32.
@@ -117,8 +119,8 @@ def accumulate(
 def fresh(out: NDArray[np.int32], sigma: float, *, threads: int | None = 1) -> None:
     """Add individual noise of standard deviation `sigma` to `out`, keyed by 32 new bytes from the system.
 
-    The key is neither returned nor stored: nobody, the caller included, can make this noise again or subtract it.
-    Two calls add two independent noises, of variance 2 σ² together.
+    The key is neither returned nor stored: nobody, the caller included, can make this noise again or take it
+    away. Two calls add two independent noises, of variance 2 σ² together.
     """
     accumulate(out, [Term(os.urandom(32), 1, sigma)], threads=threads)
 
@@ -133,13 +135,6 @@ def backend() -> str:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _compiled() -> dict[str, Path]:
-    """The paths of the kernel on this processor, fastest first."""
-    if kernel is None:
-        return {}
-    return {name: partial(kernel.accumulate, name) for name in kernel.BACKENDS}
 
 
 def _correct(path: Path) -> bool:
@@ -160,4 +155,4 @@ def _choose(wanted: str | None, compiled: dict[str, Path]) -> tuple[str, Path]:
 
 
 _KNOWN = "732fac5175175dc4464fe47288d610bfa8d7adf393da5c94caef27aef6e4eeaa"
-_BACKEND, _PATH = _choose(os.environ.get("LIGHTDP_STREAM"), _compiled())
+_BACKEND, _PATH = _choose(os.environ.get("LIGHTDP_STREAM"), _COMPILED)

@@ -1,4 +1,4 @@
-"""The samples of lightdp.stream in numpy: the same bits as the compiled kernel, for every machine without it."""
+"""The samples of lightdp.stream in numpy: the bits of the compiled kernel for every machine without it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,18 @@ if TYPE_CHECKING:
 TILE = 1024
 _PAIRS = TILE // 2
 _TILE_BYTES = 6 * TILE
-_BATCH = 64  # tiles a numpy call: long enough to hide its overhead, short enough for the cache
+_BATCH = 96  # tiles a numpy call: long enough to hide its overhead, short enough for the cache
 
-# Polynomials in the square of their argument, highest power first, and −2 ln 2 × 2^-23.
-A = tuple(map(float.fromhex, ("0x1.a6e112p-1", "0x1.554262p+0", "0x1.000002p+2")))  # 4 artanh(w) / w
-B = tuple(
-    map(float.fromhex, ("-0x1.af30fcp-8", "0x1.cdabb0p-4", "-0x1.d3ba9cp-1", "0x1.1c5832p+1"))
-)  # √2 sin(πx/2)/x
-C = tuple(
-    map(float.fromhex, ("-0x1.d8dc86p-6", "0x1.6f402cp-2", "-0x1.bea566p+0", "0x1.6a09e6p+0"))
-)  # √2 cos(πx/2)
+# Polynomials in the square of w or x, highest power first: 4 artanh(w)/w, √2 sin(πx/2)/x,
+# √2 cos(πx/2); and −2 ln 2 × 2^-23.
+A = tuple(map(float.fromhex, ("0x1.a6e112p-1", "0x1.554262p+0", "0x1.000002p+2")))
+B = tuple(map(float.fromhex, ("-0x1.af30fcp-8", "0x1.cdabb0p-4", "-0x1.d3ba9cp-1", "0x1.1c5832p+1")))
+C = tuple(map(float.fromhex, ("-0x1.d8dc86p-6", "0x1.6f402cp-2", "-0x1.bea566p+0", "0x1.6a09e6p+0")))
 L = -float.fromhex("0x1.62e430p-23")
 
 
 def accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray[np.float32]) -> None:
-    """What `kernel.accumulate` does, bit for bit: batches of tiles outside, keys inside; a negative scale subtracts."""
+    """What a path of `kernel` does, bit for bit: tiles outside, keys inside; a negative scale subtracts."""
     tile, skip = divmod(start, TILE)
     counter = (tile * _TILE_BYTES // 16).to_bytes(16, "big")
     ciphers = [Cipher(AES256(keys[i : i + 32]), CTR(counter)).encryptor() for i in range(0, len(keys), 32)]
@@ -47,13 +44,13 @@ def accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray[
 
 
 def _gauss(words: NDArray[np.uint32], scale: np.float32, work: NDArray[np.float32]) -> NDArray[np.int32]:
-    """Steps 2 and 3 of the specification: words (tiles, 3, 512) -> samples (tiles × 1024,), a view of `work` (7, tiles, 512)."""
+    """Steps 2 and 3: words (tiles, 3, 512) -> samples (tiles × 1024,), a view of `work` (7, tiles, 512)."""
     a, b, c = words.view(words.dtype.str.replace("u", "i")).transpose(1, 0, 2)
     radius, w, big, q = work[:4]
     bits, whole, fine = big.view(np.int32), work[4].view(np.int32), work[5:].reshape(-1, 2, _PAIRS)
     big[...] = np.bitwise_and(a, 0x7FFFFFFF, out=whole)
     big *= 2.0**31
-    whole[...] = b & 0x7FFFFFFF
+    np.bitwise_and(b, 0x7FFFFFFF, out=whole)
     whole |= 1
     radius[...] = whole
     big += radius  # U
