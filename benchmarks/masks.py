@@ -237,7 +237,7 @@ def main() -> None:
         print(json.dumps(record, indent=2))
         return
     rates = measure(1 << 21, 4, arguments.rounds)
-    whole = measure(11_200_000, 49, 3, ("philox", "uniform", stream.backend()))
+    whole = measure(11_200_000, 49, 3, ("philox", "uniform", stream.backend().split()[0]))
     vectors = {peers: memory(11_200_000, peers) for peers in (1, 49)}
     if arguments.json:
         print(
