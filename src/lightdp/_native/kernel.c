@@ -5,6 +5,7 @@
  * Bits: only IEEE binary32 + - x / sqrt and conversions, in a written order; compile with -ffp-contract=off (the targets
  * below have no fused multiply-add either). No intermediate is subnormal; the rounding mode is set for the call.
  * Time: no table, index or branch depends on a key, on the keystream or on a sample; signs and scales are public.
+ * Divisions and roots see no subnormal; beyond that their constant time is up to the processor.
  * Without x86-64 and a GNU-like compiler the module builds with no code path and BACKENDS is empty.
  */
 #define PY_SSIZE_T_CLEAN
