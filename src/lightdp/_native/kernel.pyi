@@ -1,0 +1,5 @@
+from typing_extensions import Buffer
+
+BACKENDS: tuple[str, ...]
+
+def accumulate(backend: str, out: Buffer, start: int, keys: bytes, scales: Buffer, /) -> None: ...

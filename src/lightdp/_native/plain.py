@@ -1,0 +1,96 @@
+"""The samples of lightdp.stream in numpy: the bits of the compiled kernel for every machine without it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+TILE = 1024
+_PAIRS = TILE // 2
+_TILE_BYTES = 6 * TILE
+_BATCH = 96  # tiles a numpy call: long enough to hide its overhead, short enough for the cache
+
+# Polynomials in the square of w or x, highest power first: 4 artanh(w)/w, √2 sin(πx/2)/x,
+# √2 cos(πx/2); and −2 ln 2 × 2^-23.
+A = tuple(map(float.fromhex, ("0x1.a6e112p-1", "0x1.554262p+0", "0x1.000002p+2")))
+B = tuple(map(float.fromhex, ("-0x1.af30fcp-8", "0x1.cdabb0p-4", "-0x1.d3ba9cp-1", "0x1.1c5832p+1")))
+C = tuple(map(float.fromhex, ("-0x1.d8dc86p-6", "0x1.6f402cp-2", "-0x1.bea566p+0", "0x1.6a09e6p+0")))
+L = -float.fromhex("0x1.62e430p-23")
+
+
+def accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray[np.float32]) -> None:
+    """What a path of `kernel` does, bit for bit: tiles outside, keys inside; a negative scale subtracts."""
+    tile, skip = divmod(start, TILE)
+    counter = (tile * _TILE_BYTES // 16).to_bytes(16, "big")
+    ciphers = [Cipher(AES256(keys[i : i + 32]), CTR(counter)).encryptor() for i in range(0, len(keys), 32)]
+    for low in range(-skip, out.size, _BATCH * TILE):  # out[low] is the first sample of a tile
+        tiles = min(_BATCH, -(-(out.size - low) // TILE))
+        if low == -skip or tiles < _BATCH:
+            zeros, stream = bytes(tiles * _TILE_BYTES), bytearray(tiles * _TILE_BYTES + 15)
+            words = np.frombuffer(stream, "<u4", tiles * 3 * _PAIRS).reshape(tiles, 3, _PAIRS)
+            work = np.empty((7, tiles, _PAIRS), np.float32)
+        target = out[max(low, 0) : low + tiles * TILE]
+        for cipher, scale in zip(ciphers, scales, strict=True):
+            cipher.update_into(zeros, stream)
+            samples = _gauss(words, abs(scale), work)[max(-low, 0) :][: target.size]
+            (np.add if scale > 0 else np.subtract)(target, samples, out=target)
+
+
+def _gauss(words: NDArray[np.uint32], scale: np.float32, work: NDArray[np.float32]) -> NDArray[np.int32]:
+    """Steps 2 and 3: words (tiles, 3, 512) -> samples (tiles × 1024,), a view of `work` (7, tiles, 512)."""
+    a, b, c = words.view(words.dtype.str.replace("u", "i")).transpose(1, 0, 2)
+    radius, w, big, q = work[:4]
+    bits, whole, fine = big.view(np.int32), work[4].view(np.int32), work[5:].reshape(-1, 2, _PAIRS)
+    big[...] = np.bitwise_and(a, 0x7FFFFFFF, out=whole)
+    big *= 2.0**31
+    np.bitwise_and(b, 0x7FFFFFFF, out=whole)
+    whole |= 1
+    radius[...] = whole
+    big += radius  # U
+    bits -= 0x5E3504F3
+    radius[...] = np.bitwise_and(bits, -0x800000, out=whole)
+    radius *= L
+    bits &= 0x7FFFFF
+    bits += 0x3F3504F3  # big is m
+    np.subtract(big, 1, out=w)
+    big += 1
+    w /= big
+    _horner(A, np.multiply(w, w, out=big), q)
+    q *= w
+    radius -= q
+    np.sqrt(radius, out=radius)
+    radius *= scale
+    turned = radius.view(np.int32)
+    turned ^= np.bitwise_and(c, -0x80000000, out=whole)
+    w[...] = np.add(c, c, out=whole)
+    w *= 2.0**-32  # x
+    np.multiply(w, w, out=big)
+    _horner(B, big, q)
+    q *= w  # s
+    _horner(C, big, w)  # k
+    w *= q
+    np.multiply(radius, w, out=fine[:, 0])
+    q *= q
+    np.subtract(1, q, out=q)
+    np.multiply(radius, q, out=fine[:, 1])
+    samples = work[:2].view(np.int32).reshape(fine.shape)
+    np.copyto(samples, np.rint(fine, out=fine), casting="unsafe")
+    samples += 1 << 14
+    samples >>= 15
+    return samples.reshape(-1)
+
+
+def _horner(coefficients: tuple[float, ...], x: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """Highest power first; every step rounds twice."""
+    np.multiply(x, coefficients[0], out=out)
+    for coefficient in coefficients[1:-1]:
+        out += coefficient
+        out *= x
+    out += coefficients[-1]
