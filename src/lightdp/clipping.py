@@ -46,7 +46,7 @@ def clip_norm(arrays: Arrays, clip: float, *, out: Arrays | None = None) -> floa
 def clamp(vector: Array, bound: float) -> None:
     """Clamp each coordinate to [-bound, bound], in place (W1).
 
-    This projects onto a convex set: it never moves two vectors apart, so it raises no norm and no sensitivity.
+    This projects onto a convex set: it never moves two vectors apart, so it raises no sensitivity.
     NaN and infinity are refused before anything is written.
     """
     targets = _floats("vector", [vector])
