@@ -191,7 +191,7 @@ def test_keyring_refuses_a_place_that_is_not_its_own(me: int, peers: list[int] |
 @pytest.mark.parametrize("bad", [{"chain": b"short"}, {"round": -1}, {"round": 2**64}])
 def test_stream_key_refuses_wrong_arguments(bad: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError):
-        rings(ROSTER)[0].stream_key(1, **{"round": 0, "chain": PLAN} | bad)
+        rings(ROSTER)[0].stream_key(1, **({"round": 0, "chain": PLAN} | bad))
 
 
 def test_restored_key_pair_agrees_as_before() -> None:
@@ -279,7 +279,7 @@ def test_every_flipped_bit_of_an_enrolment_is_refused() -> None:
         flipped = bytearray(data)
         flipped[position // 8] ^= 1 << position % 8
         with pytest.raises(WireError):
-            Enrolment.from_bytes(flipped, run=RUN)
+            Enrolment.from_bytes(bytes(flipped), run=RUN)
 
 
 def test_roster_does_not_depend_on_the_order_of_arrival() -> None:

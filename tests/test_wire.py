@@ -48,7 +48,7 @@ def grids(draw: st.DrawFn) -> tuple[int, int]:
 
 def half_even(value: int, shift: int) -> int:
     """Python's own rounding of exact fractions is the rule that `encode` promises."""
-    return round(Fraction(value, 2**shift))
+    return int(round(Fraction(value, 2**shift)))
 
 
 def centred(value: int, bits: int) -> int:
@@ -69,7 +69,7 @@ def pack_slowly(values: list[int], bits: int) -> bytes:
     return struct.pack(f"<{len(result)}I", *result)
 
 
-def decode(packed: bytes | memoryview, length: int, bits: int) -> list[int]:
+def decode(packed: bytes | bytearray | memoryview, length: int, bits: int) -> list[int]:
     accumulator = Accumulator(length, bits)
     accumulator.add(packed)
     return [int(value) for value in accumulator.total()]
