@@ -44,7 +44,7 @@ def decode_message(data: bytes) -> None:
 
 def decode_announcement(data: bytes, number: int = 9) -> None:
     """An announcement and the sets in it, for a number of clients that the bytes name."""
-    clients = 1 + data[0] % 64 if data else 1
+    clients = max(data[0], 1) if data else 1
     announcement = Announcement.from_bytes(data, round=number, clients=clients)
     same(announcement.to_bytes(), data)
     for past, used in announcement.history():
@@ -55,7 +55,7 @@ def decode_announcement(data: bytes, number: int = 9) -> None:
 
 def decode_upload(data: bytes) -> None:
     """An upload and its addition, for sizes that the bytes name."""
-    length, bits = (1 + data[0] % 70, 2 + data[8] % 31) if len(data) > 8 else (1, 2)
+    length, bits = (max(data[0], 1), min(max(data[8], 2), 32)) if len(data) > 8 else (1, 2)
     upload = Upload.from_bytes(data, length=length, bits=bits)
     same(upload.to_bytes(), data)
     accumulator = Accumulator(length, bits)
@@ -84,14 +84,14 @@ TARGETS = (decode_message, decode_announcement, decode_upload, decode_enrolment,
 
 
 def one_input(data: bytes) -> None:
-    """The first byte picks the decoder; the second, where there is a good message to damage."""
-    if len(data) < 2:
+    """Four bytes pick a decoder, good bytes, a place in them and whether they end there; the rest goes in."""
+    if len(data) < 4:
         return
-    target = TARGETS[data[0] % len(TARGETS)]
-    start = SEEDS[data[1] % len(SEEDS)]
-    body = data[2:]
+    decoder, good = TARGETS[data[0] % len(TARGETS)], SEEDS[data[1] % len(SEEDS)]
+    start, patch = data[2] * len(good) // 255, data[4:]
+    end = good[start + len(patch) :] if data[3] % 2 == 0 else b""
     try:
-        target(body + start[len(body) :] if data[1] < 128 else body)
+        decoder(good[:start] + patch + end)
     except WireError:
         return
 

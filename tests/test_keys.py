@@ -190,8 +190,9 @@ def test_keyring_refuses_a_place_that_is_not_its_own(me: int, peers: list[int] |
 
 @pytest.mark.parametrize("bad", [{"chain": b"short"}, {"round": -1}, {"round": 2**64}])
 def test_stream_key_refuses_wrong_arguments(bad: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"round": 0, "chain": PLAN}
     with pytest.raises(ArgumentError):
-        rings(ROSTER)[0].stream_key(1, **({"round": 0, "chain": PLAN} | bad))
+        rings(ROSTER)[0].stream_key(1, **arguments | bad)
 
 
 def test_restored_key_pair_agrees_as_before() -> None:

@@ -48,11 +48,12 @@ def grids(draw: st.DrawFn) -> tuple[int, int]:
 
 def half_even(value: int, shift: int) -> int:
     """Python's own rounding of exact fractions is the rule that `encode` promises."""
-    return int(round(Fraction(value, 2**shift)))
+    return round(Fraction(value, 2**shift))
 
 
 def centred(value: int, bits: int) -> int:
-    return (value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+    half = 1 << (bits - 1)
+    return (value + half) % (2 * half) - half
 
 
 def pack_slowly(values: list[int], bits: int) -> bytes:
