@@ -127,6 +127,15 @@ def test_long_vector_with_all_errors_on_one_side_stays_inside() -> None:
     assert value**2 * vector.size <= 1
 
 
+def test_subnormal_results_that_all_round_up_stay_inside() -> None:
+    least = 2.0**-149
+    vector = np.ones(10_000, "f4")
+    clip_norm(
+        vector, 51 * least
+    )  # exactly scaled, each value is 0.51 of the least float and rounds to all of it
+    assert square([vector]) <= Fraction(51 * least) ** 2
+
+
 @pytest.mark.parametrize("view", [np.s_[::2], np.s_[::-1], np.s_[:, 1:3]])
 def test_strided_view_is_clipped_and_its_surroundings_are_not(view: Any) -> None:  # noqa: ANN401 - any index
     base = np.arange(1.0, 41.0).reshape(8, 5)
