@@ -26,6 +26,10 @@ class BudgetError(LightDPError):
     """The next round could exceed the privacy budget; nothing was spent."""
 
 
+class WireError(LightDPError, ValueError):
+    """Bytes that came from outside are malformed, corrupt, foreign or not to be trusted; nothing changed."""
+
+
 class MissingExtraError(LightDPError, ImportError):
     """An optional dependency is not installed."""
 
@@ -83,3 +87,13 @@ def choice(name: str, value: str, options: Collection[str]) -> str:
     if value not in options:
         raise ArgumentError(f"{name} must be one of {', '.join(options)}, got {name}={value!r}")
     return value
+
+
+def octets(name: str, value: object, size: int) -> bytes:
+    """`value` as exactly `size` bytes; its content is never quoted, since it may be secret."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise ArgumentError(f"{name} must be bytes, got {name} of type {type(value).__name__}")
+    result = bytes(value)
+    if len(result) != size:
+        raise ArgumentError(f"{name} must be {size} bytes, got {len(result)}")
+    return result

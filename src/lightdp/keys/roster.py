@@ -1,0 +1,139 @@
+"""Who takes part in a run, as canonical bytes with a hash, and whom a client expects there (W4)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightdp._check import ArgumentError, WireError, octets
+from lightdp.keys.identity import NAME, Enrolment
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping
+
+_PIN = re.compile(rf"({NAME.pattern})\s+([0-9a-f]{{64}})")
+_ROSTER = struct.Struct("<7sB16s32sI")  # magic, version, run id, plan digest, number of clients
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who takes part in a run: the enrolments in the order of their names. Client i is `enrolments[i]`.
+
+    Bytes: "lightdp", version (1), run id (16), plan digest (32), number of clients (4), the enrolments.
+    Names, identities and one-time keys are unique. Whoever joins or leaves makes a new roster, with new keys.
+    """
+
+    run: bytes
+    plan: bytes
+    enrolments: tuple[Enrolment, ...]
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.enrolments) < 2**32 - 1:
+            raise WireError(f"roster must have at least 2 clients, got {len(self.enrolments)}")
+        names = [enrolment.name for enrolment in self.enrolments]
+        if names != sorted(names):
+            raise WireError("roster must be sorted by name")
+        for what in ("name", "identity", "public"):
+            if len({getattr(enrolment, what) for enrolment in self.enrolments}) < len(self.enrolments):
+                raise WireError(f"roster has two clients with one {what}")
+        if any(enrolment.run != self.run for enrolment in self.enrolments):
+            raise WireError("roster has an enrolment for another run")
+
+    @classmethod
+    def of(cls, enrolments: Iterable[Enrolment], *, run: bytes, plan: bytes) -> Roster:
+        """The roster of these clients, in any order. `plan`: 32 bytes on which all must agree."""
+        ordered = sorted(enrolments, key=lambda enrolment: enrolment.name)
+        return cls(octets("run", run, 16), octets("plan", plan, 32), tuple(ordered))
+
+    def __len__(self) -> int:
+        return len(self.enrolments)
+
+    @cached_property
+    def hash(self) -> bytes:
+        """SHA-256 of the canonical bytes."""
+        return hashlib.sha256(self.to_bytes()).digest()
+
+    def index(self, enrolment: Enrolment) -> int:
+        """The number of the client that enrolled so; refuses a roster that leaves it out or altered it."""
+        if enrolment not in self.enrolments:
+            raise WireError(f"roster does not contain the enrolment of {enrolment.name}")
+        return self.enrolments.index(enrolment)
+
+    def to_bytes(self) -> bytes:
+        """The canonical bytes."""
+        header = _ROSTER.pack(b"lightdp", 1, self.run, self.plan, len(self.enrolments))
+        return header + b"".join(enrolment.to_bytes() for enrolment in self.enrolments)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, run: bytes, plan: bytes) -> Roster:
+        """Decode and verify the roster of this run and plan."""
+        data = bytes(data)
+        if len(data) < _ROSTER.size:
+            raise WireError(f"roster must have at least {_ROSTER.size} bytes, got {len(data)}")
+        magic, version, its_run, its_plan, clients = _ROSTER.unpack_from(data)
+        if (magic, version) != (b"lightdp", 1):
+            raise WireError(f"roster must be of version 1, got {magic!r} version {version}")
+        if its_run != run or its_plan != plan:
+            raise WireError("roster is of another run or plan")
+        if len(data) < _ROSTER.size + 130 * clients:
+            raise WireError(f"roster of {clients} clients cannot have {len(data)} bytes")
+        enrolments, start = [], _ROSTER.size
+        for _ in range(clients):
+            enrolment, start = Enrolment.read(data, start, run=run)
+            enrolments.append(enrolment)
+        if start != len(data):
+            raise WireError(f"roster must have {start} bytes, got {len(data)}")
+        return cls(run, plan, tuple(enrolments))
+
+
+@dataclass(frozen=True)
+class Pins:
+    """Identities that a client expects, by name; text with a name and 64 lower-case hex digits a line.
+
+    Empty lines are skipped, and so is everything after "#".
+    """
+
+    identities: Mapping[str, bytes]
+
+    @classmethod
+    def parse(cls, text: str) -> Pins:
+        """Read the text; refuse lines that say something else, and names or identities that come twice."""
+        identities: dict[str, bytes] = {}
+        for number, line in enumerate(text.splitlines(), start=1):
+            content = line.partition("#")[0].strip()
+            if content == "":
+                continue
+            match = _PIN.fullmatch(content)
+            if match is None:
+                raise ArgumentError(f"pins must be 'name 64-hex-digits' lines, got line {number}: {line!r}")
+            name, identity = match[1], bytes.fromhex(match[2])
+            if name in identities or identity in identities.values():
+                raise ArgumentError(f"pins must be unique, got line {number}: {line!r}")
+            identities[name] = identity
+        return cls(identities)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Pins:
+        """Read a file of pins."""
+        return cls.parse(Path(path).read_text(encoding="ascii"))
+
+    def check(self, roster: Roster, *, complete: bool = False) -> None:
+        """Refuse a roster that gives a pinned name another identity or a pinned identity another name.
+
+        With `complete`, also refuse one with a client that is not pinned. A pinned client may be absent.
+        """
+        names = {identity: name for name, identity in self.identities.items()}
+        for client in roster.enrolments:
+            expected = self.identities.get(client.name)
+            if expected is None and complete:
+                raise WireError(f"roster has {client.name}, who is not pinned")
+            if expected not in {None, client.identity}:
+                raise WireError(f"roster has {client.name} with an identity other than the pinned one")
+            if names.get(client.identity, client.name) != client.name:
+                raise WireError(f"roster has {names[client.identity]}'s pinned identity as {client.name}")

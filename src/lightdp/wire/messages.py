@@ -1,0 +1,185 @@
+"""The envelope of every message, its structured payloads, and sets of clients as bits.
+
+Whatever the bytes, decoding returns a value or raises `WireError`, and it copies no more than it was given. A
+length is believed only after it was compared with the bytes that are there. The checksum finds accidents. It
+does not authenticate: anyone can compute it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from lightdp._check import ArgumentError, WireError, integer, octets
+from lightdp.wire.packing import packed_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+VERSION = 1
+NO_ROSTER = bytes(32)  # the roster hash of messages that are sent before there is a roster
+NOBODY = 2**32 - 1  # the client index of messages whose sender is the server, or has no index yet
+
+_HEADER = struct.Struct("<3sBIQ16s32sIQ")
+_CHECKSUM = struct.Struct("<I")
+_ENVELOPE = _HEADER.size + _CHECKSUM.size  # 80, so that payloads stay aligned
+_ANNOUNCEMENT = struct.Struct("<II")
+_UPLOAD = struct.Struct("<QQ")
+
+
+def bitmap(flags: NDArray[np.bool_]) -> bytes:
+    """A set of clients, one flag each, as ceil(N/8) bytes: client i is bit i % 8 of byte i // 8."""
+    if flags.dtype != np.bool_ or flags.ndim != 1:
+        raise ArgumentError(f"flags must be a boolean vector, got {flags.dtype} of shape {flags.shape}")
+    return np.packbits(flags, bitorder="little").tobytes()
+
+
+def members(data: Buffer, clients: int) -> NDArray[np.bool_]:
+    """The inverse of `bitmap`: one flag for each of `clients` clients. Bits beyond them must be 0."""
+    if len(data) != -(-clients // 8):
+        raise WireError(f"a set of {clients} clients must have {-(-clients // 8)} bytes, got {len(data)}")
+    flags = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
+    if flags[clients:].any():
+        raise WireError(f"a set of {clients} clients has members beyond them")
+    return flags[:clients].view(np.bool_)
+
+
+class Kind(IntEnum):
+    """What a message carries."""
+
+    ENROL = 1  # client to server: a signed public key
+    ROSTER = 2  # server to clients: everybody's
+    ANNOUNCE = 3  # server to clients: start a round; who was used in those before
+    UPLOAD = 4  # client to server: one packed vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """The envelope of every message: 80 bytes, little-endian, then the payload.
+
+    In this order: "LDP", version (1 byte), kind (4), round (8), run id (16), roster hash (32), client (4),
+    length of the payload (8), CRC-32 of everything else (4). Before there is a roster, that is in ENROL and
+    ROSTER, the hash is `NO_ROSTER` and the round 0. Only UPLOAD names a client.
+    """
+
+    kind: Kind
+    run: bytes
+    payload: Buffer
+    round: int = 0
+    roster: bytes = NO_ROSTER
+    client: int = NOBODY
+
+    def __post_init__(self) -> None:
+        octets("run", self.run, 16)
+        octets("roster", self.roster, 32)
+        integer("round", self.round, 0, 2**64 - 1)
+        integer("client", self.client, 0, NOBODY)
+        early = self.kind in {Kind.ENROL, Kind.ROSTER}
+        if early != (self.roster == NO_ROSTER) or (early and self.round != 0):
+            raise ArgumentError(f"{self.kind.name} must have {'no' if early else 'a'} roster hash and round")
+        if (self.kind == Kind.UPLOAD) == (self.client == NOBODY):
+            raise ArgumentError(f"{self.kind.name} must not have client={self.client}")
+
+    def to_bytes(self) -> bytes:
+        """The message as it travels."""
+        sizes = (self.client, len(self.payload))
+        header = _HEADER.pack(b"LDP", VERSION, self.kind, self.round, self.run, self.roster, *sizes)
+        checksum = zlib.crc32(self.payload, zlib.crc32(header))
+        return b"".join((header, _CHECKSUM.pack(checksum), self.payload))
+
+    @classmethod
+    def from_bytes(cls, data: Buffer, *, run: bytes, roster: bytes = NO_ROSTER) -> Message:
+        """Decode a message of this run and, once there is one, roster; the payload is a view of `data`."""
+        view = memoryview(data)
+        if len(view) < _ENVELOPE:
+            raise WireError(f"message must have at least {_ENVELOPE} bytes, got {len(view)}")
+        header, payload = view[: _HEADER.size], view[_ENVELOPE:]
+        magic, version, kind, number, its_run, its_roster, client, length = _HEADER.unpack(header)
+        if magic != b"LDP" or version != VERSION:
+            raise WireError(f"message must be LDP version {VERSION}, got {magic!r} version {version}")
+        if length != len(payload):
+            raise WireError(f"message says it has {length} bytes of payload, but has {len(payload)}")
+        if _CHECKSUM.unpack_from(view, _HEADER.size) != (zlib.crc32(payload, zlib.crc32(header)),):
+            raise WireError("message has a wrong checksum")
+        if its_run != run:
+            raise WireError(f"message is of run {its_run.hex()}, not {run.hex()}")
+        if its_roster not in {roster, NO_ROSTER}:
+            raise WireError(f"message is of roster {its_roster.hex()}, not {roster.hex()}")
+        try:
+            fields = {"round": number, "roster": its_roster, "client": client}
+            return cls(kind=Kind(kind), run=its_run, payload=payload, **fields)
+        except ValueError as error:  # an unknown kind, or fields that do not belong to it
+            raise WireError(f"message is inconsistent: {error}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Announcement:
+    """Payload of ANNOUNCE: start a round, after these clients were used in the rounds just before it.
+
+    Number of clients (4 bytes), closing (4 bytes, 0 or 1), then a `bitmap` for each past round, oldest first.
+    A client that was away needs those it missed; the others need one.
+    """
+
+    round: int
+    clients: int
+    used: bytes = b""
+    closing: bool = False
+
+    def history(self) -> Iterator[tuple[int, bytes]]:
+        """Past rounds, oldest first, each with the bitmap of its used clients; the last is `round` - 1."""
+        size = -(-self.clients // 8)
+        rounds = len(self.used) // size
+        for index in range(rounds):
+            yield self.round - rounds + index, self.used[index * size : (index + 1) * size]
+
+    def to_bytes(self) -> bytes:
+        """The payload."""
+        return _ANNOUNCEMENT.pack(self.clients, self.closing) + self.used
+
+    @classmethod
+    def from_bytes(cls, data: Buffer, *, round: int, clients: int) -> Announcement:  # noqa: A002 - as its field
+        """Decode the payload of the announcement of this round, among this many clients."""
+        if len(data) < _ANNOUNCEMENT.size:
+            raise WireError(f"announcement must have at least {_ANNOUNCEMENT.size} bytes, got {len(data)}")
+        its_clients, closing = _ANNOUNCEMENT.unpack_from(data)
+        if its_clients != clients or closing not in {0, 1}:
+            raise WireError(f"announcement has {its_clients} clients, closing={closing}; expected {clients}")
+        used = np.frombuffer(data, np.uint8)[_ANNOUNCEMENT.size :]
+        size = -(-clients // 8)
+        if used.size % size != 0 or used.size // size > round:
+            raise WireError(f"announcement of round {round} has {used.size} bytes of past sets of {size}")
+        if clients % 8 != 0 and (used[size - 1 :: size] >> (clients % 8)).any():
+            raise WireError(f"announcement has members beyond its {clients} clients")
+        return cls(round=round, clients=clients, used=used.tobytes(), closing=closing == 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """Payload of UPLOAD: length of the vector (8 bytes), bits (8 bytes), the packed vector."""
+
+    length: int
+    bits: int
+    packed: Buffer
+
+    def to_bytes(self) -> bytes:
+        """The payload."""
+        return b"".join((_UPLOAD.pack(self.length, self.bits), self.packed))
+
+    @classmethod
+    def from_bytes(cls, data: Buffer, *, length: int, bits: int) -> Upload:
+        """Decode an upload of this length and modulus; the packed vector is a view of `data`."""
+        size = _UPLOAD.size + packed_size(length, bits)
+        if len(data) != size:
+            raise WireError(f"upload must have {size} bytes, got {len(data)}")
+        if _UPLOAD.unpack_from(data) != (length, bits):
+            raise WireError(f"upload says (length, bits)={_UPLOAD.unpack_from(data)}, not {(length, bits)}")
+        return cls(length=length, bits=bits, packed=memoryview(data)[_UPLOAD.size :])

@@ -1,0 +1,126 @@
+"""(W1): one rounding to the wire grid, integers modulo 2^b, bit-packed.
+
+With g = gcd(b, 32), p = 32/g values of b bits fill b/g words of 32 bits exactly. A vector of d values has c
+= ceil(d/p) columns; value k c + l, for 0 <= k < p and 0 <= l < c, is the k-th value of column l. Column l
+is the integer sum_k value_k 2^(b k); its w-th 32-bit word is stored as word w c + l, little-endian. The
+fewer than p values that fill up the last columns are zero. So neighbouring values move alike, and packing
+is a handful of shifts of long contiguous rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightdp._check import ArgumentError, WireError, integer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+_ROW = 1 << 15  # values that are moved at once: temporaries stay in the cache
+
+
+def packed_size(length: int, bits: int) -> int:
+    """Bytes that a packed vector of `length` values of `bits` bits takes."""
+    unit = math.gcd(bits, 32)
+    return -(-length * unit // 32) * (bits // unit) * 4
+
+
+def encode(fine: NDArray[np.int32], *, shift: int, bits: int) -> memoryview:
+    """Round a fixed-point vector to the wire grid and pack it modulo 2^bits (W1); `fine` is not changed.
+
+    A value v becomes v / 2^shift rounded to the nearest integer, ties to the even one, modulo 2^bits. As
+    bits + shift <= 32, it does not matter whether the fine grid wrapped modulo 2^32 before. The error is at
+    most half a wire unit. If v is spread over many wire units, as noise is, the error has mean 0 and variance
+    (1 + 2 / 4^shift) / 12 squared wire units (0 for shift = 0).
+    """
+    if fine.dtype != np.int32 or fine.ndim != 1 or fine.size == 0 or not fine.flags.c_contiguous:
+        raise ArgumentError(f"fine must be a contiguous int32 vector, got {fine.dtype} of shape {fine.shape}")
+    bits = integer("bits", bits, 2, 32)
+    shift = integer("shift", shift, 0, 32 - bits)
+    values = fine.view(np.uint32)
+    packed = np.zeros(packed_size(fine.size, bits) // 4, "<u4")
+    scratch = np.empty(min(_ROW, fine.size), np.uint32)
+    kept = ((1 << bits) - 1) << shift
+    for row, low, high, offset in _rows(fine.size, bits):
+        value = values[row]
+        field = scratch[: value.size]
+        if shift == 0:
+            np.bitwise_and(value, kept, out=field)
+        else:  # add a half, less one fine unit, plus the bit that sends ties to the even side
+            np.right_shift(value, shift, out=field)
+            field &= 1
+            field += value
+            field += (1 << (shift - 1)) - 1
+            field &= kept
+        if offset + bits > 32:
+            packed[high] |= field >> (shift + 32 - offset)
+        if offset >= shift:
+            field <<= offset - shift
+        else:
+            field >>= shift - offset
+        packed[low] |= field
+    return packed.data.cast("B")
+
+
+class Accumulator:
+    """The sum modulo 2^bits of packed vectors: one vector in memory, however many are added."""
+
+    def __init__(self, length: int, bits: int) -> None:
+        self.length = integer("length", length, 1)
+        self.bits = integer("bits", bits, 2, 32)
+        self._sum = np.zeros(self.length, np.uint32)  # only the low `bits` bits mean anything
+
+    def add(self, packed: bytes | bytearray | memoryview) -> None:
+        """Add a packed vector; one of another size or with padding that is not zero changes nothing."""
+        size = packed_size(self.length, self.bits)
+        if len(packed) != size:
+            raise WireError(f"packed vector must have {size} bytes, got {len(packed)}")
+        words = np.frombuffer(packed, "<u4")
+        _refuse_padding(words, self.length, self.bits)
+        scratch = np.empty(min(_ROW, self.length), np.uint32)
+        for row, low, high, offset in _rows(self.length, self.bits):
+            total = self._sum[row]
+            part = scratch[: total.size]
+            total += words[low] if offset == 0 else np.right_shift(words[low], offset, out=part)
+            if offset + self.bits > 32:
+                total += np.left_shift(words[high], 32 - offset, out=part)
+
+    def total(self) -> NDArray[np.int32]:
+        """The sum so far in wire units, as integers in [-2^(bits-1), 2^(bits-1))."""
+        total = np.left_shift(self._sum, 32 - self.bits).view(np.int32)
+        total >>= 32 - self.bits
+        return total
+
+
+def _rows(length: int, bits: int) -> Iterator[tuple[slice, slice, slice, int]]:
+    """Runs of values that are packed alike: the values, their words, the next words, the bit offset."""
+    lanes = 32 // math.gcd(bits, 32)
+    columns = -(-length // lanes)
+    for start in range(0, columns, _ROW):
+        for lane in range(lanes):
+            first = lane * columns + start
+            run = min(_ROW, columns - start, length - first)
+            if run > 0:
+                word, offset = divmod(lane * bits, 32)
+                low = word * columns + start
+                high = low + columns
+                yield slice(first, first + run), slice(low, low + run), slice(high, high + run), offset
+
+
+def _refuse_padding(words: NDArray[np.uint32], length: int, bits: int) -> None:
+    """Refuse padding (fewer than 32 values) that is not zero, so that a vector has one encoding."""
+    lanes = 32 // math.gcd(bits, 32)
+    columns = -(-length // lanes)
+    for position in range(length, lanes * columns):
+        lane, column = divmod(position, columns)
+        word, offset = divmod(lane * bits, 32)
+        pair = int(words[word * columns + column])
+        if offset + bits > 32:
+            pair |= int(words[(word + 1) * columns + column]) << 32
+        if (pair >> offset) % (1 << bits) != 0:
+            raise WireError(f"packed vector of {length} values has padding that is not zero")
