@@ -110,8 +110,7 @@ def seeds() -> list[bytes]:
     upload = Upload(length=8, bits=8, packed=bytes(range(8))).to_bytes()
     payloads = [signed[0].to_bytes(), roster, announcement, upload]
     early = [
-        Message(kind=kind, run=RUN, payload=p)
-        for kind, p in zip((Kind.ENROL, Kind.ROSTER), payloads, strict=False)
+        Message(kind=kind, run=RUN, payload=p) for kind, p in zip((Kind.ENROL, Kind.ROSTER), payloads, strict=False)
     ]
     late = [
         Message(kind=Kind.ANNOUNCE, run=RUN, payload=announcement, round=9, roster=HASH),

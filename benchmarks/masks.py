@@ -64,7 +64,7 @@ def philox(d: int, peers: int) -> None:
     """Numpy's fast ordinary generator, added up: not fit to protect anything."""
     total, part = np.zeros(d, np.float32), np.empty(CHUNK, np.float32)
     for peer in range(peers):
-        generator = np.random.Generator(np.random.Philox(peer))  # noqa: TID251 - the baseline to beat
+        generator = np.random.Generator(np.random.Philox(peer))
         for i in range(0, d, CHUNK):
             view = total[i : i + CHUNK]
             view += generator.standard_normal(dtype=np.float32, out=part)[: len(view)]
@@ -148,14 +148,10 @@ def memory(d: int, peers: int) -> float:
 
 def table(record: dict[str, Any]) -> str:
     """A record as text."""
-    head = (
-        f"{record['peers']} masks of {record['d']:,} samples, one thread, {record['rounds']} rounds in turns"
-    )
+    head = f"{record['peers']} masks of {record['d']:,} samples, one thread, {record['rounds']} rounds in turns"
     lines = [head, f"{'method':10}{'seconds':>10}{'M/s':>8}{'x philox':>10}{'x uniform':>11}"]
     for name, row in record["methods"].items():
-        ratios = "".join(
-            f"{row[key]:>{w}.2f}" for key, w in (("x_philox", 10), ("x_uniform", 11)) if key in row
-        )
+        ratios = "".join(f"{row[key]:>{w}.2f}" for key, w in (("x_philox", 10), ("x_uniform", 11)) if key in row)
         lines.append(f"{name:10}{row['seconds']:>10.4f}{row['rate'] / 1e6:>8.0f}{ratios}")
     return "\n".join(lines)
 
@@ -221,9 +217,7 @@ def judge(counts: NDArray[np.int64]) -> dict[str, Any]:
 
 def main() -> None:
     """Parse, measure, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--billion", type=Path, metavar="FILE")
     parser.add_argument("--samples", type=int, default=10**9, help="for --billion")
@@ -240,9 +234,7 @@ def main() -> None:
     whole = measure(11_200_000, 49, 3, ("philox", "uniform", stream.backend().split()[0]))
     vectors = {peers: memory(11_200_000, peers) for peers in (1, 49)}
     if arguments.json:
-        print(
-            json.dumps({"rates": rates, "client_round": whole, "peak_memory_in_vectors": vectors}, indent=2)
-        )
+        print(json.dumps({"rates": rates, "client_round": whole, "peak_memory_in_vectors": vectors}, indent=2))
         return
     print(json.dumps(rates["conditions"]))
     print(table(rates), "", "a whole client's round:", table(whole), "", sep="\n")

@@ -45,9 +45,7 @@ def main() -> None:
     models = [line for line in info.read_text().splitlines() if "model name" in line] if info.exists() else []
     cpu = models[0].partition(": ")[2] if models else platform.processor()
     print(f"{cpu}; Python {platform.python_version()}, numpy {np.__version__}, one thread")
-    print(
-        f"{length} values, median of {options.trials} interleaved trials; M values/s (x time of np.copyto)\n"
-    )
+    print(f"{length} values, median of {options.trials} interleaved trials; M values/s (x time of np.copyto)\n")
 
     values = (np.arange(length, dtype=np.int64) * 2654435761 % 2**32).astype(np.uint32).view(np.int32)
     target = np.empty_like(values)

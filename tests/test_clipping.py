@@ -29,14 +29,12 @@ def square(values: Iterable[Array]) -> Fraction:
     return sum((Fraction(float(v)) ** 2 for array in values for v in array.flat), Fraction(0))
 
 
-def floats(dtype: str, shape: Any = None) -> st.SearchStrategy[Array]:  # noqa: ANN401 - hypothesis takes many
+def floats(dtype: str, shape: Any = None) -> st.SearchStrategy[Array]:
     width: Literal[32, 64] = 32 if dtype == "f4" else 64
     elements = st.floats(allow_nan=False, allow_infinity=False, width=width)
     near_one = st.floats(-2, 2, width=width)
     shape = arrays.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=6) if shape is None else shape
-    return st.one_of(
-        arrays.arrays(dtype, shape, elements=near_one), arrays.arrays(dtype, shape, elements=elements)
-    )
+    return st.one_of(arrays.arrays(dtype, shape, elements=near_one), arrays.arrays(dtype, shape, elements=elements))
 
 
 LISTS = st.lists(st.one_of(floats("f4"), floats("f8")), max_size=4)
@@ -65,9 +63,7 @@ def test_norm_is_not_above_a_clip_that_it_nearly_equals(vector: Array, ulps: int
 
 @pytest.mark.parametrize(("dtype", "loss"), [("f4", 2.0**-20), ("f8", 2.0**-36)])
 @given(data=st.data(), clip=st.floats(1e-3, 1e3))
-def test_norm_is_hardly_smaller_than_it_may_be(
-    dtype: str, loss: float, data: st.DataObject, clip: float
-) -> None:
+def test_norm_is_hardly_smaller_than_it_may_be(dtype: str, loss: float, data: st.DataObject, clip: float) -> None:
     vector = data.draw(arrays.arrays(dtype, 20, elements=st.floats(-1e4, 1e4, width=16)))
     allowed = min(square([vector]), Fraction(clip) ** 2)
     clip_norm(vector, clip)
@@ -130,14 +126,12 @@ def test_long_vector_with_all_errors_on_one_side_stays_inside() -> None:
 def test_subnormal_results_that_all_round_up_stay_inside() -> None:
     least = 2.0**-149
     vector = np.ones(10_000, "f4")
-    clip_norm(
-        vector, 51 * least
-    )  # exactly scaled, each value is 0.51 of the least float and rounds to all of it
+    clip_norm(vector, 51 * least)  # exactly scaled, each value is 0.51 of the least float and rounds to all of it
     assert square([vector]) <= Fraction(51 * least) ** 2
 
 
 @pytest.mark.parametrize("view", [np.s_[::2], np.s_[::-1], np.s_[:, 1:3]])
-def test_strided_view_is_clipped_and_its_surroundings_are_not(view: Any) -> None:  # noqa: ANN401 - any index
+def test_strided_view_is_clipped_and_its_surroundings_are_not(view: Any) -> None:
     base = np.arange(1.0, 41.0).reshape(8, 5)
     before, inside = base.copy(), np.zeros(base.shape, bool)
     inside[view] = True
@@ -164,7 +158,7 @@ def test_value_that_is_not_finite_is_refused_and_nothing_changes(bad: float, dty
 
 
 @pytest.mark.parametrize("clip", [0, -1, math.nan, math.inf, "1", None])
-def test_bound_that_is_not_a_positive_number_is_refused(clip: Any) -> None:  # noqa: ANN401 - wrong on purpose
+def test_bound_that_is_not_a_positive_number_is_refused(clip: Any) -> None:
     with pytest.raises(ArgumentError, match="clip"):
         clip_norm(np.ones(2), clip)
     with pytest.raises(ArgumentError, match="bound"):
@@ -172,7 +166,7 @@ def test_bound_that_is_not_a_positive_number_is_refused(clip: Any) -> None:  # n
 
 
 @pytest.mark.parametrize("wrong", [np.ones(2, int), np.ones(2, "f2"), [1.0, 2.0], [np.float64(1)]], ids=str)
-def test_anything_but_arrays_of_floats_is_refused(wrong: Any) -> None:  # noqa: ANN401 - wrong on purpose
+def test_anything_but_arrays_of_floats_is_refused(wrong: Any) -> None:
     with pytest.raises(ArgumentError, match="float32 or float64"):
         clip_norm(wrong, 1.0)
 
@@ -228,9 +222,7 @@ def test_no_coordinate_is_above_the_bound_and_the_others_stay(vector: Array, bou
 
 
 @given(
-    pair=st.integers(1, 6).flatmap(
-        lambda d: st.tuples(*[arrays.arrays("f8", d, elements=st.floats(-9, 9))] * 2)
-    ),
+    pair=st.integers(1, 6).flatmap(lambda d: st.tuples(*[arrays.arrays("f8", d, elements=st.floats(-9, 9))] * 2)),
     bound=st.floats(0.1, 9),
 )
 def test_clamping_never_moves_two_vectors_apart(pair: tuple[Array, Array], bound: float) -> None:

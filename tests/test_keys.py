@@ -243,9 +243,7 @@ def test_identity_that_others_may_touch_is_refused(tmp_path: Path, mode: int) ->
         Identity.load(path)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"junk", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"]
-)
+@pytest.mark.parametrize("content", [b"", b"junk", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"])
 def test_file_that_is_not_an_identity_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "identity.pem"
     path.write_bytes(content)
@@ -333,9 +331,7 @@ def test_unsorted_roster_is_refused() -> None:
         read(roster_bytes(encoded[::-1]))
 
 
-@pytest.mark.parametrize(
-    "changed", [{"run": bytes(16)}, {"plan": bytes(32)}, {"version": 0}, {"version": 2}], ids=str
-)
+@pytest.mark.parametrize("changed", [{"run": bytes(16)}, {"plan": bytes(32)}, {"version": 0}, {"version": 2}], ids=str)
 def test_foreign_roster_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(WireError):
         read(roster_bytes([enrolment.to_bytes() for enrolment in ENROLMENTS], **changed))

@@ -111,9 +111,7 @@ def test_the_known_answer_is_the_one_of_the_vectors() -> None:
         assert out[i] == reference(KEY, SIGMA_MAX, 1000 + i) - reference(OTHER, 1000.1, 1000 + i)
 
 
-TERMS = st.builds(
-    Term, st.binary(min_size=32, max_size=32), st.sampled_from([-1, 1]), st.floats(1e-3, SIGMA_MAX)
-)
+TERMS = st.builds(Term, st.binary(min_size=32, max_size=32), st.sampled_from([-1, 1]), st.floats(1e-3, SIGMA_MAX))
 
 
 @pytest.mark.parametrize("name", stream._COMPILED)
@@ -123,9 +121,7 @@ TERMS = st.builds(
     terms=st.lists(TERMS, max_size=4),
 )
 @settings(deadline=None, max_examples=60, derandomize=True)
-def test_compiled_and_numpy_samples_are_bit_identical(
-    name: str, count: int, start: int, terms: list[Term]
-) -> None:
+def test_compiled_and_numpy_samples_are_bit_identical(name: str, count: int, start: int, terms: list[Term]) -> None:
     expected = by_path(plain.accumulate, count, start, terms)
     assert np.array_equal(by_path(PATHS[name], count, start, terms), expected)
 
@@ -133,9 +129,7 @@ def test_compiled_and_numpy_samples_are_bit_identical(
 @pytest.mark.parametrize("name", stream._COMPILED)
 def test_compiled_and_numpy_agree_over_millions_of_samples(name: str) -> None:
     terms = [Term(KEY, 1, SIGMA_MAX)]
-    assert np.array_equal(
-        by_path(PATHS[name], 1 << 22, 0, terms), by_path(plain.accumulate, 1 << 22, 0, terms)
-    )
+    assert np.array_equal(by_path(PATHS[name], 1 << 22, 0, terms), by_path(plain.accumulate, 1 << 22, 0, terms))
 
 
 @pytest.mark.parametrize("name", stream._COMPILED)

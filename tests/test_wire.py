@@ -101,9 +101,7 @@ def test_decoding_gives_back_what_was_rounded_modulo_two_to_the_bits(
 
 
 @given(value=INT32, wraps=st.integers(-3, 3), grid=grids())
-def test_wrapping_of_the_fine_grid_does_not_show_on_the_wire(
-    value: int, wraps: int, grid: tuple[int, int]
-) -> None:
+def test_wrapping_of_the_fine_grid_does_not_show_on_the_wire(value: int, wraps: int, grid: tuple[int, int]) -> None:
     shift, bits = grid
     true_value = value + wraps * 2**32
     (found,) = decode(encode(np.array([value], np.int32), shift=shift, bits=bits), 1, bits)
@@ -122,14 +120,10 @@ def test_vectors_longer_than_a_row_round_trip(bits: int, extra: int, monkeypatch
 
 
 @given(
-    uploads=st.integers(1, 70).flatmap(
-        lambda d: st.lists(arrays.arrays(np.int32, d, elements=INT32), min_size=1)
-    ),
+    uploads=st.integers(1, 70).flatmap(lambda d: st.lists(arrays.arrays(np.int32, d, elements=INT32), min_size=1)),
     grid=grids(),
 )
-def test_accumulator_sums_modulo_two_to_the_bits(
-    uploads: list[NDArray[np.int32]], grid: tuple[int, int]
-) -> None:
+def test_accumulator_sums_modulo_two_to_the_bits(uploads: list[NDArray[np.int32]], grid: tuple[int, int]) -> None:
     shift, bits = grid
     accumulator = Accumulator(uploads[0].size, bits)
     for fine in uploads:
@@ -243,9 +237,7 @@ def messages() -> st.SearchStrategy[Message]:
     return st.one_of(
         st.builds(Message, kind=early, run=run, payload=payload),
         st.builds(Message, kind=announce, run=run, payload=payload, round=numbers, roster=roster),
-        st.builds(
-            Message, kind=upload, run=run, payload=payload, round=numbers, roster=roster, client=client
-        ),
+        st.builds(Message, kind=upload, run=run, payload=payload, round=numbers, roster=roster, client=client),
     )
 
 
@@ -296,9 +288,7 @@ def test_trailing_bytes_are_refused(message: Message, extra: bytes) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 40])
 def test_every_flipped_bit_is_refused(size: int) -> None:
-    data = Message(
-        kind=Kind.UPLOAD, run=RUN, payload=bytes(size), round=7, roster=ROSTER, client=3
-    ).to_bytes()
+    data = Message(kind=Kind.UPLOAD, run=RUN, payload=bytes(size), round=7, roster=ROSTER, client=3).to_bytes()
     for position in range(8 * len(data)):
         flipped = bytearray(data)
         flipped[position // 8] ^= 1 << position % 8
@@ -324,9 +314,7 @@ def test_every_flipped_bit_is_refused(size: int) -> None:
         (68, bytes(8), "payload"),
     ],
 )
-def test_foreign_or_inconsistent_field_with_a_right_checksum_is_refused(
-    start: int, new: bytes, match: str
-) -> None:
+def test_foreign_or_inconsistent_field_with_a_right_checksum_is_refused(start: int, new: bytes, match: str) -> None:
     data = bytearray(UPLOAD.to_bytes())
     data[start : start + len(new)] = new
     with pytest.raises(WireError, match=match):

@@ -81,9 +81,7 @@ class Term:
             raise _check.ArgumentError(f"sigma must be <= {SIGMA_MAX:g} grid units, got sigma={self.sigma:g}")
 
 
-def accumulate(
-    out: NDArray[np.int32], terms: Sequence[Term], *, start: int = 0, threads: int | None = 1
-) -> None:
+def accumulate(out: NDArray[np.int32], terms: Sequence[Term], *, start: int = 0, threads: int | None = 1) -> None:
     """Add Σ sign × g(key, σ)[start : start + len(out)] over the terms to `out`, modulo 2^32.
 
     Guaranteed: the same samples on every machine and path, for any number of threads and any cut of a vector
