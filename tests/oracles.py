@@ -37,6 +37,7 @@ def loss_matrix(  # noqa: C901  one protocol, played once, in the open
     rounds: Sequence[tuple[Collection[int], Collection[int]]],
     *,
     client: int,
+    adjacency: NDArray[np.bool_],
     colluders: Collection[int] = (),
     retries: int,
 ) -> NDArray[np.float64]:
@@ -52,7 +53,7 @@ def loss_matrix(  # noqa: C901  one protocol, played once, in the open
     honest = [c for c in range(clients) if c not in colluders]
 
     def add(row: NDArray[np.float64], t: int, i: int, j: int, sign: float) -> None:
-        if i in honest and j in honest:
+        if i in honest and j in honest and adjacency[i, j]:
             at = individual + t * len(pairs) + column[min(i, j), max(i, j)]
             row[at] += sign if i < j else -sign
 

@@ -16,6 +16,10 @@ from lightdp.accountant import Odometer, paper_claims
 from lightdp.design import RETRIES
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
     from lightdp.design import Plan
 
 Round = tuple[list[int], list[int]]
@@ -33,7 +37,8 @@ def trainings(draw: st.DrawFn) -> tuple[Plan, list[Round], list[int]]:
     late_bound = draw(st.integers(1, clients - 2))
     colluders = draw(st.integers(0, min(2, clients - 2)))
     gamma = 10 ** draw(st.floats(-1, 2.5))
-    plan = planned(clients, colluders, late_bound, calibration="repair", gamma=gamma)
+    degree = draw(st.sampled_from([k for k in range(1, clients) if k == clients - 1 or k % 2 == 0]))
+    plan = planned(clients, colluders, late_bound, calibration="repair", gamma=gamma, degree=degree)
     rounds: list[Round] = []
     for _ in range(draw(st.integers(1, 7))):
         order = draw(st.permutations(range(clients)))
@@ -43,6 +48,14 @@ def trainings(draw: st.DrawFn) -> tuple[Plan, list[Round], list[int]]:
         rounds.append(([c for c in range(clients) if c not in stragglers], seen))
     bad = draw(st.permutations(range(1, clients)))[:colluders]
     return plan, rounds, bad
+
+
+def loss(plan: Plan, rounds: list[Round], colluders: Sequence[int] = ()) -> NDArray[np.float64]:
+    """The exact loss of client 0, from the covariance of everything that is seen."""
+    adjacency = plan.graph.adjacency()
+    return oracles.loss_matrix(
+        plan.clients, plan.gamma, rounds, client=0, adjacency=adjacency, colluders=colluders, retries=RETRIES
+    )
 
 
 def costs_by_round(odometer: Odometer, rounds: list[Round]) -> list[float]:
@@ -61,13 +74,13 @@ def costs_by_round(odometer: Odometer, rounds: list[Round]) -> list[float]:
 
 
 @given(training=trainings())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=600, deadline=None)
 def test_odometer_bounds_the_exact_loss_of_every_training(training: tuple[Plan, list[Round], list[int]]) -> None:
     """(R1) against the exact covariance: as a sum for whole batches, and as a matrix inequality for sampled ones."""
     plan, rounds, colluders = training
     odometer = Odometer(plan, [0])
     costs = costs_by_round(odometer, rounds)
-    exact = oracles.loss_matrix(plan.clients, plan.gamma, rounds, client=0, colluders=colluders, retries=RETRIES)
+    exact = loss(plan, rounds, colluders)
     assert len(costs) == len(exact)
     assert oracles.worst_mu_squared(exact) <= math.fsum(costs) * (1 + 1e-7)
     if costs:
@@ -81,7 +94,7 @@ def test_odometer_is_exact_when_nobody_straggles_and_colluders_are_as_feared() -
     plan = planned(7, 2, 3, calibration="repair", gamma=4.0)
     rounds: list[Round] = [([*range(7)], [])] * 3
     costs = costs_by_round(Odometer(plan, [0]), rounds)
-    exact = oracles.loss_matrix(7, 4.0, rounds, client=0, colluders=[3, 5], retries=RETRIES)
+    exact = loss(plan, rounds, [3, 5])
     assert math.fsum(costs) == pytest.approx(oracles.worst_mu_squared(exact), rel=1e-9)
 
 
@@ -96,10 +109,11 @@ def test_a_constant_charge_for_late_rounds_would_not_be_a_bound() -> None:
     clients, gamma, late = 18, 1000.0, list(range(6, 18))
     others = [c for c in range(1, clients) if c not in late]
     rounds: list[Round] = [([*range(1, clients)], [0]), *[([0, *others], late)] * 2, ([*range(clients)], [])]
-    exact = oracles.worst_mu_squared(oracles.loss_matrix(clients, gamma, rounds, client=0, retries=RETRIES))
+    plan = planned(clients, 0, 12, calibration="repair", gamma=gamma)
+    exact = oracles.worst_mu_squared(loss(plan, rounds))
     used = sum((1 + gamma) / (len(a) * gamma + 1) for a, _ in rounds[1:])
     assert exact > 1.09 * ((4 + 1 / gamma) / 17 + used)
-    odometer = Odometer(planned(clients, 0, 12, calibration="repair", gamma=gamma), [0])
+    odometer = Odometer(plan, [0])
     assert exact <= math.fsum(costs_by_round(odometer, rounds))
 
 
@@ -108,7 +122,7 @@ def test_a_wrong_sigma_would_be_noticed() -> None:
     plan = planned(7, 0, 3, calibration="repair", gamma=4.0)
     rounds: list[Round] = [([*range(7)], [])] * 4
     costs = costs_by_round(Odometer(plan, [0]), rounds)
-    exact = oracles.worst_mu_squared(oracles.loss_matrix(7, 4.0, rounds, client=0, retries=RETRIES))
+    exact = oracles.worst_mu_squared(loss(plan, rounds))
     assert exact / 0.8**2 > 1.5 * math.fsum(costs)
 
 

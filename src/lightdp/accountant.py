@@ -15,7 +15,7 @@ import numpy as np
 
 from lightdp import gaussian, sampling
 from lightdp._check import ArgumentError, BudgetError, integer
-from lightdp.design import RETRIES, late_cost, worst_late_cost
+from lightdp.design import RETRIES, late_cost, on_grid, worst_late_cost
 from lightdp.network import gain
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from lightdp.design import Plan
 
     Mask = NDArray[np.bool_]
-
-_GRID = math.log(1.02)  # sampled rounds whose costs differ by less are composed as one kind, at the higher cost
 
 
 @dataclass
@@ -87,6 +85,7 @@ class Odometer:
         tracked = range(plan.clients) if clients is None else clients
         self.clients = [integer("clients", c, 0, plan.clients - 1) for c in tracked]
         self._ledgers = [_Ledger() for _ in self.clients]
+        self._neighbours = None if plan.graph.complete else plan.graph.adjacency()
         self._known: dict[tuple[frozenset[tuple[float, int]], float], float] = {}  # of sampled ledgers
         self._repair = plan.calibration == "repair"
         self._least = max(plan.honest - plan.stragglers, 1) if self._repair else plan.honest
@@ -155,11 +154,14 @@ class Odometer:
 
     def _record_repair(self, client: int, ledger: _Ledger, used: Mask, late: Mask) -> None:
         """(R1): cost of this round, and what it adds to earlier rounds of the client that came too late."""
-        void = not used.any()
-        honest = self.plan.honest if void else max(self.plan.honest - int((~used).sum()), 1)
+        void, peers = not used.any(), self._peers(client)
+        missing = int(np.sum(peers & ~used))
+        honest = self.plan.honest if void else max(self.plan.honest - missing, 1)
         seen, was_late = bool(used[client] or late[client]), bool(late[client]) and not void
         # how much this round moves each peer's n_j for its own sake: q in the cross terms 2pq <= pq + pq
-        own = 0.0 if not seen else 1 / honest if was_late else self.plan.gamma / (honest * self.plan.gamma + 1)
+        own = 0.0
+        if seen:
+            own = 1 / max(honest - 1, 1) if was_late else self.plan.gamma / (honest * self.plan.gamma + 1)
         crossed = 0.0
         for window in ledger.windows:
             waiting = window.tries > 0
@@ -174,10 +176,10 @@ class Odometer:
         if not seen:
             return
         if was_late:
-            peers = self.plan.honest - int((~used).sum())
-            if peers > 0:
-                ledger.windows.append(_Window(peers, np.where(used, RETRIES + 1, 0), len(ledger.special)))
-            ledger.special.append(min(1.0, late_cost(self.plan.gamma, peers, self._least) + crossed))
+            others = self.plan.honest - 1 - missing  # honest peers that were used, at least
+            if others > 0:
+                ledger.windows.append(_Window(others, np.where(used & peers, RETRIES + 1, 0), len(ledger.special)))
+            ledger.special.append(min(1.0, late_cost(self.plan.gamma, others, self._least) + crossed))
         elif crossed > 0:
             ledger.special.append(min(1.0, self._cost[honest] + crossed))
         else:
@@ -202,7 +204,7 @@ class Odometer:
             mu = math.sqrt(math.fsum(ledger.costs(self._cost))) * self.plan.sensitivity / self._unit
             return gaussian.epsilon(mu, delta)
         usual = Counter({self._cost[a]: count for a, count in ledger.ordinary.items()})
-        rare = Counter(math.exp(math.ceil(math.log(k) / _GRID) * _GRID) for k in ledger.special)
+        rare = Counter(on_grid(k) for k in ledger.special)
         rounds = frozenset((usual + rare).items())
         if (rounds, delta) not in self._known:
             multipliers = {self._unit / self.plan.clip / math.sqrt(k): count for k, count in rounds}
@@ -210,6 +212,13 @@ class Odometer:
                 multipliers, rate=self.plan.sampling_rate, delta=delta, adjacency=self.plan.adjacency
             )
         return self._known[rounds, delta]
+
+    def _peers(self, client: int) -> Mask:
+        if self._neighbours is not None:
+            return self._neighbours[client]
+        mask = np.ones(self.plan.clients, dtype=bool)
+        mask[client] = False
+        return mask
 
     def _mask(self, name: str, clients: Collection[int]) -> Mask:
         mask = np.zeros(self.plan.clients, dtype=bool)

@@ -1,6 +1,6 @@
 """(D1)-(D4): from clients, colluders, stragglers, rounds and (ε, δ) to noise that is provably enough."""
 
-from lightdp.design._calibrate import GAMMA_MAX, RETRIES, late_cost, worst_late_cost
+from lightdp.design._calibrate import GAMMA_MAX, RETRIES, late_cost, on_grid, worst_late_cost
 from lightdp.design._compare import Comparison, compare
 from lightdp.design._per_client import PerClientPlan, plan_per_client
 from lightdp.design._plan import Calibration, Late, Plan, Reserve, Unit, plan
@@ -17,6 +17,7 @@ __all__ = [
     "Unit",
     "compare",
     "late_cost",
+    "on_grid",
     "plan",
     "plan_per_client",
     "worst_late_cost",

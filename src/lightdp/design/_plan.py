@@ -355,7 +355,8 @@ def _levels(draft: Plan, rounds: int) -> dict[float, int]:
     counts = {draft.stragglers: used} if draft.reserve == "worst" else draft.law.quantiles(used, _SAMPLED_LEVELS)
     costs = [(1 / float(gain(max(draft.honest - s, 1), draft.gamma)), count) for s, count in counts.items()]
     if late:
-        costs.append((calibrate.worst_late_cost(draft.gamma, draft.honest, draft.stragglers), 1))
+        worst = calibrate.worst_late_cost(draft.gamma, draft.honest, draft.stragglers)
+        costs.append((calibrate.on_grid(worst), 1))
     result: dict[float, int] = {}
     for cost, count in costs:
         result[1 / math.sqrt(cost)] = result.get(1 / math.sqrt(cost), 0) + count
