@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,11 +20,8 @@ def save(chart: Chart, path: Path) -> None:
         raise ArgumentError(f"plot must end in {', '.join(_FORMATS)}, got plot={str(path)!r}")
     if not path.parent.is_dir():
         raise ArgumentError(f"plot must lie in an existing folder, got plot={str(path)!r}")
-    handle, temporary = tempfile.mkstemp(suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    try:
-        options = {"inline": True} if path.suffix == ".html" else {"scale_factor": 2.0} if path.suffix == ".png" else {}
-        chart.save(temporary, format=_FORMATS[path.suffix], **options)
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    options = {".html": {"inline": True}, ".png": {"scale_factor": 2.0}, ".svg": {}}[path.suffix]
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lightdp-") as folder:
+        temporary = Path(folder) / path.name
+        chart.save(str(temporary), format=_FORMATS[path.suffix], **options)
+        temporary.replace(path)

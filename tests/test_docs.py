@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lightdp
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
+LABEL = re.compile(r"\(([EDRPW])(\d)(?:-\1?(\d)|\)-\(\1(\d))?\)")
+
+
+def labels(text: str) -> set[str]:
+    """(E1), (P1-P3) and (R1)-(R2), spelt out."""
+    found = set()
+    for kind, first, last, other in LABEL.findall(text):
+        found |= {f"{kind}{k}" for k in range(int(first), int(last or other or first) + 1)}
+    return found
+
+
+def defined() -> set[str]:
+    return set(re.findall(r"^\*\*\(([EDRPW]\d)\)", (ROOT / "docs/theory.md").read_text(), flags=re.MULTILINE))
+
+
+def test_theory_defines_every_label_once_and_in_order() -> None:
+    found = re.findall(r"^\*\*\(([EDRPW]\d)\)", (ROOT / "docs/theory.md").read_text(), flags=re.MULTILINE)
+    assert len(found) == len(set(found))
+    for kind, last in (("E", 5), ("D", 4), ("R", 4), ("P", 7), ("W", 4)):
+        assert [label for label in found if label[0] == kind] == [f"{kind}{k}" for k in range(1, last + 1)]
+
+
+def test_every_label_is_cited_in_code_and_every_cited_label_is_defined() -> None:
+    sources = "\n".join(path.read_text() for path in sorted((ROOT / "src").rglob("*.py")))
+    assert labels(sources) == defined()
+    for page in PAGES:
+        assert labels(page.read_text()) <= defined()
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
+    return [(page.name, block) for page in PAGES for block in pattern.findall(page.read_text())]
+
+
+@pytest.mark.parametrize(("page", "block"), blocks("console"))
+def test_commands_in_the_docs_print_what_the_docs_show(page: str, block: str) -> None:
+    command, _, shown = block.partition("\n")
+    assert command.startswith("$ lightdp "), page
+    script = Path(sys.executable).parent / "lightdp"
+    run = subprocess.run(
+        [script, *shlex.split(command)[2:]], capture_output=True, text=True, check=True, cwd=ROOT, timeout=120
+    )
+    if shown:
+        assert [line.rstrip() for line in run.stdout.splitlines()] == [line.rstrip() for line in shown.splitlines()]
+
+
+@pytest.mark.parametrize(("page", "block"), blocks("python"))
+def test_python_in_the_docs_runs(page: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, page, "exec"), {})  # noqa: S102  it is our own documentation
+
+
+def test_the_readme_links_only_to_files_that_exist() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_front_door_is_small() -> None:
+    assert lightdp.__all__ == sorted(lightdp.__all__)
+    assert set(lightdp.__all__) == {"Plan", "plan"}
