@@ -31,20 +31,19 @@ def star(n: int, variance: float) -> NDArray[np.float64]:
     return variance * (1 - np.eye(n))
 
 
-def loss_matrix(  # noqa: C901  one protocol, played once, in the open
+def seen_uploads(  # noqa: C901  one protocol, played once, in the open
     clients: int,
     gamma: float,
     rounds: Sequence[tuple[Collection[int], Collection[int]]],
     *,
-    client: int,
     adjacency: NDArray[np.bool_],
     colluders: Collection[int] = (),
     retries: int,
-) -> NDArray[np.float64]:
-    """K such that a change v_t of the client's data in each of its seen rounds has exactly mu² = v'Kv.
+) -> tuple[NDArray[np.float64], list[tuple[int, int]]]:
+    """The protocol with repair, played on symbols: every upload of an honest client that the adversary sees.
 
-    Plays the protocol with repair on symbols: every upload that the adversary sees, used or late, is a row of
-    coefficients over all noise variables of honest clients; colluders' noise is known. σ_U = 1.
+    Each is a row of coefficients over all noise of honest clients, in units of its standard deviation (σ_U = 1);
+    what colluders know is subtracted. With each row, its (round, client). retries = -1 plays it without repair.
     """
     pairs = list(itertools.combinations(range(clients), 2))
     column = {pair: at for at, pair in enumerate(pairs)}
@@ -68,22 +67,35 @@ def loss_matrix(  # noqa: C901  one protocol, played once, in the open
                 if j != i:
                     add(row, t, i, j, 1)
             if i in pending:
-                then, absent, tries = pending[i]
+                then, absent, tries = pending.pop(i)
                 for j in absent:
                     add(row, then, i, j, -1)
-                pending[i] = (then, absent, tries - 1)
-                if tries == 1:
-                    del pending[i]
+                if tries > 1:
+                    pending[i] = (then, absent, tries - 1)
             if i in honest:
                 rows.append(row * scale)
-                owners.append(i)
-        for i in used:
-            pending[i] = (t, missing, retries + 1)
-    mine = [at for at, owner in enumerate(owners) if owner == client]
+                owners.append((t, i))
+        if retries >= 0:
+            pending |= dict.fromkeys(used, (t, missing, retries + 1))
+    return np.array(rows, dtype=np.float64).reshape(len(rows), individual + pairwise), owners
+
+
+def loss_matrix(
+    clients: int,
+    gamma: float,
+    rounds: Sequence[tuple[Collection[int], Collection[int]]],
+    *,
+    client: int,
+    adjacency: NDArray[np.bool_],
+    colluders: Collection[int] = (),
+    retries: int,
+) -> NDArray[np.float64]:
+    """K such that a change v_t of the client's data in each of its seen rounds has exactly mu² = v'Kv, σ_U = 1."""
+    matrix, owners = seen_uploads(clients, gamma, rounds, adjacency=adjacency, colluders=colluders, retries=retries)
+    mine = [at for at, (_, owner) in enumerate(owners) if owner == client]
     if not mine:
         return np.zeros((0, 0))
-    matrix = np.array(rows)
-    return np.linalg.inv(matrix @ matrix.T)[np.ix_(mine, mine)]
+    return np.linalg.inv(matrix @ matrix.T)[np.ix_(mine, mine)].astype(np.float64)
 
 
 def worst_mu_squared(matrix: NDArray[np.float64]) -> float:

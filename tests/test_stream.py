@@ -219,32 +219,6 @@ def test_no_terms_add_nothing() -> None:
     assert out.tolist() == list(range(7))
 
 
-# ---- fresh noise ----
-
-
-def test_fresh_noise_is_new_each_time_and_independent() -> None:
-    first, both = np.zeros(100_000, np.int32), np.zeros(100_000, np.int32)
-    stream.fresh(first, SIGMA, threads=None)
-    stream.fresh(both, SIGMA)
-    assert np.count_nonzero(first == both) < 200
-    both += first
-    assert both.std() == pytest.approx(np.sqrt(2) * SIGMA, rel=0.02)
-
-
-def test_fresh_noise_takes_32_bytes_of_the_system_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-
-    def urandom(count: int) -> bytes:
-        asked.append(count)
-        return KEY[:count]
-
-    monkeypatch.setattr(os, "urandom", urandom)
-    out = np.zeros(100, np.int32)
-    stream.fresh(out, SIGMA)
-    assert asked == [32]
-    assert np.array_equal(out, samples(KEY, SIGMA, 100))
-
-
 # ---- refusals ----
 
 

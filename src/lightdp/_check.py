@@ -22,6 +22,10 @@ class InfeasibleError(ArgumentError):
     """Each argument is fine alone, but no noise can give what they ask for together."""
 
 
+class ProtocolError(LightDPError):
+    """A message is well-formed but contradicts the protocol; it was refused and changed nothing."""
+
+
 class BudgetError(LightDPError):
     """The next round could exceed the privacy budget; nothing was spent."""
 

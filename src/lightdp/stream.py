@@ -115,15 +115,6 @@ def accumulate(out: NDArray[np.int32], terms: Sequence[Term], *, start: int = 0,
         job.result()
 
 
-def fresh(out: NDArray[np.int32], sigma: float, *, threads: int | None = 1) -> None:
-    """Add individual noise of standard deviation `sigma` to `out`, keyed by 32 new bytes from the system.
-
-    The key is neither returned nor stored: nobody, the caller included, can make this noise again or take it
-    away. Two calls add two independent noises, of variance 2 σ² together.
-    """
-    accumulate(out, [Term(os.urandom(32), 1, sigma)], threads=threads)
-
-
 def backend() -> str:
     """The path in use: "vaes", "aesni" or "numpy", with a note if the kernel failed its known answer.
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -39,7 +41,7 @@ class Plan:
 
     Attributes:
         calibration: how the noise was chosen: "exact" (D2), "repair" (R1), "paper" (D1), or a scheme to compare
-            with: "local" DP, "smpc" (secure aggregation with noise for the worst case, P6), "central" DP.
+            with: "local" DP, "smpc" (secure aggregation with noise for the worst case) (P6), "central" DP.
         graph: who shares pairwise noise with whom.
         colluders: C̄, how many other clients may help the server.
         law: distribution of the number of stragglers a round, up to S̄.
@@ -223,6 +225,19 @@ class Plan:
             "sensitivity": self.sensitivity,
             "wire_bits": self.wire_bits,
         }
+
+    def digest(self) -> bytes:
+        """32 bytes on which all parties of a training must agree: settings, law and noise, to nine digits."""
+        fields = self.to_dict() | {"pmf": self.law.pmf.tolist()}
+        rounded = {
+            name: [f"{x:.9g}" for x in value]
+            if isinstance(value, list)
+            else f"{value:.9g}"
+            if isinstance(value, float)
+            else value
+            for name, value in fields.items()
+        }
+        return hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).digest()
 
     def __str__(self) -> str:
         from lightdp.design._page import page  # noqa: PLC0415  the page is about plans, so it imports them

@@ -12,12 +12,11 @@ from lightdp.report._style import NAMES, Chart, alt, scheme_colour, styled
 from lightdp.stragglers import uniform
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from lightdp.design import Plan
 
 _LEVELS = ("paper", "exact", "repair")
-_POINTS = 24
+_POINTS = 48
+_FEW = 5  # values of plans that take seconds each; so few get dots, since a line needs two to be seen
 _SWEEPS = {
     "colluders": "colluders C̄",
     "stragglers": "stragglers S̄ (uniform on 0..S̄)",
@@ -40,7 +39,8 @@ def plan_chart(chosen: Plan) -> Chart:
 
 def _level_panels(chosen: Plan, swept: str) -> alt.VConcatChart:
     rows = []
-    for value in _values(chosen, swept, first=1 if swept == "stragglers" else 0):  # S̄ = 0 takes any γ
+    values = _values(chosen, swept, first=1 if swept == "stragglers" else 0)  # S̄ = 0 takes any γ
+    for value in values:
         for scheme in _LEVELS:
             found = _replan(chosen, scheme, swept, value)
             if found is not None:
@@ -62,7 +62,7 @@ def _level_panels(chosen: Plan, swept: str) -> alt.VConcatChart:
     for kind in ("individual σ_U", "pairwise σ_K"):
         base = alt.Chart(alt.Data(values=[row for row in rows if row["kind"] == kind]))
         panels.append(
-            base.mark_line(strokeWidth=2.5, interpolate="monotone")
+            base.mark_line(strokeWidth=2.5, interpolate="monotone", point=len(values) <= _FEW)
             .encode(
                 x=alt.X("x:Q", title=_SWEEPS[swept], scale=alt.Scale(nice=False)),
                 y=alt.Y("sigma:Q", title=kind),
@@ -77,7 +77,8 @@ def _level_panels(chosen: Plan, swept: str) -> alt.VConcatChart:
 def _noise_panel(chosen: Plan) -> alt.LayerChart:
     """At the same true guarantee, so the paper's γ appears with noise scaled to keep it."""
     rows = []
-    for value in _values(chosen, "stragglers"):
+    values = _values(chosen, "stragglers")
+    for value in values:
         settings = chosen.settings() | _changed("stragglers", value)
         rows += [
             {"x": value, "scheme": NAMES[row.scheme.calibration], "noise": row.noise_in_mean}
@@ -95,17 +96,19 @@ def _noise_panel(chosen: Plan) -> alt.LayerChart:
         .mark_rule(strokeDash=[4, 4], color="#9ca3af")
         .encode(x="x:Q")
     )
-    return alt.layer(here, base.mark_line(strokeWidth=2.5)).properties(
+    return alt.layer(here, base.mark_line(strokeWidth=2.5, point=len(values) <= _FEW)).properties(
         width=870, height=260, title=alt.Title("Every scheme at the same true guarantee", anchor="start")
     )
 
 
-def _values(chosen: Plan, swept: str, first: int = 0) -> Iterable[float]:
+def _values(chosen: Plan, swept: str, first: int = 0) -> list[float]:
+    points = _POINTS if chosen.sampling_rate == 1 else _FEW
     if swept == "epsilon":
-        return np.geomspace(chosen.budget / 4, chosen.budget * 4, _POINTS).tolist()
-    top = chosen.clients - 1 if swept == "colluders" else max(chosen.clients - chosen.colluders - 1, 1)
-    top = min(top, chosen.clients - 2)
-    return np.unique(np.linspace(min(first, top), top, min(top + 1, 2 * _POINTS)).round().astype(int)).tolist()
+        return np.geomspace(chosen.budget / 4, chosen.budget * 4, points).tolist()
+    top = chosen.clients - 1
+    if swept == "stragglers":  # as far as secure aggregation goes, and as far as was asked
+        top = min(max(chosen.clients - chosen.colluders - 1, chosen.stragglers, 1), chosen.clients - 2)
+    return np.unique(np.linspace(min(first, top), top, min(top + 1, points)).round().astype(int)).tolist()
 
 
 def _changed(swept: str, value: float) -> dict[str, Any]:

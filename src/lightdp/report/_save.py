@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightdp._check import ArgumentError
 
 if TYPE_CHECKING:
     from lightdp.report._style import Chart
 
-_FORMATS = {".html": "html", ".png": "png", ".svg": "svg"}
+_FORMATS: dict[str, dict[str, Any]] = {
+    ".html": {"format": "html", "inline": True},
+    ".png": {"format": "png", "scale_factor": 2.0},
+    ".svg": {"format": "svg"},
+}
 
 
 def save(chart: Chart, path: Path) -> None:
@@ -20,8 +24,10 @@ def save(chart: Chart, path: Path) -> None:
         raise ArgumentError(f"plot must end in {', '.join(_FORMATS)}, got plot={str(path)!r}")
     if not path.parent.is_dir():
         raise ArgumentError(f"plot must lie in an existing folder, got plot={str(path)!r}")
-    options = {".html": {"inline": True}, ".png": {"scale_factor": 2.0}, ".svg": {}}[path.suffix]
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lightdp-") as folder:
-        temporary = Path(folder) / path.name
-        chart.save(str(temporary), format=_FORMATS[path.suffix], **options)
-        temporary.replace(path)
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lightdp-") as folder:
+            temporary = Path(folder) / path.name
+            chart.save(str(temporary), **_FORMATS[path.suffix])
+            temporary.replace(path)
+    except OSError as error:
+        raise ArgumentError(f"plot must be writable, got plot={str(path)!r}: {error.strerror}") from None

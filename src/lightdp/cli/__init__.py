@@ -1,0 +1,48 @@
+"""`lightdp`: parse, call, print. One file per command."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from lightdp._check import LightDPError
+from lightdp.cli import bench, mixed, plan
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,  # it would print local variables, and some of ours are secret
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"lightdp {version('lightdp-fl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def lightdp(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    """Federated learning that stays private against its own server."""
+
+
+app.command("plan", help=plan.HELP)(plan.command)
+app.command("plan-mixed", help=mixed.HELP)(mixed.command)
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    """Run the command line; user mistakes end in one line and exit code 2."""
+    try:
+        app()
+    except (LightDPError, MemoryError) as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,114 @@
+"""`lightdp plan-mixed`."""
+
+# ruff: noqa: TC001, TC003 - typer reads annotations at run time
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lightdp import design
+from lightdp._check import ArgumentError, integer
+from lightdp.cli import table
+from lightdp.design import PerClientPlan
+
+HELP = """Noise for clients that differ in privacy budget and reliability.
+
+FILE is a CSV with a header and one line per kind of client: how many, how often one misses a round, and its ε:
+
+    clients,straggling,epsilon
+
+    40,0.02,3
+
+    10,0.5,3
+
+Example: `lightdp plan-mixed kinds.csv --colluders 10 --rounds 150 --delta 1e-5`
+"""
+_MOST_CLIENTS = 100_000  # there is a variance for each pair of them
+
+
+def command(
+    *,
+    file: Annotated[Path, typer.Argument(help="CSV with columns clients, straggling, epsilon.")],
+    colluders: Annotated[int, typer.Option(help="C̄, clients that may help the server.")],
+    rounds: Annotated[int, typer.Option(help="T, rounds of the whole training.")],
+    delta: Annotated[float, typer.Option(help="δ of the whole training.")],
+    sensitivity: Annotated[float, typer.Option(help="Δ, how far one unit can move an upload.")] = 1.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, with the noise of every client and pair.")
+    ] = False,
+) -> None:
+    """Print a plan per kind of client."""
+    kinds = _kinds(file)
+    mixed = design.plan_per_client(
+        epsilons=[e for count, _, e in kinds for _ in range(count)],
+        straggling=[p for count, p, _ in kinds for _ in range(count)],
+        colluders=colluders,
+        rounds=rounds,
+        delta=delta,
+        sensitivity=sensitivity,
+    )
+    if as_json:
+        typer.echo(json.dumps(mixed.to_dict(), indent=2, allow_nan=False))
+    else:
+        _print_mixed(mixed, [count for count, _, _ in kinds])
+
+
+def _kinds(file: Path) -> list[tuple[int, float, float]]:
+    got = f"got file={str(file)!r}"
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            rows = list(csv.DictReader(lines))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ArgumentError(f"file must be a readable CSV, {got}: {reason}") from None
+    if not rows:
+        raise ArgumentError(f"file must have a header and a line for each kind of client, {got}")
+    result = []
+    for number, row in enumerate(rows, 1):
+        try:
+            kind = int(row["clients"]), float(row["straggling"]), float(row["epsilon"])
+        except (KeyError, TypeError, ValueError):
+            raise ArgumentError(
+                f"file must have numbers in columns clients, straggling, epsilon, {got} without in kind {number}"
+            ) from None
+        integer(f"clients of kind {number}", kind[0], 1, _MOST_CLIENTS)
+        result.append(kind)
+    return result
+
+
+def _print_mixed(mixed: PerClientPlan, counts: list[int]) -> None:
+    starts = [sum(counts[:kind]) for kind in range(len(counts))]
+    typer.echo(
+        f"Noise per client, {mixed.graph.clients:,} clients of {len(counts)} kinds, {mixed.rounds:,} rounds, "
+        f"δ = {mixed.delta:g}, against the server with any {mixed.colluders:,} others\n"
+    )
+    lines = table.new(None)
+    shared = (f"σ_K to {kind + 1}" for kind in range(len(counts)))
+    for name in ("kind", "clients", "straggling", "ε", "σ_U", "σ_eff", *shared):
+        lines.add_column(name, justify="right")
+    true = mixed.epsilon()
+    for kind, first in enumerate(starts):
+        lines.add_row(
+            str(kind + 1),
+            str(counts[kind]),
+            f"{mixed.straggling[first]:g}",
+            f"{true[first]:.4f}",
+            f"{mixed.sigma_individual[first]:.5g}",
+            f"{mixed.sigma_effective[first]:.5g}",
+            *(_shared(mixed, first, other, size) for other, size in zip(starts, counts, strict=True)),
+        )
+    table.show(lines)
+    ratio = mixed.noise_equal / mixed.noise
+    typer.echo(f"noise variance in the mean {mixed.noise:.5g}")
+    typer.echo(f"with equal variances for all it would be {mixed.noise_equal:.5g}, {ratio:.2f} times as much")
+
+
+def _shared(mixed: PerClientPlan, client: int, first: int, size: int) -> str:
+    """σ_K of `client` and another one of the `size` clients from `first` on; nothing where there is no other."""
+    if client != first:
+        return f"{mixed.sigma_pairwise[client, first]:.4g}"
+    return f"{mixed.sigma_pairwise[first, first + 1]:.4g}" if size > 1 else ""

@@ -1,0 +1,1 @@
+"""Measurements: settings in, records out."""

@@ -1,0 +1,248 @@
+"""The client: enrols, joins a roster, and answers each round once, with one masked upload."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lightdp import masks
+from lightdp._check import ArgumentError, ProtocolError, WireError, integer, number
+from lightdp.clipping import clamp, clip_norm
+from lightdp.keys import Enrolment, Identity, KeyPair, Keyring, Pins, Roster
+from lightdp.protocol import state as disk
+from lightdp.protocol.story import Story
+from lightdp.wire import Announcement, Kind, Message, Upload
+
+if TYPE_CHECKING:
+    import os
+
+    from numpy.typing import NDArray
+
+    from lightdp.design import Plan
+    from lightdp.stream import Term
+
+    Floats = NDArray[np.float32] | NDArray[np.float64]
+
+WEIGHT_SHARE = 0.1
+"""With weights: share of the clip that the weight's own coordinate takes, so that Δ covers both (P5)."""
+
+
+def agreement(plan: Plan, length: int, *, weighted: bool) -> bytes:
+    """32 bytes that the roster binds: the plan and the shape of uploads."""
+    return hashlib.sha256(plan.digest() + length.to_bytes(8, "little") + bytes([weighted])).digest()
+
+
+class Client:
+    """One client of one run.
+
+    Formal guarantees, whatever bytes arrive:
+    - at most one upload leaves for each round, also after a restart from `path` (W3);
+    - what leaves is clipped to the plan's sensitivity (the whole vector for unit "client"; for unit "record" the
+      caller clips each record), clamped to the plan's range, and carries the plan's noise;
+    - `upload` raises `BudgetError`, and nothing leaves, if the round could exceed the budget (R2);
+    - a message that is malformed (`WireError`) or contradicts the protocol (`ProtocolError`) changes nothing.
+
+    Args:
+        plan: the noise; the roster binds it, so that clients with another plan are refused.
+        length: number of values of an update.
+        run: 16 bytes that name the run.
+        name: the client's name in the roster.
+        identity: long-lived key that signs the one-time key; by default a new one.
+        pins: identities expected of peers.
+        weighted: whether updates carry weights in [0, 1], with their sum aggregated beside them (P5).
+        path: where the state lives, for `restore`; without it a restart must enrol anew.
+        threads: cores that expand noise; None for all.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        length: int,
+        run: bytes,
+        name: str,
+        identity: Identity | None = None,
+        pins: Pins | None = None,
+        weighted: bool = False,
+        path: str | os.PathLike[str] | None = None,
+        threads: int | None = 1,
+    ) -> None:
+        self.plan, self.run, self.weighted, self.threads = plan, run, weighted, threads
+        self.length = integer("length", length, 1)
+        if weighted and plan.unit != "client":
+            raise ArgumentError(f"weighted needs unit='client', whose clip covers the weight, got unit={plan.unit!r}")
+        self._grid = masks.Grid.of(plan, length + weighted)
+        self._agreement = agreement(plan, length, weighted=weighted)
+        self._pins = pins
+        self._path = None if path is None else Path(path)
+        if self._path is not None and self._path.exists():
+            raise ArgumentError(f"path must not exist yet (restore a client with it), got path={str(path)!r}")
+        self._pair = KeyPair.generate()
+        self._enrolment = (Identity.generate() if identity is None else identity).enrol(self._pair, run=run, name=name)
+        self._roster: Roster | None = None
+        self._keyring: Keyring | None = None
+        self._story: Story | None = None
+
+    def enrol(self) -> bytes:
+        """The ENROL message: this client's signed one-time key."""
+        return Message(kind=Kind.ENROL, run=self.run, payload=self._enrolment.to_bytes()).to_bytes()
+
+    def join(self, message: bytes) -> None:
+        """Take in the ROSTER message, once."""
+        content = Message.from_bytes(message, run=self.run)
+        if content.kind != Kind.ROSTER:
+            raise ProtocolError(f"expected ROSTER, got {content.kind.name}")
+        roster = Roster.from_bytes(bytes(content.payload), run=self.run, plan=self._agreement)
+        if self._roster is not None:
+            if roster.hash == self._roster.hash:
+                return
+            raise ProtocolError("the roster must not change in a run; whoever joins or leaves starts a new one")
+        self._enter(roster)
+        self._save()
+
+    def upload(self, message: bytes, update: Floats | None, *, weight: float = 1.0) -> bytes:
+        """Answer an ANNOUNCE message with the UPLOAD of this round.
+
+        `update` is not changed. In a closing round, which carries no data, it may be None.
+
+        Raises:
+            WireError: the message is malformed or of another run or roster.
+            ProtocolError: the round was answered before or is out of order, or its past contradicts what is known.
+            BudgetError: the round could take this client over its budget.
+            ArgumentError: the update is not a finite vector of the right length.
+        """
+        if self._roster is None or self._story is None:
+            raise ProtocolError("the client has no roster yet")
+        content = Message.from_bytes(message, run=self.run, roster=self._roster.hash)
+        if content.kind != Kind.ANNOUNCE:
+            raise ProtocolError(f"expected ANNOUNCE, got {content.kind.name}")
+        start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
+        if start.round < self.rounds_answered:
+            raise ProtocolError(f"round {start.round} was answered, or is over")
+        story = copy.deepcopy(self._story)
+        story.learn(start.history())
+        if start.round != len(story.used):
+            raise ProtocolError(f"expected round {len(story.used)}, got round {start.round}")
+        if not start.closing:
+            story.odometer.admit()
+        vector = self._vector(None if start.closing else update, weight)
+        terms = self._terms(story, start.round, closing=start.closing)
+        packed = masks.mask(vector, self._grid, terms, threads=self.threads)
+        story.sent.add(start.round)
+        self._story, before = story, self._story
+        try:
+            self._save()
+        except BaseException:
+            self._story = before
+            raise
+        payload = Upload(length=len(vector), bits=self._grid.bits, packed=packed).to_bytes()
+        return Message(
+            kind=Kind.UPLOAD,
+            run=self.run,
+            round=start.round,
+            roster=self._roster.hash,
+            client=story.me,
+            payload=payload,
+        ).to_bytes()
+
+    @property
+    def rounds_answered(self) -> int:
+        """The first round that this client may still answer."""
+        return max(self._story.sent, default=-1) + 1 if self._story is not None else 0
+
+    def epsilon(self) -> float:
+        """What this client's data has cost so far, as far as announced."""
+        return 0.0 if self._story is None else float(self._story.odometer.epsilon()[0])
+
+    def _vector(self, update: Floats | None, weight: float) -> Floats:
+        """The clipped, clamped, weighted update, with its weight's coordinate if there is one."""
+        if update is None:
+            return np.zeros(self.length + self.weighted, np.float32)
+        if not isinstance(update, np.ndarray) or update.shape != (self.length,):
+            raise ArgumentError(
+                f"update must be a vector of {self.length} floats, got {getattr(update, 'shape', update)}"
+            )
+        if not 0 <= number("weight", weight) <= 1 or (weight != 1 and not self.weighted):
+            raise ArgumentError(f"weight must be {'in [0, 1]' if self.weighted else '1'}, got weight={weight:g}")
+        share = WEIGHT_SHARE * self.plan.clip if self.weighted else 0.0
+        vector = np.zeros(self.length + self.weighted, update.dtype)
+        vector[: self.length] = update
+        if self.plan.unit == "client":
+            # with a weight, 1e-6 below the clip: its product and its own coordinate are rounded
+            room = (self.plan.clip**2 - share**2) ** 0.5 * (1 - 1e-6) if self.weighted else self.plan.clip
+            clip_norm(vector[: self.length], room)
+        if self.weighted:
+            vector[: self.length] *= weight
+        clamp(vector[: self.length], self.plan.upload_range)
+        vector[self.length :] = share * weight
+        return vector
+
+    def _terms(self, story: Story, current: int, *, closing: bool) -> list[Term]:
+        """This round's pairwise noise, and the opposite of what is to be repaired (R1)."""
+        terms = [] if closing else self._pairwise(story, current, story.neighbours)
+        if story.repair is not None:
+            terms += self._pairwise(story, story.repair.round, story.repair.absent, undo=True)
+        return terms
+
+    def _pairwise(self, story: Story, of: int, peers: tuple[int, ...], *, undo: bool = False) -> list[Term]:
+        if self._keyring is None or self.plan.gamma == 0:
+            return []
+        keys = {j: self._keyring.stream_key(j, round=of, chain=story.chains[of]) for j in peers}
+        return masks.pairwise_terms(keys, story.me, self._grid, undo=undo)
+
+    def _enter(self, roster: Roster) -> Story:
+        if len(roster) != self.plan.clients:
+            raise WireError(f"roster must have {self.plan.clients} clients, got {len(roster)}")
+        me = roster.index(self._enrolment)
+        if self._pins is not None:
+            self._pins.check(roster)
+        graph = self.plan.graph
+        neighbours = [j for j in range(len(roster)) if j != me] if graph.complete else graph.neighbours()[me].tolist()
+        self._keyring = Keyring(self._pair, roster, me, neighbours)
+        self._roster, self._story = roster, Story(self.plan, me, roster.hash, neighbours)
+        return self._story
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        story = self._story
+        disk.save(
+            self._path,
+            {
+                "agreement": self._agreement.hex(),
+                "run": self.run.hex(),
+                "pair": self._pair.to_bytes().hex(),
+                "enrolment": self._enrolment.to_bytes().hex(),
+                "roster": None if self._roster is None else self._roster.to_bytes().hex(),
+                "used": [] if story is None else [used.hex() for used in story.used],
+                "sent": [] if story is None else sorted(story.sent),
+            },
+        )
+
+    @classmethod
+    def restore(cls, plan: Plan, *, length: int, path: str | os.PathLike[str], **options: Any) -> Client:  # noqa: ANN401  as __init__
+        """The client whose state lies at `path`, with the plan and options it was made with.
+
+        The file must be the newest: an older copy would let a round be answered twice.
+        """
+        facts = disk.load(Path(path))
+        try:
+            run, pair = bytes.fromhex(facts["run"]), KeyPair(bytes.fromhex(facts["pair"]))
+            enrolment = Enrolment.from_bytes(bytes.fromhex(facts["enrolment"]), run=run)
+            client = cls(plan, length=length, run=run, name=enrolment.name, **options)
+            if bytes.fromhex(facts["agreement"]) != client._agreement:
+                raise ArgumentError(f"plan, length and weighted must be those of the state at path={str(path)!r}")
+            client._path, client._pair, client._enrolment = Path(path), pair, enrolment
+            if facts["roster"] is not None:
+                story = client._enter(
+                    Roster.from_bytes(bytes.fromhex(facts["roster"]), run=run, plan=client._agreement)
+                )
+                story.sent = {integer("sent", t, 0) for t in facts["sent"]}
+                story.learn(enumerate(bytes.fromhex(used) for used in facts["used"]))
+        except (KeyError, TypeError, WireError) as error:
+            raise ArgumentError(f"path must hold a client's state, got path={str(path)!r}: {error!r}") from None
+        return client

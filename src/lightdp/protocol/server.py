@@ -1,0 +1,190 @@
+"""The server: collects enrolments, starts rounds, and adds uploads to one sum as they arrive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightdp import masks
+from lightdp._check import ProtocolError, integer, positive
+from lightdp.keys import Enrolment, Roster
+from lightdp.protocol.client import WEIGHT_SHARE, agreement
+from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload, bitmap, members
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lightdp.design import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Aggregate:
+    """What a round gave.
+
+    Attributes:
+        round: its number.
+        used: which clients' uploads are in the sum. (N,)
+        total: the noisy sum of their updates, or None if the round was void: fewer than the minimum came. (length,)
+        weight: the noisy sum of their weights, if updates are weighted and the round was not void.
+        denominator: what `mean` divides by, the same in every round (R3).
+    """
+
+    round: int
+    used: NDArray[np.bool_]
+    total: NDArray[np.float64] | None
+    weight: float | None
+    denominator: float
+
+    def mean(self) -> NDArray[np.float64]:
+        """total/denominator."""
+        if self.total is None:
+            raise ProtocolError(f"round {self.round} was void: there is no mean")
+        return self.total / self.denominator
+
+
+class Server:
+    """The server of one run. It holds one sum, however many clients there are.
+
+    Args:
+        plan: as the clients have it.
+        length: number of values of an update.
+        run: 16 bytes that name the run.
+        weighted: whether updates carry weights, as the clients have it.
+        denominator: what the mean divides by in every round; by default the number of clients.
+    """
+
+    def __init__(
+        self, plan: Plan, *, length: int, run: bytes, weighted: bool = False, denominator: float | None = None
+    ) -> None:
+        self.plan, self.run, self.weighted = plan, run, weighted
+        self.length = integer("length", length, 1)
+        self.denominator = positive("denominator", plan.clients if denominator is None else denominator)
+        self.minimum = plan.clients - plan.stragglers
+        self._grid = masks.Grid.of(plan, length + weighted)
+        self._agreement = agreement(plan, length, weighted=weighted)
+        self._enrolments: dict[str, Enrolment] = {}
+        self._roster: Roster | None = None
+        self._used: list[bytes] = []  # a bitmap for each past round
+        self._late: dict[int, set[int]] = {}
+        self._closing = False
+        self._sum: Accumulator | None = None  # of the open round
+        self._received = np.zeros(plan.clients, dtype=bool)
+
+    def enrol(self, message: bytes) -> str:
+        """Take in an ENROL message and return the client's name; a second one of a name must be the same."""
+        if self._roster is not None:
+            raise ProtocolError("the roster is fixed; whoever joins later needs a new one")
+        content = Message.from_bytes(message, run=self.run)
+        if content.kind != Kind.ENROL:
+            raise ProtocolError(f"expected ENROL, got {content.kind.name}")
+        enrolment = Enrolment.from_bytes(bytes(content.payload), run=self.run)
+        if self._enrolments.setdefault(enrolment.name, enrolment) != enrolment:
+            raise ProtocolError(f"{enrolment.name} enrolled before with other keys")
+        return enrolment.name
+
+    def roster(self) -> bytes:
+        """Fix the roster, once all have enrolled, and return the ROSTER message for everybody."""
+        if self._roster is None:
+            if len(self._enrolments) != self.plan.clients:
+                raise ProtocolError(f"{self.plan.clients} clients must enrol, {len(self._enrolments)} have")
+            self._roster = Roster.of(self._enrolments.values(), run=self.run, plan=self._agreement)
+        return Message(kind=Kind.ROSTER, run=self.run, payload=self._roster.to_bytes()).to_bytes()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The clients of the roster, by index."""
+        return tuple(enrolment.name for enrolment in self._fixed().enrolments)
+
+    @property
+    def round(self) -> int:
+        """The number of the open round, or of the next one."""
+        return len(self._used)
+
+    def announce(self, *, since: int | None = None, closing: bool = False) -> bytes:
+        """Start the next round, or repeat its start, and return the ANNOUNCE message.
+
+        Args:
+            since: the first past round to tell of; by default the last one. A client that was away from round r
+                on, or whose answer to round r got lost, needs `since=r`; 0 tells everything.
+            closing: the last round, without data, in which only what stragglers left is repaired (R4).
+        """
+        roster = self._fixed()
+        if self._sum is None:
+            if self._closing:
+                raise ProtocolError("the run is closed")
+            self._sum = Accumulator(self.length + self.weighted, self._grid.bits)
+            self._received[:] = False
+            self._closing = closing
+        elif closing != self._closing:
+            raise ProtocolError(f"round {self.round} was announced with closing={self._closing}")
+        first = integer("since", max(self.round - 1, 0) if since is None else since, 0, self.round)
+        past = b"".join(self._used[first:])
+        payload = Announcement(round=self.round, clients=self.plan.clients, used=past, closing=self._closing).to_bytes()
+        return Message(
+            kind=Kind.ANNOUNCE, run=self.run, round=self.round, roster=roster.hash, payload=payload
+        ).to_bytes()
+
+    def receive(self, message: bytes) -> bool:
+        """Take in an UPLOAD: add it to the open round and return True, or record it as late and return False.
+
+        Raises:
+            WireError: it is malformed or of another run or roster; nothing changed.
+            ProtocolError: it repeats one that was taken in, or is of a round that has not begun; nothing changed.
+        """
+        content = Message.from_bytes(message, run=self.run, roster=self._fixed().hash)
+        if content.kind != Kind.UPLOAD:
+            raise ProtocolError(f"expected UPLOAD, got {content.kind.name}")
+        if content.client >= self.plan.clients:
+            raise ProtocolError(f"there is no client {content.client}")
+        upload = Upload.from_bytes(content.payload, length=self.length + self.weighted, bits=self._grid.bits)
+        if content.round < self.round:
+            self._record_late(content.round, content.client)
+            return False
+        if content.round > self.round or self._sum is None:
+            raise ProtocolError(f"round {content.round} has not begun")
+        if self._received[content.client]:
+            raise ProtocolError(f"client {content.client} has answered round {content.round} before")
+        self._sum.add(upload.packed)
+        self._received[content.client] = True
+        return True
+
+    @property
+    def waiting(self) -> int:
+        """How many clients have not answered the open round."""
+        return self.plan.clients - int(self._received.sum())
+
+    def close(self) -> Aggregate:
+        """End the open round with whoever has answered."""
+        if self._sum is None:
+            raise ProtocolError(f"round {self.round} has not begun")
+        enough = self._closing or int(self._received.sum()) >= self.minimum
+        used = self._received.copy() if enough else np.zeros(self.plan.clients, dtype=bool)
+        if not enough:
+            self._late[self.round] = set(np.flatnonzero(self._received).tolist())
+        total = weight = None
+        if enough:
+            values = self._sum.total().astype(np.float64)
+            values *= self._grid.wire_step
+            total = values[: self.length]
+            weight = float(values[-1]) / (WEIGHT_SHARE * self.plan.clip) if self.weighted else None
+        result = Aggregate(self.round, used, total, weight, self.denominator)
+        self._used.append(bitmap(used))
+        self._sum = None
+        return result
+
+    def late(self, round: int) -> frozenset[int]:  # noqa: A002  the paper's word
+        """Clients whose uploads of a past round were seen but not used."""
+        return frozenset(self._late.get(round, ()))
+
+    def _record_late(self, past: int, client: int) -> None:
+        known = self._late.setdefault(past, set())
+        if client in known or members(self._used[past], self.plan.clients)[client]:
+            raise ProtocolError(f"client {client} has answered round {past} before")
+        known.add(client)
+
+    def _fixed(self) -> Roster:
+        if self._roster is None:
+            raise ProtocolError("the roster is not fixed yet")
+        return self._roster

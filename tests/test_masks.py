@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest
+
+import lightdp
+from lightdp import masks, stream
+from lightdp._check import ArgumentError, InfeasibleError
+from lightdp.masks import Grid
+from lightdp.wire import Accumulator, encode
+
+if TYPE_CHECKING:
+    from lightdp.design import Plan
+
+KEYS = [bytes([k]) * 32 for k in range(1, 4)]
+
+
+def planned(**changed: Any) -> Plan:
+    asked: dict[str, Any] = {
+        "clients": 10,
+        "colluders": 2,
+        "stragglers": 2,
+        "rounds": 20,
+        "epsilon": 3.0,
+        "delta": 1e-5,
+    }
+    return lightdp.plan(**(asked | {"unit": "client"} | changed))
+
+
+@given(
+    calibration=st.sampled_from(["exact", "repair", "paper", "local"]),
+    clients=st.integers(2, 1000),
+    epsilon=st.floats(0.01, 50),
+    length=st.integers(1, 10**8),
+)
+@settings(max_examples=100)
+def test_every_plan_has_a_grid_that_fits(calibration: str, clients: int, epsilon: float, length: int) -> None:
+    plan = planned(calibration=calibration, clients=clients, colluders=clients // 4, stragglers=0, epsilon=epsilon)
+    grid = Grid.of(plan, length)
+    assert grid.bits + grid.shift <= 32
+    assert grid.sigma_individual == 16 * 2**grid.shift
+    assert grid.sigma_pairwise <= stream.SIGMA_MAX
+    assert grid.sigma_pairwise / grid.sigma_individual >= math.sqrt(plan.gamma) * (1 - 1e-6)
+    finest = grid.step * 2.0**-22
+    covered = plan.sigma_individual / plan.sensitivity * (plan.sensitivity + math.sqrt(length) * finest / 2)
+    assert grid.step * grid.sigma_individual >= covered * (1 - 1e-12)
+    assert grid.wire_step == pytest.approx(plan.wire_grid, rel=0.01 if length < 10**7 else 0.5)
+
+
+def test_the_largest_gamma_still_leaves_128_steps_of_individual_noise() -> None:
+    grid = Grid.of(planned(stragglers=0), 1000)
+    assert (grid.sigma_individual, grid.sigma_pairwise) == (128, 4096)
+
+
+def test_sums_that_do_not_fit_32_bits_are_refused() -> None:
+    with pytest.raises(InfeasibleError, match=r"bits a parameter do not fit the wire: .*coordinate_range"):
+        Grid.of(planned(unit="record", coordinate_range=1e12), 10)
+
+
+def test_schemes_without_client_noise_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="got 'central'"):
+        Grid.of(planned(calibration="central"), 10)
+
+
+def test_individual_noise_is_gaussian_with_the_right_scale_and_no_other() -> None:
+    grid = Grid.of(planned(), 1)
+    noise = masks._individual(400_000, 0, grid, KEYS) / grid.sigma_individual
+    assert kstest(noise, "norm").pvalue > 0.001
+    assert kstest(noise / 1.02, "norm").pvalue < 1e-6
+    assert kstest(noise / 0.98, "norm").pvalue < 1e-6
+
+
+def test_individual_noise_fills_the_gaps_of_the_fine_grid() -> None:
+    """Or rounding the data before it would cost √d steps of sensitivity (W1)."""
+    noise = masks._individual(200_000, 0, Grid.of(planned(), 1), KEYS)
+    assert kstest(noise - np.floor(noise), "uniform").pvalue > 0.001
+    scaled = noise * 2**22
+    assert np.array_equal(scaled, np.rint(scaled))
+    assert np.mean(scaled % 2) == pytest.approx(0.5, abs=0.01)  # down to the last bit
+
+
+def test_an_upload_is_data_and_noise_rounded_once_to_fine_steps_plus_whole_pairwise_noise() -> None:
+    grid = Grid.of(planned(calibration="repair"), 100_000)
+    vector = np.linspace(-1, 1, 100_000)
+    terms = masks.pairwise_terms({3: bytes(32), 7: b"7" * 32}, 5, grid)
+    assert [term.sign for term in terms] == [-1, 1]
+    pairwise = np.zeros(100_000, np.int32)
+    stream.accumulate(pairwise, terms)
+    data = np.rint(vector / grid.step + masks._individual(100_000, 0, grid, KEYS))
+    assert np.array_equal(masks._fine(vector, grid, terms, KEYS), data.astype(np.int32) + pairwise)
+
+
+def test_noise_does_not_depend_on_how_a_vector_is_cut() -> None:
+    grid = Grid.of(planned(), 1)
+    whole = masks._individual(3000, 0, grid, KEYS)
+    assert np.array_equal(whole[1000:], masks._individual(2000, 1000, grid, KEYS))
+
+
+def test_all_pairwise_noise_cancels_to_exactly_zero() -> None:
+    clients, length = 12, 5000
+    grid = Grid.of(planned(clients=clients, calibration="repair"), length)
+    total = np.zeros(length, np.int32)
+    for i in range(clients):
+        keys = {j: bytes([min(i, j), max(i, j)]) * 16 for j in range(clients) if j != i}
+        stream.accumulate(total, masks.pairwise_terms(keys, i, grid))
+    assert not total.any()
+    assert len(list(itertools.combinations(range(clients), 2))) == 66
+
+
+def test_repair_is_the_exact_opposite() -> None:
+    grid = Grid.of(planned(calibration="repair"), 100)
+    keys = {1: b"a" * 32, 9: b"b" * 32}
+    out = np.zeros(100, np.int32)
+    stream.accumulate(out, masks.pairwise_terms(keys, 4, grid) + masks.pairwise_terms(keys, 4, grid, undo=True))
+    assert not out.any()
+
+
+def test_every_upload_draws_new_entropy(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    system = os.urandom
+
+    def urandom(count: int) -> bytes:
+        asked.append(count)
+        return system(count)
+
+    monkeypatch.setattr(os, "urandom", urandom)
+    grid = Grid.of(planned(), 50)
+    first, second = masks.mask(np.zeros(50), grid, []), masks.mask(np.zeros(50), grid, [])
+    assert asked == [32] * 6
+    assert bytes(first) != bytes(second)
+
+
+def test_the_wire_adds_a_twelfth_of_its_step_squared_and_nothing_else() -> None:
+    grid = Grid.of(planned(), 300_000)
+    fine = masks._fine(np.zeros(300_000), grid, [], KEYS)
+    total = Accumulator(300_000, grid.bits)
+    total.add(encode(fine, shift=grid.shift, bits=grid.bits))
+    error = total.total() - fine / 2**grid.shift
+    assert np.abs(error).max() <= 0.5
+    assert error.mean() == pytest.approx(0, abs=0.005)
+    assert error.var() == pytest.approx(1 / 12, rel=0.02)
+
+
+def test_memory_does_not_grow_with_peers_and_stays_below_three_vectors() -> None:
+    length = 1_000_000
+    plan = planned(clients=50, calibration="repair")
+    vector = np.zeros(length, np.float32)
+    peaks = []
+    for peers in (1, 49):
+        grid = Grid.of(plan, length)
+        terms = masks.pairwise_terms({j: bytes([j]) * 32 for j in range(1, peers + 1)}, 0, grid)
+        tracemalloc.start()
+        masks.mask(vector, grid, terms)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert max(peaks) < 3 * vector.nbytes
+    assert peaks[1] < 1.05 * peaks[0]
