@@ -142,6 +142,22 @@ def test_after_a_closing_round_no_pairwise_noise_is_left(tapes: list[Tape]) -> N
         server.announce()
 
 
+def test_a_repair_rides_in_three_uploads_at_most_and_waits_while_its_client_is_away(tapes: list[Tape]) -> None:
+    server, clients = joined(planned(), 10)
+    play(server, clients, [0, 1, 2, 3])
+    others = [1, 2, 3]
+    for _ in range(6):  # away: nothing is sent, so nothing is lost
+        play(server, clients, others, since=0)
+    for carries in (True, True, True, False):
+        start = server.announce(since=0)
+        tapes.clear()
+        clients[0].upload(start, np.zeros(10))  # and comes too late
+        assert (len(tapes[0].terms[0]) == 4 + 1) is carries
+        for i in others:
+            server.receive(clients[i].upload(start, np.zeros(10)))
+        server.close()
+
+
 def test_without_repair_nothing_is_taken_out_again(tapes: list[Tape]) -> None:
     server, clients = joined(planned(calibration="exact"), 50)
     play(server, clients, [0, 1, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -41,6 +42,9 @@ app.add_typer(bench.app, name="bench")
 
 def main() -> None:
     """Run the command line; user mistakes end in one line and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ε prints ?
     try:
         app()
     except (LightDPError, MemoryError) as error:

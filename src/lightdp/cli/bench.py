@@ -24,7 +24,11 @@ Examples:
 
 - `lightdp bench masks --dimension 1000000 --peers 20 --json`
 """
-_TITLES = {"philox": "Philox Gaussian (unfit)", "uniform": "AES uniform mask"}
+_TITLES = {
+    "philox": "Philox Gaussian (unfit)",
+    "uniform": "AES uniform mask",
+    "upload": "lightdp, whole upload",
+}
 
 
 @app.callback()
@@ -63,7 +67,9 @@ def show(record: dict[str, Any]) -> None:
     peaks = record["peak_memory_in_vectors"]
     if peaks is not None:
         each = ", ".join(f"{vectors:.2f} for {peers}" for peers, vectors in peaks.items())
-        typer.echo(f"peak memory of that round, in vectors of the model's size, by number of masks: {each}")
+        typer.echo(
+            f"peak memory of that round, in vectors of the model's size, the data included, by number of masks: {each}"
+        )
 
 
 def _show_rates(title: str, rates: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """`lightdp plan-mixed`."""
 
-# ruff: noqa: TC001, TC003 - typer reads annotations at run time
+
 from __future__ import annotations
 
 import csv

@@ -1,6 +1,6 @@
 """`lightdp plan`."""
 
-# ruff: noqa: TC001, TC003 - typer reads annotations at run time
+
 from __future__ import annotations
 
 import json

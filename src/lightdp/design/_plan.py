@@ -281,13 +281,13 @@ def plan(
     choice("adjacency", adjacency, get_args(Adjacency))
     choice("reserve", reserve, get_args(Reserve))
     choice("late", late, get_args(Late))
-    clients = integer("clients", clients, 2)
+    clients = integer("clients", clients, 2, 2**32 - 2)
     integer("colluders", colluders, 0, clients - 1)
     integer("stragglers", stragglers, 0, clients - 2)
     law = uniform(stragglers) if straggler_law is None else straggler_law
     if law.bound != stragglers:
         raise ArgumentError(f"straggler_law must cover 0..{stragglers}, got a law on 0..{law.bound}")
-    if records is not None and probability("delta", delta) >= 1 / integer("records", records, 1):
+    if records is not None and probability("delta", delta) >= 1 / integer("records", records, 1, 2**63):
         raise ArgumentError(f"delta must be < 1/records = {1 / records:g}, got delta={delta:g}")
     if not 0 < number("sampling_rate", sampling_rate) <= 1:
         raise ArgumentError(f"sampling_rate must be in (0, 1], got sampling_rate={sampling_rate:g}")
@@ -298,16 +298,18 @@ def plan(
         graph=Graph(clients, clients - 1 if degree is None else degree, graph_seed),
         colluders=colluders,
         law=law,
-        rounds=integer("rounds", rounds, 1),
-        budget=positive("epsilon", epsilon),
+        rounds=integer("rounds", rounds, 1, 2**32),
+        budget=_within("epsilon", epsilon, 1e-9, 1e9),
         delta=probability("delta", delta),
-        clip=positive("clip", clip),
+        clip=_within("clip", clip, 1e-100, 1e100),
         unit=unit,
         adjacency=adjacency,
         sampling_rate=float(sampling_rate),
         records=records,
-        parameters=None if parameters is None else integer("parameters", parameters, 1),
-        coordinate_range=None if coordinate_range is None else positive("coordinate_range", coordinate_range),
+        parameters=None if parameters is None else integer("parameters", parameters, 1, 2**40),
+        coordinate_range=None
+        if coordinate_range is None
+        else _within("coordinate_range", coordinate_range, 1e-100, 1e100),
         reserve=reserve,
         late=late,
         gamma=math.nan,
@@ -319,6 +321,13 @@ def plan(
     if gamma is not None and not 0 <= number("gamma", gamma) <= calibrate.GAMMA_MAX:
         raise ArgumentError(f"gamma must be in [0, {calibrate.GAMMA_MAX:g}], got gamma={gamma:g}")
     return _calibrated(draft, gamma)
+
+
+def _within(name: str, value: float, low: float, high: float) -> float:
+    result = positive(name, value)
+    if not low <= result <= high:
+        raise ArgumentError(f"{name} must be in [{low:g}, {high:g}], got {name}={result:g}")
+    return result
 
 
 def _calibrated(draft: Plan, gamma: float | None) -> Plan:
