@@ -31,6 +31,8 @@ demo: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/core.py
+	$(BIN)/python benchmarks/masks.py
+	$(BIN)/python benchmarks/wire.py
 
 clean:
 	rm -rf .venv build dist out src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
