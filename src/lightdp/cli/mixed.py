@@ -1,6 +1,5 @@
 """`lightdp plan-mixed`."""
 
-
 from __future__ import annotations
 
 import csv

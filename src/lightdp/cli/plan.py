@@ -1,6 +1,5 @@
 """`lightdp plan`."""
 
-
 from __future__ import annotations
 
 import json
