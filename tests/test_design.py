@@ -239,7 +239,7 @@ def test_the_wire_never_wraps_in_a_simulated_sum() -> None:
     """(W1): the sum of noise at its 1 − 2⁻⁴⁰ quantile and of updates at their bound still fits, one bit less not."""
     p = planned(50, 10, 10, rounds=150, unit="client", calibration="repair", parameters=10**6)
     half = p.wire_grid * 2 ** (p.wire_bits - 1)
-    variance = 50 * p.sigma_individual**2 + 2 * 40 * 10 * p.sigma_pairwise**2
+    variance = 50 * p.sigma_individual**2 + (40 + 50) * 10 * p.sigma_pairwise**2
     z = -float(mpmath.findroot(lambda x: mpmath.log(mpmath.ncdf(x)) - mpmath.log(2.0**-41 / 150e6), -9))
     assert 50 * p.clip + z * math.sqrt(variance) <= half <= 2.1 * (50 * p.clip + z * math.sqrt(variance))
 

@@ -82,6 +82,9 @@ class Schedules(RuleBasedStateMachine):
         real, made = masks._fine, []
 
         def watching(vector: Any, grid: Any, terms: Sequence[stream.Term], keys: Any, **more: Any) -> Any:
+            clipped = update * min(1.0, self.plan.clip / float(np.linalg.norm(update)))
+            assert vector == pytest.approx(clipped, rel=1e-6)
+            assert np.linalg.norm(vector) <= self.plan.clip
             made.append((real(vector, grid, [], keys), real(vector, grid, terms, keys, **more), list(terms)))
             return made[-1][1]
 

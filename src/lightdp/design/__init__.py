@@ -2,8 +2,9 @@
 
 from lightdp.design._calibrate import GAMMA_MAX, RETRIES, late_cost, on_grid, worst_late_cost
 from lightdp.design._compare import Comparison, compare
+from lightdp.design._make import plan
 from lightdp.design._per_client import PerClientPlan, plan_per_client
-from lightdp.design._plan import Calibration, Late, Plan, Reserve, Unit, plan
+from lightdp.design._plan import Calibration, Late, Plan, Reserve, Unit
 
 __all__ = [
     "GAMMA_MAX",

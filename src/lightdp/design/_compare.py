@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lightdp._check import ArgumentError
-from lightdp.design._plan import Calibration, Plan, plan
+from lightdp.design._make import plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from lightdp.design._plan import Calibration, Plan
 
 
 @dataclass(frozen=True)

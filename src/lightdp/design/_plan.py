@@ -1,30 +1,30 @@
-"""`Plan`, the frozen answer to "how much noise?", and `plan`, which finds it."""
+"""`Plan`: the frozen answer to "how much noise?"."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from lightdp import gaussian, sampling
-from lightdp._check import ArgumentError, InfeasibleError, choice, integer, number, positive, probability
+from lightdp._check import probability
 from lightdp.design import _calibrate as calibrate
 from lightdp.network import Graph, gain
-from lightdp.sampling import Adjacency
-from lightdp.stragglers import StragglerLaw, uniform
+
+if TYPE_CHECKING:
+    from lightdp.sampling import Adjacency
+    from lightdp.stragglers import StragglerLaw
 
 Calibration = Literal["exact", "repair", "paper", "local", "smpc", "central"]
 Unit = Literal["record", "client"]
 Reserve = Literal["expected", "worst"]
 Late = Literal["seen", "unseen"]
 
-_ROUND_UP = 1 + 1e-12  # on σ: covers every rounding error between σ and the ε that is reported for it
 _SAMPLED_LEVELS = 8  # how finely the straggler law is resolved where each level costs a PLD
 _UNKNOWN_PARAMETERS = 2**30
 _UNKNOWN_RECORDS_PER_CLIENT = 1024
@@ -118,14 +118,13 @@ class Plan:
         """What the calibration promises; `epsilon()` says what it keeps."""
         return self.budget
 
-    def epsilon(self, delta: float | None = None, *, rounds: int | None = None) -> float:
+    def epsilon(self, delta: float | None = None) -> float:
         """What the plan really costs, rounded up: exact (E5), or by dp-accounting where batches are sampled."""
         delta = self.delta if delta is None else probability("delta", delta)
-        rounds = self.rounds if rounds is None else integer("rounds", rounds, 0)
         if self.sampling_rate == 1:
-            return gaussian.epsilon(math.sqrt(rounds) * self.sensitivity / self.sigma_effective, delta)
-        scale = self.sigma_effective if self.calibration != "repair" else self.sigma_individual
-        levels = {scale / self.clip * f: c for f, c in _levels(self, rounds).items()}
+            return gaussian.epsilon(math.sqrt(self.rounds) * self.sensitivity / self.sigma_effective, delta)
+        scale = self.sigma_individual if self.calibration == "repair" else self.sigma_effective
+        levels = {scale / self.clip * factor: count for factor, count in sampled_levels(self).items()}
         return sampling.epsilon(levels, rate=self.sampling_rate, delta=delta, adjacency=self.adjacency)
 
     def noise_in_mean(self) -> float:
@@ -173,7 +172,8 @@ class Plan:
         if self.calibration in ("local", "central"):
             return 32
         worst = max((self.clients - s) * min(s, self.graph.degree) for s in {self.stragglers, self._fullest_cut()})
-        residual = worst * self.sigma_pairwise**2 * (2 if self.calibration == "repair" else 1)
+        repaired = self.clients * min(self.stragglers, self.graph.degree) if self.calibration == "repair" else 0
+        residual = (worst + repaired) * self.sigma_pairwise**2
         individual = self.clients * (self.sigma_individual**2 + self.wire_grid**2 / 12)
         values = self.rounds * (_UNKNOWN_PARAMETERS if self.parameters is None else self.parameters)
         log_tail = -41 * math.log(2) - math.log(values)  # two sides
@@ -245,137 +245,12 @@ class Plan:
         return page(self)
 
 
-def plan(
-    *,
-    clients: int,
-    colluders: int,
-    stragglers: int,
-    rounds: int,
-    epsilon: float,
-    delta: float,
-    clip: float = 1.0,
-    calibration: Calibration = "exact",
-    gamma: float | None = None,
-    unit: Unit = "record",
-    adjacency: Adjacency = "add-remove",
-    sampling_rate: float = 1.0,
-    degree: int | None = None,
-    graph_seed: int = 0,
-    straggler_law: StragglerLaw | None = None,
-    records: int | None = None,
-    parameters: int | None = None,
-    coordinate_range: float | None = None,
-    reserve: Reserve = "expected",
-    late: Late = "seen",
-) -> Plan:
-    """The least noise that keeps (`epsilon`, `delta`) for the whole training; see `Plan` for the arguments.
-
-    Defaults: the complete graph (`degree`), the paper's uniform straggler law, and the best `gamma`.
-
-    Raises:
-        ArgumentError: an argument is out of range; the message names it and its value.
-        InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄.
-    """
-    choice("calibration", calibration, get_args(Calibration))
-    choice("unit", unit, get_args(Unit))
-    choice("adjacency", adjacency, get_args(Adjacency))
-    choice("reserve", reserve, get_args(Reserve))
-    choice("late", late, get_args(Late))
-    clients = integer("clients", clients, 2, 2**32 - 2)
-    integer("colluders", colluders, 0, clients - 1)
-    integer("stragglers", stragglers, 0, clients - 2)
-    law = uniform(stragglers) if straggler_law is None else straggler_law
-    if law.bound != stragglers:
-        raise ArgumentError(f"straggler_law must cover 0..{stragglers}, got a law on 0..{law.bound}")
-    if records is not None and probability("delta", delta) >= 1 / integer("records", records, 1, 2**63):
-        raise ArgumentError(f"delta must be < 1/records = {1 / records:g}, got delta={delta:g}")
-    if not 0 < number("sampling_rate", sampling_rate) <= 1:
-        raise ArgumentError(f"sampling_rate must be in (0, 1], got sampling_rate={sampling_rate:g}")
-    if unit == "client" and sampling_rate != 1:
-        raise ArgumentError(f"sampling_rate must be 1 for unit='client', got sampling_rate={sampling_rate:g}")
-    draft = Plan(
-        calibration=calibration,
-        graph=Graph(clients, clients - 1 if degree is None else degree, graph_seed),
-        colluders=colluders,
-        law=law,
-        rounds=integer("rounds", rounds, 1, 2**32),
-        budget=_within("epsilon", epsilon, 1e-9, 1e9),
-        delta=probability("delta", delta),
-        clip=_within("clip", clip, 1e-100, 1e100),
-        unit=unit,
-        adjacency=adjacency,
-        sampling_rate=float(sampling_rate),
-        records=records,
-        parameters=None if parameters is None else integer("parameters", parameters, 1, 2**40),
-        coordinate_range=None
-        if coordinate_range is None
-        else _within("coordinate_range", coordinate_range, 1e-100, 1e100),
-        reserve=reserve,
-        late=late,
-        gamma=math.nan,
-        sigma_individual=math.nan,
-        sigma_effective=math.nan,
-    )
-    if gamma is not None and calibration not in ("exact", "repair"):
-        raise ArgumentError(f"gamma can be given for exact and repair only, got calibration={calibration!r}")
-    if gamma is not None and not 0 <= number("gamma", gamma) <= calibrate.GAMMA_MAX:
-        raise ArgumentError(f"gamma must be in [0, {calibrate.GAMMA_MAX:g}], got gamma={gamma:g}")
-    return _calibrated(draft, gamma)
-
-
-def _within(name: str, value: float, low: float, high: float) -> float:
-    result = positive(name, value)
-    if not low <= result <= high:
-        raise ArgumentError(f"{name} must be in [{low:g}, {high:g}], got {name}={result:g}")
-    return result
-
-
-def _calibrated(draft: Plan, gamma: float | None) -> Plan:
-    """`draft` with its noise."""
-    if draft.calibration == "paper":
-        return _paper(draft)
-    if draft.calibration == "repair":
-        return _repair(draft, gamma)
-    sigma = _required(draft)
-    if draft.calibration == "central":
-        return dataclasses.replace(draft, gamma=0.0, sigma_individual=0.0, sigma_effective=sigma)
-    if draft.calibration == "local":
-        return dataclasses.replace(draft, gamma=0.0, sigma_individual=sigma, sigma_effective=sigma)
-    if draft.calibration == "smpc":
-        adding = draft.clients - draft.colluders - draft.stragglers
-        if adding < 1:
-            raise InfeasibleError(
-                "smpc needs clients > colluders + stragglers, "
-                f"got {draft.clients} <= {draft.colluders} + {draft.stragglers}"
-            )
-        return dataclasses.replace(draft, gamma=0.0, sigma_individual=sigma / math.sqrt(adding), sigma_effective=sigma)
-    if gamma is None:
-        gamma = calibrate.exact_gamma(calibrate.exposure(draft.law, draft.graph), draft.honest)
-    individual = sigma / math.sqrt(float(gain(draft.honest, gamma)))
-    return dataclasses.replace(draft, gamma=gamma, sigma_individual=individual, sigma_effective=sigma)
-
-
-def _required(draft: Plan) -> float:
-    """The σ (of σ_eff; under repair with sampled batches, of σ_U) that keeps the budget (E5)."""
-    if draft.sampling_rate == 1:
-        mu = gaussian.mu(draft.budget, draft.delta)
-        return draft.sensitivity * math.sqrt(draft.rounds) / mu * _ROUND_UP
-    multiplier = sampling.noise_multiplier(
-        draft.budget,
-        rounds=_levels(draft, draft.rounds),
-        rate=draft.sampling_rate,
-        delta=draft.delta,
-        adjacency=draft.adjacency,
-    )
-    return draft.clip * multiplier * _ROUND_UP
-
-
-def _levels(draft: Plan, rounds: int) -> dict[float, int]:
-    """How many rounds are run with which multiple of `_required`'s σ."""
+def sampled_levels(draft: Plan) -> dict[float, int]:
+    """How many of the plan's rounds have which σ_eff, as a multiple of σ_eff or, under repair, of σ_U (R2)."""
     if draft.calibration != "repair":
-        return {1.0: rounds}
-    late = rounds > 0 and draft.late == "seen"
-    used = rounds - late
+        return {1.0: draft.rounds}
+    late = draft.late == "seen"
+    used = draft.rounds - late
     counts = {draft.stragglers: used} if draft.reserve == "worst" else draft.law.quantiles(used, _SAMPLED_LEVELS)
     costs = [(1 / float(gain(max(draft.honest - s, 1), draft.gamma)), count) for s, count in counts.items()]
     if late:
@@ -385,37 +260,3 @@ def _levels(draft: Plan, rounds: int) -> dict[float, int]:
     for cost, count in costs:
         result[1 / math.sqrt(cost)] = result.get(1 / math.sqrt(cost), 0) + count
     return result
-
-
-def _repair(draft: Plan, gamma: float | None) -> Plan:
-    """(R1), with the average or the worst cost of a used round; the odometer enforces what happens (R2)."""
-    law = draft.law
-    if draft.reserve == "worst":
-        law = dataclasses.replace(law, pmf=(law.counts == law.bound).astype(float))
-
-    def cost(gamma: float) -> float:
-        """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
-        used = calibrate.repair_cost(law, draft.honest, gamma)
-        if draft.late == "unseen":
-            return used
-        late = calibrate.worst_late_cost(gamma, draft.honest, draft.stragglers)
-        return used + (max(late, used) - used) / draft.rounds
-
-    if gamma is None:
-        gamma = calibrate.repair_gamma(law, draft.graph, draft.rounds, cost)
-    draft = dataclasses.replace(draft, gamma=gamma)
-    sigma = _required(draft)
-    individual = sigma * math.sqrt(cost(gamma)) if draft.sampling_rate == 1 else sigma
-    effective = individual / math.sqrt(cost(gamma))
-    return dataclasses.replace(draft, sigma_individual=individual, sigma_effective=effective)
-
-
-def _paper(draft: Plan) -> Plan:
-    """(D1) as printed, with the footnote's rule for T rounds: variances scaled by sqrt(T) (P3)."""
-    if not draft.graph.complete:
-        raise ArgumentError(f"the paper's calibration needs the complete graph, got degree={draft.graph.degree}")
-    gamma = calibrate.paper_gamma(calibrate.exposure(draft.law, draft.graph), draft.honest)
-    one_round = draft.sensitivity * calibrate.paper_sigma(gamma, draft.honest, draft.budget, draft.delta)
-    individual = one_round * draft.rounds**0.25
-    effective = individual * math.sqrt(float(gain(draft.honest, gamma)))
-    return dataclasses.replace(draft, gamma=gamma, sigma_individual=individual, sigma_effective=effective)
