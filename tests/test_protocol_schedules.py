@@ -79,7 +79,8 @@ class Schedules(RuleBasedStateMachine):
 
     def answer(self, i: int) -> Sent:
         """Client i answers the open round, under observation."""
-        real, made = masks._fine, []
+        real = masks._fine
+        made: list[tuple[Any, Any, list[stream.Term]]] = []
 
         def watching(vector: Any, grid: Any, terms: Sequence[stream.Term], keys: Any, **more: Any) -> Any:
             clipped = update * min(1.0, self.plan.clip / float(np.linalg.norm(update)))
