@@ -102,7 +102,7 @@ class Odometer:
             BudgetError: it could take a tracked client over the budget; nothing was spent.
         """
         after = [self._after_worst_round(ledger) for ledger in self._ledgers]
-        if self.plan.sampling_rate < 1 and self._epsilon(_dominating(after, self._cost)) <= self.plan.budget:
+        if self._epsilon(_dominating(after, self._cost)) <= self.plan.budget:
             return  # one composition for all; where it is too coarse, one for each
         spent = [self._epsilon(ledger) for ledger in after]
         highest = int(np.argmax(spent))
@@ -140,6 +140,12 @@ class Odometer:
     def epsilon(self, delta: float | None = None) -> NDArray[np.float64]:
         """What each tracked client has spent, rounded up. (clients,)"""
         return np.array([self._epsilon(ledger, delta) for ledger in self._ledgers])
+
+    def largest(self) -> float:
+        """The ε of the client that has spent most; with sampled batches a bound on it, by one composition."""
+        if self.plan.sampling_rate < 1:
+            return self._epsilon(_dominating(self._ledgers, self._cost))
+        return self._epsilon(max(self._ledgers, key=lambda ledger: math.fsum(ledger.costs(self._cost))))
 
     def remaining(self, rounds: int = 0) -> float:
         """The ε left to the client that has spent most, after `rounds` more used rounds with S̄ stragglers each.

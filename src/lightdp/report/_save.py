@@ -18,16 +18,16 @@ _FORMATS: dict[str, dict[str, Any]] = {
 }
 
 
-def save(chart: Chart, path: Path) -> None:
-    """Write `chart` as its suffix says: .html (self-contained, no network), .png or .svg."""
+def save(chart: Chart, path: Path, name: str = "plot") -> None:
+    """Write `chart` as its suffix says: .html (self-contained, no network), .png or .svg; errors speak of `name`."""
     if path.suffix not in _FORMATS:
-        raise ArgumentError(f"plot must end in {', '.join(_FORMATS)}, got plot={str(path)!r}")
+        raise ArgumentError(f"{name} must end in {', '.join(_FORMATS)}, got {name}={str(path)!r}")
     if not path.parent.is_dir():
-        raise ArgumentError(f"plot must lie in an existing folder, got plot={str(path)!r}")
+        raise ArgumentError(f"{name} must lie in an existing folder, got {name}={str(path)!r}")
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lightdp-") as folder:
             temporary = Path(folder) / path.name
             chart.save(str(temporary), **_FORMATS[path.suffix])
             temporary.replace(path)
     except OSError as error:
-        raise ArgumentError(f"plot must be writable, got plot={str(path)!r}: {error.strerror}") from None
+        raise ArgumentError(f"{name} must be writable, got {name}={str(path)!r}: {error.strerror}") from None

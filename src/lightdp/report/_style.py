@@ -23,7 +23,7 @@ NAMES = {
     "smpc": "SMPC + DP",
     "central": "central DP",
 }
-_COLOURS = {
+COLOURS = {
     "central": "#6b7280",
     "smpc": "#0d9488",
     "repair": "#2563eb",
@@ -35,7 +35,7 @@ _COLOURS = {
 
 def scheme_colour() -> alt.Color:
     """The colour channel of the field `scheme`: the same in every panel, so that one legend serves all."""
-    scale = alt.Scale(domain=list(NAMES.values()), range=[_COLOURS[scheme] for scheme in NAMES])
+    scale = alt.Scale(domain=list(NAMES.values()), range=[COLOURS[scheme] for scheme in NAMES])
     return alt.Color("scheme:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=6))
 
 
@@ -45,6 +45,7 @@ def styled(chart: alt.VConcatChart | alt.HConcatChart | alt.Chart, title: str, s
         chart.properties(
             title=alt.Title(title, subtitle=subtitle, anchor="start", fontSize=17, subtitleColor="#4b5563")
         )
+        .configure(font="DejaVu Sans, Helvetica, Arial, sans-serif", padding=16)
         .configure_view(stroke=None)
         .configure_axis(
             gridColor="#e5e7eb",
@@ -54,5 +55,4 @@ def styled(chart: alt.VConcatChart | alt.HConcatChart | alt.Chart, title: str, s
             titleFontSize=12,
         )
         .configure_legend(labelFontSize=12, symbolStrokeWidth=3)
-        .configure(font="DejaVu Sans, Helvetica, Arial, sans-serif", padding=16)
     )

@@ -1,0 +1,160 @@
+"""Local work of 50 clients: ours against plain loops, side by side in one run, as medians with their conditions.
+
+Run: python benchmarks/local_steps.py           small models on the CPU
+     python benchmarks/local_steps.py --cuda    ResNet-18, batch 32, one local epoch of 50,000 images; needs only torch
+     --part 10                                  the eager loop on 10 of the 50 clients, counted 5 times
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import platform
+import statistics
+import sys
+import time
+import types
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import cross_entropy
+
+try:
+    import lightdp
+except ImportError:  # a machine with nothing but torch: the training room alone needs nothing else
+    lightdp = types.ModuleType("lightdp")
+    lightdp.__path__ = [str(Path(__file__).parents[1] / "src" / "lightdp")]
+    sys.modules["lightdp"] = lightdp
+from lightdp.training import gradients, models
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+CLIENTS = 50
+
+
+def eager(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: float) -> list[Tensor]:
+    """What one writes without a thought: client after client, batch after batch."""
+    updates = []
+    for plan in plans:
+        local = copy.deepcopy(model)
+        sgd = torch.optim.SGD(local.parameters(), lr=lr)
+        for rows in plan:
+            batch = rows[rows >= 0].to(x.device)
+            sgd.zero_grad()
+            cross_entropy(local(x[batch]), y[batch]).backward()
+            sgd.step()
+        updates.append(gradients.flatten(local) - gradients.flatten(model))
+    return updates
+
+
+def record_by_record(model: nn.Module, x: Tensor, y: Tensor, owner: Tensor, clip: float) -> Tensor:
+    """Clipped sums by one backward pass for each record."""
+    sums = torch.zeros(CLIENTS, len(gradients.flatten(model)))
+    for record, label, client in zip(x, y, owner, strict=True):
+        loss = cross_entropy(model(record[None]), label[None])
+        g = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.parameters()))])
+        sums[client] += g * (clip / g.norm()).clamp_max(1)
+    return sums
+
+
+def medians(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median seconds of each, in turns, after one run of each to warm up."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(repeats + 1):
+        for name, work in works.items():
+            _wait()
+            start = time.perf_counter()
+            work()
+            _wait()
+            if turn > 0:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+def on_cuda(part: int, repeats: int) -> dict[str, object]:
+    """Seconds of a round of ResNet-18, and how far its updates are from those in float64."""
+    x, y, parts = _records((3, 32, 32), 1000, "cuda")
+    model = models.build("resnet18", (3, 32, 32), 10, seed=0).cuda()
+    plans = [gradients._batches(p, 1, 32, (0, i)) for i, p in enumerate(parts)]  # noqa: SLF001  the same work for both
+
+    def ours(lr: float = 0.01, subset: list[Tensor] = parts) -> Tensor:
+        return gradients.local_updates(model, x, y, subset, epochs=1, batch=32, lr=lr, seed=0, round=1)
+
+    start = time.perf_counter()
+    ours()
+    _wait()
+    first = time.perf_counter() - start
+    seconds = medians({"eager": lambda: eager(model, x, y, plans[:part], 0.01), "ours": ours}, repeats)
+    eager_round = seconds["eager"] * CLIENTS / part
+    row = {"eager_s": eager_round, "ours_s": seconds["ours"], "ratio": eager_round / seconds["ours"], "first_s": first}
+    torch.backends.cudnn.allow_tf32 = False
+    few = [p[:128] for p in parts[:2]]
+    kept = [gradients._batches(p, 1, 32, (0, 21, 1, i)) for i, p in enumerate(few)]  # noqa: SLF001
+    exact = torch.stack(eager(copy.deepcopy(model).double(), x.double(), y, kept, 1e-4))
+    plain = torch.stack(eager(model, x, y, kept, 1e-4))
+    torch.backends.cudnn.allow_tf32 = True
+    with torch.autocast("cuda", torch.bfloat16):
+        mixed = torch.stack(eager(model, x, y, kept, 1e-4))
+    errors = {"float32": plain, "autocast": mixed, "ours": ours(1e-4, few)}
+    return row | {
+        "relative_error": {name: float((u - exact).norm() / exact.norm()) for name, u in errors.items()},
+        "eager_clients": part,
+        "gib": torch.cuda.max_memory_allocated() / 2**30,
+        "device": torch.cuda.get_device_name(),
+    }
+
+
+def on_cpu(repeats: int) -> dict[str, object]:
+    """Seconds of a round of small models: local SGD one by one or together, clipped sums in bulk or one by one."""
+    rows: dict[str, object] = {}
+    for name, shape in (("linear", (1, 8, 8)), ("linear", (1, 28, 28)), ("cnn", (1, 8, 8)), ("cnn", (1, 28, 28))):
+        x, y, parts = _records(shape, 24, "cpu")
+        model = models.build(name, shape, 10, seed=0)
+        plans = [gradients._batches(p, 1, 16, (0, i)) for i, p in enumerate(parts)]  # noqa: SLF001
+        owner = torch.arange(CLIENTS).repeat_interleave(24)
+        local = (model, x, y, plans, 0.1)
+        rows[f"{name} {shape[1]} x {shape[2]}"] = medians(
+            {
+                "local: eager": partial(eager, *local),
+                "local: one by one": partial(gradients._one_by_one, *local),  # noqa: SLF001
+                "local: together": partial(gradients._together, *local),  # noqa: SLF001
+                "sums: record by record": partial(record_by_record, model, x, y, owner, 1.0),
+                "sums: ours": partial(gradients.clipped_sums, model, x, y, owner, CLIENTS, 1.0),
+            },
+            repeats,
+        )
+    return {"seconds": rows, "threads": torch.get_num_threads()}
+
+
+def _records(shape: tuple[int, ...], each: int, device: str) -> tuple[Tensor, Tensor, list[Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(CLIENTS * each, *shape, generator=generator).to(device)
+    y = torch.randint(10, (CLIENTS * each,), generator=generator).to(device)
+    return x, y, list(torch.arange(CLIENTS * each).split(each))
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    """Print one JSON record."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cuda", action="store_true")
+    parser.add_argument("--part", type=int, default=CLIENTS)
+    parser.add_argument("--repeats", type=int, default=3)
+    wanted = parser.parse_args()
+    row = on_cuda(wanted.part, wanted.repeats) if wanted.cuda else on_cpu(wanted.repeats)
+    conditions = {"torch": torch.__version__, "python": platform.python_version(), "clients": CLIENTS}
+    print(json.dumps(conditions | {"repeats": wanted.repeats} | row, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""`lightdp report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from lightdp.cli import table
+
+HELP = """One page about one run, or about several laid over each other.
+
+RUNS are records that `lightdp run` wrote. The page holds figures, charts, settings and what was guaranteed to whom;
+it is one file that needs no network.
+
+Examples:
+
+- `lightdp report run.jsonl`: writes report.html
+
+- `lightdp report exact.jsonl repair.jsonl --out compared.html`
+
+- `lightdp report run.jsonl --out run.png`: the charts alone, also as .svg
+"""
+
+
+def command(
+    *,
+    runs: Annotated[list[Path], typer.Argument(help="Records, one JSON object a line.")],
+    out: Annotated[Path, typer.Option(help="Write FILE.html, .png or .svg.")] = Path("report.html"),
+) -> None:
+    """Read, print the figures, write the page."""
+    from lightdp.report import read_run, run_table, save_runs  # noqa: PLC0415  an optional dependency
+
+    found = [read_run(path) for path in runs]
+    with Console(stderr=True).status(f"drawing {escape(str(out))}"):
+        save_runs(found, out)
+    table.show(run_table(found))
+    typer.echo(f"wrote {out}")

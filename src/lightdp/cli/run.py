@@ -1,0 +1,163 @@
+"""`lightdp run`."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from lightdp._check import ArgumentError, MissingExtraError
+from lightdp.cli import table
+from lightdp.training.config import Config, read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HELP = """Train a private model over many clients and stragglers, and report what was really guaranteed.
+
+Examples:
+
+- `lightdp run`: the embedded digits, 20 clients, ε = 3, in seconds
+
+- `lightdp run --data cifar10 --data-path DIR --model scattering-linear --clients 50 --lr 8 --clip 0.1`
+
+- `lightdp run --scheme local --out local.jsonl` and `lightdp report repair.jsonl local.jsonl`: compare
+
+- `lightdp run --fidelity protocol`: real keys, masks and bytes
+
+- `lightdp run --config run.toml --epsilon 6`: flags win over the file
+
+- Ctrl-C loses nothing: the same command with `--resume` goes on.
+"""
+
+
+def make() -> Callable[..., None]:
+    """The command: one option for each field of `Config`, with its help from the docstring there."""
+    texts = dict(re.findall(r"^ {8}(\w+): ((?:.|\n {12})+)$", Config.__doc__ or "", flags=re.MULTILINE))
+    hints = get_type_hints(Config)
+    options = []
+    for entry in dataclasses.fields(Config):
+        text = " ".join(texts[entry.name].split()) + f" [default: {entry.default}]"
+        kind = Annotated[hints[entry.name] | None, typer.Option(help=text, show_default=False)]  # type: ignore[valid-type,name-defined]
+        options.append(inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+    types = get_type_hints(_run, include_extras=True)
+    own = [
+        p.replace(annotation=types[p.name]) for p in inspect.signature(_run).parameters.values() if p.name != "flags"
+    ]
+
+    def command(**arguments: Any) -> None:  # noqa: ANN401  checked by `Config`
+        _run(**arguments)
+
+    command.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in [*options, *own]}
+    return command
+
+
+def _run(
+    *,
+    config: Annotated[Path | None, typer.Option(help="TOML file with the same names; flags win over it.")] = None,
+    out: Annotated[Path, typer.Option(help="Where the record goes, as JSON lines; the page lies beside it.")] = Path(
+        "run.jsonl"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint beside the record.")] = False,
+    report: Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML page.")] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the last line of the record instead of a table.")
+    ] = False,
+    **flags: Any,  # noqa: ANN401  checked by `Config`
+) -> None:
+    try:
+        from lightdp.training.simulator import Run  # noqa: PLC0415  an optional dependency
+    except ImportError:
+        raise MissingExtraError("train", "lightdp run") from None
+    settings = {} if config is None else read_toml(config)
+    settings |= {name: value for name, value in flags.items() if value is not None}
+    if not out.parent.is_dir() or out.suffix != ".jsonl":
+        raise ArgumentError(f"out must be a .jsonl file in an existing folder, got out={str(out)!r}")
+    try:
+        chosen = Config(**settings)
+    except TypeError as error:
+        raise ArgumentError(f"config has a value of the wrong type: {error}") from None
+    screen = Console(stderr=True)
+    with screen.status("reading data"):
+        run = Run(chosen, out, resume=resume)
+    if not as_json:
+        _print_start(run)
+    last = _play(run, screen, out)
+    if as_json:
+        typer.echo(json.dumps(last))
+    else:
+        _print_end(last)
+    if report:
+        _report(out, as_json=as_json)
+
+
+def _report(out: Path, *, as_json: bool) -> None:
+    from lightdp.report import read_run, save_runs  # noqa: PLC0415  an optional dependency
+
+    page = out.with_suffix(".html")
+    save_runs([read_run(out)], page)
+    if not as_json:
+        typer.echo(f"\nwrote {out} and {page}")
+
+
+def _print_end(last: dict[str, Any]) -> None:
+    rows = table.new(None)
+    for name in ("accuracy", "ε true", "ε claimed", "δ", "unit", "rounds", "B up", "B down", "seconds"):
+        rows.add_column(name, justify="right")
+    rows.add_row(
+        f"{last['accuracy']:.2%}",
+        "none" if last["epsilon"] is None else f"{last['epsilon']:.4f}",
+        "none" if last["epsilon_claimed"] is None else f"{last['epsilon_claimed']:g}",
+        "none" if last["delta"] is None else f"{last['delta']:g}",
+        f"{last['unit']}, {last['adjacency']}",
+        str(last["rounds"]) + (f" ({last['stopped']})" if last["stopped"] is not None else ""),
+        f"{last['bytes_up']:,}",
+        f"{last['bytes_down']:,}",
+        f"{last['seconds']:.1f}",
+    )
+    table.show(rows)
+    for sentence in last["statement"]:
+        typer.echo(sentence)
+
+
+def _print_start(run: Any) -> None:  # noqa: ANN401
+    sizes = run.partition
+    typer.echo(f"{run.config.data}, {run.config.model} with {run.parameters:,} parameters on {run.device}")
+    spread = f"{sizes['size_min']} to {sizes['size_max']} records ({run.config.partition})"
+    typer.echo(f"{run.config.clients} clients with {spread}\n")
+    if run.plan is not None:
+        typer.echo(f"{run.plan}\n")
+
+
+def _play(run: Any, screen: Console, out: Path) -> dict[str, Any]:  # noqa: ANN401
+    columns = (
+        TextColumn("round"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=None),
+        TextColumn("accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}  stragglers {task.fields[missing]}"),
+        TimeRemainingColumn(),
+    )
+    line: dict[str, Any] = {}
+    with Progress(*columns, console=screen, transient=True) as bar:
+        task = bar.add_task("run", total=run.config.rounds, accuracy="-", epsilon="-", missing="-")
+        try:
+            for line in run.play():
+                if line["kind"] == "round":
+                    shown = {"missing": line["late"] + line["lost"]}
+                    shown |= {} if line["accuracy"] is None else {"accuracy": f"{line['accuracy']:.1%}"}
+                    shown |= {} if line["epsilon"] is None else {"epsilon": f"{line['epsilon']:.3f}"}
+                    bar.update(task, completed=line["round"], **shown)
+        except KeyboardInterrupt:
+            bar.stop()
+            typer.echo(f"interrupted after round {run.state.round}; go on with --resume --out {out}", err=True)
+            sys.exit(130)
+    return line

@@ -1,0 +1,317 @@
+"""The record of a run, one JSON object a line, read strictly."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lightdp._check import ArgumentError, choice, integer, non_negative, number, probability
+from lightdp.report._style import NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+_STOPPED = ("budget", "interrupted")
+_OF_PRIVACY = ("epsilon", "epsilon_claimed", "delta", "unit", "adjacency")
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round as recorded; what was not measured, or does not exist without privacy, is None."""
+
+    round: int
+    accuracy: float | None
+    loss: float | None
+    epsilon: float | None
+    used: int
+    late: int
+    lost: int
+    noise_std: float | None
+    residual_std: float | None
+
+
+@dataclass(frozen=True)
+class End:
+    """The last line of a run that came to an end."""
+
+    accuracy: float | None
+    epsilon: float | None
+    epsilon_claimed: float | None
+    delta: float | None
+    unit: str | None
+    adjacency: str | None
+    rounds: int
+    stopped: str | None
+    bytes_up: float | None
+    bytes_down: float | None
+    seconds: float
+    statement: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as recorded. `end` is None where it was cut off, or is still running.
+
+    Of `config`, `plan`, `versions` and `partition` only those values were checked that this class reads.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    plan: Mapping[str, Any] | None
+    versions: Mapping[str, Any]
+    commit: str | None
+    partition: Mapping[str, Any]
+    parameters: int
+    device: str
+    rounds: tuple[Round, ...]
+    end: End | None
+
+    @property
+    def scheme(self) -> str:
+        """The calibration of the noise, or "none"."""
+        return "none" if self.plan is None else self.plan["calibration"]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the final model; without an end, of the last one that was looked at. Never the best one."""
+        if self.end is not None:
+            return self.end.accuracy
+        return next((r.accuracy for r in reversed(self.rounds) if r.accuracy is not None), None)
+
+    @property
+    def epsilon(self) -> float | None:
+        """What the client that spent most has spent."""
+        if self.end is not None:
+            return self.end.epsilon
+        return self.rounds[-1].epsilon if self.rounds else None
+
+    @property
+    def claimed(self) -> float | None:
+        """The ε that the scheme claims: its budget."""
+        return self.end.epsilon_claimed if self.end is not None else self._planned("epsilon_claimed")
+
+    @property
+    def delta(self) -> float | None:
+        """The δ of every ε here."""
+        return self.end.delta if self.end is not None else self._planned("delta")
+
+    @property
+    def unit(self) -> str | None:
+        """What is protected; nothing is without noise."""
+        if self.plan is None:
+            return None
+        return self.end.unit if self.end is not None else self.config.get("unit", self.plan["unit"])
+
+    @property
+    def adjacency(self) -> str | None:
+        """What may change between neighbouring data."""
+        if self.plan is None:
+            return None
+        return self.end.adjacency if self.end is not None else self.plan["adjacency"]
+
+    @property
+    def noise(self) -> float | None:
+        """Root mean square of `stays` over the rounds."""
+        found = [std for played in self.rounds if (std := self.stays(played)) is not None]
+        return math.sqrt(sum(std**2 for std in found) / len(found)) if found else None
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether more was spent than claimed, beyond rounding error."""
+        return self.epsilon is not None and self.claimed is not None and self.epsilon > self.claimed * (1 + 1e-9)
+
+    @property
+    def counts(self) -> list[list[int]]:
+        """Records of each class at each client, where they were recorded. (clients, classes)"""
+        return self.partition.get("counts", [])
+
+    def stays(self, played: Round) -> float | None:
+        """Std of the noise a round leaves for good in a coordinate of the mean; only repair takes residuals out."""
+        if played.noise_std is None:
+            return None
+        return played.noise_std if self.scheme == "repair" else math.hypot(played.noise_std, played.residual_std or 0.0)
+
+    def goes(self, played: Round) -> float | None:
+        """Std of the residual of a round that later rounds take out again (R4)."""
+        return played.residual_std if self.scheme == "repair" else None
+
+    def _planned(self, name: str) -> Any:  # noqa: ANN401  a JSON value
+        return None if self.plan is None else self.plan[name]
+
+
+def read_run(path: Path) -> Run:
+    """The run recorded in `path`, or an `ArgumentError` that names the file, the line and what is wrong with it.
+
+    Rounds must be numbered 1, 2, ... without a gap and agree with the end. A record without its end is fine; one whose
+    last line is cut off is not, since what that round spent is lost.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise ArgumentError(f"run must be a readable record, got run={str(path)!r}: {error.strerror}") from None
+    if lines[-1] == b"":
+        lines.pop()
+    first: dict[str, Any] | None = None
+    rounds: list[Round] = []
+    end: End | None = None
+    for line_number, line in enumerate(lines, 1):
+        try:
+            content = _json(line, last=line_number == len(lines))
+            kind = content.get("kind")
+            if first is None:
+                first = _checked(_FIRST, content) if kind == "run" else _refuse(kind, "run")
+            elif end is not None:
+                raise ArgumentError("nothing may follow the end")  # noqa: TRY301  one place adds file and line
+            elif kind == "round":
+                rounds.append(Round(**_checked(_ROUND, content, private=first["plan"] is not None)))
+                _expect("round", rounds[-1].round, len(rounds), "the next one")
+            elif kind == "end":
+                end = End(**_checked(_END, content, private=first["plan"] is not None))
+                _expect("rounds", end.rounds, len(rounds), "as many as were recorded")
+            else:
+                _refuse(kind, "round or end")
+        except (ArgumentError, OverflowError) as error:
+            raise ArgumentError(f"{path}, line {line_number}: {error}") from None
+    if first is None:
+        raise ArgumentError(f"{path}, line 1: a record begins with a line of kind run, but the file is empty")
+    return Run(path=path, **first, rounds=tuple(rounds), end=end)
+
+
+def _json(line: bytes, *, last: bool) -> dict[str, Any]:
+    try:
+        content = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        hint = "; if the run was killed here, take this line out to read the others" if last else ""
+        raise ArgumentError(f"must be JSON: {reason}{hint}") from None
+    if not isinstance(content, dict):
+        raise ArgumentError(f"must be a JSON object, got {type(content).__name__}")
+    return content
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _refuse(kind: object, wanted: str) -> dict[str, Any]:
+    raise ArgumentError(f"kind must be {wanted}, got kind={kind!r}")
+
+
+def _expect(name: str, found: int, wanted: int, why: str) -> None:
+    if found != wanted:
+        raise ArgumentError(f"{name} must be {wanted}, {why}, got {name}={found}")
+
+
+def _checked(
+    checks: Mapping[str, Callable[[str, Any], Any]], content: dict[str, Any], *, private: bool = False
+) -> dict[str, Any]:
+    """The checked fields; what speaks of privacy must be there where noise was planned."""
+    missing = [name for name in checks if name not in content]
+    if missing:
+        raise ArgumentError(f"must have {', '.join(missing)}")
+    for name in _OF_PRIVACY if private else ():
+        if name in checks and content[name] is None:
+            raise ArgumentError(f"{name} must not be null in a run with a plan")
+    return {name: check(name, content[name]) for name, check in checks.items()}
+
+
+def _or_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ArgumentError(f"{name} must be text, got {name}={value!r}")
+    return value
+
+
+def _mapping(name: str, value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ArgumentError(f"{name} must be an object, got {name}={value!r}")
+    return value
+
+
+def _sentences(name: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise ArgumentError(f"{name} must be a list of sentences, got {name}={value!r}")
+    return tuple(_text(name, sentence) for sentence in value)
+
+
+def _share(name: str, value: object) -> float:
+    if not 0 <= (result := number(name, value)) <= 1:
+        raise ArgumentError(f"{name} must be in [0, 1], got {name}={result:g}")
+    return result
+
+
+def _count(name: str, value: object) -> int:
+    return integer(name, value, 0)
+
+
+def _stopped(name: str, value: object) -> str:
+    return choice(name, _text(name, value), _STOPPED)
+
+
+def _plan(name: str, value: object) -> dict[str, Any]:
+    result = _mapping(name, value)
+    wanted = {
+        "calibration": lambda inner, found: choice(inner, _text(inner, found), NAMES),
+        "epsilon_claimed": non_negative,
+        "delta": probability,
+        "unit": _text,
+        "adjacency": _text,
+    }
+    try:
+        _checked(wanted, result)
+    except ArgumentError as error:
+        raise ArgumentError(f"plan: {error}") from None
+    return result
+
+
+def _partition(name: str, value: object) -> dict[str, Any]:
+    result = _mapping(name, value)
+    rows = result.get("counts", [])
+    if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows):
+        raise ArgumentError("partition: counts must be a list of rows of one length")
+    for row in rows:
+        for count in row:
+            _count("partition: counts", count)
+    return result
+
+
+_FIRST: dict[str, Callable[[str, Any], Any]] = {
+    "config": _mapping,
+    "plan": _or_none(_plan),
+    "versions": _mapping,
+    "commit": _or_none(_text),
+    "partition": _partition,
+    "parameters": _count,
+    "device": _text,
+}
+_ROUND: dict[str, Callable[[str, Any], Any]] = {
+    "round": _count,
+    "accuracy": _or_none(_share),
+    "loss": _or_none(number),
+    "epsilon": _or_none(non_negative),
+    "used": _count,
+    "late": _count,
+    "lost": _count,
+    "noise_std": _or_none(non_negative),
+    "residual_std": _or_none(non_negative),
+}
+_END: dict[str, Callable[[str, Any], Any]] = {
+    "accuracy": _or_none(_share),
+    "epsilon": _or_none(non_negative),
+    "epsilon_claimed": _or_none(non_negative),
+    "delta": _or_none(probability),
+    "unit": _or_none(_text),
+    "adjacency": _or_none(_text),
+    "rounds": _count,
+    "stopped": _or_none(_stopped),
+    "bytes_up": _or_none(non_negative),
+    "bytes_down": _or_none(non_negative),
+    "seconds": non_negative,
+    "statement": _sentences,
+}

@@ -1,0 +1,193 @@
+"""Who came to a round: laws of stragglers to train over, each a pure function of the seed and the round.
+
+Privacy never rests on these laws; they only play the world in which the protocol runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightdp._check import ArgumentError, integer, non_negative, number, positive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from numpy.random import Generator  # noqa: TID251  only its type
+    from numpy.typing import NDArray
+
+    _Law = Callable[[int], tuple[NDArray[np.bool_], NDArray[np.bool_]]]  # round -> came in time, came too late
+
+SPECS = (
+    "none",
+    "uniform",
+    "links:PROBABILITY",
+    "latency:MEDIAN:SPREAD:DEADLINE[:SLOWFRACTION:SLOWFACTOR]",
+    "trace:FILE.csv",
+)
+_ROUND, _SLOW = int.from_bytes(b"come"), int.from_bytes(b"slow")
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What the server got in one round, as client numbers in ascending order.
+
+    Attributes:
+        used: clients whose uploads are in the sum; empty in a void round.
+        late: clients whose uploads were seen but are in no sum. Everybody else's upload never came.
+    """
+
+    used: tuple[int, ...]
+    late: tuple[int, ...]
+
+
+def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float = 0.0) -> Callable[[int], Arrivals]:
+    """A function from the number of a round, from 1, to who came.
+
+    At most `bound` clients are ever missing from a sum. When more are, the round is void: nobody is used, and who
+    came in time counts as late, since the server has seen those uploads.
+
+    Args:
+        spec: one of
+            none: everybody comes;
+            uniform: the number of missing clients is uniform on 0..bound, and each set of that size equally likely;
+            links:PROBABILITY: each client is missing with this probability, by itself;
+            latency:MEDIAN:SPREAD:DEADLINE[:SLOWFRACTION:SLOWFACTOR]: a client takes MEDIAN·exp(SPREAD·N(0, 1))
+            seconds, and SLOWFACTOR times as long if it is one of the SLOWFRACTION of clients that are always slow;
+            past the DEADLINE it is late, and seen;
+            trace:FILE.csv: as recorded in columns round, client (from 0) and status: used, late or lost. Who is not
+            mentioned is used.
+        clients: N.
+        bound: S̄, the most clients that may be missing.
+        seed: of everything random.
+        late_seen: for uniform and links, the probability that a missing client's upload was seen late.
+
+    Raises:
+        ArgumentError: an argument or a line of the trace is wrong.
+    """
+    clients = integer("clients", clients, 1)
+    bound, seed = integer("bound", bound, 0, clients), integer("seed", seed, 0)
+    late_seen = _share("late_seen", late_seen)
+    kind, _, settings = spec.partition(":")
+    if late_seen > 0 and kind in {"latency", "trace"}:
+        raise ArgumentError(f"late_seen must be 0 with {kind}, which knows who was late, got late_seen={late_seen:g}")
+    law: _Law
+    match kind, settings:
+        case "none", "" if spec == kind:
+            law = _missing(clients, seed, late_seen, lambda _: np.zeros(clients, np.bool_))
+        case "uniform", "" if spec == kind:
+            law = _missing(clients, seed, late_seen, lambda rng: rng.permutation(clients) < rng.integers(bound + 1))
+        case "links", _:
+            (failure,) = _numbers(spec, settings, 1)
+            failure = _share("links", failure)
+            law = _missing(clients, seed, late_seen, lambda rng: rng.random(clients) < failure)
+        case "latency", _:
+            law = _latency(clients, seed, _numbers(spec, settings, 3, 5))
+        case "trace", _:
+            law = _trace(clients, Path(settings))
+        case _:
+            raise ArgumentError(f"arrivals must be one of {', '.join(SPECS)}, got arrivals={spec!r}")
+
+    def who_came(round: int) -> Arrivals:  # noqa: A002  the paper's word
+        in_time, too_late = law(integer("round", round, 1))
+        if clients - int(in_time.sum()) > bound:
+            in_time, too_late = np.zeros(clients, np.bool_), in_time | too_late
+        return Arrivals(tuple(np.flatnonzero(in_time).tolist()), tuple(np.flatnonzero(too_late).tolist()))
+
+    return who_came
+
+
+def _missing(clients: int, seed: int, late_seen: float, draw: Callable[[Generator], NDArray[np.bool_]]) -> _Law:
+    """`draw` says who is missing; each of them is seen late with probability `late_seen`."""
+
+    def law(round: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:  # noqa: A002  the paper's word
+        rng = _generator(seed, _ROUND, round)
+        missing = draw(rng)
+        return ~missing, missing & (rng.random(clients) < late_seen)
+
+    return law
+
+
+def _latency(clients: int, seed: int, settings: list[float]) -> _Law:
+    """Log-normal seconds against a deadline."""
+    median, spread, deadline, fraction, factor = settings if len(settings) == 5 else [*settings, 0.0, 1.0]
+    median, spread = positive("latency MEDIAN", median), non_negative("latency SPREAD", spread)
+    deadline, fraction = positive("latency DEADLINE", deadline), _share("latency SLOWFRACTION", fraction)
+    slow = _generator(seed, _SLOW).permutation(clients) < math.floor(fraction * clients + 0.5)
+    patience = math.log(deadline) - math.log(median) - slow * math.log(positive("latency SLOWFACTOR", factor))
+
+    def law(round: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:  # noqa: A002  the paper's word
+        in_time = spread * _generator(seed, _ROUND, round).standard_normal(clients) <= patience
+        return in_time, ~in_time
+
+    return law
+
+
+def _trace(clients: int, path: Path) -> _Law:
+    """What a file recorded, read once."""
+    rounds: dict[int, dict[int, str]] = {}
+    for line, (round_text, client_text, status) in _rows(path):
+        t, i = (
+            int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+            for text in (round_text, client_text)
+        )
+        if t < 1 or not 0 <= i < clients or status not in {"used", "late", "lost"}:
+            raise ArgumentError(
+                f"line {line} of {path} must hold a round >= 1, a client in 0..{clients - 1} and used, late or lost,"
+                f" got {round_text!r}, {client_text!r} and {status!r}"
+            )
+        if rounds.setdefault(t, {}).setdefault(i, status) != status:
+            raise ArgumentError(f"line {line} of {path} contradicts an earlier one on round {t} and client {i}")
+
+    def law(round: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:  # noqa: A002  the paper's word
+        in_time, too_late = np.ones(clients, np.bool_), np.zeros(clients, np.bool_)
+        for i, status in rounds.get(round, {}).items():
+            in_time[i], too_late[i] = status == "used", status == "late"
+        return in_time, too_late
+
+    return law
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and the three columns of a trace; other columns do not matter."""
+    columns = ("round", "client", "status")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, strict=True)
+            if not set(columns) <= set(reader.fieldnames or ()):
+                raise ArgumentError(
+                    f"a trace must have columns {', '.join(columns)}, got {reader.fieldnames} in {path}"
+                )
+            for row in reader:
+                yield reader.line_num, [(row[name] or "").strip() for name in columns]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ArgumentError(f"cannot read the trace {path}: {error}") from error
+
+
+def _numbers(spec: str, settings: str, *counts: int) -> list[float]:
+    """The numbers after the name of a spec, of which there must be one of `counts`."""
+    texts = settings.split(":")
+    try:
+        values = [float(text) for text in texts]
+    except ValueError:
+        values = []
+    if len(values) not in counts:
+        usage = next(usage for usage in SPECS if usage.startswith(spec.partition(":")[0]))
+        raise ArgumentError(f"arrivals must be given as {usage}, got arrivals={spec!r}")
+    return values
+
+
+def _share(name: str, value: float) -> float:
+    """`value` as a float in the closed interval [0, 1]."""
+    if not 0 <= (result := number(name, value)) <= 1:
+        raise ArgumentError(f"{name} must be in [0, 1], got {name}={result:g}")
+    return result
+
+
+def _generator(*entropy: int) -> Generator:
+    return np.random.default_rng(entropy)  # noqa: TID251  who is slow, nothing that protects

@@ -1,0 +1,198 @@
+"""From the clients' updates of a round to the noisy sum that the server gets, in two fidelities.
+
+`Distribution` adds noise of exactly the distribution that the protocol leaves, residuals and their later repair
+included, and skips masks and bytes. `Protocol` drives the real state machines. A test compares the two.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from lightdp.design import RETRIES
+from lightdp.protocol import Client, Server
+
+if TYPE_CHECKING:
+    from lightdp.design import Plan
+    from lightdp.training.arrivals import Arrivals
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A round as the server sees it: the noisy sum (None if void), and variances of the noise that stays and goes."""
+
+    total: torch.Tensor | None
+    lasting: float
+    residual: float
+
+
+@dataclass
+class _Group:
+    """Uncancelled pairwise noise of one round, as the sum over the clients that will take their parts out."""
+
+    parts: dict[int, float]  # variance of each client's part
+    tries: dict[int, int]  # uploads that may still carry it
+    noise: torch.Tensor
+
+    def split(self, leaving: list[int], draw: torch.Generator) -> torch.Tensor:
+        """Take out the parts of `leaving`, drawn given their sum with the rest."""
+        gone, whole = sum(self.parts[i] for i in leaving), sum(self.parts.values())
+        for i in leaving:
+            del self.parts[i], self.tries[i]
+        if not self.parts:
+            taken, self.noise = self.noise, torch.zeros_like(self.noise)
+            return taken
+        spread = (gone * (whole - gone) / whole) ** 0.5
+        taken = self.noise * (gone / whole) + spread * _normal(len(self.noise), draw)
+        self.noise = self.noise - taken
+        return taken
+
+
+class Distribution:
+    """Noise of the right distribution, from the seed: for experiments, protects nothing."""
+
+    def __init__(self, plan: Plan | None, parameters: int, seed: int) -> None:
+        self.plan, self.parameters, self.seed = plan, parameters, seed
+        self.groups: list[_Group] = []
+        self.adjacent = None if plan is None or plan.graph.complete else plan.graph.adjacency()
+
+    def round(self, number: int, came: Arrivals, updates: torch.Tensor) -> Sum:
+        """The noisy sum of the used rows of `updates` (clients, parameters); on a CPU tensor."""
+        used = list(came.used)
+        if not used:
+            self._miss(number, came.late)
+            return Sum(None, 0.0, 0.0)
+        total = updates[used].sum(dim=0)
+        if self.plan is None:
+            return Sum(total, 0.0, 0.0)
+        draw = torch.Generator().manual_seed(_mix(self.seed, number))
+        lasting = self._lasting(len(used))
+        total = total + lasting**0.5 * _normal(self.parameters, draw)
+        if self.plan.calibration == "repair":
+            total = total - self._repaired(used, draw)
+            self._miss(number, came.late)
+        parts = self._left_by_stragglers(used)
+        residual = sum(parts.values())
+        if residual > 0:
+            noise = residual**0.5 * _normal(self.parameters, draw)
+            total = total + noise
+            if self.plan.calibration == "repair":
+                self.groups.append(_Group(parts, dict.fromkeys(parts, RETRIES + 1), noise))
+        return _accounted(self.plan, total, lasting, residual)
+
+    def close(self, number: int) -> Sum:
+        """The closing round: everybody takes out what is left, with fresh individual noise (R4)."""
+        draw = torch.Generator().manual_seed(_mix(self.seed, number))
+        carriers = sorted({i for group in self.groups for i in group.parts})
+        lasting = self._lasting(len(carriers))
+        total = lasting**0.5 * _normal(self.parameters, draw) - self._repaired(carriers, draw)
+        return Sum(total, lasting, 0.0)
+
+    def _lasting(self, used: int) -> float:
+        """Variance of the individual noise of `used` uploads, their rounding to the wire included (W1)."""
+        if self.plan is None or self.plan.calibration == "central":
+            return 0.0 if self.plan is None else self.plan.sigma_effective**2
+        rounding = 0.0 if self.plan.calibration == "local" else self.plan.wire_grid**2 / 12
+        return used * (self.plan.sigma_individual**2 + rounding)
+
+    def _left_by_stragglers(self, used: list[int]) -> dict[int, float]:
+        """Variance of the pairwise noise that each used client shares with stragglers."""
+        if self.plan is None or self.plan.gamma == 0:
+            return {}
+        absent = np.ones(self.plan.clients, dtype=bool)
+        absent[used] = False
+        met = {i: int(absent.sum() if self.adjacent is None else (self.adjacent[i] & absent).sum()) for i in used}
+        return {i: count * self.plan.sigma_pairwise**2 for i, count in met.items() if count > 0}
+
+    def _repaired(self, used: list[int], draw: torch.Generator) -> torch.Tensor:
+        out = torch.zeros(self.parameters)
+        for group in self.groups:
+            leaving = [i for i in used if i in group.parts]
+            if leaving:
+                out += group.split(leaving, draw)
+        self.groups = [group for group in self.groups if group.parts]
+        return out
+
+    def _miss(self, number: int, late: tuple[int, ...]) -> None:
+        """Repairs that rode in uploads which came too late; the last try leaves its part in the model."""
+        draw = torch.Generator().manual_seed(_mix(self.seed, number) ^ 1)
+        for group in self.groups:
+            for i in late:
+                if i in group.tries:
+                    group.tries[i] -= 1
+            given_up = [i for i, tries in group.tries.items() if tries == 0]
+            if given_up:
+                group.split(given_up, draw)
+        self.groups = [group for group in self.groups if group.parts]
+
+    def state(self) -> list[dict[str, Any]]:
+        """For a checkpoint."""
+        return [dataclasses.asdict(group) for group in self.groups]
+
+    def load(self, state: list[dict[str, Any]]) -> None:
+        """What `state` returned."""
+        self.groups = [_Group(**group) for group in state]
+
+
+class Protocol:
+    """Real clients and a real server, in memory: real keys, masks and bytes."""
+
+    def __init__(self, plan: Plan, parameters: int, seed: int) -> None:
+        run = seed.to_bytes(16, "little")
+        self.plan = plan
+        self.server = Server(plan, length=parameters, run=run)
+        digits = len(str(plan.clients))
+        self.clients = [
+            Client(plan, length=parameters, run=run, name=f"client-{i:0{digits}}", threads=None)
+            for i in range(plan.clients)
+        ]
+        for client in self.clients:
+            self.server.enrol(client.enrol())
+        roster = self.server.roster()
+        for client in self.clients:
+            client.join(roster)
+
+    def round(self, number: int, came: Arrivals, updates: torch.Tensor) -> Sum:  # noqa: ARG002  as Distribution
+        """The noisy sum, from uploads of everybody who sent."""
+        start = self.server.announce(since=0)
+        rows = updates.numpy()
+        for i in came.used:
+            self.server.receive(self.clients[i].upload(start, rows[i]))
+        late = [self.clients[i].upload(start, rows[i]) for i in came.late]
+        result = self.server.close()
+        for message in late:
+            self.server.receive(message)
+        if result.total is None:
+            return Sum(None, 0.0, 0.0)
+        used = len(came.used)
+        absent = self.plan.clients - used
+        met = self.plan.graph.degree / (self.plan.clients - 1)
+        lasting = used * (self.plan.sigma_individual**2 + self.plan.wire_grid**2 / 12)
+        residual = used * absent * met * self.plan.sigma_pairwise**2
+        return _accounted(self.plan, torch.from_numpy(result.total).float(), lasting, residual)
+
+    def close(self, number: int) -> Sum:  # noqa: ARG002  as Distribution
+        """The closing round of everybody."""
+        start = self.server.announce(since=0, closing=True)
+        for client in self.clients:
+            self.server.receive(client.upload(start, None))
+        result = self.server.close()
+        total = None if result.total is None else torch.from_numpy(result.total).float()
+        return Sum(total, self.plan.clients * self.plan.sigma_individual**2, 0.0)
+
+
+def _accounted(plan: Plan, total: torch.Tensor, lasting: float, residual: float) -> Sum:
+    """Without repair, what stragglers leave stays."""
+    return Sum(total, lasting, residual) if plan.calibration == "repair" else Sum(total, lasting + residual, 0.0)
+
+
+def _mix(seed: int, number: int) -> int:
+    return int(np.random.SeedSequence([seed, 77, number]).generate_state(1, np.uint64)[0] >> 1)  # noqa: TID251  simulated
+
+
+def _normal(length: int, draw: torch.Generator) -> torch.Tensor:
+    return torch.randn(length, generator=draw)  # noqa: TID251  simulated: it protects nothing

@@ -1,0 +1,146 @@
+"""What a run is made of: one frozen `Config`, from flags or from a TOML file with the same names."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from lightdp._check import ArgumentError, choice, integer, non_negative, number, positive
+from lightdp.design import Plan, plan
+from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+Scheme = Literal["none", "central", "local", "smpc", "paper", "exact", "repair"]
+Unit = Literal["record", "client", "paper"]
+Fidelity = Literal["distribution", "protocol"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """A run. Names are those of the flags of `lightdp run` and of the keys of its TOML file.
+
+    Attributes:
+        data: "digits", "fashion-mnist", "cifar10" or a path to an .npz file.
+        data_path: folder or archive of the data, where it is not found by itself.
+        partition: "iid", "dirichlet:ALPHA" or "shards:K".
+        model: "linear", "cnn", "scattering-linear", "scattering-cnn", "resnet18" or "wrn-16-4".
+        scheme: whose noise: "none", "central", "local", "smpc", or LightDP's "paper", "exact", "repair".
+        unit: "record" (one step on the sum of clipped per-record gradients), "client" (the whole clipped update of
+            local epochs), or the "paper" profile, whose sensitivity 2 η clip/|D_i| no theorem bounds.
+        adjacency: "add-remove" or "replace".
+        clients: N.
+        colluders: C̄.
+        stragglers: S̄.
+        rounds: T.
+        epsilon: ε of the whole training.
+        delta: δ of the whole training.
+        clip: L2 bound on a record's gradient or a client's update.
+        arrivals: who misses a round: "none", "uniform", "links:P", "latency:..." or "trace:FILE.csv".
+        late_seen: probability that a client that missed a round was seen all the same.
+        sampling_rate: Poisson rate of a round's batch (unit "record").
+        epochs: local epochs (units "client" and "paper").
+        batch: local batch size (likewise).
+        local_lr: local learning rate (likewise).
+        lr: server learning rate.
+        momentum: server momentum.
+        ema: decay of the average of the weights that is evaluated; 0 evaluates the weights themselves.
+        degree: pairwise noise with so many peers; None for all.
+        fidelity: "protocol" drives the real clients and server; "distribution" adds noise of the same distribution.
+        evaluate_every: rounds between two looks at the test set.
+        seed: of everything but noise that protects.
+        device: "auto", "cpu" or "cuda".
+    """
+
+    data: str = "digits"
+    data_path: str | None = None
+    partition: str = "iid"
+    model: str = "linear"
+    scheme: Scheme = "repair"
+    unit: Unit = "record"
+    adjacency: Adjacency = "add-remove"
+    clients: int = 20
+    colluders: int = 4
+    stragglers: int = 4
+    rounds: int = 60
+    epsilon: float = 3.0
+    delta: float = 1e-5
+    clip: float = 1.0
+    arrivals: str = "uniform"
+    late_seen: float = 0.0
+    sampling_rate: float = 1.0
+    epochs: int = 1
+    batch: int = 32
+    local_lr: float = 0.05
+    lr: float = 2.0
+    momentum: float = 0.9
+    ema: float = 0.0
+    degree: int | None = None
+    fidelity: Fidelity = "distribution"
+    evaluate_every: int = 1
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        choice("scheme", self.scheme, get_args(Scheme))
+        choice("unit", self.unit, get_args(Unit))
+        choice("fidelity", self.fidelity, get_args(Fidelity))
+        choice("device", self.device, ("auto", "cpu", "cuda"))
+        for name in ("epochs", "batch", "evaluate_every"):
+            integer(name, getattr(self, name), 1)
+        for name in ("lr", "local_lr"):
+            positive(name, getattr(self, name))
+        for name in ("momentum", "ema"):
+            if not 0 <= number(name, getattr(self, name)) < 1:
+                raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
+        if non_negative("late_seen", self.late_seen) > 1:
+            raise ArgumentError(f"late_seen must be in [0, 1], got late_seen={self.late_seen:g}")
+        integer("seed", self.seed, 0, 2**63 - 1)
+        if self.fidelity == "protocol" and self.scheme in ("none", "central", "smpc"):
+            raise ArgumentError(
+                f"fidelity must be distribution for scheme={self.scheme!r}, whose clients add no noise alone"
+            )
+        if self.sampling_rate != 1 and self.unit != "record":
+            raise ArgumentError(
+                f"sampling_rate must be 1 for unit={self.unit!r}, got sampling_rate={self.sampling_rate:g}"
+            )
+
+    def plan(self, records: int, parameters: int, smallest: int) -> Plan | None:
+        """The noise for data of `records` records, `smallest` of them at the smallest client; None for "none"."""
+        if self.scheme == "none":
+            return None
+        paper = self.unit == "paper"
+        return plan(
+            clients=self.clients,
+            colluders=self.colluders,
+            stragglers=self.stragglers,
+            rounds=self.rounds,
+            epsilon=self.epsilon,
+            delta=self.delta,
+            clip=2 * self.local_lr * self.clip / smallest if paper else self.clip,
+            calibration=self.scheme,
+            unit="client" if paper else self.unit,  # type: ignore[arg-type]
+            adjacency=self.adjacency,
+            sampling_rate=self.sampling_rate,
+            degree=self.degree,
+            records=records,
+            parameters=parameters,
+            late="seen" if self.late_seen > 0 or self.arrivals.startswith(("latency", "trace")) else "unseen",
+        )
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The settings of a TOML file, each a field of `Config`."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ArgumentError(f"config must be a readable TOML file, got config={str(path)!r}: {error}") from None
+    known = {field.name for field in dataclasses.fields(Config)}
+    unknown = sorted(set(found) - known)
+    if unknown:
+        raise ArgumentError(f"config must have known names only, got {', '.join(unknown)} in {path}")
+    return found

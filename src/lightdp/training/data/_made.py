@@ -1,0 +1,127 @@
+"""What every source of data shares: the checked result, where to look, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import tokenize
+import zipfile
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lightdp._check import ArgumentError, LightDPError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+VARIABLE = "LIGHTDP_DATA"  # an environment variable: the folder that holds fashion-mnist/ and cifar10/
+
+_DAMAGED = (OSError, EOFError, ValueError, KeyError, RuntimeError, MemoryError)
+_DAMAGED_INSIDE = (zlib.error, zipfile.BadZipFile, tarfile.TarError, tokenize.TokenError)  # the last from numpy
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test records, checked: finite, one label for each record, labels in 0..classes-1.
+
+    Attributes:
+        name: what was loaded.
+        train_x: float32, pictures as (n, channels, height, width) in [0, 1]; an .npz may hold (n, features).
+        test_x: as train_x.
+        train_y: int64. (n,)
+        test_y: as train_y.
+        classes: how many labels there are.
+    """
+
+    name: str
+    train_x: NDArray[np.float32]
+    test_x: NDArray[np.float32]
+    train_y: NDArray[np.int64]
+    test_y: NDArray[np.int64]
+    classes: int
+
+
+_Part = tuple["NDArray[np.float32]", "NDArray[Any]"]  # records and labels
+
+
+def made(name: str, train: _Part, test: _Part, classes: int | None = None) -> Dataset:
+    """All that a `Dataset` promises, or ValueError.
+
+    Where `classes` is not known, the labels must be 0..k-1 with each of them used: labels that begin at 1, or
+    numbers that are no labels at all, are found out.
+    """
+    for part, (x, y) in (("training", train), ("test", test)):
+        if x.size == 0 or x.shape[1:] != train[0].shape[1:]:
+            raise ValueError(f"the {part} records have shape {x.shape}, the training records {train[0].shape}")
+        if y.dtype.kind not in "ui" or y.shape != (len(x),):
+            raise ValueError(f"the {part} labels must be {len(x)} integers, got {y.dtype} of shape {y.shape}")
+        if not np.isfinite(x).all():
+            raise ValueError(f"the {part} records hold values that are not finite")
+    used = np.unique(np.concatenate([np.unique(y).astype(object) for _, y in (train, test)]))
+    top = len(used) - 1 if classes is None else classes - 1
+    if used[0] < 0 or used[-1] > top:
+        raise ValueError(f"the labels must be 0..{top}, got {len(used)} different ones in {used[0]}..{used[-1]}")
+    if top < 1:
+        raise ValueError("all records have the same label")
+    return Dataset(name, train[0], test[0], train[1].astype(np.int64), test[1].astype(np.int64), top + 1)
+
+
+def unit(x: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """0..255 as 0..1."""
+    return np.divide(x, np.float32(255), order="C")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files that somebody else publishes.
+
+    Attributes:
+        name: of the data, and of its folder under $LIGHTDP_DATA.
+        sought: the files, in words.
+        where: how to get them, in words.
+        files: their names.
+        usual: folders to look into when neither a path nor the environment variable leads to them.
+        inner: archives and folders that may hold the files inside such a folder.
+    """
+
+    name: str
+    sought: str
+    where: str
+    files: tuple[str, ...]
+    usual: tuple[Path, ...] = ()
+    inner: tuple[str, ...] = ()
+
+    def find(self, path: Path | None) -> Path:
+        """The first archive, or folder with any of the files: in `path` if given, or else where they may be."""
+        if path is not None:
+            roots = [Path(path)]
+        elif VARIABLE in os.environ:
+            roots = [Path(os.environ[VARIABLE], self.name), *self.usual]
+        else:
+            roots = [*self.usual]
+        for root in roots:
+            for place in (root, *(root / inner for inner in self.inner)):
+                if place.is_file() or any((place / file).is_file() for file in self.files):
+                    return place
+        looked = " and ".join(map(str, roots)) or f"no folder, as ${VARIABLE} is not set"
+        raise ArgumentError(f"{self.name} not found: looked for {self.sought} in {looked}; {self.where}")
+
+
+@contextmanager
+def reading(place: Path, where: str) -> Iterator[None]:
+    """Whatever is wrong with the files at `place` becomes one line that ends with where to get good ones."""
+    try:
+        yield
+    except LightDPError:
+        raise
+    except (*_DAMAGED, *_DAMAGED_INSIDE) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror is not None else str(error)
+        text = " ".join(reason.split()) or type(error).__name__
+        raise ArgumentError(f"cannot read the data in {place}: {text}; {where}") from error

@@ -1,0 +1,287 @@
+"""What clients compute on their own data: sums of clipped per-record gradients, and updates by local SGD."""
+
+from __future__ import annotations
+
+import warnings
+from bisect import bisect_right
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightdp._check import ArgumentError, MissingExtraError, integer, positive
+from lightdp.training import _lanes
+
+try:
+    import torch
+    from torch import nn
+    from torch.func import functional_call, grad, vmap
+    from torch.nn.functional import cross_entropy
+except ImportError:
+    raise MissingExtraError("train", "Training") from None
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+__all__ = ["assign", "clipped_sums", "flatten", "local_updates"]
+
+_MARGIN = 1e-6  # more than rounding can add to a clipped norm: 9 · 2^-24 by `_squares`, 2 · 2^-24 by the scaling
+_BATCHES = 21  # purpose of the shuffles, so that no other draw of the same seed and round repeats them
+_TOGETHER = 1 << 20  # bytes of one batch below which clients train faster together than one by one, on a CPU
+_MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001  the only common bases
+_BYTES = 1 << 28  # working memory of clients that train together
+
+
+def flatten(model: nn.Module) -> Tensor:
+    """A copy of all parameters as one vector (d,), in the order of `model.parameters()`."""
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+
+def assign(model: nn.Module, flat: Tensor) -> None:
+    """Copy a vector in the order of `flatten` into the parameters, in place."""
+    sizes = [p.numel() for p in model.parameters()]
+    if flat.shape != (sum(sizes),):
+        raise ArgumentError(f"flat must have shape ({sum(sizes)},), got {tuple(flat.shape)}")
+    with torch.no_grad():
+        for p, piece in zip(model.parameters(), flat.split(sizes), strict=True):
+            p.copy_(piece.view_as(p))
+
+
+def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
+    model: nn.Module, x: Tensor, y: Tensor, owner: Tensor, clients: int, clip: float, chunk_bytes: int = _BYTES
+) -> Tensor:
+    """Each client's sum, over its records, of the gradient of cross-entropy clipped to L2 norm `clip`. (clients, d)
+
+    Guaranteed for every record: the term it adds has norm at most `clip`, taken as real numbers. Norms are summed
+    in float64, and what must shrink shrinks to (1 - 1e-6) clip, more than rounding to float32 can give back.
+    Terms are added in the precision of the parameters; how that sum is rounded is not part of the bound.
+
+    Record j belongs to client `owner[j]`; a client without records gets a zero row. Working memory stays near
+    `chunk_bytes`; linear models never form the gradient of a record. Refused: BatchNorm and Dropout in training
+    mode, since a record's gradient must depend on that record alone, and gradients that are not finite.
+    """
+    clip, clients = positive("clip", clip), integer("clients", clients, 1)
+    _refuse(model, x, y)
+    if owner.shape != y.shape:
+        raise ArgumentError(f"owner must have shape {tuple(y.shape)}, got {tuple(owner.shape)}")
+    sums = torch.zeros_like(flatten(model)).repeat(clients, 1)
+    if len(y) == 0:
+        return sums
+    low, high = int(owner.min()), int(owner.max())
+    if low < 0 or high >= clients:
+        raise ArgumentError(f"owner must be in 0..{clients - 1}, got {low}..{high}")
+    layer = _linear(model)
+    add = partial(_add_any, model) if layer is None else partial(_add_linear, layer)
+    each = _record_bytes(model, x, y) + 8 * sums.shape[1] if layer is None else 8 * x[0].numel()
+    size = max(1, integer("chunk_bytes", chunk_bytes, 1) // each)
+    order = None if bool((owner[1:] >= owner[:-1]).all()) else owner.argsort(stable=True)
+    ends = torch.bincount(owner, minlength=clients).cumsum(0).tolist()
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")  # a product in TF32 would round terms up past the bound
+    try:
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            for start in range(0, len(y), size):
+                stop = min(start + size, len(y))
+                rows = slice(start, stop) if order is None else order[start:stop]
+                add(clip, sums, _segments(ends, start, stop), x=x[rows], y=y[rows])
+    finally:
+        torch.set_float32_matmul_precision(precision)
+    return sums
+
+
+def local_updates(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    parts: Sequence[Tensor],
+    *,
+    epochs: int,
+    batch: int,
+    lr: float,
+    seed: int,
+    round: int,  # noqa: A002  the protocol's word
+    half: bool = True,
+) -> Tensor:
+    """FedAvg's local work: the trained minus the received parameters of each client. (clients, d)
+
+    Client i starts from `model`, which stays as it is, and runs `epochs` of plain SGD on cross-entropy over the
+    records `parts[i]` in shuffled batches of `batch`, the last of an epoch as small as it comes; without records
+    its row is zero. The batches are a function of (seed, round, i) alone. Several clients train at once, with the
+    result of one after the other up to rounding. Refused as by `clipped_sums`: layers that mix records or draw.
+
+    On CUDA a step is compiled (half a minute for a ResNet, once for a model, its data and these settings), captured
+    as a graph and replayed on several streams. It computes in bfloat16 on float32 weights, which moves an update by
+    a few per cent of its norm, or with `half` false in float32 as torch's own settings have it.
+    """
+    lr, epochs, batch = positive("lr", lr), integer("epochs", epochs, 1), integer("batch", batch, 1)
+    key = (integer("seed", seed, 0), _BATCHES, integer("round", round, 0))
+    _refuse(model, x, y)
+    plans = [_batches(part, epochs, batch, (*key, client)) for client, part in enumerate(parts)]
+    if not any(map(len, plans)):
+        return torch.zeros_like(flatten(model)).repeat(len(plans), 1)
+    if _linear(model) is not None:
+        return _together(model, x, y, plans, lr)
+    if x.is_cuda and x.dtype == torch.float32:
+        try:
+            return _lanes.train(model, x, y, plans, lr, dtype=torch.bfloat16 if half else torch.float32)
+        except RuntimeError as error:
+            warnings.warn(f"no CUDA graph of this model, so its clients train one by one: {error}", stacklevel=2)
+    elif not x.is_cuda and batch * _record_bytes(model, x, y) < _TOGETHER:
+        return _together(model, x, y, plans, lr)
+    return _one_by_one(model, x, y, plans, lr)
+
+
+# clipped sums
+
+
+def _add_linear(
+    layer: nn.Linear, clip: float, sums: Tensor, segments: Iterable[tuple[int, slice]], *, x: Tensor, y: Tensor
+) -> None:
+    """One record's gradient is (p - onehot(y)) ⊗ [features, 1]: its norm is a product, a sum of them a matmul."""
+    features, bias = x.flatten(1), layer.bias is not None
+    residuals = nn.functional.linear(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
+    residuals.scatter_add_(1, y[:, None], residuals.new_full((len(y), 1), -1.0))
+    residuals *= _factors(residuals.double().square().sum(1) * (_squares(features) + int(bias)), clip)[:, None]
+    weights = sums[:, : layer.weight.numel()].unflatten(1, layer.weight.shape)
+    for client, rows in segments:
+        weights[client].addmm_(residuals[rows].T, features[rows])
+        if bias:
+            sums[client, layer.weight.numel() :] += residuals[rows].sum(0)
+
+
+def _add_any(
+    model: nn.Module, clip: float, sums: Tensor, segments: Iterable[tuple[int, slice]], *, x: Tensor, y: Tensor
+) -> None:
+    """The gradients of all records of a piece at once, clipped while they are added up."""
+
+    def loss(parameters: dict[str, Tensor], record: Tensor, label: Tensor) -> Tensor:
+        return cross_entropy(functional_call(model, parameters, (record[None],)), label[None])
+
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    with torch.enable_grad():
+        gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
+    flat = [gradients[name].flatten(1) for name in parameters]  # each (n, numel)
+    factors = _factors(torch.stack([_squares(g) for g in flat]).sum(0), clip).to(sums.dtype)
+    pieces = sums.split([g.shape[1] for g in flat], dim=1)
+    for client, rows in segments:
+        for piece, g in zip(pieces, flat, strict=True):
+            piece[client].addmv_(g[rows].T, factors[rows])
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """The squared norm of each row in float64, right to 18 · 2^-24: only norms of 16 values each are in float32."""
+    whole = rows.shape[1] // 16 * 16
+    groups = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (whole // 16, 16)), dim=2)
+    return groups.double().square().sum(1) + rows[:, whole:].double().square().sum(1)
+
+
+def _factors(squares: Tensor, clip: float) -> Tensor:
+    if not bool(squares.isfinite().all()):
+        raise ArgumentError("gradients must be finite, got NaN or infinity: look at x and at the model's parameters")
+    return (clip * (1 - _MARGIN) / squares.sqrt()).clamp_max(1.0)
+
+
+def _segments(ends: list[int], start: int, stop: int) -> Iterator[tuple[int, slice]]:
+    """The clients of the sorted records start..stop, and where theirs are, counted from start."""
+    at = start
+    while at < stop:
+        client = bisect_right(ends, at)
+        end = min(ends[client], stop)
+        yield client, slice(at - start, end - start)
+        at = end
+
+
+# local updates: a plan is a client's batches, one a row, as indices of records; -1 fills up short batches
+
+
+def _batches(part: Tensor, epochs: int, batch: int, key: tuple[int, ...]) -> Tensor:
+    rng = np.random.default_rng(list(key))  # noqa: TID251  shuffling, nothing that protects
+    records: NDArray[np.int64] = part.detach().cpu().numpy()
+    plan = np.full((epochs, -(-len(records) // batch) * batch), -1, dtype=np.int64)
+    for epoch in plan:
+        epoch[: len(records)] = rng.permutation(records)
+    return torch.from_numpy(plan.reshape(-1, batch))
+
+
+def _one_by_one(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: float) -> Tensor:
+    """The plain loop that the other two must agree with."""
+    received = flatten(model)
+    parameters = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+    sgd = torch.optim.SGD(parameters.values(), lr=lr)
+    updates = torch.empty(len(plans), len(received), dtype=received.dtype, device=received.device)
+    for update, plan in zip(updates, plans, strict=True):
+        for p, start in zip(parameters.values(), model.parameters(), strict=True):
+            p.data.copy_(start)
+        for rows in plan:
+            batch = rows[rows >= 0].to(x.device)
+            sgd.zero_grad()
+            cross_entropy(functional_call(model, parameters, (x[batch],)), y[batch]).backward()
+            sgd.step()
+        torch.cat([p.detach().reshape(-1) for p in parameters.values()], out=update)
+    return updates.sub_(received)
+
+
+def _together(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: float) -> Tensor:
+    """Clients side by side under vmap, each with its own parameters, as many as fit into the working memory."""
+    received = flatten(model)
+    start = {name: p.detach() for name, p in model.named_parameters()}
+    gradients = vmap(grad(partial(_lanes.mean_loss, model)))
+    updates = torch.zeros(len(plans), len(received), dtype=received.dtype, device=received.device)
+    order = sorted(range(len(plans)), key=lambda client: -len(plans[client]))  # those still at work come first
+    each = 16 * len(received) + 2 * x.element_size() * plans[0].shape[1] * x[0].numel()
+    for group in _pieces(order, max(1, _BYTES // each)):
+        parameters = {name: p.expand(len(group), *p.shape).clone() for name, p in start.items()}
+        for step in range(len(plans[group[0]])):
+            rows = torch.stack([plans[client][step] for client in group if step < len(plans[client])]).to(x.device)
+            now = {name: p[: len(rows)] for name, p in parameters.items()}
+            records = rows.clamp_min(0)
+            for name, g in gradients(now, x[records], y[records], rows).items():
+                now[name].sub_(g, alpha=lr)
+        updates[group] = torch.cat([(p - start[name]).flatten(1) for name, p in parameters.items()], 1)
+    return updates
+
+
+def _pieces(items: list[int], size: int) -> Iterator[list[int]]:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
+
+
+# what both refuse
+
+
+def _linear(model: nn.Module) -> nn.Linear | None:
+    """The layer, if `model` is one `nn.Linear`, alone or after a plain `nn.Flatten`; types must match exactly."""
+    layers = list(model.children()) if type(model) is nn.Sequential else [model]
+    if any(m._forward_hooks or m._forward_pre_hooks for m in (model, *layers)):  # noqa: SLF001  no public name
+        return None
+    if len(layers) == 2 and type(layers[0]) is nn.Flatten and (layers[0].start_dim, layers[0].end_dim) == (1, -1):
+        layers = layers[1:]
+    return layers[0] if len(layers) == 1 and type(layers[0]) is nn.Linear else None
+
+
+def _refuse(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    if x.shape[:1] != y.shape or y.is_floating_point():
+        raise ArgumentError(f"y must be one label for each of the {len(x)} records, got shape {tuple(y.shape)}")
+    for name, layer in model.named_modules():
+        if layer.training and isinstance(layer, _MIXING):
+            raise ArgumentError(
+                f"model must not mix records or draw, got {type(layer).__name__} {name!r} in training mode"
+            )
+
+
+def _record_bytes(model: nn.Module, x: Tensor, y: Tensor) -> int:
+    """What the backward pass of one record holds on to, twice: about the most that it needs."""
+    own = {p.data_ptr() for p in model.parameters()}
+    held = 0
+
+    def keep(value: Tensor) -> Tensor:
+        nonlocal held
+        held += value.nbytes if value.data_ptr() not in own else 0
+        return value
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        cross_entropy(model(x[:1]), y[:1])
+    return 2 * held

@@ -1,0 +1,185 @@
+"""Models for private training: each output depends on its own record only, and the start on the seed only.
+
+Privacy is counted per record: the gradient of one record must not depend on another. Normalising by statistics
+over a batch or over the data set (BatchNorm, standardising features by their mean) would break that and leak,
+so whatever is normalised here, features included, is normalised within each record (GroupNorm). No model has
+buffers, works in place or draws random numbers in its forward pass: each runs under `torch.func.functional_call`
+with `vmap(grad(...))`, and in CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from lightdp._check import ArgumentError, MissingExtraError, choice, integer
+from lightdp.training.scattering import scattering
+
+try:
+    import torch
+    from torch import nn
+except ImportError:
+    raise MissingExtraError("train", "Training") from None
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+__all__ = ["NAMES", "build", "prepare"]
+
+_BATCH = 512  # records whose features are made at once
+_GROUP = 9  # scattering channels that are normalised together: 27 groups for colour, 9 for grey
+_FLOOR = 1e-7  # added to variances; order 2 has about 2e-6 on photographs, so the usual 1e-5 would mute it
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """A new model on the CPU for records of `shape` (without the number of records), giving `classes` logits.
+
+    For scattering models `shape` is that of the prepared features. The parameters are a pure function of the
+    arguments; torch's global generator is neither read nor moved. Linear models start at zero, where every
+    class is equally likely.
+    """
+    make = _MAKERS[choice("model", name, NAMES)]
+    classes, seed = integer("classes", classes, 2), integer("seed", seed, 0, 2**63 - 1)
+    shape = tuple(integer("shape", side, 1) for side in shape)
+    if make is not _linear and len(shape) != 3:
+        raise ArgumentError(f"model {name} needs images (channels, height, width), got shape={shape}")
+    with torch.device("meta"):  # allocates nothing and draws nothing
+        model = make(shape, classes)
+    _initialise(model.to_empty(device="cpu"), seed)
+    return model
+
+
+def prepare(name: str, x: Tensor, device: torch.device | str) -> Tensor:
+    """What model `name` is trained on, on `device`: x itself, or normalised scattering features of images x.
+
+    Features (n, c · 81, h / 4, w / 4) are scaled to mean 0 and variance 1 over groups of nine channels of one
+    record and all positions: no statistic spans records, so they cost no privacy and are the same for any batch.
+    """
+    if not choice("model", name, NAMES).startswith("scattering"):
+        return x.to(device)
+    if x.ndim != 4:
+        raise ArgumentError(f"model {name} needs images (n, channels, height, width), got shape {tuple(x.shape)}")
+    n, channels, height, width = x.shape
+    result = torch.empty((n, 81 * channels, height // 4, width // 4), device=device)
+    for images, features in zip(x.split(_BATCH), result.split(_BATCH), strict=True):
+        maps = scattering(images.to(device, torch.float32))
+        features.copy_(nn.functional.group_norm(maps, maps.shape[1] // _GROUP, eps=_FLOOR))
+    return result
+
+
+def _initialise(model: nn.Module, seed: int) -> None:
+    """Weights normal with variance 1 / fan-in (2 / fan-in for convolutions before ReLU), scales 1, biases 0.
+
+    A model of one layer starts at zero: its loss is convex, and a random start would only be noise.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear | nn.GroupNorm)]
+    rectified = any(isinstance(layer, nn.ReLU) for layer in model.modules())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        for layer in layers if len(layers) > 1 else []:
+            if isinstance(layer, nn.GroupNorm):
+                layer.weight.fill_(1)
+            else:
+                power = 2 if rectified and isinstance(layer, nn.Conv2d) else 1
+                layer.weight.normal_(0, math.sqrt(power / layer.weight[0].numel()), generator=generator)
+
+
+class _Residual(nn.Module):  # type: ignore[misc]  # torch is untyped here
+    """`main(x) + skip(x)`."""
+
+    def __init__(self, main: nn.Module, skip: nn.Module) -> None:
+        super().__init__()
+        self.main, self.skip = main, skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum of both ways."""
+        return self.main(x) + self.skip(x)
+
+
+class _StandardisedConv(nn.Conv2d):  # type: ignore[misc]  # likewise
+    """A convolution whose weights are brought to mean 0 and variance 1 / fan-in per filter before use."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The convolution with standardised weights; a function of parameters, not of data."""
+        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        weight = weight / (weight.square().sum((1, 2, 3), keepdim=True) + 1e-6).sqrt()
+        return nn.functional.conv2d(x, weight, None, self.stride, self.padding)
+
+
+def _linear(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+
+def _cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Two convolutions and two dense layers with tanh, whose bounded activations keep gradients small (DP-SGD)."""
+    return _small(shape, classes, kernel=5, filters=(16, 32), hidden=64)
+
+
+def _scattering_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The same on scattering maps, which are already local averages: smaller kernels and more filters."""
+    return _small(shape, classes, kernel=3, filters=(64, 64), hidden=64)
+
+
+def _small(shape: tuple[int, ...], classes: int, *, kernel: int, filters: tuple[int, int], hidden: int) -> nn.Module:
+    channels, height, width = shape
+    halved = [(-(-height // 2) + 1) // 2, (-(-width // 2) + 1) // 2]
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip((channels, filters[0]), filters, strict=True):
+        layers += [nn.Conv2d(inputs, outputs, kernel, padding="same"), nn.Tanh(), nn.AvgPool2d(2, ceil_mode=True)]
+    dense = [nn.Flatten(), nn.Linear(filters[1] * math.prod(halved), hidden), nn.Tanh(), nn.Linear(hidden, classes)]
+    return nn.Sequential(*layers, *dense)
+
+
+def _resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """ResNet-18 with a 3 x 3 stem for small images and GroupNorm of 32 groups."""
+
+    def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> list[nn.Module]:
+        layer = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
+        return [layer, nn.GroupNorm(32, outputs)]
+
+    layers = [*conv(shape[0], 64, 3), nn.ReLU()]
+    for inputs, outputs, stride in _stages((64, 64, 128, 256, 512), strides=(1, 2, 2, 2)):
+        main = nn.Sequential(*conv(inputs, outputs, 3, stride), nn.ReLU(), *conv(outputs, outputs, 3))
+        skip = nn.Identity() if inputs == outputs else nn.Sequential(*conv(inputs, outputs, 1, stride))
+        layers += [_Residual(main, skip), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
+
+
+def _wrn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """WRN-16-4, normalised before each activation: GroupNorm of 16 groups and standardised weights."""
+
+    def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Module:
+        return _StandardisedConv(inputs, outputs, size, stride, padding=size // 2, bias=False)
+
+    def active(channels: int) -> list[nn.Module]:
+        return [nn.GroupNorm(16, channels), nn.ReLU()]
+
+    layers = [conv(shape[0], 16, 3)]
+    for inputs, outputs, stride in _stages((16, 64, 128, 256), strides=(1, 2, 2)):
+        main = [conv(inputs, outputs, 3, stride), *active(outputs), conv(outputs, outputs, 3)]
+        if inputs == outputs:
+            layers.append(_Residual(nn.Sequential(*active(inputs), *main), nn.Identity()))
+        else:
+            layers += [*active(inputs), _Residual(nn.Sequential(*main), conv(inputs, outputs, 1, stride))]
+    return nn.Sequential(*layers, *active(256), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, classes))
+
+
+def _stages(widths: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    """(inputs, outputs, stride) of two blocks a stage; the first of each changes width and size."""
+    for inputs, outputs, stride in zip(widths[:-1], widths[1:], strides, strict=True):
+        yield from ((inputs, outputs, stride), (outputs, outputs, 1))
+
+
+_MAKERS = {
+    "linear": _linear,
+    "cnn": _cnn,
+    "scattering-linear": _linear,
+    "scattering-cnn": _scattering_cnn,
+    "resnet18": _resnet18,
+    "wrn-16-4": _wrn,
+}
+NAMES = tuple(_MAKERS)

@@ -1,0 +1,350 @@
+"""A run, round by round: arrivals, local work, the noisy sum, the server's step, the odometer, the record."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import platform
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from lightdp._check import ArgumentError, BudgetError
+from lightdp.accountant import Odometer
+from lightdp.training import data, gradients, models, partition
+from lightdp.training.arrivals import arrivals
+from lightdp.training.channel import Distribution, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lightdp.design import Plan
+    from lightdp.training.config import Config
+
+_CHECKPOINT_SECONDS = 20.0
+
+
+@dataclass
+class _Data:
+    """Everything on the device, and who holds what."""
+
+    train_x: torch.Tensor
+    train_y: torch.Tensor
+    test_x: torch.Tensor
+    test_y: torch.Tensor
+    parts: list[torch.Tensor]
+    owner: torch.Tensor
+
+
+@dataclass
+class _State:
+    """What changes from round to round, all of it in a checkpoint."""
+
+    weights: torch.Tensor
+    velocity: torch.Tensor
+    average: torch.Tensor
+    round: int = 0
+    seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)  # used and late, for the odometer
+
+
+class Run:
+    """One training. `for record in Run(config, path).play(): ...` runs it and yields each line of its record.
+
+    The record is written line by line to `path`, a checkpoint beside it. With `resume` a run goes on from its last
+    checkpoint and, in "distribution" fidelity, to the same record bit by bit; "protocol" draws new noise by design
+    and cannot go on.
+    """
+
+    def __init__(
+        self, config: Config, path: Path, *, resume: bool = False, dataset: data.Dataset | None = None,
+        module: torch.nn.Module | None = None,
+    ) -> None:  # fmt: skip
+        self.config, self.path, self.resume = config, path, resume
+        self.checkpoint = path.with_suffix(".checkpoint")
+        if resume and config.fidelity == "protocol":
+            raise ArgumentError(
+                "resume needs fidelity='distribution': real clients draw noise that cannot be made again"
+            )
+        if resume and not self.checkpoint.exists():
+            raise ArgumentError(f"resume needs the checkpoint {self.checkpoint}, which does not exist")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(device if config.device == "auto" else config.device)
+        source = (
+            data.load(config.data, None if config.data_path is None else Path(config.data_path))
+            if dataset is None
+            else dataset
+        )
+        parts = partition.split(source.train_y, config.clients, config.partition, config.seed)
+        self.partition = partition.summary(source.train_y, parts, source.classes)
+        self.data = self._prepared(source, parts)
+        self.model = module if module is not None else models.build(
+            config.model, tuple(self.data.train_x.shape[1:]), source.classes, config.seed
+        )  # fmt: skip
+        self.model.to(self.device)
+        weights = gradients.flatten(self.model).detach().cpu().clone()
+        self.parameters = len(weights)
+        records, smallest = len(source.train_y), min(len(part) for part in parts)
+        self.plan: Plan | None = config.plan(records, self.parameters, smallest)
+        self.state = _State(weights, torch.zeros_like(weights), weights.clone())
+        self.odometer = None if self.plan is None else Odometer(self.plan)
+        self.came = arrivals(
+            config.arrivals,
+            clients=config.clients,
+            bound=config.stragglers,
+            seed=config.seed,
+            late_seen=config.late_seen,
+        )
+        self.channel: Distribution | Protocol
+        if config.fidelity == "protocol" and self.plan is not None:
+            self.channel = Protocol(self.plan, self.parameters, config.seed)
+        else:
+            self.channel = Distribution(self.plan, self.parameters, config.seed)
+        # the same denominator in every round (R3)
+        self.denominator = records * config.sampling_rate if config.unit == "record" else float(config.clients)
+
+    def play(self) -> Iterator[dict[str, Any]]:
+        """Run to the end, the budget, or an interrupt; yield the first line, every round's and the last."""
+        begun = saved = time.monotonic()
+        first = self._first_line()
+        kept = self._restore() if self.resume else []
+        with self.path.open("a" if self.resume else "w", encoding="utf-8") as file:
+
+            def write(line: dict[str, Any]) -> dict[str, Any]:
+                file.write(json.dumps(line, allow_nan=False) + "\n")
+                file.flush()
+                return line
+
+            if self.resume:
+                yield from kept
+            else:
+                yield write(first)
+            stopped: str | None = None
+            try:
+                while self.state.round < self.config.rounds and stopped is None:
+                    try:
+                        line = self._round()
+                    except BudgetError:
+                        stopped = "budget"
+                        break
+                    yield write(line)
+                    if time.monotonic() - saved > _CHECKPOINT_SECONDS:
+                        self._save()
+                        saved = time.monotonic()
+            except KeyboardInterrupt:
+                self._save()
+                raise
+            if self.plan is not None and self.plan.calibration == "repair":
+                self._step(self.channel.close(self.state.round).total)
+            self._save()
+            yield write(self._last_line(stopped, time.monotonic() - begun))
+
+    # one round, as the paper's algorithm
+
+    def _round(self) -> dict[str, Any]:
+        number = self.state.round
+        if self.odometer is not None and self.config.scheme != "paper":  # whose claim is what is being tried
+            self.odometer.admit()
+        came = self.came(number + 1)
+        result = self.channel.round(number, came, self._updates(number, sorted({*came.used, *came.late})))
+        self._step(result.total)
+        if self.odometer is not None:
+            self.odometer.record(came.used, came.late)
+        self.state.seen.append((came.used, came.late))
+        self.state.round += 1
+        looked = self.state.round % self.config.evaluate_every == 0 or self.state.round == self.config.rounds
+        accuracy, loss = self.evaluate() if looked else (None, None)
+        return {
+            "kind": "round",
+            "round": self.state.round,
+            "accuracy": accuracy,
+            "loss": loss,
+            "epsilon": None if self.odometer is None else self.odometer.largest(),
+            "used": len(came.used),
+            "late": len(came.late),
+            "lost": self.config.clients - len(came.used) - len(came.late),
+            "noise_std": result.lasting**0.5 / self.denominator,
+            "residual_std": result.residual**0.5 / self.denominator,
+        }
+
+    def _updates(self, number: int, senders: list[int]) -> torch.Tensor:
+        """What each sending client would upload without noise. (clients, parameters), on the CPU"""
+        gradients.assign(self.model, self.state.weights.to(self.device))
+        result = torch.zeros(self.config.clients, self.parameters)
+        if not senders:
+            return result
+        here, config = self.data, self.config
+        if config.unit == "record":
+            active = torch.isin(here.owner, torch.tensor(senders, device=self.device))
+            if config.sampling_rate < 1:
+                rng = np.random.default_rng([config.seed, 11, number])  # noqa: TID251  which records; amplification needs
+                drawn = rng.random(len(here.owner)) < config.sampling_rate  # only that the server does not know them
+                active &= torch.from_numpy(drawn).to(self.device)
+            x, y, owner = here.train_x[active], here.train_y[active], here.owner[active]
+            if active.all():
+                x, y, owner = here.train_x, here.train_y, here.owner
+            sums = gradients.clipped_sums(self.model, x, y, owner, config.clients, config.clip)
+            bound = self.plan.upload_range if self.plan is not None else float("inf")
+            return sums.cpu().clamp_(-bound, bound)
+        deltas = gradients.local_updates(
+            self.model, here.train_x, here.train_y, [here.parts[i] for i in senders],
+            epochs=config.epochs, batch=config.batch, lr=config.local_lr, seed=config.seed, round=number,
+        ).cpu()  # fmt: skip
+        if config.unit == "client":
+            norms = deltas.norm(dim=1, keepdim=True)
+            deltas *= (config.clip * (1 - 1e-6) / norms.clamp_min(1e-30)).clamp_max(1.0)
+        result[senders] = deltas
+        return result
+
+    def _step(self, total: torch.Tensor | None) -> None:
+        """The server's step: linear in the sum."""
+        if total is None:
+            return
+        sign = -1.0 if self.config.unit == "record" else 1.0
+        self.state.velocity = self.config.momentum * self.state.velocity + sign * total / self.denominator
+        self.state.weights = self.state.weights + self.config.lr * self.state.velocity
+        decay = self.config.ema
+        self.state.average = decay * self.state.average + (1 - decay) * self.state.weights
+
+    def evaluate(self) -> tuple[float, float]:
+        """Accuracy and loss of the averaged weights on the test set."""
+        gradients.assign(self.model, self.state.average.to(self.device))
+        hits, loss = 0, 0.0
+        with torch.no_grad():
+            for x, y in zip(self.data.test_x.split(2000), self.data.test_y.split(2000), strict=True):
+                scores = self.model(x)
+                hits += int((scores.argmax(dim=1) == y).sum())
+                loss += float(functional.cross_entropy(scores, y, reduction="sum"))
+        return hits / len(self.data.test_y), loss / len(self.data.test_y)
+
+    def _prepared(self, source: data.Dataset, parts: list[Any]) -> _Data:
+        name = self.config.model
+        tensors = [torch.from_numpy(np.ascontiguousarray(x)) for x in (source.train_x, source.test_x)]
+        train_x, test_x = (models.prepare(name, x, self.device).to(self.device) for x in tensors)
+        owner = torch.empty(len(source.train_y), dtype=torch.int64)
+        for client, part in enumerate(parts):
+            owner[torch.from_numpy(part)] = client
+        train_y, test_y = (torch.from_numpy(y).to(self.device) for y in (source.train_y, source.test_y))
+        indices = [torch.from_numpy(part).to(self.device) for part in parts]
+        return _Data(train_x, train_y, test_x, test_y, indices, owner.to(self.device))
+
+    # records and checkpoints
+
+    def _first_line(self) -> dict[str, Any]:
+        names = ("lightdp-fl", "torch", "numpy", "scipy", "dp-accounting")
+        versions = {name: version(name) for name in names} | {"python": platform.python_version()}
+        return {
+            "kind": "run",
+            "config": dataclasses.asdict(self.config),
+            "plan": None if self.plan is None else self.plan.to_dict(),
+            "versions": versions,
+            "commit": _commit(),
+            "partition": self.partition,
+            "parameters": self.parameters,
+            "device": str(self.device),
+        }
+
+    def _last_line(self, stopped: str | None, seconds: float) -> dict[str, Any]:
+        plan = self.plan
+        accuracy, _ = self.evaluate()
+        bits = 32 if plan is None else plan.wire_bits
+        return {
+            "kind": "end",
+            "accuracy": accuracy,
+            "epsilon": None if self.odometer is None else self.odometer.largest(),
+            "epsilon_claimed": None if plan is None else plan.epsilon_claimed,
+            "delta": None if plan is None else plan.delta,
+            "unit": self.config.unit,
+            "adjacency": self.config.adjacency,
+            "rounds": self.state.round,
+            "stopped": stopped,
+            "bytes_up": -(-self.parameters * bits // 8),
+            "bytes_down": 4 * self.parameters + -(-self.config.clients // 8),
+            "seconds": seconds,
+            "statement": statement(self.config, plan, None if self.odometer is None else self.odometer.largest()),
+        }
+
+    def _save(self) -> None:
+        """Write the checkpoint, whole or not at all."""
+        channel = self.channel.state() if isinstance(self.channel, Distribution) else []
+        content = {
+            "config": dataclasses.asdict(self.config),
+            "state": dataclasses.asdict(self.state),
+            "channel": channel,
+        }
+        handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".checkpoint-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                torch.save(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(self.checkpoint)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+
+    def _restore(self) -> list[dict[str, Any]]:
+        """Take up the checkpoint, cut the record back to it, and return the lines that stay."""
+        content = torch.load(self.checkpoint, weights_only=True)
+        if content["config"] != dataclasses.asdict(self.config):
+            raise ArgumentError(f"resume needs the settings of the interrupted run, as in {self.path}")
+        self.state = _State(**content["state"])
+        self.state.seen = [(tuple(used), tuple(late)) for used, late in self.state.seen]
+        if isinstance(self.channel, Distribution):
+            self.channel.load(content["channel"])
+        if self.odometer is not None:
+            for used, late in self.state.seen:
+                self.odometer.record(used, late)
+        lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        kept = [
+            line
+            for line in lines
+            if line["kind"] == "run" or (line["kind"] == "round" and line["round"] <= self.state.round)
+        ]
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
+        self.path.write_text(text, encoding="utf-8")
+        return kept
+
+
+def statement(config: Config, plan: Plan | None, epsilon: float | None) -> list[str]:
+    """What was guaranteed to whom, in plain sentences."""
+    if plan is None or epsilon is None:
+        return ["No noise was added: nothing is guaranteed to anybody."]
+    what = "any one record of a client" if config.unit == "record" else "everything that one client holds"
+    whom = {
+        "central": "whoever sees the models, but not against the server, which saw every update",
+        "local": "the server together with all other clients",
+    }.get(config.scheme, f"the server together with any {plan.colluders} other clients")
+    degree = f"ε = {math.ceil(epsilon * 1e4 * (1 - 1e-12)) / 1e4:.4f} at δ = {plan.delta:g} ({plan.adjacency})"
+    lines = [f"Whether {what} was in the training cannot be told by {whom}, up to {degree}, over the whole training."]
+    if config.scheme == "paper":
+        lines.append(
+            f"The paper's formulas claim ε = {plan.epsilon_claimed:g} for this noise; no budget stopped the run."
+        )
+    if config.unit == "paper":
+        lines.append(
+            "The sensitivity of this profile, 2 η clip/|D_i|, is assumed: no theorem bounds it for this training."
+        )
+    if config.scheme == "smpc":
+        lines.append("This needs a secure aggregation protocol, of which only the noise was simulated here.")
+    if config.fidelity == "distribution":
+        lines.append(
+            "This was a simulation: noise had the right distribution but came from a seed, and protects nobody."
+        )
+    return lines
+
+
+def _commit() -> str | None:
+    with suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=5)  # noqa: S607  whichever git is there
+        return done.stdout.strip()
+    return None

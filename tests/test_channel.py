@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import lightdp
+import oracles
+from lightdp.design import RETRIES
+from lightdp.training.arrivals import Arrivals
+from lightdp.training.channel import Distribution, Protocol
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lightdp.design import Plan
+
+LENGTH = 60_000
+
+# used and late clients of each round
+TRAININGS: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {
+    "everybody": [((0, 1, 2, 3, 4, 5), ())] * 2,
+    "stragglers": [((0, 1, 2, 3), ()), ((0, 1, 4, 5), ()), ((0, 1, 2, 3, 4, 5), ()), ((1, 2, 3, 4, 5), ())],
+    "late and void": [
+        ((0, 1, 2, 3), (4,)),
+        ((1, 2, 4, 5), (0, 3)),
+        ((), (0, 1)),
+        ((0, 1, 2, 3, 5), ()),
+        ((0, 2, 3, 4), ()),
+    ],
+    "given up": [((0, 1, 2, 3), ()), *[((2, 3, 4, 5), (0, 1))] * 4, ((0, 1, 2, 3, 4, 5), ())],
+}
+
+
+def planned(calibration: str, degree: int | None) -> Plan:
+    return lightdp.plan(
+        clients=6, colluders=1, stragglers=2, rounds=20, epsilon=30, delta=1e-5, unit="record",
+        calibration=calibration, degree=degree, coordinate_range=1.0,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def theory(plan: Plan, rounds: list[Any]) -> NDArray[np.float64]:
+    """Covariance of the sums of all rounds that are not void, from the protocol played on symbols."""
+    retries = RETRIES if plan.calibration == "repair" else -1
+    rows, owners = oracles.seen_uploads(
+        plan.clients, plan.gamma, rounds, adjacency=plan.graph.adjacency(), retries=retries
+    )
+    sums = [
+        np.sum([row for row, (r, i) in zip(rows, owners, strict=True) if r == t and i in used], axis=0)
+        for t, (used, _) in enumerate(rounds)
+        if used
+    ]
+    return np.array(sums) @ np.array(sums).T * plan.sigma_individual**2
+
+
+def played(channel: Distribution | Protocol, rounds: list[Any]) -> NDArray[np.float64]:
+    updates = torch.zeros(6, LENGTH)
+    sums = [channel.round(t, Arrivals(used=used, late=late), updates).total for t, (used, late) in enumerate(rounds)]
+    return np.array([total.numpy() for total in sums if total is not None], dtype=np.float64)
+
+
+@pytest.mark.parametrize("fidelity", [Distribution, Protocol])
+@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize(("calibration", "degree"), [("repair", None), ("repair", 4), ("exact", None)])
+def test_both_fidelities_leave_the_noise_of_the_theory_round_by_round(
+    fidelity: Any, training: str, calibration: str, degree: int | None
+) -> None:
+    plan, rounds = planned(calibration, degree), TRAININGS[training]
+    expected = theory(plan, rounds)
+    found = np.cov(played(fidelity(plan, LENGTH, 3), rounds), bias=True).reshape(expected.shape)
+    spread = 6 * np.sqrt(2 / LENGTH) * np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    assert np.all(np.abs(found - expected) < spread + 0.002 * np.diag(expected).max())
+    wrong = 1.1**2 * expected
+    assert not np.all(np.abs(found - wrong) < spread + 0.002 * np.diag(expected).max())
+
+
+@pytest.mark.parametrize("fidelity", [Distribution, Protocol])
+def test_the_closing_round_takes_out_all_that_is_left(fidelity: Any) -> None:
+    plan, rounds = planned("repair", None), TRAININGS["stragglers"][:2]
+    channel = fidelity(plan, LENGTH, 5)
+    sums = played(channel, rounds)
+    closing = channel.close(len(rounds)).total.numpy()
+    individual = 4 + 4 + (6 if fidelity is Protocol else 5)  # in the protocol client 0 to 5 all send; 5 clients carry
+    left = (sums.sum(axis=0) + closing).var() / plan.sigma_individual**2
+    assert left == pytest.approx(individual, rel=6 * np.sqrt(2 / LENGTH) + 0.2)
+
+
+def test_the_sum_is_that_of_the_used_updates() -> None:
+    updates = torch.arange(6.0)[:, None].expand(6, 10).contiguous()
+    channel = Distribution(None, 10, 0)
+    total = channel.round(0, Arrivals(used=(1, 4), late=(5,)), updates).total
+    assert total is not None
+    assert total.tolist() == [5.0] * 10
+    assert channel.round(1, Arrivals(used=(), late=()), updates).total is None
+
+
+def test_a_restored_channel_goes_on_bit_by_bit() -> None:
+    plan, rounds = planned("repair", None), TRAININGS["late and void"]
+    whole = played(Distribution(plan, LENGTH, 9), rounds)
+    first = Distribution(plan, LENGTH, 9)
+    played(first, rounds[:3])
+    second = Distribution(plan, LENGTH, 9)
+    second.load(first.state())
+    updates = torch.zeros(6, LENGTH)
+    for t in (3, 4):
+        used, late = rounds[t]
+        total = second.round(t, Arrivals(used=used, late=late), updates).total
+        assert total is not None
+        assert np.array_equal(total.numpy().astype(np.float64), whole[t - 1])

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightdp import cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUICK = ["--clients", "6", "--colluders", "1", "--stragglers", "1", "--rounds", "4", "--epsilon", "50"]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["lightdp", "run", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+def test_a_run_prints_its_plan_and_table_and_writes_record_and_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(monkeypatch, capsys, *QUICK, "--out", tmp_path / "a.jsonl")
+    assert code == 0
+    for part in (
+        "digits, linear with 650 parameters",
+        "6 clients with 239 to 240 records",
+        "Guarantee",
+        "accuracy",
+        "B up",
+    ):
+        assert part in out
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["run", *["round"] * 4, "end"]
+    assert f"{lines[-1]['accuracy']:.2%}" in out
+    assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_flags_win_over_the_file_and_json_is_the_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.toml").write_text('scheme = "local"\nepsilon = 9.0\nmodel = "linear"\n')
+    options = ["--config", tmp_path / "run.toml", *QUICK, "--no-report", "--json", "--out", tmp_path / "a.jsonl"]
+    code, out, _ = run(monkeypatch, capsys, *options)
+    first = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[0])
+    assert code == 0
+    assert (first["config"]["scheme"], first["config"]["epsilon"]) == ("local", 50.0)
+    assert json.loads(out)["kind"] == "end"
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_a_finished_run_can_be_resumed_and_ends_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [*QUICK, "--no-report", "--json", "--out", tmp_path / "a.jsonl"]
+    before = json.loads(run(monkeypatch, capsys, *options)[1])
+    after = json.loads(run(monkeypatch, capsys, *options, "--resume")[1])
+    assert before["rounds"] == after["rounds"] == 4
+    assert before["epsilon"] == after["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--data", "nothing"], "data must be"),
+        (["--data", "missing.npz"], "missing.npz"),
+        (["--model", "perceptron"], "perceptron"),
+        (["--clients", "3", "--colluders", "3"], "colluders must be in 0..2, got colluders=3"),
+        (["--epsilon", "nan"], "epsilon must be finite"),
+        (["--resume"], "resume needs the checkpoint"),
+        (["--config", "absent.toml"], "config must be a readable TOML file"),
+        (["--out", "absent/run.jsonl"], "out must be a .jsonl file in an existing folder"),
+        (["--partition", "dirichlet:x"], "dirichlet"),
+        (["--arrivals", "maybe"], "maybe"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(monkeypatch, capsys, *options)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from lightdp._check import ArgumentError
+from lightdp.training.config import Config, read_toml
+from lightdp.training.data import Dataset
+from lightdp.training.simulator import Run, statement
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUICK: dict[str, Any] = {"clients": 8, "colluders": 2, "stragglers": 2, "rounds": 6, "epsilon": 20.0, "lr": 1.0}
+
+
+@pytest.fixture
+def toy() -> Dataset:
+    """Two blobs that a linear model tells apart."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 400)
+    x = (rng.normal(size=(400, 5)) + 3 * (2 * y[:, None] - 1)).astype(np.float32)
+    return Dataset(name="toy", train_x=x[:300], train_y=y[:300], test_x=x[300:], test_y=y[300:], classes=2)
+
+
+def played(path: Path, toy: Dataset, **changed: Any) -> list[dict[str, Any]]:
+    return list(Run(Config(**(QUICK | changed)), path, dataset=toy).play())
+
+
+@pytest.mark.parametrize("scheme", ["none", "central", "smpc", "local", "paper", "exact", "repair"])
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_every_scheme_learns_and_keeps_its_record(tmp_path: Path, toy: Dataset, scheme: str, unit: str) -> None:
+    path = tmp_path / "run.jsonl"
+    lines = played(path, toy, scheme=scheme, unit=unit, epsilon=200.0, local_lr=0.2)
+    assert [json.loads(text) for text in path.read_text().splitlines()] == lines
+    assert [line["kind"] for line in lines] == ["run", *["round"] * 6, "end"]
+    assert lines[-1]["accuracy"] > 0.9
+    spent = [line["epsilon"] for line in lines[1:-1]]
+    if scheme == "none":
+        assert spent == [None] * 6
+        assert lines[-1]["statement"] == ["No noise was added: nothing is guaranteed to anybody."]
+    else:
+        assert spent == sorted(spent)
+        assert scheme == "paper" or lines[-1]["epsilon"] <= 200
+    for line in lines[1:-1]:
+        assert line["used"] + line["late"] + line["lost"] == 8
+        assert (line["noise_std"] > 0) == (scheme != "none" and line["used"] > 0)
+
+
+def test_protocol_and_distribution_agree_on_all_but_the_noise_itself(tmp_path: Path, toy: Dataset) -> None:
+    real = played(tmp_path / "a.jsonl", toy, fidelity="protocol", epsilon=500.0)
+    simulated = played(tmp_path / "b.jsonl", toy, epsilon=500.0)
+    for a, b in zip(real[1:-1], simulated[1:-1], strict=True):
+        for name in ("round", "epsilon", "used", "late", "lost"):
+            assert a[name] == b[name]
+        assert a["noise_std"] == pytest.approx(b["noise_std"], rel=1e-6)
+        assert a["residual_std"] == pytest.approx(b["residual_std"], rel=1e-6)
+    assert real[-1]["accuracy"] > 0.9
+    assert "protects nobody" not in " ".join(real[-1]["statement"])
+    assert "protects nobody" in " ".join(simulated[-1]["statement"])
+
+
+@pytest.mark.parametrize("changed", [{}, {"unit": "client", "ema": 0.5}, {"late_seen": 0.7}, {"sampling_rate": 0.5}])
+def test_an_interrupted_run_goes_on_to_the_same_record_bit_by_bit(
+    tmp_path: Path, toy: Dataset, changed: dict[str, Any]
+) -> None:
+    whole = played(tmp_path / "whole.jsonl", toy, **changed)
+    path = tmp_path / "cut.jsonl"
+    run = Run(Config(**(QUICK | changed)), path, dataset=toy)
+    lines = run.play()
+    for _ in range(4):
+        next(lines)
+    with pytest.raises(KeyboardInterrupt):
+        lines.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    resumed = list(Run(Config(**(QUICK | changed)), path, resume=True, dataset=toy).play())
+    for line in (whole[-1], resumed[-1]):
+        del line["seconds"]
+    assert resumed == whole
+    again = [json.loads(text) for text in path.read_text().splitlines()]
+    del again[-1]["seconds"]
+    assert again == whole
+
+
+def test_training_stops_hard_at_the_budget(tmp_path: Path, toy: Dataset) -> None:
+    lines = played(
+        tmp_path / "run.jsonl", toy, scheme="repair", rounds=30, epsilon=2.0, arrivals="uniform", late_seen=1.0
+    )
+    assert lines[-1]["stopped"] == "budget"
+    assert lines[-1]["rounds"] < 30
+    assert lines[-1]["epsilon"] <= 2
+
+
+def test_clients_updates_are_clipped_and_records_too(tmp_path: Path, toy: Dataset) -> None:
+    for unit, clip in (("client", 0.01), ("record", 0.02)):
+        run = Run(Config(**(QUICK | {"unit": unit, "clip": clip, "local_lr": 5.0})), tmp_path / "r.jsonl", dataset=toy)
+        norms = run._updates(0, list(range(8))).norm(dim=1)
+        sizes = torch.tensor([len(part) for part in run.data.parts])
+        assert torch.all(norms <= clip * (1 if unit == "client" else sizes))
+        assert torch.all(norms > 0)
+
+
+def test_any_module_can_be_trained(tmp_path: Path, toy: Dataset) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    config = Config(**(QUICK | {"epsilon": 500.0}))
+    lines = list(Run(config, tmp_path / "run.jsonl", dataset=toy, module=module).play())
+    assert lines[0]["parameters"] == 5 * 8 + 8 + 8 * 2 + 2
+    assert lines[-1]["accuracy"] > 0.9
+
+
+def test_resume_refuses_other_settings_a_missing_checkpoint_and_real_noise(tmp_path: Path, toy: Dataset) -> None:
+    path = tmp_path / "run.jsonl"
+    with pytest.raises(ArgumentError, match="resume needs the checkpoint"):
+        Run(Config(**QUICK), path, resume=True, dataset=toy)
+    with pytest.raises(ArgumentError, match="resume needs fidelity='distribution'"):
+        Run(Config(**QUICK, fidelity="protocol"), path, resume=True, dataset=toy)
+    played(path, toy)
+    with pytest.raises(ArgumentError, match="resume needs the settings of the interrupted run"):
+        list(Run(Config(**(QUICK | {"epsilon": 19.0})), path, resume=True, dataset=toy).play())
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"scheme": "best"}, "scheme must be one of none"),
+        ({"momentum": 1.0}, r"momentum must be in \[0, 1\), got momentum=1"),
+        ({"late_seen": 2.0}, r"late_seen must be in \[0, 1\], got late_seen=2"),
+        ({"lr": 0.0}, "lr must be > 0, got lr=0"),
+        ({"fidelity": "protocol", "scheme": "central"}, "fidelity must be distribution for scheme='central'"),
+        ({"unit": "client", "sampling_rate": 0.5}, "sampling_rate must be 1 for unit='client'"),
+        ({"rounds": 0}, "rounds must be"),
+    ],
+)
+def test_bad_settings_are_named(tmp_path: Path, toy: Dataset, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Run(Config(**(QUICK | changed)), tmp_path / "run.jsonl", dataset=toy)
+
+
+def test_a_toml_file_has_the_same_names_and_no_others(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('scheme = "exact"\nepsilon = 6.0\n')
+    assert read_toml(path) == {"scheme": "exact", "epsilon": 6.0}
+    path.write_text("epsilonn = 6.0\n")
+    with pytest.raises(ArgumentError, match="got epsilonn in"):
+        read_toml(path)
+    path.write_text("epsilon = = 6\n")
+    with pytest.raises(ArgumentError, match="config must be a readable TOML file"):
+        read_toml(path)
+
+
+def test_the_papers_profile_says_that_no_theorem_bounds_it() -> None:
+    config = Config(**(QUICK | {"unit": "paper", "scheme": "paper"}))
+    plan = config.plan(300, 12, 30)
+    assert plan is not None
+    assert plan.sensitivity == pytest.approx(2 * config.local_lr * config.clip / 30)
+    sentences = " ".join(statement(config, plan, 9.2))
+    assert "no theorem bounds it" in sentences
+    assert "claim ε = 20" in sentences
