@@ -24,7 +24,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest --numprocesses=auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto  # a process for each core, a thread for each process
 
 demo: $(STAMP)
 	@mkdir -p out
