@@ -10,7 +10,8 @@ import torch
 from lightdp._check import ArgumentError
 from lightdp.training.config import Config, read_toml
 from lightdp.training.data import Dataset
-from lightdp.training.simulator import Run, statement
+from lightdp.training.record import statement
+from lightdp.training.simulator import Run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -66,20 +66,22 @@ class Distribution:
         if not used:
             self._miss(number, came.late)
             return Sum(None, 0.0, 0.0)
-        total = updates[used].sum(dim=0)
+        chosen = torch.zeros(len(updates))
+        chosen[used] = 1.0
+        total = chosen @ updates  # without a copy of the used rows
         if self.plan is None:
             return Sum(total, 0.0, 0.0)
         draw = torch.Generator().manual_seed(_mix(self.seed, number))
         lasting = self._lasting(len(used))
-        total = total + lasting**0.5 * _normal(self.parameters, draw)
+        total.add_(_normal(self.parameters, draw), alpha=lasting**0.5)
         if self.plan.calibration == "repair":
-            total = total - self._repaired(used, draw)
+            total.sub_(self._repaired(used, draw))
             self._miss(number, came.late)
         parts = self._left_by_stragglers(used)
         residual = sum(parts.values())
         if residual > 0:
-            noise = residual**0.5 * _normal(self.parameters, draw)
-            total = total + noise
+            noise = _normal(self.parameters, draw).mul_(residual**0.5)
+            total.add_(noise)
             if self.plan.calibration == "repair":
                 self.groups.append(_Group(parts, dict.fromkeys(parts, RETRIES + 1), noise))
         return _accounted(self.plan, total, lasting, residual)

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
-import platform
-import subprocess
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +17,7 @@ from torch.nn import functional
 
 from lightdp._check import ArgumentError, BudgetError
 from lightdp.accountant import Odometer
-from lightdp.training import data, gradients, models, partition
+from lightdp.training import data, gradients, models, partition, record
 from lightdp.training.arrivals import arrivals
 from lightdp.training.channel import Distribution, Protocol
 
@@ -180,15 +175,15 @@ class Run:
     def _updates(self, number: int, senders: list[int]) -> torch.Tensor:
         """What each sending client would upload without noise. (clients, parameters), on the CPU"""
         gradients.assign(self.model, self.state.weights.to(self.device))
-        result = torch.zeros(self.config.clients, self.parameters)
         if not senders:
-            return result
+            return torch.zeros(self.config.clients, self.parameters)
         here, config = self.data, self.config
         if config.unit == "record":
             active = torch.isin(here.owner, torch.tensor(senders, device=self.device))
             if config.sampling_rate < 1:
-                rng = np.random.default_rng([config.seed, 11, number])  # noqa: TID251  which records; amplification needs
-                drawn = rng.random(len(here.owner)) < config.sampling_rate  # only that the server does not know them
+                # simulated: in a deployment each client draws its batch from entropy of its own, unknown to the server
+                rng = np.random.default_rng([config.seed, 11, number])  # noqa: TID251  protects nothing here
+                drawn = rng.random(len(here.owner)) < config.sampling_rate
                 active &= torch.from_numpy(drawn).to(self.device)
             x, y, owner = here.train_x[active], here.train_y[active], here.owner[active]
             if active.all():
@@ -196,25 +191,33 @@ class Run:
             sums = gradients.clipped_sums(self.model, x, y, owner, config.clients, config.clip)
             bound = self.plan.upload_range if self.plan is not None else float("inf")
             return sums.cpu().clamp_(-bound, bound)
+        nothing = here.parts[0][:0]
+        present = set(senders)
         deltas = gradients.local_updates(
-            self.model, here.train_x, here.train_y, [here.parts[i] for i in senders],
-            epochs=config.epochs, batch=config.batch, lr=config.local_lr, seed=config.seed, round=number,
-        ).cpu()  # fmt: skip
+            self.model,
+            here.train_x,
+            here.train_y,
+            [part if i in present else nothing for i, part in enumerate(here.parts)],  # a client's batches are its own
+            epochs=config.epochs,
+            batch=config.batch,
+            lr=config.local_lr,
+            seed=config.seed,
+            round=number,
+        ).cpu()
         if config.unit == "client":
-            norms = deltas.norm(dim=1, keepdim=True)
-            deltas *= (config.clip * (1 - 1e-6) / norms.clamp_min(1e-30)).clamp_max(1.0)
-        result[senders] = deltas
-        return result
+            norms = torch.linalg.vector_norm(deltas, dim=1, keepdim=True, dtype=torch.float64)
+            deltas *= (config.clip * (1 - 1e-6) / norms.clamp_min(1e-30)).clamp_max(1.0).float()
+        return deltas
 
     def _step(self, total: torch.Tensor | None) -> None:
         """The server's step: linear in the sum."""
         if total is None:
             return
         sign = -1.0 if self.config.unit == "record" else 1.0
-        self.state.velocity = self.config.momentum * self.state.velocity + sign * total / self.denominator
-        self.state.weights = self.state.weights + self.config.lr * self.state.velocity
-        decay = self.config.ema
-        self.state.average = decay * self.state.average + (1 - decay) * self.state.weights
+        state = self.state
+        state.velocity.mul_(self.config.momentum).add_(total, alpha=sign / self.denominator)
+        state.weights.add_(state.velocity, alpha=self.config.lr)
+        state.average.mul_(self.config.ema).add_(state.weights, alpha=1 - self.config.ema)
 
     def evaluate(self) -> tuple[float, float]:
         """Accuracy and loss of the averaged weights on the test set."""
@@ -241,14 +244,12 @@ class Run:
     # records and checkpoints
 
     def _first_line(self) -> dict[str, Any]:
-        names = ("lightdp-fl", "torch", "numpy", "scipy", "dp-accounting")
-        versions = {name: version(name) for name in names} | {"python": platform.python_version()}
         return {
             "kind": "run",
             "config": dataclasses.asdict(self.config),
             "plan": None if self.plan is None else self.plan.to_dict(),
-            "versions": versions,
-            "commit": _commit(),
+            "versions": record.versions(),
+            "commit": record.commit(),
             "partition": self.partition,
             "parameters": self.parameters,
             "device": str(self.device),
@@ -271,7 +272,9 @@ class Run:
             "bytes_up": -(-self.parameters * bits // 8),
             "bytes_down": 4 * self.parameters + -(-self.config.clients // 8),
             "seconds": seconds,
-            "statement": statement(self.config, plan, None if self.odometer is None else self.odometer.largest()),
+            "statement": record.statement(
+                self.config, plan, None if self.odometer is None else self.odometer.largest()
+            ),
         }
 
     def _save(self) -> None:
@@ -313,38 +316,3 @@ class Run:
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
         self.path.write_text(text, encoding="utf-8")
         return kept
-
-
-def statement(config: Config, plan: Plan | None, epsilon: float | None) -> list[str]:
-    """What was guaranteed to whom, in plain sentences."""
-    if plan is None or epsilon is None:
-        return ["No noise was added: nothing is guaranteed to anybody."]
-    what = "any one record of a client" if config.unit == "record" else "everything that one client holds"
-    whom = {
-        "central": "whoever sees the models, but not against the server, which saw every update",
-        "local": "the server together with all other clients",
-    }.get(config.scheme, f"the server together with any {plan.colluders} other clients")
-    degree = f"ε = {math.ceil(epsilon * 1e4 * (1 - 1e-12)) / 1e4:.4f} at δ = {plan.delta:g} ({plan.adjacency})"
-    lines = [f"Whether {what} was in the training cannot be told by {whom}, up to {degree}, over the whole training."]
-    if config.scheme == "paper":
-        lines.append(
-            f"The paper's formulas claim ε = {plan.epsilon_claimed:g} for this noise; no budget stopped the run."
-        )
-    if config.unit == "paper":
-        lines.append(
-            "The sensitivity of this profile, 2 η clip/|D_i|, is assumed: no theorem bounds it for this training."
-        )
-    if config.scheme == "smpc":
-        lines.append("This needs a secure aggregation protocol, of which only the noise was simulated here.")
-    if config.fidelity == "distribution":
-        lines.append(
-            "This was a simulation: noise had the right distribution but came from a seed, and protects nobody."
-        )
-    return lines
-
-
-def _commit() -> str | None:
-    with suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=5)  # noqa: S607  whichever git is there
-        return done.stdout.strip()
-    return None
