@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from lightdp import cli
-from lightdp._check import ArgumentError
+from lightdp._check import ArgumentError, rounded_up
 from lightdp.report import Run, read_run, run_chart, run_table, save_runs
-from lightdp.report._run import caveats, facts, labels, up
+from lightdp.report._run import caveats, facts, labels
 from lightdp.report._run_charts import colours, panels
 from lightdp.report._run_page import run_page
 
@@ -298,7 +298,7 @@ def test_a_run_given_twice_has_two_names_and_two_looks(make: Callable[..., Run])
 
 
 def test_epsilon_is_never_rounded_down() -> None:
-    assert [up(x) for x in (3, 2.9, 2.00001, 0.30000000000000004)] == ["3.0000", "2.9000", "2.0001", "0.3000"]
+    assert [rounded_up(x) for x in (3, 2.9, 2.00001, 0.30000000000000004)] == ["3.0000", "2.9000", "2.0001", "0.3000"]
 
 
 def test_the_table_has_the_figures_of_every_run(make: Callable[..., Run]) -> None:

@@ -101,3 +101,9 @@ def octets(name: str, value: object, size: int) -> bytes:
     if len(result) != size:
         raise ArgumentError(f"{name} must be {size} bytes, got {len(result)}")
     return result
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """A privacy number with so many decimals, rounded up; what is above by rounding error only is not lifted."""
+    scale = 10**digits
+    return f"{math.ceil(value * scale * (1 - 1e-12)) / scale:.{digits}f}"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lightdp import design
-from lightdp._check import ArgumentError, integer
+from lightdp._check import ArgumentError, integer, rounded_up
 from lightdp.cli import table
 from lightdp.design import PerClientPlan
 
@@ -95,7 +95,7 @@ def _print_mixed(mixed: PerClientPlan, counts: list[int]) -> None:
             str(kind + 1),
             str(counts[kind]),
             f"{mixed.straggling[first]:g}",
-            f"{true[first]:.4f}",
+            rounded_up(true[first]),
             f"{mixed.sigma_individual[first]:.5g}",
             f"{mixed.sigma_effective[first]:.5g}",
             *(_shared(mixed, first, other, size) for other, size in zip(starts, counts, strict=True)),

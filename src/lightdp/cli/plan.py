@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from lightdp import design, stragglers
-from lightdp._check import ArgumentError
+from lightdp._check import ArgumentError, rounded_up
 from lightdp.accountant import paper_claims
 from lightdp.cli import table
 from lightdp.design import Calibration, Late, Plan, Reserve, Unit
@@ -180,5 +180,5 @@ def _print_claims(chosen: Plan) -> None:
     for name in ("rounds", "ε claimed", "ε true"):
         lines.add_column(name, justify="right")
     for claim in paper_claims(chosen):
-        lines.add_row(claim.rule, str(claim.rounds), f"{claim.claimed:g}", f"{claim.true:.4f}")
+        lines.add_row(claim.rule, str(claim.rounds), f"{claim.claimed:g}", rounded_up(claim.true))
     table.show(lines)

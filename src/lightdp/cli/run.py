@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lightdp._check import ArgumentError, MissingExtraError
+from lightdp._check import ArgumentError, MissingExtraError, rounded_up
 from lightdp.cli import table
 from lightdp.training.config import Config, read_toml
 
@@ -115,7 +115,7 @@ def _print_end(last: dict[str, Any]) -> None:
         rows.add_column(name, justify="right")
     rows.add_row(
         f"{last['accuracy']:.2%}",
-        "none" if last["epsilon"] is None else f"{last['epsilon']:.4f}",
+        "none" if last["epsilon"] is None else rounded_up(last["epsilon"]),
         "none" if last["epsilon_claimed"] is None else f"{last['epsilon_claimed']:g}",
         "none" if last["delta"] is None else f"{last['delta']:g}",
         f"{last['unit']}, {last['adjacency']}",
@@ -154,7 +154,7 @@ def _play(run: Any, screen: Console, out: Path) -> dict[str, Any]:  # noqa: ANN4
                 if line["kind"] == "round":
                     shown = {"missing": line["late"] + line["lost"]}
                     shown |= {} if line["accuracy"] is None else {"accuracy": f"{line['accuracy']:.1%}"}
-                    shown |= {} if line["epsilon"] is None else {"epsilon": f"{line['epsilon']:.3f}"}
+                    shown |= {} if line["epsilon"] is None else {"epsilon": rounded_up(line["epsilon"], 3)}
                     bar.update(task, completed=line["round"], **shown)
         except KeyboardInterrupt:
             bar.stop()

@@ -6,6 +6,7 @@ import math
 import textwrap
 from typing import TYPE_CHECKING
 
+from lightdp._check import rounded_up
 from lightdp.network import price_of_sparsity
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _guarantee(plan: Plan) -> list[str]:
     unit = "one record of a client" if plan.unit == "record" else "all data of one client"
     batches = "" if plan.sampling_rate == 1 else f", batches Poisson-sampled at rate {plan.sampling_rate:g}"
     whom = f"{unit} ({plan.adjacency}, clipped to {plan.clip:g}{batches})"
-    result = [f"ε = {_up(plan.epsilon(), 4)} at δ = {plan.delta:g} for the whole training, for {whom}"]
+    result = [f"ε = {rounded_up(plan.epsilon())} at δ = {plan.delta:g} for the whole training, for {whom}"]
     if plan.calibration == "paper":
         result.append(
             f"The paper claims ε = {plan.epsilon_claimed:g}; the figure above is what its noise really gives."
@@ -107,9 +108,3 @@ def _upload(plan: Plan) -> str:
 
 def _std(variance: float) -> str:
     return f"{math.sqrt(variance):.4g} (variance {variance:.4g})"
-
-
-def _up(value: float, digits: int) -> str:
-    """`value` with so many decimals, rounded up; what is above by rounding error only is not lifted."""
-    scale = 10**digits
-    return f"{math.ceil(value * scale * (1 - 1e-12)) / scale:.{digits}f}"

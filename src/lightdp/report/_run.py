@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from lightdp._check import rounded_up
 from lightdp.report._style import NAMES
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def facts(run: Run) -> dict[str, str]:
     return {
         "accuracy": _shown(run.accuracy, lambda x: f"{100 * x:.2f} %"),
         "ε claimed": _shown(run.claimed, lambda x: f"{x:g}") if private else "∞",
-        "ε true": _shown(run.epsilon, up) if private else "∞",
+        "ε true": _shown(run.epsilon, rounded_up) if private else "∞",
         "δ": _shown(run.delta, lambda x: f"{x:g}"),
         "unit": _shown(run.unit, lambda x: _UNITS.get(x, printable(x))),
         "adjacency": _shown(run.adjacency, printable),
@@ -81,7 +81,7 @@ def caveats(runs: Sequence[Run]) -> list[str]:
         f"{name} trusts the server, which sees every client's update." for name, run in named if run.scheme == "central"
     ]
     result += [
-        f"{name} spent ε = {up(run.epsilon)}, more than the {run.claimed:g} it claims."
+        f"{name} spent ε = {rounded_up(run.epsilon)}, more than the {run.claimed:g} it claims."
         for name, run in named
         if run.exceeds and run.epsilon is not None
     ]
@@ -106,11 +106,6 @@ def caveats(runs: Sequence[Run]) -> list[str]:
         if len(values) > 1:
             result.append(f"The runs differ in {what}: {', '.join(map(printable, values))}.")
     return result
-
-
-def up(value: float) -> str:
-    """`value` with four decimals, rounded up; what is above by rounding error only is not lifted."""
-    return f"{math.ceil(value * 1e4 * (1 - 1e-12)) / 1e4:.4f}"
 
 
 def printable(text: str) -> str:

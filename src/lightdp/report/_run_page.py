@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import vl_convert
 
-from lightdp._check import ArgumentError
-from lightdp.report._run import LONG, caveats, facts, labels, printable, up
+from lightdp._check import ArgumentError, rounded_up
+from lightdp.report._run import LONG, caveats, facts, labels, printable
 from lightdp.report._run_charts import LOOK, colours, panels, run_chart
 from lightdp.report._run_look import CSS, DRAW, PAGE
 from lightdp.report._save import save
@@ -167,7 +167,9 @@ def _statements(runs: Sequence[Run]) -> list[str]:
             text = "".join(f"<p>{escape(printable(sentence))}</p>" for sentence in run.end.statement)
             text = text or "<p class=bad>The record has no statement.</p>"
         else:
-            spent = "" if run.epsilon is None else f" Up to its last recorded round it spent ε = {up(run.epsilon)}."
+            spent = (
+                "" if run.epsilon is None else f" Up to its last recorded round it spent ε = {rounded_up(run.epsilon)}."
+            )
             text = f"<p class=bad>Nothing is stated: the run has no end recorded.{escape(spent)}</p>"
         result.append(f"<article><h3>{swatch}{escape(name)}</h3>{text}</article>")
     return result

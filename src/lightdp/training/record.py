@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import subprocess
 from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING
+
+from lightdp._check import rounded_up
 
 if TYPE_CHECKING:
     from lightdp.design import Plan
@@ -37,7 +38,7 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None) -> list[
         "central": "whoever sees the models, but not against the server, which saw every update",
         "local": "the server together with all other clients",
     }.get(config.scheme, f"the server together with any {plan.colluders} other clients")
-    degree = f"ε = {math.ceil(epsilon * 1e4 * (1 - 1e-12)) / 1e4:.4f} at δ = {plan.delta:g} ({plan.adjacency})"
+    degree = f"ε = {rounded_up(epsilon)} at δ = {plan.delta:g} ({plan.adjacency})"
     lines = [f"Whether {what} was in the training cannot be told by {whom}, up to {degree}, over the whole training."]
     if config.scheme == "paper":
         lines.append(
