@@ -126,6 +126,14 @@ def test_a_wrong_sigma_would_be_noticed() -> None:
     assert exact / 0.8**2 > 1.5 * math.fsum(costs)
 
 
+def test_void_rounds_cost_even_where_late_uploads_are_unseen() -> None:
+    odometer = Odometer(planned(7, 0, 3, calibration="repair", late="unseen"), [0])
+    odometer.record([1, 2, 3, 4, 5, 6])
+    assert odometer.epsilon()[0] == 0
+    odometer.record([])
+    assert odometer.epsilon()[0] > 0
+
+
 @pytest.mark.parametrize("calibration", ["exact", "local", "smpc", "central", "paper"])
 def test_without_repair_every_seen_round_costs_the_same(calibration: str) -> None:
     plan = planned(50, 10, 10, rounds=20, calibration=calibration)

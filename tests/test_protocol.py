@@ -204,8 +204,11 @@ def test_the_mean_divides_by_the_same_number_in_every_round() -> None:
     assert (full[0], part[0]) == (pytest.approx(0.5, abs=0.01), pytest.approx(0.3, abs=0.01))
 
 
-def test_fewer_than_the_minimum_make_a_void_round_that_is_counted_and_training_goes_on(tapes: list[Tape]) -> None:
-    server, clients = joined(planned(), 20)
+@pytest.mark.parametrize("late", ["seen", "unseen"])
+def test_fewer_than_the_minimum_make_a_void_round_that_is_counted_and_training_goes_on(
+    tapes: list[Tape], late: str
+) -> None:
+    server, clients = joined(planned(late=late), 20)
     result = play(server, clients, [0, 1])
     assert result.total is None
     assert not result.used.any()

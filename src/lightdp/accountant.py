@@ -117,12 +117,14 @@ class Odometer:
 
         Args:
             used: clients whose uploads the server added. Empty: the round was void, with fewer than the minimum.
-            late: other clients whose uploads the adversary may have seen. By default every other client, unless the
-                plan says that late uploads are unseen: a client cannot know whether what it sent was seen.
+            late: other clients whose uploads the adversary may have seen. By default every other client: one cannot
+                know whether what was sent was seen. If the plan says that late uploads are unseen, then nobody, but
+                still everybody of a void round, whose uploads came in time.
         """
         used_mask = self._mask("used", used)
         if late is None:
-            late = () if self.plan.late == "unseen" else np.flatnonzero(~used_mask)
+            unseen = self.plan.late == "unseen" and used_mask.any()
+            late = () if unseen else np.flatnonzero(~used_mask)
         late_mask = self._mask("late", late)
         if np.any(used_mask & late_mask):
             raise ArgumentError("late must not name used clients")
