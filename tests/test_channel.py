@@ -55,9 +55,18 @@ def theory(plan: Plan, rounds: list[Any]) -> NDArray[np.float64]:
     return np.array(sums) @ np.array(sums).T * plan.sigma_individual**2
 
 
+def sent(
+    channel: Distribution | Protocol, number: int, used: tuple[int, ...], late: tuple[int, ...]
+) -> torch.Tensor | None:
+    """The sum of a round in which everybody has nothing to say, two clients at a time."""
+    came = Arrivals(used=used, late=late)
+    senders = channel.senders(came)
+    pieces = [(senders[i : i + 2], torch.zeros(len(senders[i : i + 2]), LENGTH)) for i in range(0, len(senders), 2)]
+    return channel.round(number, came, pieces).total
+
+
 def played(channel: Distribution | Protocol, rounds: list[Any]) -> NDArray[np.float64]:
-    updates = torch.zeros(6, LENGTH)
-    sums = [channel.round(t, Arrivals(used=used, late=late), updates).total for t, (used, late) in enumerate(rounds)]
+    sums = [sent(channel, t, *sets) for t, sets in enumerate(rounds)]
     return np.array([total.numpy() for total in sums if total is not None], dtype=np.float64)
 
 
@@ -86,13 +95,17 @@ def test_the_closing_round_takes_out_all_that_is_left(fidelity: Any) -> None:
     assert left == pytest.approx(4 + 4 + 6, rel=6 * np.sqrt(2 / LENGTH) + 0.002)  # individual noise of every upload
 
 
-def test_the_sum_is_that_of_the_used_updates() -> None:
-    updates = torch.arange(6.0)[:, None].expand(6, 10).contiguous()
-    channel = Distribution(None, 10, 0)
-    total = channel.round(0, Arrivals(used=(1, 4), late=(5,)), updates).total
-    assert total is not None
-    assert total.tolist() == [5.0] * 10
-    assert channel.round(1, Arrivals(used=(), late=()), updates).total is None
+@pytest.mark.parametrize("fidelity", [Distribution, Protocol])
+def test_the_sum_is_that_of_the_used_updates(fidelity: Any) -> None:
+    plan = planned("exact", None)
+    channel, came = fidelity(plan, LENGTH, 3), Arrivals(used=(0, 1, 3, 4), late=(5,))
+    senders = channel.senders(came)
+    pieces = [(senders[:1], torch.full((1, LENGTH), 0.25)), (senders[1:], torch.full((len(senders) - 1, LENGTH), 0.5))]
+    total = channel.round(0, came, pieces).total
+    sure = 6 * float(total.std()) / LENGTH**0.5
+    assert float(total.mean()) == pytest.approx(1.75, abs=sure)
+    assert sure < 0.25
+    assert channel.round(1, Arrivals(used=(), late=()), []).total is None
 
 
 def test_a_restored_channel_goes_on_bit_by_bit() -> None:
@@ -102,9 +115,7 @@ def test_a_restored_channel_goes_on_bit_by_bit() -> None:
     played(first, rounds[:3])
     second = Distribution(plan, LENGTH, 9)
     second.load(first.state())
-    updates = torch.zeros(6, LENGTH)
     for t in (3, 4):
-        used, late = rounds[t]
-        total = second.round(t, Arrivals(used=used, late=late), updates).total
+        total = sent(second, t, *rounds[t])
         assert total is not None
         assert np.array_equal(total.numpy().astype(np.float64), whole[t - 1])

@@ -98,8 +98,9 @@ def test_training_stops_hard_at_the_budget(tmp_path: Path, toy: Dataset) -> None
 def test_clients_updates_are_clipped_and_records_too(tmp_path: Path, toy: Dataset) -> None:
     for unit, clip in (("client", 0.01), ("record", 0.02)):
         run = Run(Config(**(QUICK | {"unit": unit, "clip": clip, "local_lr": 5.0})), tmp_path / "r.jsonl", dataset=toy)
-        norms = run._updates(0, list(range(8))).norm(dim=1)
-        sizes = torch.tensor([len(part) for part in run.data.parts])
+        pieces = list(run.clients.updates(run.model, 0, range(8), 1.0))
+        norms = torch.cat([rows for _, rows in pieces]).norm(dim=1)
+        sizes = torch.tensor(np.diff([0, *run.clients.ends]))
         assert torch.all(norms <= clip * (1 if unit == "client" else sizes))
         assert torch.all(norms > 0)
 

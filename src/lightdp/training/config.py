@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lightdp._check import ArgumentError, choice, integer, non_negative, number, positive
-from lightdp.design import Plan, plan
+from lightdp.design import Plan, Reserve, plan
 from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class Config:
         epsilon: ε of the whole training.
         delta: δ of the whole training.
         clip: L2 bound on a record's gradient or a client's update.
+        reserve: whether the noise lasts all rounds of "expected" or of "worst" stragglers, where they cost budget.
         arrivals: who misses a round: "none", "uniform", "links:P", "latency:..." or "trace:FILE.csv".
         late_seen: probability that a client that missed a round was seen all the same.
         sampling_rate: Poisson rate of a round's batch (unit "record").
@@ -70,6 +71,7 @@ class Config:
     epsilon: float = 3.0
     delta: float = 1e-5
     clip: float = 1.0
+    reserve: Reserve = "expected"
     arrivals: str = "uniform"
     late_seen: float = 0.0
     sampling_rate: float = 1.0
@@ -127,6 +129,7 @@ class Config:
             adjacency=self.adjacency,
             sampling_rate=self.sampling_rate,
             degree=self.degree,
+            reserve=self.reserve,
             records=records,
             parameters=parameters,
             late="seen" if self.late_seen > 0 or self.arrivals.startswith(("latency", "trace")) else "unseen",

@@ -98,6 +98,7 @@ def local_updates(
     y: Tensor,
     parts: Sequence[Tensor],
     *,
+    numbers: Sequence[int] | None = None,
     epochs: int,
     batch: int,
     lr: float,
@@ -109,8 +110,9 @@ def local_updates(
 
     Client i starts from `model`, which stays as it is, and runs `epochs` of plain SGD on cross-entropy over the
     records `parts[i]` in shuffled batches of `batch`, the last of an epoch as small as it comes; without records
-    its row is zero. The batches are a function of (seed, round, i) alone. Several clients train at once, with the
-    result of one after the other up to rounding. Refused as by `clipped_sums`: layers that mix records or draw.
+    its row is zero. Its batches are a function of (seed, round, numbers[i]), where `numbers` counts from 0 unless
+    given. Several clients train at once, with the result of one after the other up to rounding. Refused as by
+    `clipped_sums`: layers that mix records or draw.
 
     On CUDA a step is compiled (half a minute for a ResNet, once for a model, its data and these settings), captured
     as a graph and replayed on several streams. It computes in bfloat16 on float32 weights, which moves an update by
@@ -119,7 +121,8 @@ def local_updates(
     lr, epochs, batch = positive("lr", lr), integer("epochs", epochs, 1), integer("batch", batch, 1)
     key = (integer("seed", seed, 0), _BATCHES, integer("round", round, 0))
     _refuse(model, x, y)
-    plans = [_batches(part, epochs, batch, (*key, client)) for client, part in enumerate(parts)]
+    names = range(len(parts)) if numbers is None else numbers
+    plans = [_batches(part, epochs, batch, (*key, client)) for client, part in zip(names, parts, strict=True)]
     if not any(map(len, plans)):
         return torch.zeros_like(flatten(model)).repeat(len(plans), 1)
     if _linear(model) is not None:

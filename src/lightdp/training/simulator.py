@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -20,6 +19,7 @@ from lightdp.accountant import Odometer
 from lightdp.training import data, gradients, models, partition, record
 from lightdp.training.arrivals import arrivals
 from lightdp.training.channel import Distribution, Protocol
+from lightdp.training.clients import Clients
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     from lightdp.training.config import Config
 
 _CHECKPOINT_SECONDS = 20.0
-
-
-@dataclass
-class _Data:
-    """Everything on the device, and who holds what."""
-
-    train_x: torch.Tensor
-    train_y: torch.Tensor
-    test_x: torch.Tensor
-    test_y: torch.Tensor
-    parts: list[torch.Tensor]
-    owner: torch.Tensor
 
 
 @dataclass
@@ -82,12 +70,14 @@ class Run:
         )
         parts = partition.split(source.train_y, config.clients, config.partition, config.seed)
         self.partition = partition.summary(source.train_y, parts, source.classes)
-        self.data = self._prepared(source, parts)
+        self.clients = Clients.of(config, source, parts, self.device)
+        self.test_x = models.prepare(config.model, torch.from_numpy(source.test_x), self.device)
+        self.test_y = torch.from_numpy(source.test_y).to(self.device)
         self.model = module if module is not None else models.build(
-            config.model, tuple(self.data.train_x.shape[1:]), source.classes, config.seed
+            config.model, tuple(self.test_x.shape[1:]), source.classes, config.seed
         )  # fmt: skip
         self.model.to(self.device)
-        weights = gradients.flatten(self.model).detach().cpu().clone()
+        weights = gradients.flatten(self.model)
         self.parameters = len(weights)
         records, smallest = len(source.train_y), min(len(part) for part in parts)
         self.plan: Plan | None = config.plan(records, self.parameters, smallest)
@@ -104,7 +94,7 @@ class Run:
         if config.fidelity == "protocol" and self.plan is not None:
             self.channel = Protocol(self.plan, self.parameters, config.seed)
         else:
-            self.channel = Distribution(self.plan, self.parameters, config.seed)
+            self.channel = Distribution(self.plan, self.parameters, config.seed, self.device)
         # the same denominator in every round (R3)
         self.denominator = records * config.sampling_rate if config.unit == "record" else float(config.clients)
 
@@ -151,7 +141,10 @@ class Run:
         if self.odometer is not None and self.config.scheme != "paper":  # whose claim is what is being tried
             self.odometer.admit()
         came = self.came(number + 1)
-        result = self.channel.round(number, came, self._updates(number, sorted({*came.used, *came.late})))
+        gradients.assign(self.model, self.state.weights)
+        bound = float("inf") if self.plan is None else self.plan.upload_range
+        updates = self.clients.updates(self.model, number, self.channel.senders(came), bound)
+        result = self.channel.round(number, came, updates)
         self._step(result.total)
         if self.odometer is not None:
             self.odometer.record(came.used, came.late)
@@ -172,43 +165,6 @@ class Run:
             "residual_std": result.residual**0.5 / self.denominator,
         }
 
-    def _updates(self, number: int, senders: list[int]) -> torch.Tensor:
-        """What each sending client would upload without noise. (clients, parameters), on the CPU"""
-        gradients.assign(self.model, self.state.weights.to(self.device))
-        if not senders:
-            return torch.zeros(self.config.clients, self.parameters)
-        here, config = self.data, self.config
-        if config.unit == "record":
-            active = torch.isin(here.owner, torch.tensor(senders, device=self.device))
-            if config.sampling_rate < 1:
-                # simulated: in a deployment each client draws its batch from entropy of its own, unknown to the server
-                rng = np.random.default_rng([config.seed, 11, number])  # noqa: TID251  protects nothing here
-                drawn = rng.random(len(here.owner)) < config.sampling_rate
-                active &= torch.from_numpy(drawn).to(self.device)
-            x, y, owner = here.train_x[active], here.train_y[active], here.owner[active]
-            if active.all():
-                x, y, owner = here.train_x, here.train_y, here.owner
-            sums = gradients.clipped_sums(self.model, x, y, owner, config.clients, config.clip)
-            bound = self.plan.upload_range if self.plan is not None else float("inf")
-            return sums.cpu().clamp_(-bound, bound)
-        nothing = here.parts[0][:0]
-        present = set(senders)
-        deltas = gradients.local_updates(
-            self.model,
-            here.train_x,
-            here.train_y,
-            [part if i in present else nothing for i, part in enumerate(here.parts)],  # a client's batches are its own
-            epochs=config.epochs,
-            batch=config.batch,
-            lr=config.local_lr,
-            seed=config.seed,
-            round=number,
-        ).cpu()
-        if config.unit == "client":
-            norms = torch.linalg.vector_norm(deltas, dim=1, keepdim=True, dtype=torch.float64)
-            deltas *= (config.clip * (1 - 1e-6) / norms.clamp_min(1e-30)).clamp_max(1.0).float()
-        return deltas
-
     def _step(self, total: torch.Tensor | None) -> None:
         """The server's step: linear in the sum."""
         if total is None:
@@ -221,25 +177,14 @@ class Run:
 
     def evaluate(self) -> tuple[float, float]:
         """Accuracy and loss of the averaged weights on the test set."""
-        gradients.assign(self.model, self.state.average.to(self.device))
+        gradients.assign(self.model, self.state.average)
         hits, loss = 0, 0.0
         with torch.no_grad():
-            for x, y in zip(self.data.test_x.split(2000), self.data.test_y.split(2000), strict=True):
+            for x, y in zip(self.test_x.split(2000), self.test_y.split(2000), strict=True):
                 scores = self.model(x)
                 hits += int((scores.argmax(dim=1) == y).sum())
                 loss += float(functional.cross_entropy(scores, y, reduction="sum"))
-        return hits / len(self.data.test_y), loss / len(self.data.test_y)
-
-    def _prepared(self, source: data.Dataset, parts: list[Any]) -> _Data:
-        name = self.config.model
-        tensors = [torch.from_numpy(np.ascontiguousarray(x)) for x in (source.train_x, source.test_x)]
-        train_x, test_x = (models.prepare(name, x, self.device).to(self.device) for x in tensors)
-        owner = torch.empty(len(source.train_y), dtype=torch.int64)
-        for client, part in enumerate(parts):
-            owner[torch.from_numpy(part)] = client
-        train_y, test_y = (torch.from_numpy(y).to(self.device) for y in (source.train_y, source.test_y))
-        indices = [torch.from_numpy(part).to(self.device) for part in parts]
-        return _Data(train_x, train_y, test_x, test_y, indices, owner.to(self.device))
+        return hits / len(self.test_y), loss / len(self.test_y)
 
     # records and checkpoints
 
@@ -297,7 +242,7 @@ class Run:
 
     def _restore(self) -> list[dict[str, Any]]:
         """Take up the checkpoint, cut the record back to it, and return the lines that stay."""
-        content = torch.load(self.checkpoint, weights_only=True)
+        content = torch.load(self.checkpoint, weights_only=True, map_location=self.device)
         if content["config"] != dataclasses.asdict(self.config):
             raise ArgumentError(f"resume needs the settings of the interrupted run, as in {self.path}")
         self.state = _State(**content["state"])

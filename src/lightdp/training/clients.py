@@ -1,0 +1,110 @@
+"""The clients' side of a simulated run: who holds what, and what each would upload if there were no noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from lightdp.training import gradients, models
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from lightdp.training.config import Config
+    from lightdp.training.data import Dataset
+
+    Piece = tuple[list[int], torch.Tensor]
+    """Some clients and their updates, one a row."""
+
+_PIECE_BYTES = {"cpu": 1 << 24, "cuda": 1 << 32}  # a CPU sums what its caches hold; a GPU wants all clients at once
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """All records on the device, sorted by client: client i holds those from `ends[i - 1]` to `ends[i]`."""
+
+    config: Config
+    x: torch.Tensor
+    y: torch.Tensor
+    ends: list[int]
+
+    @classmethod
+    def of(cls, config: Config, source: Dataset, parts: Sequence[NDArray[np.int64]], device: torch.device) -> Clients:
+        """The training data, dealt by `parts`, as the model wants it."""
+        order = np.concatenate(parts)
+        x = models.prepare(config.model, torch.from_numpy(source.train_x[order]), device)
+        ends = np.cumsum([len(part) for part in parts])
+        return cls(config, x, torch.from_numpy(source.train_y[order]).to(device), ends.tolist())
+
+    def updates(self, model: torch.nn.Module, number: int, senders: Sequence[int], bound: float) -> Iterator[Piece]:
+        """What the clients `senders` have to say in round `number`, a few clients at a time.
+
+        Unit "record": the sum of clipped gradients, each coordinate clamped to ±bound. Unit "client": the clipped
+        update of local SGD. Unit "paper": the update as it is. Memory beyond the model's is one piece, however many
+        clients there are.
+        """
+        size = 4 * sum(p.numel() for p in model.parameters())
+        most = max(1, _PIECE_BYTES[self.x.device.type] // size)
+        unit = self.config.unit
+        for piece in _pieces(senders, most, adjacent=unit == "record"):
+            if unit == "record":
+                yield piece, self._clipped_sums(model, number, piece).clamp_(-bound, bound)
+            else:
+                rows = self._local_updates(model, number, piece)
+                yield piece, _clipped(rows, self.config.clip) if unit == "client" else rows
+
+    def _clipped_sums(self, model: torch.nn.Module, number: int, piece: list[int]) -> torch.Tensor:
+        """Neighbours lie side by side, so nothing is copied."""
+        config = self.config
+        start, stop = self._start(piece[0]), self.ends[piece[-1]]
+        sizes = torch.tensor([self.ends[i] - self._start(i) for i in piece])
+        owner = torch.arange(len(piece)).repeat_interleave(sizes).to(self.x.device)
+        x, y = self.x[start:stop], self.y[start:stop]
+        if config.sampling_rate < 1:
+            # simulated: in a deployment each client draws its batch from entropy of its own, unknown to the server
+            rngs = [np.random.default_rng([config.seed, 11, number, i]) for i in piece]  # noqa: TID251  protects nothing
+            draws = np.concatenate([rng.random(size) for rng, size in zip(rngs, sizes.tolist(), strict=True)])
+            drawn = torch.from_numpy(draws < config.sampling_rate).to(self.x.device)
+            x, y, owner = x[drawn], y[drawn], owner[drawn]
+        return gradients.clipped_sums(model, x, y, owner, len(piece), config.clip)
+
+    def _local_updates(self, model: torch.nn.Module, number: int, piece: list[int]) -> torch.Tensor:
+        config = self.config
+        return gradients.local_updates(
+            model,
+            self.x,
+            self.y,
+            [torch.arange(self._start(i), self.ends[i]) for i in piece],
+            numbers=piece,  # a client's batches are its own, whoever else is there
+            epochs=config.epochs,
+            batch=config.batch,
+            lr=config.local_lr,
+            seed=config.seed,
+            round=number,
+        )
+
+    def _start(self, client: int) -> int:
+        return self.ends[client - 1] if client > 0 else 0
+
+
+def _clipped(rows: torch.Tensor, clip: float) -> torch.Tensor:
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
+    factors = (clip * (1 - 1e-6) / norms.clamp_min(1e-30)).clamp_max(1.0)  # 1e-6: more than float32 can round up
+    return rows.mul_(factors.to(rows.dtype)) if bool((factors < 1).any()) else rows
+
+
+def _pieces(senders: Sequence[int], most: int, *, adjacent: bool) -> Iterator[list[int]]:
+    """The senders in order, at most `most` together, and only neighbours if they must be adjacent."""
+    piece: list[int] = []
+    for i in senders:
+        if len(piece) == most or (adjacent and piece and i != piece[-1] + 1):
+            yield piece
+            piece = []
+        piece.append(i)
+    if piece:
+        yield piece
