@@ -153,10 +153,27 @@ def test_prepared_features_have_the_shape_that_build_takes(shape: tuple[int, ...
 
 
 def test_prepared_features_are_normalised_within_each_record() -> None:
-    x = records((3, 16, 16))
-    groups = prepare("scattering-cnn", x, "cpu").reshape(3, 27, -1)
-    torch.testing.assert_close(groups.mean(2), torch.zeros(3, 27), atol=1e-4, rtol=0)
-    torch.testing.assert_close(groups.var(2, correction=0), torch.ones(3, 27), atol=0.05, rtol=0)
+    maps = prepare("scattering-cnn", records((3, 16, 16)), "cpu").unflatten(1, (3, 81))
+    for part in maps.split([1, 8, 8, 64], dim=2):
+        torch.testing.assert_close(part.mean((2, 3, 4)), torch.zeros(3, 3), atol=1e-4, rtol=0)
+        torch.testing.assert_close(part.var((2, 3, 4), correction=0), torch.ones(3, 3), atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize(("shape", "columns"), [((3, 32, 32), 4), ((1, 28, 28), 4), ((1, 8, 8), 1)])
+def test_mirrored_features_are_half_of_the_mean_of_both_images(shape: tuple[int, ...], columns: int) -> None:
+    x = records(shape)
+    both = [prepare("scattering-linear", image, "cpu") for image in (x, x.flip(3))]
+    mirrored = prepare("scattering-linear", x, "cpu", mirror=True)
+    torch.testing.assert_close(mirrored, (sum(both) / 2)[..., :columns], atol=1e-3, rtol=0)
+    torch.testing.assert_close(prepare("scattering-linear", x.flip(3), "cpu", mirror=True), mirrored, atol=1e-3, rtol=0)
+    assert not torch.allclose(both[0][..., :columns], mirrored, atol=1e-2)
+
+
+def test_brightness_and_colours_are_told_apart() -> None:
+    grey = records((1, 16, 16)).expand(3, 3, 16, 16)
+    maps = prepare("scattering-linear", grey, "cpu").unflatten(1, (3, 81))
+    assert float(maps[:, 0].abs().max()) > 1
+    torch.testing.assert_close(maps[:, 1:, 0], torch.zeros(3, 2, 4, 4), atol=1e-3, rtol=0)  # no colour anywhere
 
 
 def test_prepared_features_of_a_record_ignore_the_others() -> None:

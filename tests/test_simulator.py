@@ -134,6 +134,7 @@ def test_resume_refuses_other_settings_a_missing_checkpoint_and_real_noise(tmp_p
         ({"lr": 0.0}, "lr must be > 0, got lr=0"),
         ({"fidelity": "protocol", "scheme": "central"}, "fidelity must be distribution for scheme='central'"),
         ({"unit": "client", "sampling_rate": 0.5}, "sampling_rate must be 1 for unit='client'"),
+        ({"mirror": True}, "mirror needs model='scattering-linear', got model='linear'"),
         ({"rounds": 0}, "rounds must be"),
     ],
 )

@@ -37,7 +37,7 @@ class Clients:
     def of(cls, config: Config, source: Dataset, parts: Sequence[NDArray[np.int64]], device: torch.device) -> Clients:
         """The training data, dealt by `parts`, as the model wants it."""
         order = np.concatenate(parts)
-        x = models.prepare(config.model, torch.from_numpy(source.train_x[order]), device)
+        x = models.prepare(config.model, torch.from_numpy(source.train_x[order]), device, mirror=config.mirror)
         ends = np.cumsum([len(part) for part in parts])
         return cls(config, x, torch.from_numpy(source.train_y[order]).to(device), ends.tolist())
 

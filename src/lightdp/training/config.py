@@ -29,6 +29,7 @@ class Config:
         data_path: folder or archive of the data, where it is not found by itself.
         partition: "iid", "dirichlet:ALPHA" or "shards:K".
         model: "linear", "cnn", "scattering-linear", "scattering-cnn", "resnet18" or "wrn-16-4".
+        mirror: images mean the same when mirrored, so "scattering-linear" averages both: half the parameters.
         scheme: whose noise: "none", "central", "local", "smpc", or LightDP's "paper", "exact", "repair".
         unit: "record" (one step on the sum of clipped per-record gradients), "client" (the whole clipped update of
             local epochs), or the "paper" profile, whose sensitivity 2 η clip/|D_i| no theorem bounds.
@@ -61,6 +62,7 @@ class Config:
     data_path: str | None = None
     partition: str = "iid"
     model: str = "linear"
+    mirror: bool = False
     scheme: Scheme = "repair"
     unit: Unit = "record"
     adjacency: Adjacency = "add-remove"
@@ -106,6 +108,8 @@ class Config:
             raise ArgumentError(
                 f"fidelity must be distribution for scheme={self.scheme!r}, whose clients add no noise alone"
             )
+        if self.mirror and self.model != "scattering-linear":
+            raise ArgumentError(f"mirror needs model='scattering-linear', got model={self.model!r}")
         if self.sampling_rate != 1 and self.unit != "record":
             raise ArgumentError(
                 f"sampling_rate must be 1 for unit={self.unit!r}, got sampling_rate={self.sampling_rate:g}"

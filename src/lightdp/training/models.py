@@ -29,8 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["NAMES", "build", "prepare"]
 
 _BATCH = 512  # records whose features are made at once
-_GROUP = 9  # scattering channels that are normalised together: 27 groups for colour, 9 for grey
-_FLOOR = 1e-7  # added to variances; order 2 has about 2e-6 on photographs, so the usual 1e-5 would mute it
+_PARTS = (1, 8, 8, 64)  # channels normalised together: order 0, order 1 at two scales, order 2
+_FLOOR = 1e-7  # added to variances; order 2 has little on photographs, so the usual 1e-5 would mute it
+_ANGLES = [(8 - angle) % 8 for angle in range(8)]  # where mirroring takes each of the eight
+_MIRRORED = [
+    0,
+    *(1 + 8 * j + a for j in range(2) for a in _ANGLES),
+    *(17 + 8 * a + b for a in _ANGLES for b in _ANGLES),
+]
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
@@ -51,22 +57,45 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
     return model
 
 
-def prepare(name: str, x: Tensor, device: torch.device | str) -> Tensor:
+def prepare(name: str, x: Tensor, device: torch.device | str, *, mirror: bool = False) -> Tensor:
     """What model `name` is trained on, on `device`: x itself, or normalised scattering features of images x.
 
-    Features (n, c · 81, h / 4, w / 4) are scaled to mean 0 and variance 1 over groups of nine channels of one
-    record and all positions: no statistic spans records, so they cost no privacy and are the same for any batch.
+    Features are (n, c · 81, h / 4, w / 4). Three colours become brightness and two differences of colours, since
+    what tells objects apart is spread over all three of red, green and blue. Orders 1 and 2 count by their square
+    root, which evens out contrast. Each colour's order 0, its two scales of order 1 and its order 2 are scaled to
+    mean 0 and variance 1 over one record: no statistic spans records, so features cost no privacy and are the same
+    for any batch.
+
+    With `mirror`, where an image and its mirror image mean the same, the features are the mean of both images'. Such
+    features are symmetric, so only the left half, (w / 4 + 1) // 2 columns, is kept: half the parameters to
+    learn, and half the noise.
     """
     if not choice("model", name, NAMES).startswith("scattering"):
         return x.to(device)
     if x.ndim != 4:
         raise ArgumentError(f"model {name} needs images (n, channels, height, width), got shape {tuple(x.shape)}")
     n, channels, height, width = x.shape
-    result = torch.empty((n, 81 * channels, height // 4, width // 4), device=device)
+    columns = (width // 4 + 1) // 2 if mirror else width // 4
+    result = torch.empty((n, 81 * channels, height // 4, columns), device=device)
     for images, features in zip(x.split(_BATCH), result.split(_BATCH), strict=True):
-        maps = scattering(images.to(device, torch.float32))
-        features.copy_(nn.functional.group_norm(maps, maps.shape[1] // _GROUP, eps=_FLOOR))
+        maps = scattering(_opponents(images.to(device, torch.float32))).unflatten(1, (channels, 81))
+        maps[:, :, 1:].clamp_min_(0).sqrt_()
+        for part in maps.split(_PARTS, dim=2):
+            variance, mean = torch.var_mean(part, (2, 3, 4), keepdim=True, correction=0)
+            part.sub_(mean).div_((variance + _FLOOR).sqrt_())
+        if mirror:  # turns angle θ into π - θ, of both orders
+            maps = (maps + maps[:, :, _MIRRORED].flip(4))[..., :columns].mul_(0.5)
+        features.copy_(maps.flatten(1, 2))
     return result
+
+
+def _opponents(images: Tensor) -> Tensor:
+    """Red, green, blue to brightness, red - blue, and green against both: a rotation."""
+    if images.shape[1] != 3:
+        return images
+    red, green, blue = images.unbind(1)
+    both = red + blue
+    return torch.stack([(both + green) / 3**0.5, (red - blue) / 2**0.5, (both - 2 * green) / 6**0.5], 1)
 
 
 def _initialise(model: nn.Module, seed: int) -> None:

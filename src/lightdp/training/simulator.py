@@ -71,7 +71,7 @@ class Run:
         parts = partition.split(source.train_y, config.clients, config.partition, config.seed)
         self.partition = partition.summary(source.train_y, parts, source.classes)
         self.clients = Clients.of(config, source, parts, self.device)
-        self.test_x = models.prepare(config.model, torch.from_numpy(source.test_x), self.device)
+        self.test_x = models.prepare(config.model, torch.from_numpy(source.test_x), self.device, mirror=config.mirror)
         self.test_y = torch.from_numpy(source.test_y).to(self.device)
         self.model = module if module is not None else models.build(
             config.model, tuple(self.test_x.shape[1:]), source.classes, config.seed
