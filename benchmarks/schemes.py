@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
 import statistics
 import tempfile
@@ -79,29 +80,19 @@ class Prepared:
         return rate
 
 
-def measure(prepared: Prepared, epsilon: float, schemes: list[str], seeds: int, more: dict[str, Any]) -> dict[str, Any]:
-    """Accuracy of each scheme over `seeds` seeds, each at its learning rate."""
-    name = prepared.whole.name
-    common = COMMON | SETTINGS[name] | more
-    rows = {}
-    for scheme in schemes:
-        settings = common | {"data": name, "scheme": scheme, "epsilon": epsilon}
-        rate = prepared.best_rate(settings)
-        ends = [prepared.run(settings | {"lr": rate, "seed": seed}) for seed in range(seeds)]
-        accuracies = [end["accuracy"] for end in ends]
-        rows[scheme] = {
-            "accuracy": statistics.mean(accuracies),
-            "spread": statistics.stdev(accuracies) if seeds > 1 else None,
-            "epsilon": max((end["epsilon"] for end in ends if end["epsilon"] is not None), default=None),
-            "rounds": min(end["rounds"] for end in ends),
-            "lr": rate,
-            "bytes_up": ends[0]["bytes_up"],
-        }
-        row = rows[scheme]
-        print(
-            f"{name} ε={epsilon:g} {scheme:<8}{row['accuracy']:8.2%}  true ε {row['epsilon']}  lr {rate:g}", flush=True
-        )
-    return {"data": name, "epsilon": epsilon, "seeds": seeds, "settings": common, "schemes": rows}
+def measure(prepared: Prepared, settings: dict[str, Any], seeds: int) -> dict[str, Any]:
+    """Accuracy over `seeds` seeds, at the learning rate that tuning found."""
+    rate = prepared.best_rate(settings)
+    ends = [prepared.run(settings | {"lr": rate, "seed": seed}) for seed in range(seeds)]
+    accuracies = [end["accuracy"] for end in ends]
+    return {
+        "accuracy": statistics.mean(accuracies),
+        "spread": statistics.stdev(accuracies) if seeds > 1 else None,
+        "epsilon": max((end["epsilon"] for end in ends if end["epsilon"] is not None), default=None),
+        "rounds": min(end["rounds"] for end in ends),
+        "lr": rate,
+        "bytes_up": ends[0]["bytes_up"],
+    }
 
 
 def main() -> None:
@@ -115,12 +106,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    prepared = Prepared(given.data, given.data_path)
-    more = {} if given.rounds is None else {"rounds": given.rounds}
-    results = [measure(prepared, epsilon, given.schemes, given.seeds, more) for epsilon in given.epsilon]
-    if given.out is not None:
-        where = conditions() | {"gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None}
-        given.out.write_text(json.dumps({"conditions": where, "results": results}, indent=2) + "\n")
+    prepared, name = Prepared(given.data, given.data_path), given.data
+    common = COMMON | SETTINGS[name] | ({} if given.rounds is None else {"rounds": given.rounds})
+    where = conditions() | {"gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None}
+    record: dict[str, Any] = {
+        "conditions": where,
+        "data": name,
+        "seeds": given.seeds,
+        "settings": common,
+        "epsilon": {},
+    }
+    for epsilon, scheme in itertools.product(given.epsilon, given.schemes):
+        row = measure(prepared, common | {"data": name, "scheme": scheme, "epsilon": epsilon}, given.seeds)
+        record["epsilon"].setdefault(f"{epsilon:g}", {})[scheme] = row
+        true = "" if row["epsilon"] is None else f"  true ε {row['epsilon']:.3f}"
+        print(f"{name} ε = {epsilon:g} {scheme:<8}{row['accuracy']:8.2%}{true}  lr {row['lr']:g}", flush=True)
+        if given.out is not None:
+            given.out.write_text(json.dumps(record, indent=2) + "\n")
 
 
 if __name__ == "__main__":

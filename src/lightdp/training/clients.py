@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     """Some clients and their updates, one a row."""
 
 _PIECE_BYTES = {"cpu": 1 << 24, "cuda": 1 << 32}  # a CPU sums what its caches hold; a GPU wants all clients at once
+_COPY_BYTES = {"cpu": 1 << 26, "cuda": 1 << 33}  # of records that are rather copied than taken piece by piece
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,8 @@ class Clients:
         size = 4 * sum(p.numel() for p in model.parameters())
         most = max(1, _PIECE_BYTES[self.x.device.type] // size)
         unit = self.config.unit
-        for piece in _pieces(senders, most, adjacent=unit == "record"):
+        adjacent = unit == "record" and self.x.nbytes > _COPY_BYTES[self.x.device.type]
+        for piece in _pieces(senders, most, adjacent=adjacent):
             if unit == "record":
                 yield piece, self._clipped_sums(model, number, piece).clamp_(-bound, bound)
             else:
@@ -59,18 +61,19 @@ class Clients:
                 yield piece, _clipped(rows, self.config.clip) if unit == "client" else rows
 
     def _clipped_sums(self, model: torch.nn.Module, number: int, piece: list[int]) -> torch.Tensor:
-        """Neighbours lie side by side, so nothing is copied."""
         config = self.config
-        start, stop = self._start(piece[0]), self.ends[piece[-1]]
-        sizes = torch.tensor([self.ends[i] - self._start(i) for i in piece])
-        owner = torch.arange(len(piece)).repeat_interleave(sizes).to(self.x.device)
-        x, y = self.x[start:stop], self.y[start:stop]
+        chosen = [np.arange(self._start(i), self.ends[i]) for i in piece]
         if config.sampling_rate < 1:
             # simulated: in a deployment each client draws its batch from entropy of its own, unknown to the server
             rngs = [np.random.default_rng([config.seed, 11, number, i]) for i in piece]  # noqa: TID251  protects nothing
-            draws = np.concatenate([rng.random(size) for rng, size in zip(rngs, sizes.tolist(), strict=True)])
-            drawn = torch.from_numpy(draws < config.sampling_rate).to(self.x.device)
-            x, y, owner = x[drawn], y[drawn], owner[drawn]
+            chosen = [c[rng.random(len(c)) < config.sampling_rate] for c, rng in zip(chosen, rngs, strict=True)]
+        owner = torch.from_numpy(np.repeat(np.arange(len(piece)), [len(c) for c in chosen])).to(self.x.device)
+        rows = np.concatenate(chosen)
+        if len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1:  # neighbours lie side by side: nothing is copied
+            x, y = self.x[rows[0] : rows[-1] + 1], self.y[rows[0] : rows[-1] + 1]
+        else:
+            taken = torch.from_numpy(rows).to(self.x.device)
+            x, y = self.x[taken], self.y[taken]
         return gradients.clipped_sums(model, x, y, owner, len(piece), config.clip)
 
     def _local_updates(self, model: torch.nn.Module, number: int, piece: list[int]) -> torch.Tensor:
