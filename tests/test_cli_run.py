@@ -29,15 +29,16 @@ def test_a_run_prints_its_plan_and_table_and_writes_record_and_page(
     assert code == 0
     for part in (
         "digits, linear with 650 parameters",
-        "6 clients with 239 to 240 records",
+        "6 clients, iid: records 239 to 240 (median 239.5), different labels 10 to 10 (median 10)",
         "Guarantee",
-        "accuracy",
-        "B up",
+        "test accuracy",
+        "lasting noise std a round",
+        "up, client and round",
     ):
         assert part in out
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["run", *["round"] * 4, "end"]
-    assert f"{lines[-1]['accuracy']:.2%}" in out
+    assert f"{100 * lines[-1]['accuracy']:.2f} %" in out
     assert (tmp_path / "a.html").read_text().lower().startswith("<!doctype html>")
 
 

@@ -75,7 +75,8 @@ def _run(
     **flags: Any,  # noqa: ANN401  checked by `Config`
 ) -> None:
     try:
-        from lightdp.training.simulator import Run  # noqa: PLC0415  an optional dependency
+        from lightdp.report import read_run, run_table, save_runs  # noqa: PLC0415  an optional dependency
+        from lightdp.training.simulator import Run  # noqa: PLC0415  likewise
     except ImportError:
         raise MissingExtraError("train", "lightdp run") from None
     settings = {} if config is None else read_toml(config)
@@ -94,46 +95,26 @@ def _run(
     last = _play(run, screen, out)
     if as_json:
         typer.echo(json.dumps(last))
-    else:
-        _print_end(last)
-    if report:
-        _report(out, as_json=as_json)
-
-
-def _report(out: Path, *, as_json: bool) -> None:
-    from lightdp.report import read_run, save_runs  # noqa: PLC0415  an optional dependency
-
-    page = out.with_suffix(".html")
-    save_runs([read_run(out)], page)
-    if not as_json:
-        typer.echo(f"\nwrote {out} and {page}")
-
-
-def _print_end(last: dict[str, Any]) -> None:
-    rows = table.new(None)
-    for name in ("accuracy", "ε true", "ε claimed", "δ", "unit", "rounds", "B up", "B down", "seconds"):
-        rows.add_column(name, justify="right")
-    rows.add_row(
-        f"{last['accuracy']:.2%}",
-        "none" if last["epsilon"] is None else rounded_up(last["epsilon"]),
-        "none" if last["epsilon_claimed"] is None else f"{last['epsilon_claimed']:g}",
-        "none" if last["delta"] is None else f"{last['delta']:g}",
-        f"{last['unit']}, {last['adjacency']}",
-        str(last["rounds"]) + (f" ({last['stopped']})" if last["stopped"] is not None else ""),
-        f"{last['bytes_up']:,}",
-        f"{last['bytes_down']:,}",
-        f"{last['seconds']:.1f}",
-    )
-    table.show(rows)
+        if report:
+            save_runs([read_run(out)], out.with_suffix(".html"))
+        return
+    played = read_run(out)
+    table.show(run_table([played]))
     for sentence in last["statement"]:
         typer.echo(sentence)
+    if report:
+        save_runs([played], out.with_suffix(".html"))
+        typer.echo(f"\nwrote {out} and {out.with_suffix('.html')}")
 
 
 def _print_start(run: Any) -> None:  # noqa: ANN401
     sizes = run.partition
     typer.echo(f"{run.config.data}, {run.config.model} with {run.parameters:,} parameters on {run.device}")
-    spread = f"{sizes['size_min']} to {sizes['size_max']} records ({run.config.partition})"
-    typer.echo(f"{run.config.clients} clients with {spread}\n")
+    records, labels = (
+        f"{sizes[f'{what}_min']} to {sizes[f'{what}_max']} (median {sizes[f'{what}_median']:g})"
+        for what in ("size", "labels")
+    )
+    typer.echo(f"{run.config.clients} clients, {run.config.partition}: records {records}, different labels {labels}\n")
     if run.plan is not None:
         typer.echo(f"{run.plan}\n")
 

@@ -101,7 +101,7 @@ def _accuracy(plan: Plan) -> list[str]:
 
 
 def _upload(plan: Plan) -> str:
-    size = "" if plan.parameters is None else f" = {plan.wire_bits * plan.parameters / 8e6:,.1f} MB"
+    size = "" if plan.parameters is None else f" = {plan.wire_bits * plan.parameters / 8e3:,.1f} kB"
     kind = "floats" if plan.calibration in ("local", "central") else f"clamped to ±{plan.upload_range:g} before noise"
     return f"{plan.wire_bits} bits a parameter{size}, {kind}"
 
