@@ -29,7 +29,7 @@ def test_a_run_prints_its_plan_and_table_and_writes_record_and_page(
     assert code == 0
     for part in (
         "digits, linear with 650 parameters",
-        "6 clients, iid: records 239 to 240 (median 239.5), different labels 10 to 10 (median 10)",
+        "6 clients, iid: records 239 to 240 (median 240), different labels 10 to 10 (median 10)",
         "Guarantee",
         "test accuracy",
         "lasting noise std a round",
