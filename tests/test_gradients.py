@@ -387,7 +387,7 @@ def test_channel_norm_is_group_norm(channels_last: bool) -> None:
 def test_swapping_norms_keeps_the_function_and_the_names_of_parameters() -> None:
     model = convolutional()
     x, y, _ = records(8, model)
-    twin = _lanes._with_channel_norms(copy.deepcopy(model))
+    twin = _lanes._with_norms(copy.deepcopy(model))
     assert [name for name, _ in twin.named_parameters()] == [name for name, _ in model.named_parameters()]
     assert not any(isinstance(layer, nn.GroupNorm) for layer in twin.modules())
     assert close(gradient(twin, x, y), gradient(model, x, y), 1e-5)
