@@ -1,6 +1,6 @@
 """Local work of 50 clients: ours against plain loops, side by side in one run, as medians with their conditions.
 
-Run: python benchmarks/local_steps.py           small models on the CPU
+Run: python benchmarks/local_steps.py           small models on the CPU, beside opacus where it is installed
      python benchmarks/local_steps.py --cuda    ResNet-18, batch 32, one local epoch of 50,000 images; needs only torch
      --part 10                                  the eager loop on 10 of the 50 clients, counted 5 times
 """
@@ -30,12 +30,23 @@ except ImportError:  # a machine with nothing but torch: the training room alone
     sys.modules["lightdp"] = lightdp
 from lightdp.training import gradients, models
 
+try:
+    import opacus  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from opacus.grad_sample import (  # type: ignore[import-not-found,import-untyped,unused-ignore]
+        GradSampleModule,
+        GradSampleModuleFastGradientClipping,
+    )
+except ImportError:
+    opacus = None  # its columns are left out; they were recorded with opacus 1.6.0
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor, nn
 
 CLIENTS = 50
+SMALL = [(name, (1, side, side)) for name in ("linear", "cnn") for side in (8, 28)]
+SMALL += [("scattering-cnn", (81, side, side)) for side in (2, 7)]  # features of the same images
 
 
 def eager(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: float) -> list[Tensor]:
@@ -61,6 +72,35 @@ def record_by_record(model: nn.Module, x: Tensor, y: Tensor, owner: Tensor, clip
         g = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.parameters()))])
         sums[client] += g * (clip / g.norm()).clamp_max(1)
     return sums
+
+
+def by_opacus(model: nn.Module, x: Tensor, y: Tensor, clip: float, *, piece: int, functorch: bool = False) -> Tensor:
+    """The same by opacus' gradients of every record, `piece` clients at once, each with as many records."""
+    each, sums = len(y) // CLIENTS, []
+    hooked = GradSampleModule(copy.deepcopy(model), loss_reduction="sum", force_functorch=functorch)
+    for images, labels in zip(x.split(piece * each), y.split(piece * each), strict=True):
+        hooked.zero_grad()
+        cross_entropy(hooked(images), labels, reduction="sum").backward()
+        g = [p.grad_sample.flatten(1) for p in hooked.parameters()]
+        norms = torch.stack([torch.linalg.vector_norm(part, dim=1) for part in g]).norm(dim=0)
+        factors = (clip / norms).clamp_max(1).unflatten(0, (-1, 1, each))
+        sums.append(torch.cat([torch.bmm(factors, part.unflatten(0, (-1, each)))[:, 0] for part in g], 1))
+    return torch.cat(sums)
+
+
+def by_ghosts(model: nn.Module, x: Tensor, y: Tensor, clip: float) -> Tensor:
+    """The same by opacus' norms of every record without its gradient, then one weighted pass for each client."""
+    hooked = GradSampleModuleFastGradientClipping(
+        copy.deepcopy(model), loss_reduction="sum", max_grad_norm=clip, use_ghost_clipping=True
+    )
+    cross_entropy(hooked(x), y, reduction="sum").backward()
+    each, sums = len(y) // CLIENTS, []
+    for images, labels, factors in zip(
+        x.split(each), y.split(each), hooked.get_clipping_coef().split(each), strict=True
+    ):
+        loss = cross_entropy(model(images), labels, reduction="none") @ factors.detach()
+        sums.append(torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.parameters()))]))
+    return torch.stack(sums)
 
 
 def medians(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -113,23 +153,38 @@ def on_cuda(part: int, repeats: int) -> dict[str, object]:
 def on_cpu(repeats: int) -> dict[str, object]:
     """Seconds of a round of small models: local SGD one by one or together, clipped sums in bulk or one by one."""
     rows: dict[str, object] = {}
-    for name, shape in (("linear", (1, 8, 8)), ("linear", (1, 28, 28)), ("cnn", (1, 8, 8)), ("cnn", (1, 28, 28))):
+    for name, shape in SMALL:
         x, y, parts = _records(shape, 24, "cpu")
         model = models.build(name, shape, 10, seed=0)
         plans = [gradients._batches(p, 1, 16, (0, i)) for i, p in enumerate(parts)]  # noqa: SLF001
         owner = torch.arange(CLIENTS).repeat_interleave(24)
         local = (model, x, y, plans, 0.1)
-        rows[f"{name} {shape[1]} x {shape[2]}"] = medians(
-            {
-                "local: eager": partial(eager, *local),
-                "local: one by one": partial(gradients._one_by_one, *local),  # noqa: SLF001
-                "local: together": partial(gradients._together, *local),  # noqa: SLF001
-                "sums: record by record": partial(record_by_record, model, x, y, owner, 1.0),
-                "sums: ours": partial(gradients.clipped_sums, model, x, y, owner, CLIENTS, 1.0),
-            },
-            repeats,
-        )
-    return {"seconds": rows, "threads": torch.get_num_threads()}
+        works: dict[str, Callable[[], object]] = {
+            "local: eager": partial(eager, *local),
+            "local: one by one": partial(gradients._one_by_one, *local),  # noqa: SLF001
+            "local: together": partial(gradients._together, *local),  # noqa: SLF001
+            "sums: record by record": partial(record_by_record, model, x, y, owner, 1.0),
+        }
+        ours = partial(gradients.clipped_sums, model, x, y, owner, CLIENTS, 1.0)
+        theirs = _peers(model, x, y) if name != "linear" else {}
+        for peer, work in theirs.items():
+            if not torch.allclose(work(), expected := ours(), atol=1e-4 * float(expected.abs().max())):
+                raise ValueError(f"{peer} disagrees on {name} of {shape}")
+        rows[f"{name} {shape[1]} x {shape[2]}"] = medians(works | theirs | {"sums: ours": ours}, repeats)
+    return {"seconds": rows, "threads": torch.get_num_threads(), "opacus": getattr(opacus, "__version__", None)}
+
+
+def _peers(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Callable[[], Tensor]]:
+    if opacus is None:
+        print("opacus is not installed: its columns are left out", file=sys.stderr)
+        return {}
+    return {
+        "sums: opacus, all clients at once": partial(by_opacus, model, x, y, 1.0, piece=CLIENTS),
+        "sums: opacus, 10 clients at once": partial(by_opacus, model, x, y, 1.0, piece=10),
+        "sums: opacus, client by client": partial(by_opacus, model, x, y, 1.0, piece=1),
+        "sums: opacus by functorch, 10 at once": partial(by_opacus, model, x, y, 1.0, piece=10, functorch=True),
+        "sums: opacus, ghost clipping": partial(by_ghosts, model, x, y, 1.0),
+    }
 
 
 def _records(shape: tuple[int, ...], each: int, device: str) -> tuple[Tensor, Tensor, list[Tensor]]:

@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 from torch.nn.functional import cross_entropy  # noqa: E402
 
 from lightdp._check import ArgumentError  # noqa: E402
-from lightdp.training import _lanes, gradients  # noqa: E402
+from lightdp.training import _lanes, gradients, models  # noqa: E402
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -373,27 +373,81 @@ def test_other_clients_do_not_change_a_clients_batches() -> None:
 # what runs on a GPU
 
 
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def norm_and_inputs(groups: int, shape: tuple[int, ...]) -> tuple[nn.GroupNorm, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    norm = nn.GroupNorm(groups, shape[1], eps=1e-3)
+    nn.init.normal_(norm.weight, generator=generator)
+    nn.init.normal_(norm.bias, generator=generator)
+    return norm, torch.randn(shape, generator=generator) * 2 + 1, torch.randn(shape, generator=generator)
+
+
+def agree(norm: nn.GroupNorm, x: Tensor, skip: Tensor | None, *, relu: bool) -> None:
+    """`_Norm` gives the output and all gradients of torch's own norm, sum and ReLU in float64."""
+    ours, exact = _lanes._Norm(norm, relu=relu), copy.deepcopy(norm).double()
+    values = [x] if skip is None else [x, skip]
+    values = [v.detach().requires_grad_() for v in values]
+    wide = [v.detach().double().requires_grad_() for v in values]
+    y, expected = ours(*values), sum(wide[1:], exact(wide[0]))
+    expected = expected.relu() if relu else expected
+    weights = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(x)
+    found = torch.autograd.grad(y, [*values, *ours.parameters()], weights)
+    sought = torch.autograd.grad(expected, [*wide, *exact.parameters()], weights.double())
+    for a, b in zip((y, *found), (expected, *sought), strict=True):
+        assert close(a.detach(), b.detach(), 5e-6)
+
+
+@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("channels_last", [False, True])
-def test_channel_norm_is_group_norm(channels_last: bool) -> None:
-    norm = nn.GroupNorm(3, 12, eps=1e-3)
-    nn.init.normal_(norm.weight)
-    nn.init.normal_(norm.bias)
-    x = torch.randn(4, 12, 5, 7, generator=torch.Generator().manual_seed(0)) * 2 + 1
+def test_norm_is_group_norm_with_what_follows(channels_last: bool, relu: bool) -> None:
+    norm, x, skip = norm_and_inputs(3, (4, 12, 5, 7))
     x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
-    assert torch.allclose(_lanes._Norm(norm)(x), norm(x), atol=1e-5)
-    assert torch.allclose(_lanes._Norm(norm)(x[:, :, 0, 0]), norm(x[:, :, 0, 0]), atol=1e-5)
+    agree(norm, x, None, relu=relu)
+    agree(norm, x, skip, relu=relu)
+    agree(norm, x[:, :, 0, 0], skip[:, :, 0, 0], relu=relu)
 
 
-def test_swapping_norms_keeps_the_function_and_the_names_of_parameters() -> None:
-    model = convolutional()
-    x, y, _ = records(8, model)
-    twin = _lanes._with_channel_norms(copy.deepcopy(model))
+@GPU
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(
+    ("groups", "shape"),
+    [(32, (3, 64, 32, 32)), (32, (2, 512, 4, 4)), (2, (5, 4, 6, 6)), (3, (4, 12, 5, 7)), (4, (2, 12, 3, 3))],
+)
+def test_norm_on_a_gpu_is_group_norm_with_what_follows(groups: int, shape: tuple[int, ...], relu: bool) -> None:
+    """The last shape has groups of three channels, for which there is no kernel."""
+    norm, x, skip = (t.cuda() for t in norm_and_inputs(groups, shape))
+    for layout in (torch.channels_last, torch.contiguous_format):
+        agree(norm, x.contiguous(memory_format=layout), None, relu=relu)
+        agree(norm, x.contiguous(memory_format=layout), skip, relu=relu)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "wrn-16-4"])
+def test_swapping_norms_keeps_the_function_and_the_names_of_parameters(name: str) -> None:
+    model = models.build(name, (1, 8, 8), CLASSES, seed=0)
+    x, y, _ = records(4, nn.Flatten())
+    x = nn.functional.pad(x, (1, 1, 1, 1))
+    twin = _lanes._with_norms(copy.deepcopy(model))
     assert [name for name, _ in twin.named_parameters()] == [name for name, _ in model.named_parameters()]
-    assert not any(isinstance(layer, nn.GroupNorm) for layer in twin.modules())
+    assert not any(isinstance(layer, nn.GroupNorm | nn.ReLU) for layer in twin.modules())
     assert close(gradient(twin, x, y), gradient(model, x, y), 1e-5)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_norms_take_in_only_what_follows_in_a_sequence() -> None:
+    class Apart(nn.Module):  # type: ignore[misc]  # torch is untyped here
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.relu = nn.GroupNorm(1, 2), nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.relu(x))
+
+    model, x = Apart(), torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(_lanes._with_norms(copy.deepcopy(model))(x), model(x), atol=1e-5)
+
+
+@GPU
 @pytest.mark.filterwarnings("ignore")  # what torch's compiler says about itself
 @pytest.mark.parametrize(("half", "tolerance"), [(False, 1e-3), (True, 5e-2)])
 def test_graphs_on_streams_give_the_updates_of_a_plain_loop(half: bool, tolerance: float) -> None:

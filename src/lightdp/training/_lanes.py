@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import heapq
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,13 @@ import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
+
+from lightdp.training.models import _Residual as Residual
+
+try:
+    from lightdp.training import _norms
+except ImportError:  # no triton, so no compiler either
+    _norms = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,26 +42,51 @@ def mean_loss(model: nn.Module, parameters: dict[str, Tensor], x: Tensor, y: Ten
 
 
 class _Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """`nn.GroupNorm` written as one scale and one shift for each channel of each record.
+    """`nn.GroupNorm` for channels last, where tensor cores want them and torch's own kernels do not.
 
-    torch's own kernels want channels first and tensor cores want them last; this compiles to kernels that read
-    and write channels last. Statistics are in float32.
+    Also takes in what often follows, a sum with `skip` and a ReLU. Statistics are in float32.
     """
 
-    def __init__(self, norm: nn.GroupNorm) -> None:
+    def __init__(self, norm: nn.GroupNorm, *, relu: bool = False) -> None:
         super().__init__()
         self.weight, self.bias, self.groups, self.eps = norm.weight, norm.bias, norm.num_groups, norm.eps
+        self.relu = relu
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The same as `nn.GroupNorm` up to rounding."""
+    def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:
+        """The same as `nn.GroupNorm` and what it takes in, up to rounding."""
         if x.ndim != 4:
-            return nn.functional.group_norm(x, self.groups, self.weight, self.bias, self.eps)
+            y = nn.functional.group_norm(x, self.groups, self.weight, self.bias, self.eps)
+        elif x.is_cuda and _norms is not None and _norms.block(x.shape[1], self.groups, x[0, 0].numel()) is not None:
+            return _norms.group_norm(x, self.weight, self.bias, skip, self.groups, self.eps, self.relu)[0]
+        else:
+            y = self._composed(x)
+        y = y if skip is None else y + skip
+        return y.relu() if self.relu else y
+
+    def _composed(self, x: Tensor) -> Tensor:
+        """One scale and one shift for each channel of each record, which compiles well."""
         wide = x.float()
         moments = torch.stack([wide.mean((2, 3)), wide.square().mean((2, 3))])  # (2, n, channels)
         mean, square = moments.unflatten(2, (self.groups, -1)).mean(3, keepdim=True)  # (n, groups, 1)
         scale = (square - mean.square()).clamp_min(0).add(self.eps).rsqrt() * self.weight.view(self.groups, -1)
         shift = self.bias.view(self.groups, -1) - mean * scale
         return (wide * scale.flatten(1)[:, :, None, None] + shift.flatten(1)[:, :, None, None]).to(x.dtype)
+
+
+class _Sum(nn.Module):  # type: ignore[misc]
+    """A residual block whose main way ends in a norm that takes in the sum."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.main, self.skip = block.main, block.skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The positive part of the sum of both ways."""
+        *first, norm = self.main
+        skip = self.skip(x)
+        for layer in first:
+            x = layer(x)
+        return norm(x, skip)
 
 
 def _descend(weights: list[Tensor], used: list[Tensor], gradients: list[Tensor], lr: float) -> None:
@@ -155,7 +188,7 @@ def _lanes_for(
     known, lanes = _kept.pop(model, (None, []))
     lanes = lanes if known == fixed else []
     wanted = -(-count // -(-count // _STREAMS))
-    twin = _with_channel_norms(copy.deepcopy(model, {id(b): b for b in model.buffers()}))
+    twin = _with_norms(copy.deepcopy(model, {id(b): b for b in model.buffers()})) if len(lanes) < wanted else model
     while len(lanes) < wanted:
         try:
             lanes.append(_Lane(twin, x, y, batch=batch, lr=lr, dtype=dtype, compiled=True))
@@ -169,9 +202,19 @@ def _channels_last(value: Tensor) -> Tensor:
     return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
 
 
-def _with_channel_norms(model: nn.Module) -> nn.Module:
+def _with_norms(model: nn.Module) -> nn.Module:
+    """The same function with the same names of parameters, whose norms take in what follows them."""
     for parent in list(model.modules()):
-        for name, child in parent.named_children():
+        children = list(parent.named_children())
+        for (name, child), (after, follower) in pairwise([*children, ("", None)]):
+            relu = type(parent) is nn.Sequential and type(follower) is nn.ReLU
             if type(child) is nn.GroupNorm and child.affine:
-                setattr(parent, name, _Norm(child))
+                setattr(parent, name, _Norm(child, relu=relu))
+            elif relu and type(child) is Residual and type(norm := [*child.main.children()][-1]) is nn.GroupNorm:
+                child.main[-1] = _Norm(norm, relu=True)
+                setattr(parent, name, _Sum(child))
+            else:
+                continue
+            if relu:
+                setattr(parent, after, nn.Identity())
     return model
