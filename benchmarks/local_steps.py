@@ -1,7 +1,7 @@
 """Local work of 50 clients: ours against plain loops, side by side in one run, as medians with their conditions.
 
 Run: python benchmarks/local_steps.py           small models on the CPU, beside opacus where it is installed
-     python benchmarks/local_steps.py --cuda    ResNet-18, batch 32, one local epoch of 50,000 images; needs only torch
+     python benchmarks/local_steps.py --cuda    ResNet-18, batch 32, one local epoch of 50,000 images
      --part 10                                  the eager loop on 10 of the 50 clients, counted 5 times
 """
 
@@ -13,8 +13,8 @@ import json
 import platform
 import statistics
 import sys
+import tempfile
 import time
-import types
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +22,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import cross_entropy
 
-try:
-    import lightdp
-except ImportError:  # a machine with nothing but torch: the training room alone needs nothing else
-    lightdp = types.ModuleType("lightdp")
-    lightdp.__path__ = [str(Path(__file__).parents[1] / "src" / "lightdp")]
-    sys.modules["lightdp"] = lightdp
 from lightdp.training import gradients, models
+from lightdp.training.config import Config
+from lightdp.training.data import Dataset
+from lightdp.training.simulator import Run
 
 try:
     import opacus  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -133,6 +130,8 @@ def on_cuda(part: int, repeats: int) -> dict[str, object]:
     seconds = medians({"eager": lambda: eager(model, x, y, plans[:part], 0.01), "ours": ours}, repeats)
     eager_round = seconds["eager"] * CLIENTS / part
     row = {"eager_s": eager_round, "ours_s": seconds["ours"], "ratio": eager_round / seconds["ours"], "first_s": first}
+    row |= {f"round_{name}": value for name, value in simulated(x, y, max(repeats, 10)).items()}
+    row["round_ratio"] = eager_round / row["round_s"]
     torch.backends.cudnn.allow_tf32 = False
     few = [p[:128] for p in parts[:2]]
     kept = [gradients._batches(p, 1, 32, (0, 21, 1, i)) for i, p in enumerate(few)]  # noqa: SLF001
@@ -148,6 +147,30 @@ def on_cuda(part: int, repeats: int) -> dict[str, object]:
         "gib": torch.cuda.max_memory_allocated() / 2**30,
         "device": torch.cuda.get_device_name(),
     }
+
+
+def simulated(x: Tensor, y: Tensor, repeats: int) -> dict[str, float]:
+    """Seconds of whole rounds of the simulator with everybody there: local work, clipping, sum, noise, step, record."""
+    images, labels = x.cpu().numpy(), y.cpu().numpy()
+    data = Dataset(
+        name="random", train_x=images, train_y=labels, test_x=images[:100], test_y=labels[:100], classes=10
+    )  # fmt: skip
+    config = Config(
+        model="resnet18", unit="client", scheme="repair", clients=CLIENTS, colluders=10, stragglers=10, rounds=1000,
+        arrivals="none", batch=32, local_lr=0.01, lr=1.0, evaluate_every=1000, device="cuda",
+    )  # fmt: skip
+    times = []
+    with tempfile.TemporaryDirectory() as folder:
+        play = Run(config, Path(folder) / "run.jsonl", dataset=data).play()
+        next(play)
+        for turn in range(repeats + 2):  # two to warm up
+            _wait()
+            start = time.perf_counter()
+            next(play)
+            _wait()
+            if turn > 1:
+                times.append(time.perf_counter() - start)
+    return {"s": statistics.median(times), "fastest_s": min(times), "slowest_s": max(times)}
 
 
 def on_cpu(repeats: int) -> dict[str, object]:
