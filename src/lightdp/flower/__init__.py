@@ -1,0 +1,1 @@
+"""Flower: any app on its message API becomes private against its own server."""
