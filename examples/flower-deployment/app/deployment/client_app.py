@@ -1,0 +1,24 @@
+"""A client: one step on its own images. A slow one sleeps in some rounds, by its node's configuration."""
+
+from __future__ import annotations
+
+import time
+
+import lightdp.flower
+from deployment import task
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp(mods=[lightdp.flower.mod])
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the received model."""
+    node = context.node_config
+    if str(message.content["config"]["server-round"]) in str(node.get("slow-rounds", "")).split(","):
+        time.sleep(float(node["slow-seconds"]))
+    [weights] = message.content["arrays"].to_numpy_ndarrays()
+    trained = weights + task.update(weights, node["partition-id"], node["num-partitions"])
+    content = {"arrays": ArrayRecord([trained]), "metrics": MetricRecord({"num-examples": 1})}
+    return Message(RecordDict(content), reply_to=message)

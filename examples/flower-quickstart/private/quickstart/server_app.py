@@ -1,0 +1,38 @@
+"""What the server does: average what the clients have trained, and measure it on its own images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from quickstart import task
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train for as many rounds as the configuration says."""
+    config = context.run_config
+    strategy = FedAvg(min_available_nodes=config["clients"], fraction_evaluate=0.1)
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(task.model().state_dict()),
+        num_rounds=config["rounds"],
+        evaluate_fn=evaluate,
+    )
+    final = {str(key): dict(value) for key, value in result.evaluate_metrics_serverapp.items()}
+    print(f"accuracy {final[str(max(map(int, final)))]['accuracy']:.1%}")
+    if config["result"]:
+        Path(config["result"]).write_text(json.dumps(final))
+
+
+def evaluate(_round: int, arrays: ArrayRecord) -> MetricRecord:
+    """The model's accuracy on images that no client has."""
+    net = task.model()
+    net.load_state_dict(arrays.to_torch_state_dict())
+    return MetricRecord({"accuracy": task.accuracy(net, *task.test_data())})
