@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 import lightdp.flower
-from deployment import task
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+
+from deployment import task
 
 app = ClientApp(mods=[lightdp.flower.mod])
 
@@ -19,6 +20,6 @@ def train(message: Message, context: Context) -> Message:
     if str(message.content["config"]["server-round"]) in str(node.get("slow-rounds", "")).split(","):
         time.sleep(float(node["slow-seconds"]))
     [weights] = message.content["arrays"].to_numpy_ndarrays()
-    trained = weights + task.update(weights, node["partition-id"], node["num-partitions"])
+    trained = weights + task.update(weights, str(node["data"]), int(context.run_config["clients"]))
     content = {"arrays": ArrayRecord([trained]), "metrics": MetricRecord({"num-examples": 1})}
     return Message(RecordDict(content), reply_to=message)

@@ -1,13 +1,149 @@
-import time, numpy as np
-from flwr.app import ArrayRecord
-from flwr.serverapp import ServerApp
+"""The server: FedAvg made private, and a Grid that writes down what passes it.
+
+A real server needs only the three lines with `strategy`. The rest is evidence for `check.py`: every model that was
+sent, every upload that came, and at the end the attempt to have old rounds answered once more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message, MessageType
+from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
+from lightdp.flower import LightDP
+
+from deployment import task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 app = ServerApp()
+POLL = 0.3  # seconds between two looks for replies; Flower's own Grid takes 3
+
+
 @app.main()
-def main(grid, context):
-    T=[time.time()]
-    def ev(r, a):
-        T.append(time.time()); print("ROUND", r, T[-1]-T[-2], flush=True)
-        open(context.run_config["folder"]+"/ev","a").write(f"{r} {T[-1]-T[-2]}\n")
-    FedAvg(fraction_evaluate=0.0,min_available_nodes=5,min_train_nodes=5).start(grid, ArrayRecord([np.zeros(650)]), num_rounds=int(context.run_config["rounds"]), timeout=20, evaluate_fn=ev)
-    open(context.run_config["folder"]+"/ev","a").write("done\n")
+def main(grid: Grid, context: Context) -> None:
+    """Train, then ask again for what was answered."""
+    config = context.run_config
+    clients = int(config["clients"])
+    notes = Notes(grid, Path(str(config["folder"])))
+    try:
+        strategy = LightDP(FedAvg(fraction_evaluate=0.0, min_available_nodes=clients), task.plan(clients))
+        result = strategy.start(
+            grid=notes,
+            initial_arrays=ArrayRecord([np.zeros(task.SHAPE)]),
+            num_rounds=int(config["rounds"]),
+            timeout=float(config["deadline"]),
+        )
+        notes.save_model("final", result.arrays)
+        metrics = {turn: dict(record) for turn, record in result.train_metrics_clientapp.items()}
+        notes.write("trained", metrics=metrics)
+        notes.ask_again(float(config["deadline"]))
+        notes.write("done")
+    except BaseException as error:
+        notes.write("failed", error=repr(error))
+        raise
+
+
+class Notes(Grid):
+    """A Grid that passes everything on and writes it down, a JSON line for each event."""
+
+    def __init__(self, inner: Grid, folder: Path) -> None:
+        self.inner, self.folder = inner, folder
+        self.sent: dict[str, tuple[int, int]] = {}  # by message: trip and node
+        self.trips: list[list[Message]] = []
+
+    def write(self, event: str, **facts: Any) -> None:  # noqa: ANN401  JSON values
+        """One line."""
+        with (self.folder / "events.jsonl").open("a") as file:
+            file.write(json.dumps({"event": event, "time": time.time()} | facts) + "\n")
+
+    def save_model(self, name: str, arrays: ArrayRecord) -> None:
+        """One model."""
+        np.save(self.folder / f"model-{name}.npy", arrays.to_numpy_ndarrays()[0])
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send, and write down to whom, with which model and announcement."""
+        messages = list(messages)
+        if not messages:
+            return []
+        ids = list(self.inner.push_messages(messages))
+        trip = len(self.trips)
+        self.trips.append(messages)
+        nodes = [message.metadata.dst_node_id for message in messages]
+        self.sent |= {identity: (trip, node) for identity, node in zip(ids, nodes, strict=True)}
+        orders = {str(node): _texts(message) for node, message in zip(nodes, messages, strict=True)}
+        model = next(iter(messages[0].content.array_records.values()), None)
+        if model is not None:
+            self.save_model(str(trip), model)
+        turn = dict(messages[0].content.config_records.get("config", {})).get("server-round")
+        self.write("sent", trip=trip, round=turn, model=model is not None, orders=orders)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Receive, and write down from whom and what."""
+        replies = list(self.inner.pull_messages(message_ids))
+        for reply in replies:
+            trip, node = self.sent[reply.metadata.reply_to_message_id]
+            if reply.has_error():
+                self.write("error", trip=trip, node=str(node), reason=reply.error.reason)
+                continue
+            arrays = [array.numpy() for record in reply.content.array_records.values() for array in record.values()]
+            digests = [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays]
+            names = [name for record in reply.content.metric_records.values() for name in record]
+            size = sum(array.nbytes for array in arrays)
+            self.write("reply", trip=trip, node=str(node), arrays=digests, bytes=size, metrics=names, **_texts(reply))
+        return replies
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """As Flower's, with shorter naps."""
+        ends = time.monotonic() + (3600 if timeout is None else timeout)
+        waiting, replies = set(self.push_messages(messages)), []
+        while waiting and time.monotonic() < ends:
+            new = list(self.pull_messages(waiting))
+            replies += new
+            waiting -= {reply.metadata.reply_to_message_id for reply in new}
+            if waiting:
+                time.sleep(POLL)
+        self.write("collected", trip=len(self.trips) - 1, missing=len(waiting))
+        return replies
+
+    def ask_again(self, timeout: float) -> None:
+        """What a curious server would do: send a round's messages a second time, with another model."""
+        trained = [trip for trip in self.trips if trip[0].content.array_records]
+        again = []
+        for message in trained[len(trained) // 2]:
+            content = message.content.copy()
+            content["arrays"] = ArrayRecord([np.ones(task.SHAPE)])
+            again.append(Message(content, message.metadata.dst_node_id, MessageType.TRAIN))
+        self.write("again")
+        self.send_and_receive(again, timeout=timeout)
+
+    def set_run(self, run: Any) -> None:  # noqa: ANN401  Flower's own type
+        """As Grid."""
+        self.inner.set_run(run)
+
+    @property
+    def run(self) -> Any:  # noqa: ANN401  Flower's own type
+        """As Grid."""
+        return self.inner.run
+
+    def create_message(self, *arguments: Any, **options: Any) -> Message:  # noqa: ANN401  passed on
+        """As Grid."""
+        return self.inner.create_message(*arguments, **options)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """As Grid."""
+        return self.inner.get_node_ids()
+
+
+def _texts(message: Message) -> dict[str, Any]:
+    """What lightdp has put into a message, as JSON values."""
+    order = message.content.config_records.get("lightdp", {})
+    return {key: value.hex() if isinstance(value, bytes) else value for key, value in order.items()}

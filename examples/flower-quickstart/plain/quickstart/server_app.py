@@ -25,10 +25,11 @@ def main(grid: Grid, context: Context) -> None:
         num_rounds=config["rounds"],
         evaluate_fn=evaluate,
     )
-    final = {str(key): dict(value) for key, value in result.evaluate_metrics_serverapp.items()}
-    print(f"accuracy {final[str(max(map(int, final)))]['accuracy']:.1%}")
+    last = max(result.evaluate_metrics_serverapp)
+    final = dict(result.evaluate_metrics_serverapp[last]) | dict(result.train_metrics_clientapp.get(last, {}))
+    print("\n".join(f"{name} {value:.4g}" for name, value in final.items()))
     if config["result"]:
-        Path(config["result"]).write_text(json.dumps(final))
+        Path(config["result"]).write_text(json.dumps({"round": last} | final))
 
 
 def evaluate(_round: int, arrays: ArrayRecord) -> MetricRecord:

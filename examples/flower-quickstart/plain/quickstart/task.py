@@ -38,7 +38,7 @@ def train(net: nn.Module, x: Tensor, y: Tensor, *, steps: int, learning_rate: fl
         loss = nn.functional.cross_entropy(net(x), y)
         loss.backward()
         optimizer.step()
-    return float(loss)
+    return loss.item()
 
 
 @torch.no_grad()

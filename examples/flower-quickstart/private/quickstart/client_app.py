@@ -5,9 +5,10 @@ from __future__ import annotations
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+import lightdp.flower
 from quickstart import task
 
-app = ClientApp()
+app = ClientApp(mods=[lightdp.flower.mod])
 
 
 @app.train()

@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+import lightdp.flower
 from quickstart import task
 
 app = ServerApp()
@@ -18,17 +19,30 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train for as many rounds as the configuration says."""
     config = context.run_config
+    plan = lightdp.plan(
+        clients=config["clients"],
+        colluders=config["clients"] // 10,
+        stragglers=config["clients"] // 10,
+        rounds=config["rounds"],
+        epsilon=config["epsilon"],
+        delta=1e-5,
+        unit="client",
+        clip=0.5,
+        calibration="repair",
+    )
     strategy = FedAvg(min_available_nodes=config["clients"], fraction_evaluate=0.1)
+    strategy = lightdp.flower.LightDP(strategy, plan)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(task.model().state_dict()),
         num_rounds=config["rounds"],
         evaluate_fn=evaluate,
     )
-    final = {str(key): dict(value) for key, value in result.evaluate_metrics_serverapp.items()}
-    print(f"accuracy {final[str(max(map(int, final)))]['accuracy']:.1%}")
+    last = max(result.evaluate_metrics_serverapp)
+    final = dict(result.evaluate_metrics_serverapp[last]) | dict(result.train_metrics_clientapp.get(last, {}))
+    print("\n".join(f"{name} {value:.4g}" for name, value in final.items()))
     if config["result"]:
-        Path(config["result"]).write_text(json.dumps(final))
+        Path(config["result"]).write_text(json.dumps({"round": last} | final))
 
 
 def evaluate(_round: int, arrays: ArrayRecord) -> MetricRecord:
