@@ -68,6 +68,8 @@ class Accountant:
 
     def get_epsilon(self, delta: float) -> float:
         """What was spent, at this δ."""
+        if self._squares == 0 and self._odometer is not None:
+            return float(self._odometer.epsilon(delta).max())
         return gaussian.epsilon(self._mu(), delta)
 
     def get_delta(self, epsilon: float) -> float:

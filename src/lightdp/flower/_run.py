@@ -37,7 +37,7 @@ class Run:
     Attributes:
         nodes: names in the roster by node id.
         odometer: what each client of the roster has spent, from what was used and what was seen too late.
-        refused: nodes that will send no more, since their budget could be exceeded.
+        refused: nodes whose last answer was that another upload could exceed their budget.
         metrics: allow-listed metrics of the open round's used replies.
     """
 
@@ -172,8 +172,8 @@ class Run:
         except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
             _LOG.warning("lightdp: the reply of node %d is no upload and was left out: %s", node, error)
             return
-        latest = self.server.round if in_time else self._answered.get(node, 0)
-        self._answered[node] = latest
+        self._answered[node] = self.server.round if in_time else self._answered.get(node, 0)
+        self.refused.discard(node)
         if in_time:
             self.metrics.append({k: v for each in reply.content.metric_records.values() for k, v in each.items()})
 

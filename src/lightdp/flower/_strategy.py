@@ -46,7 +46,8 @@ class LightDP(Strategy):
     training with what it has.
 
     Metrics of each round: `lightdp-epsilon` (spent so far, at the plan's δ, by the client that has spent most),
-    `lightdp-used`, `lightdp-late` (uploads seen too late so far), and at the end `lightdp-stopped` if that came early.
+    `lightdp-used`, `lightdp-late` (uploads seen too late so far), and in the last one `lightdp-stopped` (1 if the
+    training ended early, for the reason in `stopped`).
 
     Args:
         strategy: the inner strategy. Under "repair" its update must be linear, so that what stragglers leave can be
@@ -122,8 +123,8 @@ class LightDP(Strategy):
             last = current == rounds or self._must_stop(grid)
             if last:
                 result.arrays = self._close(current, result.arrays, grid, timeout)
-                if metrics is not None and self.stopped is not None:
-                    metrics["lightdp-stopped"] = 1
+                if metrics is not None:
+                    metrics.update(self._spent() | {"lightdp-stopped": int(self.stopped is not None)})
             _keep(result.train_metrics_clientapp, current, metrics)
             self._evaluate(current, result, evaluate_config, grid, timeout)
             if evaluate_fn is not None:
@@ -171,12 +172,12 @@ class LightDP(Strategy):
         if result.total is None:
             _LOG.warning("lightdp: round %d was void: fewer than %d uploads came", server_round, run.server.minimum)
         self._void = 0 if result.total is not None else self._void + 1
-        spent = run.odometer.largest()
+        spent = rounded_up(run.odometer.largest())
         _LOG.info(
             "lightdp: round %d used %d of %d clients; ε = %s of %g at δ = %g spent",
-            server_round, used, self.plan.clients, rounded_up(spent), self.plan.budget, self.plan.delta,
+            server_round, used, self.plan.clients, spent, self.plan.budget, self.plan.delta,
         )  # fmt: skip
-        metrics.update({"lightdp-epsilon": spent, "lightdp-used": used, "lightdp-late": self._late})
+        metrics.update(self._spent() | {"lightdp-used": used})
         return arrays, metrics
 
     def configure_evaluate(
@@ -204,6 +205,9 @@ class LightDP(Strategy):
         arrays, inner = self.strategy.aggregate_train(server_round, [reply])
         kept = None if arrays is None else _arrays.typed(arrays, self._arrays)
         return kept, MetricRecord() if inner is None else inner
+
+    def _spent(self) -> dict[str, float | int]:
+        return {"lightdp-epsilon": cast("Run", self._run).odometer.largest(), "lightdp-late": self._late}
 
     def _must_stop(self, grid: Grid) -> bool:
         """Whether another round cannot or must not be; late replies are counted first."""
@@ -283,8 +287,9 @@ def _refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
     if getattr(strategy, "fraction_train", 1.0) != 1.0:
         raise ArgumentError("fraction_train must be 1: pairwise noise cancels only if every client is asked")
     for bound in ("min_train_nodes", "min_available_nodes"):
-        if getattr(strategy, bound, 0) > plan.clients:
-            raise ArgumentError(f"{bound} must be at most the plan's {plan.clients} clients, got {name} with more")
+        asked = getattr(strategy, bound, 0)
+        if asked > plan.clients:
+            raise ArgumentError(f"{bound} must be at most the plan's {plan.clients} clients, got {bound}={asked}")
     refuse_unseen(plan)
     if planned(arguments(plan)).digest() != plan.digest():
         raise ArgumentError("plan must be as lightdp.plan makes it")
