@@ -6,6 +6,7 @@ is no clock: a reply that is late is there when the next round has been sent.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ Fault = Literal[
     "impostor",  # the node sends the upload of the node before it in the list
 ]
 
+_RUNS = itertools.count(1)
+
 
 @dataclass
 class Node:
@@ -58,7 +61,8 @@ class LocalGrid(Grid):
     """
 
     def __init__(self, app: ClientApp, nodes: int, *, run_config: dict[str, Any] | None = None) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = id(self) % 2**40, SUPERLINK_NODE_ID, 1
+        self.run_id = next(_RUNS)
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self.run_id, SUPERLINK_NODE_ID, 1
         self.app, self.run_config = app, {} if run_config is None else run_config
         self.nodes = [Node(1000 + 7 * i, {"partition-id": i, "num-partitions": nodes}) for i in range(nodes)]
         self.faults: dict[tuple[int, int], Fault] = {}
@@ -114,14 +118,14 @@ class LocalGrid(Grid):
     def restart(self, at: int) -> None:
         """The node's processes are gone, and what was in their memory; its files are not."""
         self.nodes[at].state = RecordDict()
-        _vault._NEWEST.pop((TaskIdentity.run_id, self.nodes[at].id), None)
+        _vault._NEWEST.pop((self.run_id, self.nodes[at].id), None)
 
     def handle(
         self, at: int, message: Message, *, keep: bool = True, together: threading.Barrier | None = None
     ) -> Message:
         """The node's ClientApp in a process of its own, more or less; `together` with another one."""
         node = self.nodes[at]
-        context = _through_proto(Context(TaskIdentity.run_id, node.id, node.config, node.state, self.run_config))
+        context = _through_proto(Context(self.run_id, node.id, node.config, node.state, self.run_config))
         if together is not None:
             together.wait()
         try:

@@ -286,11 +286,11 @@ def test_a_node_that_joins_in_mid_run_waits_for_the_next_roster(caplog: pytest.L
     grid.before = before
     strategy = LightDP(FedAvg(fraction_evaluate=0.0), planned(), wait=0.01)
     with caplog.at_level("INFO", "flwr"):
-        strategy.start(grid=grid, initial_arrays=weights(), timeout=1)
+        strategy.start(grid=grid, initial_arrays=weights(), num_rounds=3, timeout=1)
     assert caplog.text.count(f"node {grid.nodes[5].id} joined after the key round") == 1
     assert not any(at == 5 for at, _ in grid.left)
     grid.nodes[0].online = False
-    strategy.start(grid=grid, initial_arrays=weights(), timeout=1)
+    strategy.start(grid=grid, initial_arrays=weights(), num_rounds=1, timeout=1)
     assert any(at == 5 for at, _ in grid.left)
     assert set(tape.names) == {f"node-{node.id}" for node in grid.nodes[1:]}
 

@@ -87,8 +87,7 @@ def _train(
 ) -> RecordDict:
     """One round: train, and answer with the masked update."""
     content, order = message.content, message.content.config_records[KEY]
-    vault.load()  # or say that there is no state
-    record: dict[str, Any] = vault.record or {}
+    record = vault.known()
     plan = planned(record["plan"])
     settings.check(plan, spent=record["before"])
     client = Client.restore(plan, length=record["length"], store=vault, pins=settings.keys()["pins"], threads=None)

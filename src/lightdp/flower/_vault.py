@@ -46,7 +46,8 @@ class Vault:
     def save(self, state: bytes) -> None:
         """Keep a client's state and what is known with it."""
         self._serial += 1
-        self.record = (self.record or {}) | {"serial": self._serial, "client": state.decode()}
+        self.record = {} if self.record is None else self.record
+        self.record |= {"serial": self._serial, "client": state.decode()}
         blob = json.dumps(self.record).encode()
         if self._file is not None:
             self._file.save(blob)
@@ -56,11 +57,15 @@ class Vault:
 
     def load(self) -> bytes:
         """The newest client's state."""
+        return str(self.known()["client"]).encode()
+
+    def known(self) -> dict[str, Any]:
+        """The record, which must be there."""
         if self.record is None:
             raise ProtocolError(
                 "this node has no state of the run: it missed the key round or lost its state, and is out for now"
             )
-        return str(self.record["client"]).encode()
+        return self.record
 
     def spent(self) -> float:
         """The ε of all plans under which something was sent."""
