@@ -52,7 +52,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
-from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from flwr.compat.common import recorddict_compat as compat
 from flwr.server import LegacyContext, ServerConfig
 from flwr.server.strategy import FedAvg as LegacyFedAvg
@@ -61,7 +61,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 import lightdp
 from lightdp.experiments import bench
@@ -120,23 +120,25 @@ def gradient_step(weights: np.ndarray, partition: int, partitions: int) -> np.nd
 
 def work(message: Message, context: Context) -> Message:
     """A client's round: add the constant, or train on digits."""
-    [received] = [record for name, record in message.content.array_records.items() if name != NOTE]
-    if message.content[NOTE]["task"] == "digits":
+    [received] = message.content.array_records.values()
+    note = message.content.config_records[NOTE]
+    if note["task"] == "digits":
         [weights] = received.to_numpy_ndarrays()
-        change = gradient_step(weights, context.node_config["partition-id"], context.node_config["num-partitions"])
+        node = context.node_config
+        change = gradient_step(weights, int(node["partition-id"]), int(node["num-partitions"]))
         arrays = [weights + change.astype(weights.dtype)]
     else:
         arrays = [array + np.float32(STEP) for array in received.to_numpy_ndarrays()]
-    if message.content[NOTE]["method"] == "secagg+":
+    if note["method"] == "secagg+":
         result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), 1, {})
         return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=message)
-    content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
-    return Message(RecordDict(content), reply_to=message)
+    metrics = MetricRecord({"num-examples": 1})
+    return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
 
 
 def method_mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     """The mod of the method that the message belongs to."""
-    note = message.content[NOTE]
+    note: dict[str, Any] = dict(message.content.config_records[NOTE])
     if note["method"] == "plain":
         return call_next(message, context)
     if note["method"] == "local":
@@ -204,7 +206,8 @@ class Watch(Grid):
         messages, lost = list(messages), self._lost(self.trips + 1)
         enough = sum(message.metadata.dst_node_id in lost for message in messages)
         waiting = set(self.push_messages(messages))
-        ended, replies = time.monotonic() + (math.inf if timeout is None else timeout), []
+        ended = time.monotonic() + (math.inf if timeout is None else timeout)
+        replies: list[Message] = []
         while len(waiting) > enough and time.monotonic() < ended:
             new = self.pull_messages(waiting)
             replies += new
@@ -343,7 +346,7 @@ def measure(clients: int, blocks: int, seeds: int) -> dict[str, Any]:
     client, server = ClientApp(mods=[method_mod]), ServerApp()
     client.train()(work)
     server.main()(main)
-    backend = {
+    backend: dict[str, Any] = {
         "init_args": {"num_cpus": os.cpu_count() or 1, "log_to_driver": False, "logging_level": logging.ERROR},
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
@@ -370,7 +373,9 @@ def show(record: dict[str, Any]) -> None:
     """Print a record."""
     where = record["conditions"]
     print(f"{where['cpu']}, {where['cores']} cores, load {where['load']} to {where['load_at_end']}")
-    print(f"flwr {where['flwr']}, ray {where['ray']}; {record['parameters']:,} parameters; ε = {EPSILON:g}, δ = {DELTA:g}")
+    print(
+        f"flwr {where['flwr']}, ray {where['ray']}; {record['parameters']:,} parameters; ε = {EPSILON:g}, δ = {DELTA:g}"
+    )
     for clients, rows in record["clients"].items():
         print(f"\n{clients} clients")
         head = "".join(f"{name:>10}" for name in ("seconds", "× plain", "fastest", "slowest", "MB up", "trips"))

@@ -2,10 +2,11 @@
 
 python check.py FOLDER
 
-FOLDER is what `run.py --keep` left. The server's part has every model it sent, every announcement, and a digest of every upload. The nodes' state files
-have their one-time keys, which nobody but this check may have together: with them pairwise noise can be expanded
-again, and what remains of a model's change, after the clients' steps and pairwise noise are taken out, is the
-individual noise of the uploads that were used: Gaussian, of known variance, and never stored anywhere.
+FOLDER is what `run.py --keep` left. The server's part has every model it sent, every announcement, and a digest of
+every upload. The nodes' state files have their one-time keys, which nobody but this check may have together: with
+them pairwise noise can be expanded again, and what remains of a model's change, after the clients' steps and pairwise
+noise are taken out, is the individual noise of the uploads that were used: Gaussian, of known variance, and never
+stored anywhere.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ class Evidence:
     def nodes(self) -> dict[str, int]:
         """Index in the roster by Flower's node id, from the key round."""
         replies = [event for event in self.of("reply") if "enrolment" in event]
-        enrolled = {reply["node"]: Message.from_bytes(bytes.fromhex(reply["enrolment"]), run=self.run) for reply in replies}
+        enrolled = {
+            reply["node"]: Message.from_bytes(bytes.fromhex(reply["enrolment"]), run=self.run) for reply in replies
+        }
         return {
             node: self.roster.index(Enrolment.from_bytes(bytes(message.payload), run=self.run))
             for node, message in enrolled.items()
@@ -119,7 +122,9 @@ class Evidence:
     @cached_property
     def came(self) -> list[set[int]]:
         """Whose uploads came before the end of each round."""
-        return [{self.nodes[reply["node"]] for reply in self.uploads(trip) if self.in_time(reply)} for trip in self.trips]
+        return [
+            {self.nodes[reply["node"]] for reply in self.uploads(trip) if self.in_time(reply)} for trip in self.trips
+        ]
 
     def uploads(self, trip: int) -> list[dict[str, Any]]:
         """Replies with bytes."""
@@ -171,7 +176,7 @@ class Evidence:
         return task.accuracy(self.model(len(self.used)), self._data("test"))
 
     def left(self, *, repaired: bool = True) -> Noise:
-        """Pairwise noise that does not cancel in each round's sum: what stragglers leave, less what is repaired (R1)."""
+        """Pairwise noise that does not cancel in each round: what stragglers leave, less what is repaired (R1)."""
         rounds = range(len(self.used))
         everyone = set(range(self.clients))
         result = {t: np.zeros(self.length) for t in rounds}
@@ -192,7 +197,7 @@ class Evidence:
         keys = {peer: keyring.stream_key(peer, round=turn, chain=self.chains[turn]) for peer in sorted(peers)}
         values = np.zeros(self.length, np.int32)
         stream.accumulate(values, masks.pairwise_terms(keys, me, grid))
-        return values * grid.step
+        return values.astype(np.float64) * grid.step
 
     @cached_property
     def chains(self) -> list[bytes]:
@@ -221,7 +226,7 @@ class Evidence:
         return np.array(rows)
 
     def epsilons(self) -> list[float]:
-        """The largest ε after each training round, from used and late uploads seen until then; at last, until the end."""
+        """The largest ε after each training round, from uploads used and seen late until then; at last, in all."""
         result = []
         turns = [t for t in range(len(self.used)) if t != self.closing]
         for last in turns:
@@ -242,7 +247,7 @@ def distance(rows: NDArray[np.float64]) -> float:
 def judge(folder: Path) -> list[Claim]:
     """Everything that must hold."""
     found = Evidence(folder)
-    return [*_story(found), *_model(found), *_cost(found), *_masks(found)]
+    return [*_story(found), *_model(found), *_cost(found), *_masks(found), *_killed(found)]
 
 
 def _story(found: Evidence) -> list[Claim]:
@@ -253,7 +258,9 @@ def _story(found: Evidence) -> list[Claim]:
     same = all(len(each) == 1 for each in told.values())
     right = all(set(np.flatnonzero(members(next(iter(u)), found.clients))) == found.used[t] for t, u in told.items())
     sets = "; ".join(f"{t}: {_list(used)}" for t, used in enumerate(found.used))
-    return [Claim("all nodes were told the same sets, those that came in time", same and right, f"used by round: {sets}")]
+    return [
+        Claim("all nodes were told the same sets, those that came in time", same and right, f"used by round: {sets}")
+    ]
 
 
 def _model(found: Evidence) -> list[Claim]:
@@ -303,7 +310,9 @@ def _cost(found: Evidence) -> list[Claim]:
         own.append(client.epsilon())
         alike &= client.epsilon() == float(odometer.epsilon()[0])
     return [
-        Claim("ε of each round is the odometer's for these sets", reported == expected, f"at the end {expected[-1]:.4f}"),
+        Claim(
+            "ε of each round is the odometer's for these sets", reported == expected, f"at the end {expected[-1]:.4f}"
+        ),
         Claim(
             "each node's own ε is the odometer's for what it was told, within the budget",
             alike and max(own) <= found.plan.budget,
@@ -313,14 +322,22 @@ def _cost(found: Evidence) -> list[Claim]:
 
 
 def _masks(found: Evidence) -> list[Claim]:
+    killed = json.loads((found.folder / "killed.json").read_text())
     seen: dict[tuple[int, int], set[str]] = {}
     for turn, trip in enumerate(found.trips):
         for reply in found.uploads(trip):
             seen.setdefault((turn, found.nodes[reply["node"]]), set()).update(reply["arrays"])
     counted = all(turn in found.facts[client]["sent"] for turn, client in seen)
-    asked = [event for event in found.of("sent") if event["time"] > found.of("again")[0]["time"]]
-    answers = [event for event in found.events if event.get("trip") == asked[0]["trip"] and "node" in event]
-    refused = [event for event in answers if event["event"] == "error" and "ProtocolError" in event["reason"]]
+    again = next(e["trip"] for e in found.of("sent") if e["time"] > found.of("again")[0]["time"])
+    refused = {
+        found.nodes[event["node"]]
+        for event in found.of("error")
+        if event["trip"] == again and "ProtocolError: round" in event["reason"]
+    }
+    me = found.names.index(killed["node"])
+    answered = {client for turn, client in seen if turn == killed["round"]} | {me}
+    after = [turn for turn, clients in enumerate(found.used) if me in clients and turn > killed["round"]]
+    what = "came" if (killed["round"], me) in seen else "never left"
     leaked = [name for reply in found.of("reply") for name in reply["metrics"]]
     return [
         Claim(
@@ -329,9 +346,14 @@ def _masks(found: Evidence) -> list[Claim]:
             f"{len(seen)} uploads",
         ),
         Claim(
-            "asked for a past round again, with another model, every node refuses",
-            len(refused) == len(answers) == found.clients,
-            f"{len(refused)} of {found.clients} refused",
+            "the killed node takes part again",
+            bool(after) or not killed["back"],
+            f"killed in round {killed['round']}, whose upload {what}; used again in {after or 'none, for lack of rounds'}",
+        ),
+        Claim(
+            "asked for that round again, with another model, it refuses, and so does everyone who answered it",
+            answered <= refused,
+            f"{_list(refused)} refused",
         ),
         Claim("no metrics left the nodes", leaked == [], ", ".join(leaked) or "none"),
     ]

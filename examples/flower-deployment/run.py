@@ -1,7 +1,7 @@
 """A real deployment on this machine: a SuperLink and SuperNodes with TLS and node keys, private training, accidents.
 
 python run.py            6 nodes, 10 rounds, about four minutes
-python run.py --short    5 nodes, 3 rounds, about a minute; nodes tell that they live every 10 s instead of 30 s
+python run.py --short    5 nodes, 2 rounds, about a minute; nodes tell that they live every 10 s instead of 30 s
 python run.py --keep F   leave everything in the folder F
 
 While it trains, one node is slow past the deadline in some rounds, and another is killed (SIGKILL) just after it has
@@ -57,13 +57,13 @@ class Scene:
 
 
 FULL = Scene(nodes=6, rounds=10, deadline=20.0, slow=(3, 5, 8), kill=4, restart=30.0, quick=False, limit=900.0)
-SHORT = Scene(nodes=5, rounds=3, deadline=20.0, slow=(2,), kill=2, restart=0.0, quick=True, limit=300.0)
+SHORT = Scene(nodes=5, rounds=2, deadline=20.0, slow=(1,), kill=1, restart=0.0, quick=True, limit=300.0)
 QUICK = """
 import sys
-from flwr.common import constant
-constant.HEARTBEAT_DEFAULT_INTERVAL = 10
-from flwr.supernode.cli import flower_supernode
-sys.exit(flower_supernode())
+from flwr.supercore import heartbeat
+from flwr.supernode import cli, fleet_http_connection
+heartbeat.HEARTBEAT_DEFAULT_INTERVAL = fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = 10
+sys.exit(cli.flower_supernode())
 """
 REGISTER = """
 import sys
@@ -182,7 +182,8 @@ class Deployment:
     def submit(self) -> None:
         """`flwr run`."""
         scene = self.scene
-        config = f'clients={scene.nodes} rounds={scene.rounds} deadline={scene.deadline} folder="{self.folder}/server"'
+        numbers = {"clients": scene.nodes, "rounds": scene.rounds, "deadline": scene.deadline, "again": scene.kill}
+        config = " ".join(f"{key}={value}" for key, value in numbers.items()) + f' folder="{self.folder}/server"'
         self.call("flwr", "run", str(HERE / "app"), "here", "--run-config", config)
 
     def look(self) -> None:
@@ -274,8 +275,12 @@ def watch(deployment: Deployment) -> None:
                 return
         if killed is None and scene.kill - 1 in sent(state):
             deployment.kill(KILLED)
-            deployment.say(f"node-{KILLED} killed (SIGKILL), with its upload of round {scene.kill} counted in its state")
+            deployment.say(
+                f"node-{KILLED} killed (SIGKILL), with its upload of round {scene.kill} counted in its state"
+            )
             killed = time.monotonic()
+            note = {"node": f"node-{KILLED}", "round": scene.kill - 1, "back": not scene.quick}
+            (deployment.folder / "killed.json").write_text(json.dumps(note))
         if killed is not None and time.monotonic() - killed > scene.restart:
             deployment.revive(KILLED)
         deployment.look()
@@ -293,7 +298,7 @@ def sent(state: Path) -> list[int]:
 def narrate(deployment: Deployment, event: dict[str, Any]) -> None:
     """An event of the server in words."""
     if event["event"] == "sent":
-        what = "closing round or repeated messages" if event["round"] is None else f"round {event['round']}"
+        what = "closing round" if event["round"] is None else f"round {event['round']}"
         first = next(iter(event["orders"].values()))
         deployment.say(f"{'key round' if 'plan' in first else what}: {len(event['orders'])} messages sent")
     elif event["event"] == "collected":
@@ -301,7 +306,7 @@ def narrate(deployment: Deployment, event: dict[str, Any]) -> None:
     elif event["event"] == "error":
         deployment.say(f"  node {event['node'][:6]} replied with an error: {event['reason']}")
     elif event["event"] == "again":
-        deployment.say("training ended; now the server asks all nodes for an old round again")
+        deployment.say("training ended; now the server asks for an old round again, with another model")
 
 
 def interrupt(number: int, _frame: object) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-import lightdp.flower
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+import lightdp.flower
 from deployment import task
 
 app = ClientApp(mods=[lightdp.flower.mod])
@@ -17,9 +17,9 @@ app = ClientApp(mods=[lightdp.flower.mod])
 def train(message: Message, context: Context) -> Message:
     """Train the received model."""
     node = context.node_config
-    if str(message.content["config"]["server-round"]) in str(node.get("slow-rounds", "")).split(","):
+    if str(message.content.config_records["config"]["server-round"]) in str(node.get("slow-rounds", "")).split(","):
         time.sleep(float(node["slow-seconds"]))
-    [weights] = message.content["arrays"].to_numpy_ndarrays()
+    [weights] = message.content.array_records["arrays"].to_numpy_ndarrays()
     trained = weights + task.update(weights, str(node["data"]), int(context.run_config["clients"]))
-    content = {"arrays": ArrayRecord([trained]), "metrics": MetricRecord({"num-examples": 1})}
-    return Message(RecordDict(content), reply_to=message)
+    metrics = MetricRecord({"num-examples": 1})
+    return Message(RecordDict({"arrays": ArrayRecord([trained]), "metrics": metrics}), reply_to=message)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, MessageType
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
-from lightdp.flower import LightDP
 
 from deployment import task
+from lightdp.flower import LightDP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +44,7 @@ def main(grid: Grid, context: Context) -> None:
         notes.save_model("final", result.arrays)
         metrics = {turn: dict(record) for turn, record in result.train_metrics_clientapp.items()}
         notes.write("trained", metrics=metrics)
-        notes.ask_again(float(config["deadline"]))
+        notes.ask_again(int(config["again"]), float(config["deadline"]))
         notes.write("done")
     except BaseException as error:
         notes.write("failed", error=repr(error))
@@ -114,11 +114,11 @@ class Notes(Grid):
         self.write("collected", trip=len(self.trips) - 1, missing=len(waiting))
         return replies
 
-    def ask_again(self, timeout: float) -> None:
+    def ask_again(self, turn: int, timeout: float) -> None:
         """What a curious server would do: send a round's messages a second time, with another model."""
         trained = [trip for trip in self.trips if trip[0].content.array_records]
         again = []
-        for message in trained[len(trained) // 2]:
+        for message in trained[turn - 1]:
             content = message.content.copy()
             content["arrays"] = ArrayRecord([np.ones(task.SHAPE)])
             again.append(Message(content, message.metadata.dst_node_id, MessageType.TRAIN))
@@ -145,5 +145,5 @@ class Notes(Grid):
 
 def _texts(message: Message) -> dict[str, Any]:
     """What lightdp has put into a message, as JSON values."""
-    order = message.content.config_records.get("lightdp", {})
+    order = dict(message.content.config_records.get("lightdp", ConfigRecord()))
     return {key: value.hex() if isinstance(value, bytes) else value for key, value in order.items()}

@@ -14,10 +14,10 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """Train the received model."""
     net = task.model()
-    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    x, y = task.client_data(context.node_config["partition-id"], context.node_config["num-partitions"])
+    net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+    x, y = task.client_data(context.node_config)
     config = context.run_config
-    loss = task.train(net, x, y, steps=config["local-steps"], learning_rate=config["learning-rate"])
+    loss = task.train(net, x, y, steps=int(config["local-steps"]), rate=float(config["learning-rate"]))
     metrics = MetricRecord({"train-loss": loss, "num-examples": len(x)})
     return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)
 
@@ -26,7 +26,7 @@ def train(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received model."""
     net = task.model()
-    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    x, y = task.client_data(context.node_config["partition-id"], context.node_config["num-partitions"])
+    net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
+    x, y = task.client_data(context.node_config)
     metrics = MetricRecord({"accuracy": task.accuracy(net, x, y), "num-examples": len(x)})
     return Message(RecordDict({"metrics": metrics}), reply_to=message)

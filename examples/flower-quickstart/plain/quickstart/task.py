@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from flwr.app import UserConfig
 
 TEST = 360  # images that no client has
 
@@ -23,15 +28,16 @@ def test_data() -> tuple[Tensor, Tensor]:
     return x[:TEST], y[:TEST]
 
 
-def client_data(partition: int, partitions: int) -> tuple[Tensor, Tensor]:
+def client_data(node_config: UserConfig) -> tuple[Tensor, Tensor]:
     """One client's share, independent and identically distributed."""
+    partition, partitions = int(node_config["partition-id"]), int(node_config["num-partitions"])
     x, y = _shuffled()
     return x[TEST:][partition::partitions], y[TEST:][partition::partitions]
 
 
-def train(net: nn.Module, x: Tensor, y: Tensor, *, steps: int, learning_rate: float) -> float:
+def train(net: nn.Module, x: Tensor, y: Tensor, *, steps: int, rate: float) -> float:
     """Gradient steps on all of a client's images; returns the last loss."""
-    optimizer = torch.optim.SGD(net.parameters(), lr=learning_rate)
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
     loss = torch.tensor(0.0)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -41,10 +47,10 @@ def train(net: nn.Module, x: Tensor, y: Tensor, *, steps: int, learning_rate: fl
     return loss.item()
 
 
-@torch.no_grad()
 def accuracy(net: nn.Module, x: Tensor, y: Tensor) -> float:
     """The share of images that are read rightly."""
-    return float((net(x).argmax(1) == y).double().mean())
+    with torch.no_grad():
+        return float((net(x).argmax(1) == y).double().mean())
 
 
 def _shuffled() -> tuple[Tensor, Tensor]:

@@ -19,30 +19,30 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train for as many rounds as the configuration says."""
     config = context.run_config
+    clients, rounds = int(config["clients"]), int(config["rounds"])
     plan = lightdp.plan(
-        clients=config["clients"],
-        colluders=config["clients"] // 10,
-        stragglers=config["clients"] // 10,
-        rounds=config["rounds"],
-        epsilon=config["epsilon"],
+        clients=clients,
+        colluders=clients // 10,
+        stragglers=clients // 10,
+        rounds=rounds,
+        epsilon=float(config["epsilon"]),
         delta=1e-5,
         unit="client",
         clip=0.5,
         calibration="repair",
     )
-    strategy = FedAvg(min_available_nodes=config["clients"], fraction_evaluate=0.1)
-    strategy = lightdp.flower.LightDP(strategy, plan)
+    strategy = lightdp.flower.LightDP(FedAvg(min_available_nodes=clients, fraction_evaluate=0.1), plan)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(task.model().state_dict()),
-        num_rounds=config["rounds"],
+        num_rounds=rounds,
         evaluate_fn=evaluate,
     )
     last = max(result.evaluate_metrics_serverapp)
     final = dict(result.evaluate_metrics_serverapp[last]) | dict(result.train_metrics_clientapp.get(last, {}))
     print("\n".join(f"{name} {value:.4g}" for name, value in final.items()))
     if config["result"]:
-        Path(config["result"]).write_text(json.dumps({"round": last} | final))
+        Path(str(config["result"])).write_text(json.dumps({"round": last} | final))
 
 
 def evaluate(_round: int, arrays: ArrayRecord) -> MetricRecord:
