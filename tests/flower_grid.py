@@ -54,6 +54,8 @@ class Node:
 class LocalGrid(Grid):
     """`faults` are by (training round, position of the node); rounds count from 1, the closing round included.
 
+    Round 0 is the key round.
+
     Attributes:
         left: every reply that left a node, with its position, whether or not it arrived.
         pushed: what was sent, by kind: "key", "train" or the message type.
@@ -103,6 +105,8 @@ class LocalGrid(Grid):
             ids.append(message.metadata.message_id)
             at = next(i for i, node in enumerate(self.nodes) if node.id == message.metadata.dst_node_id)
             fault = self.faults.get((self.round, at)) if _kind(message) == "train" else None
+            if _kind(message) == "key":
+                fault = self.faults.pop((0, at), None)  # once: it is asked again
             self._deliver(at, message, fault)
         return ids
 

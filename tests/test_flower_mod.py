@@ -234,8 +234,8 @@ def test_a_closing_round_does_not_train() -> None:
         ("lightdp-identity", "/nowhere/key", "lightdp-identity and lightdp-pins must name files that can be read"),
         ("lightdp-total-epsilon", 20.0, "lightdp-total-epsilon needs lightdp-state"),
         ("lightdp-max-eps", 1.0, "node_config must not have ['lightdp-max-eps']"),
-        ("lightdp-name", "no name", "name must be 1 to 64 letters"),
-        ("lightdp-allow-metrics", 1, "lightdp-allow-metrics must be a name"),
+        ("lightdp-name", "../elsewhere", "lightdp-name must be 1 to 64 letters"),
+        ("lightdp-allow-metrics", 1, "lightdp-allow-metrics must be names"),
     ],
 )
 def test_a_plan_beyond_a_limit_and_a_limit_that_makes_no_sense_are_refused(limit: str, value: Any, why: str) -> None:

@@ -43,7 +43,7 @@ def difference(trained: Mapping[str, Array], received: Mapping[str, Array]) -> N
             )
         part = vector[start : start + old.size].reshape(old.shape)
         with np.errstate(all="ignore"):  # what is not finite is refused when it is clipped
-            np.subtract(new.astype(kind), old.astype(kind), out=part)
+            np.subtract(new, old, out=part, dtype=kind, casting="unsafe")
         start += old.size
     return vector
 

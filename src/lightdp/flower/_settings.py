@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from lightdp._check import ArgumentError, LightDPError, ProtocolError, integer, positive, probability
 from lightdp.design import Plan, plan
 from lightdp.keys import Identity, Pins
+from lightdp.keys.identity import NAME
 from lightdp.stragglers import StragglerLaw, custom
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class Settings:
         pins: file of the identities of peers.
         name: the node's name in the roster; by default made from its id.
         allow_metrics: names of metrics that may leave, unprotected, with commas between them.
-        records_clipped: for unit "record", whether the app clips each record's part of its update itself.
+        records_clipped: for unit "record", whether the app itself clips each record's part of its update to the
+            plan's `clip` and, where the plan samples, draws its batches as the plan says.
     """
 
     max_epsilon: float | None = None
@@ -143,13 +145,15 @@ def _path(key: str, value: object) -> Path:
 
 
 def _name(key: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise ArgumentError(f"{key} must be a name, got {key}={value!r}")
+    if not isinstance(value, str) or NAME.fullmatch(value) is None:
+        raise ArgumentError(f"{key} must be 1 to 64 letters, digits or ._@+- (not first), got {key}={value!r}")
     return value
 
 
 def _names(key: str, value: object) -> frozenset[str]:
-    return frozenset(part.strip() for part in _name(key, value).split(",") if part.strip() != "")
+    if not isinstance(value, str):
+        raise ArgumentError(f"{key} must be names with commas between them, got {key}={value!r}")
+    return frozenset(part.strip() for part in value.split(",") if part.strip() != "")
 
 
 def _flag(key: str, value: object) -> bool:
