@@ -355,6 +355,13 @@ def test_nodes_that_miss_the_key_round_are_asked_again(tape: Tape) -> None:
     assert grid.pushed[:3] == ["key", "key", "train"]
 
 
+def test_a_node_that_repeats_anothers_enrolment_is_not_in_the_roster() -> None:
+    grid = LocalGrid(an_app(), 5)
+    grid.faults = {(0, 1): "impostor"}
+    with pytest.raises(ProtocolError, match=f"4 of the plan's 5 .*node 1007.*another node enrolled as node-{1000}"):
+        trained(grid, planned())
+
+
 def test_an_app_without_the_mod_cannot_enrol() -> None:
     app = ClientApp()
     app.train()(lambda message, _: Message(RecordDict(), reply_to=message))
@@ -440,7 +447,7 @@ def test_only_packed_bytes_and_allowed_metrics_leave_and_other_messages_are_unto
     assert [each.content.metric_records["metrics"]["at"] for _, each in sorted(evaluations, key=lambda x: x[0])] == [
         0.0, 1.0, 2.0, 3.0, 4.0
     ]  # fmt: skip
-    assert result.evaluate_metrics_clientapp[1]["at"] == 2.0
+    assert result.evaluate_metrics_clientapp[1]["at"] == pytest.approx(2.0)
     content = RecordDict({"anything": MetricRecord({"at": 3})})
     echoed = grid.handle(0, Message(content, grid.nodes[0].id, "query"))
     assert echoed.content == content

@@ -186,14 +186,17 @@ def test_an_update_that_is_no_update_leaves_nothing_and_the_round_stays_open(cha
 
 
 def test_an_apps_error_says_nothing_of_the_data(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(_: Any) -> Any:
-        raise ValueError("patient 17 has an odd value")
+    for kind, told in ((ValueError, "ValueError"), (ArgumentError, "RuntimeError")):
 
-    talk = Talk(an_app(fail))
-    talk.enrol()
-    reply = talk.grid.handle(0, talk.start())
-    assert reply.error.reason == "lightdp: the app raised ValueError; see the node's log"
-    assert "patient 17" in caplog.text
+        def fail(_: Any, kind: type[Exception] = kind) -> Any:
+            raise kind("patient 17 has an odd value")
+
+        talk = Talk(an_app(fail))
+        talk.enrol()
+        caplog.clear()
+        reply = talk.grid.handle(0, talk.start())
+        assert reply.error.reason == f"lightdp: the app raised {told}; see the node's log"
+        assert "patient 17" in caplog.text
 
     talk = Talk(ClientApp(mods=[lightdp.flower.mod]))
     talk.grid.app.train()(lambda message, _: Message(Error(0, "patient 17"), reply_to=message))

@@ -76,12 +76,13 @@ def test_other_strategies_are_refused_with_repair_and_go_with_exact(inner: Strat
         strategies.QFedAvg(client_learning_rate=0.1),
         strategies.FedXgbBagging(),
         strategies.DifferentialPrivacyClientSideFixedClipping(FedAvg(), 1.0, 1.0, 3),
-        LightDP(FedAvg(), a_plan()),
     ],
 )
 def test_strategies_that_need_each_update_are_refused(inner: Strategy) -> None:
     with pytest.raises(ArgumentError, match="must not need each client's own update"):
         LightDP(inner, a_plan(), linear=True)
+    with pytest.raises(ArgumentError, match="must not be a LightDP itself"):
+        LightDP(LightDP(FedAvg(), a_plan()), a_plan())
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,15 @@ def test_a_strategy_that_leaves_out_a_client_is_refused() -> None:
 
     with pytest.raises(ArgumentError, match="strategy must train every client of the roster, once"):
         LightDP(Short(), a_plan(), wait=0.01).start(grid=LocalGrid(plus(1.0), 3), initial_arrays=zeros(), timeout=1)
+
+
+def test_a_start_of_the_inner_strategys_own_is_not_used_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    class Own(FedAvg):
+        def start(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+    LightDP(Own(), a_plan(calibration="repair"))
+    assert "Own has a start of its own, which is not used" in caplog.text
 
 
 def test_aggregation_before_a_round_is_refused() -> None:

@@ -67,7 +67,6 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault) -> RecordDict:
     text, run = _get(order, "plan", str), octets("run", _get(order, "run", bytes), 16)
     length = integer("length", _get(order, "length", int), 1)
     plan = planned(text)
-    client = None
     if vault.record is not None and vault.record["run"] == run.hex():
         settings.check(plan, spent=vault.record["before"])
         if (vault.record["plan"], vault.record["length"]) != (text, length):
@@ -99,7 +98,10 @@ def _train(
     if not _get(order, "closing", bool):  # a closing round carries no data, whatever it is called
         received = dict(_only(content.array_records, "message"))
         message.content = RecordDict({key: value for key, value in content.items() if key != KEY})
-        reply = call_next(message, context)
+        try:
+            reply = call_next(message, context)
+        except LightDPError as error:
+            raise RuntimeError("the app's own, whose text is not ours to send") from error
         if reply.has_error():
             raise ProtocolError(f"the app replied with error {reply.error.code}; see the node's log")
         update = _arrays.difference(_only(reply.content.array_records, "reply"), received)
@@ -108,8 +110,8 @@ def _train(
     record["budget"] = plan.budget
     packed = client.upload(_get(order, "start", bytes), update)
     _LOG.info(
-        "lightdp: upload of %s after ε = %s of %g at δ = %g; %s",
-        record["run"][:8], rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit,
+        "lightdp: an upload leaves; ε = %s of %g at δ = %g was spent before it, for one %s",
+        rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit,
     )  # fmt: skip
     bytes_only = ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))})
     return RecordDict({"arrays": bytes_only, "metrics": metrics})

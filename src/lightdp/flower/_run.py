@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("flwr.lightdp")
 _POLL = 0.5  # seconds between looks for nodes
+_ASK_AGAIN = 30.0  # seconds after which nodes that have not enrolled are asked again; a message may be lost with a node
 
 
 class Run:
@@ -63,17 +64,21 @@ class Run:
         """
         deadline = time.monotonic() + wait
         order = ConfigRecord({"plan": arguments(self.plan), "run": self.id, "length": self.server.length})
-        reasons: dict[int, str] = {}
+        reasons: dict[int, str] = {}  # of nodes that need not be asked again
+        asked: dict[str, int] = {}  # every message that was sent, and its node
         while True:
+            if asked:
+                reasons |= self._take_enrolments(asked, grid.pull_messages(list(asked)))
             connected = set(grid.get_node_ids())
-            asked = sorted(connected - set(self.nodes) - set(reasons))
-            if len(self.nodes) + len(asked) >= self.plan.clients:
-                content = RecordDict({KEY: order})
-                messages = [Message(content, node, MessageType.TRAIN) for node in asked]
-                replies = grid.send_and_receive(messages, timeout=max(deadline - time.monotonic(), 1.0))
-                reasons |= self._take_enrolments(messages, replies)
-                if len(self.nodes) == self.plan.clients:
-                    break
+            missing = sorted(connected - set(self.nodes) - set(reasons))
+            if len(self.nodes) + len(missing) >= self.plan.clients > len(self.nodes):
+                messages = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node in missing]
+                timeout = min(max(deadline - time.monotonic(), 1.0), _ASK_AGAIN)
+                replies = list(grid.send_and_receive(messages, timeout=timeout))
+                asked |= {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+                reasons |= self._take_enrolments(asked, replies)
+            if len(self.nodes) == self.plan.clients:
+                break
             if time.monotonic() >= deadline:
                 raise ProtocolError(
                     f"{len(self.nodes)} of the plan's {self.plan.clients} clients enrolled within {wait:g} s, "
@@ -83,13 +88,12 @@ class Run:
         self.server.roster()
         _LOG.info("lightdp: key round done, %d clients in the roster", len(self.nodes))
 
-    def _take_enrolments(self, messages: list[Message], replies: Iterable[Message]) -> dict[int, str]:
+    def _take_enrolments(self, asked: dict[str, int], replies: Iterable[Message]) -> dict[int, str]:
         """Take in as many as the plan has clients; returns what is wrong with nodes that need not be asked again."""
-        asked = {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
         reasons = {}
         for reply in replies:
-            node = asked.get(reply.metadata.reply_to_message_id)
-            if node is None or len(self.nodes) == self.plan.clients:
+            node = asked.pop(reply.metadata.reply_to_message_id, None)
+            if node is None or node in self.nodes or len(self.nodes) == self.plan.clients:
                 continue
             if reply.has_error():
                 _LOG.warning("lightdp: node %d did not enrol: %s", node, reply.error.reason)
@@ -97,7 +101,10 @@ class Run:
                     reasons[node] = f"node {node}: {reply.error.reason}"
                 continue
             try:
-                self.nodes[node] = self.server.enrol(_bytes(reply.content.config_records[KEY]["enrolment"]))
+                name = self.server.enrol(_bytes(reply.content.config_records[KEY]["enrolment"]))
+                if name in self.nodes.values():
+                    raise ProtocolError(f"another node enrolled as {name}")
+                self.nodes[node] = name
             except (LightDPError, KeyError) as error:
                 reasons[node] = f"node {node}: not an enrolment: {error!r}; is lightdp.flower.mod among the app's mods?"
                 _LOG.warning("lightdp: %s", reasons[node])

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import strategy as strategies
-from flwr.serverapp.strategy import FedAvg, FedAvgM, Result, Strategy
+from flwr.serverapp.strategy import Result, Strategy
 
 from lightdp._check import ArgumentError, BudgetError, ProtocolError, integer, positive, rounded_up
 from lightdp.flower import _arrays
 from lightdp.flower._accountant import Accountant
+from lightdp.flower._inner import Narrow, NoNodesError, refuse
 from lightdp.flower._run import Run
-from lightdp.flower._settings import arguments, planned, refuse_unseen
 from lightdp.flower._vault import KEY
 
 if TYPE_CHECKING:
@@ -27,13 +26,6 @@ if TYPE_CHECKING:
     from lightdp.protocol import Aggregate
 
 _LOG = logging.getLogger("flwr.lightdp")
-_LINEAR = (FedAvg.aggregate_train, FedAvgM.aggregate_train)  # FedProx is FedAvg for the server
-_SEPARATE = (
-    strategies.Bulyan, strategies.FedMedian, strategies.FedTrimmedAvg, strategies.FedXgbBagging,
-    strategies.FedXgbCyclic, strategies.Krum, strategies.MultiKrum, strategies.QFedAvg,
-    strategies.DifferentialPrivacyClientSideAdaptiveClipping, strategies.DifferentialPrivacyClientSideFixedClipping,
-    strategies.DifferentialPrivacyServerSideAdaptiveClipping, strategies.DifferentialPrivacyServerSideFixedClipping,
-)  # fmt: skip  # they need each client's update for itself
 
 
 class LightDP(Strategy):
@@ -61,7 +53,9 @@ class LightDP(Strategy):
     def __init__(
         self, strategy: Strategy, plan: Plan, *, linear: bool = False, wait: float = 300.0, patience: int = 3
     ) -> None:
-        _refuse(strategy, plan, linear=linear)
+        if isinstance(strategy, LightDP):
+            raise ArgumentError("strategy must not be a LightDP itself")
+        refuse(strategy, plan, linear=linear)
         self.strategy, self.plan = strategy, plan
         self.wait, self.patience = positive("wait", wait), integer("patience", patience, 1)
         self.accountant = Accountant(plan) if plan.unit == "client" else None
@@ -148,7 +142,7 @@ class LightDP(Strategy):
         if self._must_stop(grid):
             return []
         run = self._run
-        narrow = cast("Grid", _Narrow(grid, self.wait, list(run.nodes)))
+        narrow = cast("Grid", Narrow(grid, self.wait, list(run.nodes)))
         messages = list(self.strategy.configure_train(server_round, arrays, config, narrow))
         addressed = sorted(message.metadata.dst_node_id for message in messages)
         if addressed != sorted(run.nodes):
@@ -185,9 +179,9 @@ class LightDP(Strategy):
     ) -> Iterable[Message]:
         """The inner strategy's messages, untouched; none if it finds too few nodes for `wait` seconds."""
         try:
-            narrow = cast("Grid", _Narrow(grid, self.wait))
+            narrow = cast("Grid", Narrow(grid, self.wait))
             return self.strategy.configure_evaluate(server_round, arrays, config, narrow)
-        except _NoNodesError as error:
+        except NoNodesError as error:
             _LOG.warning("lightdp: evaluation of round %d left out: %s", server_round, error)
             return []
 
@@ -250,50 +244,6 @@ class LightDP(Strategy):
         messages = list(self.configure_evaluate(current, result.arrays, config, grid))
         replies = grid.send_and_receive(messages, timeout=timeout) if messages else []
         _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
-
-
-class _NoNodesError(TimeoutError):
-    """An inner strategy went on asking for nodes."""
-
-
-class _Narrow:
-    """A grid that shows the inner strategy certain nodes, and ends its waiting for more of them."""
-
-    def __init__(self, grid: Grid, wait: float, nodes: list[int] | None = None) -> None:
-        self._grid, self._nodes, self._wait = grid, nodes, wait
-        self._deadline, self._calls = time.monotonic() + wait, 0
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  everything else is the grid's own
-        return getattr(self._grid, name)
-
-    def get_node_ids(self) -> list[int]:
-        """The nodes to choose from."""
-        self._calls += 1
-        if self._calls > 2 and time.monotonic() > self._deadline:  # once to count, once to choose, then it is waiting
-            raise _NoNodesError(f"{type(self._grid).__name__} had too few nodes for {self._wait:g} s")
-        return list(self._grid.get_node_ids()) if self._nodes is None else self._nodes
-
-
-def _refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
-    """Raise if the two cannot work together."""
-    name = type(strategy).__name__
-    if isinstance(strategy, (LightDP, *_SEPARATE)):
-        raise ArgumentError(f"strategy must not need each client's own update, which lightdp hides, got {name}")
-    if plan.calibration == "repair" and not linear and type(strategy).aggregate_train not in _LINEAR:
-        raise ArgumentError(
-            f"strategy must be linear for calibration='repair', got {name}: noise that stragglers leave in a round is "
-            "taken out in the next, which a non-linear update would not undo (R3); use calibration='exact', or say "
-            "linear=True if it is linear"
-        )
-    if getattr(strategy, "fraction_train", 1.0) != 1.0:
-        raise ArgumentError("fraction_train must be 1: pairwise noise cancels only if every client is asked")
-    for bound in ("min_train_nodes", "min_available_nodes"):
-        asked = getattr(strategy, bound, 0)
-        if asked > plan.clients:
-            raise ArgumentError(f"{bound} must be at most the plan's {plan.clients} clients, got {bound}={asked}")
-    refuse_unseen(plan)
-    if planned(arguments(plan)).digest() != plan.digest():
-        raise ArgumentError("plan must be as lightdp.plan makes it")
 
 
 def _means(metrics: list[dict[str, Any]]) -> dict[str, float]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 KEY = "lightdp"
 
+_FIELDS = {"serial": int, "client": str, "run": str, "plan": str, "length": int, "before": float, "budget": float}
+
 _NEWEST: dict[tuple[int, int], bytes] = {}  # of nodes without a file: states that this process has seen
 _LOCKS: dict[tuple[int, int], threading.Lock] = {}
 _GUARD = threading.Lock()
@@ -33,8 +35,8 @@ class Vault:
     in the context, or without a file in this process. `save` returns when the file is durable.
 
     Attributes:
-        record: "client" (the state of a `Client`), "plan" (its arguments), "length", "budget" (ε of the plan once
-            something was sent under it) and "before" (ε of earlier plans); None if there is no state.
+        record: "client" (the state of a `Client`), "run", "plan" (its arguments), "length", "budget" (ε of the plan
+            once something was sent under it) and "before" (ε of earlier plans); None if there is no state.
     """
 
     def __init__(self, context: Context, path: Path | None) -> None:
@@ -113,7 +115,7 @@ def _parsed(blob: bytes) -> dict[str, Any]:
     """A state as it was written; what cannot be read is refused, since it may be the newest."""
     try:
         record = json.loads(blob)
-        if isinstance(record["serial"], int) and isinstance(record["client"], str):
+        if {name: type(record[name]) for name in _FIELDS} == _FIELDS:
             return dict(record)
     except (ValueError, TypeError, KeyError):
         pass
