@@ -250,7 +250,7 @@ class Training:
             budget = noise.sensitivity * factor / noise.sigma_individual
             self.watch.note |= {"sensitivity": noise.sensitivity, "epsilon": budget}
         elif self.method != "plain":
-            strategy = LightDP(strategy, make_plan(self.method, clients, task, start.size))
+            strategy = LightDP(strategy, make_plan(self.method, clients, task, start.size), wait=timeout)
         strategy.start(
             grid=self.watch,
             initial_arrays=ArrayRecord([start]),

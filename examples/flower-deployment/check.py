@@ -247,7 +247,7 @@ def distance(rows: NDArray[np.float64]) -> float:
 def judge(folder: Path) -> list[Claim]:
     """Everything that must hold."""
     found = Evidence(folder)
-    return [*_story(found), *_model(found), *_cost(found), *_masks(found), *_killed(found)]
+    return [*_story(found), *_model(found), *_cost(found), *_masks(found)]
 
 
 def _story(found: Evidence) -> list[Claim]:
@@ -348,7 +348,7 @@ def _masks(found: Evidence) -> list[Claim]:
         Claim(
             "the killed node takes part again",
             bool(after) or not killed["back"],
-            f"killed in round {killed['round']}, whose upload {what}; used again in {after or 'none, for lack of rounds'}",
+            f"killed in round {killed['round']}, whose upload {what}; used again in rounds {after}",
         ),
         Claim(
             "asked for that round again, with another model, it refuses, and so does everyone who answered it",

@@ -121,6 +121,7 @@ class Notes(Grid):
         for message in trained[turn - 1]:
             content = message.content.copy()
             content["arrays"] = ArrayRecord([np.ones(task.SHAPE)])
+            content["config"] = ConfigRecord({"server-round": turn})
             again.append(Message(content, message.metadata.dst_node_id, MessageType.TRAIN))
         self.write("again")
         self.send_and_receive(again, timeout=timeout)
