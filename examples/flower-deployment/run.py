@@ -4,11 +4,11 @@ python run.py            6 nodes, 10 rounds, about four minutes
 python run.py --short    5 nodes, 2 rounds, about a minute; nodes tell that they live every 10 s instead of 30 s
 python run.py --keep F   leave everything in the folder F
 
-While it trains, one node is slow past the deadline in some rounds, and another is killed (SIGKILL) just after it has
-counted a round's upload and, if the kill is quick enough, before the upload leaves. It is started again, as a
-supervisor would, until the SuperLink lets it in, which it does when it has not heard of it for a while. At the end
-`check.py` says whether everything held; the exit code is 0 if it did. Nothing that was started is left running,
-whatever happens.
+While it trains, one node is slow in some rounds, which end without it when enough others have answered. Another is
+killed (SIGKILL) just after it has counted a round's upload and, if the kill is quick enough, before the upload leaves.
+It is started again, as a supervisor would, until the SuperLink lets it in, which it does when it has not heard of it
+for a while. At the end `check.py` says whether everything held; the exit code is 0 if it did. Nothing that was started
+is left running, whatever happens.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 HOST = "127.0.0.1"
 SLOW, KILLED = 0, 1  # the two nodes with accidents
+SLEEP = 22.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Scene:
     nodes: int
     rounds: int
     deadline: float
+    grace: float
     slow: tuple[int, ...]
     kill: int
     restart: float  # seconds later
@@ -56,8 +58,10 @@ class Scene:
     limit: float  # seconds after which it has failed
 
 
-FULL = Scene(nodes=6, rounds=10, deadline=20.0, slow=(3, 5, 8), kill=4, restart=30.0, quick=False, limit=900.0)
-SHORT = Scene(nodes=5, rounds=2, deadline=20.0, slow=(1,), kill=1, restart=0.0, quick=True, limit=300.0)
+FULL = Scene(
+    nodes=6, rounds=10, deadline=120.0, grace=6.0, slow=(3, 5, 8), kill=4, restart=30.0, quick=False, limit=900.0
+)
+SHORT = Scene(nodes=5, rounds=2, deadline=120.0, grace=6.0, slow=(1,), kill=1, restart=0.0, quick=True, limit=300.0)
 QUICK = """
 import sys
 from flwr.supercore import heartbeat
@@ -172,7 +176,7 @@ class Deployment:
             "lightdp-records-clipped": True,
         }
         if node == SLOW:
-            config |= {"slow-rounds": ",".join(map(str, self.scene.slow)), "slow-seconds": self.scene.deadline + 1}
+            config |= {"slow-rounds": ",".join(map(str, self.scene.slow)), "slow-seconds": SLEEP}
         link = ("--superlink", f"{HOST}:{self.ports[0]}", "--root-certificates", f"{keys}/ca.crt")
         own = ("--auth-supernode-private-key", f"{keys}/node-{node}", "--port", str(self.ports[node + 1]))
         text = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
@@ -182,7 +186,8 @@ class Deployment:
     def submit(self) -> None:
         """`flwr run`."""
         scene = self.scene
-        numbers = {"clients": scene.nodes, "rounds": scene.rounds, "deadline": scene.deadline, "again": scene.kill}
+        names = {"clients": scene.nodes, "rounds": scene.rounds, "again": scene.kill}
+        numbers = names | {"deadline": scene.deadline, "grace": scene.grace}
         config = " ".join(f"{key}={value}" for key, value in numbers.items()) + f' folder="{self.folder}/server"'
         self.call("flwr", "run", str(HERE / "app"), "here", "--run-config", config)
 
@@ -310,7 +315,7 @@ def narrate(deployment: Deployment, event: dict[str, Any]) -> None:
 
 
 def interrupt(number: int, _frame: object) -> None:
-    """SIGTERM is handled as Ctrl-C."""
+    """Every signal that asks to end is handled as Ctrl-C."""
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
@@ -320,7 +325,8 @@ def main() -> int:
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--keep", type=Path, help="a folder that does not exist yet")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
     folder = Path(tempfile.mkdtemp(prefix="lightdp-")) if arguments.keep is None else arguments.keep.resolve()
     folder.mkdir(exist_ok=arguments.keep is None)
     deployment = Deployment(SHORT if arguments.short else FULL, folder)

@@ -1,7 +1,7 @@
 """The server: FedAvg made private, and a Grid that writes down what passes it.
 
-A real server needs only the three lines with `strategy`. The rest is evidence for `check.py`: every model that was
-sent, every upload that came, and at the end the attempt to have old rounds answered once more.
+A real server needs only the lines with `strategy`. The rest is evidence for `check.py`: every model that was sent,
+every upload that came, and at the end the attempt to have an old round answered once more.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def main(grid: Grid, context: Context) -> None:
     """Train, then ask again for what was answered."""
     config = context.run_config
     clients = int(config["clients"])
-    notes = Notes(grid, Path(str(config["folder"])))
+    plan = task.plan(clients)
+    notes = Notes(grid, Path(str(config["folder"])), spare=plan.stragglers, grace=float(config["grace"]))
     try:
-        strategy = LightDP(FedAvg(fraction_evaluate=0.0, min_available_nodes=clients), task.plan(clients))
+        strategy = LightDP(FedAvg(fraction_evaluate=0.0, min_available_nodes=clients), plan)
         result = strategy.start(
             grid=notes,
             initial_arrays=ArrayRecord([np.zeros(task.SHAPE)]),
@@ -54,8 +55,8 @@ def main(grid: Grid, context: Context) -> None:
 class Notes(Grid):
     """A Grid that passes everything on and writes it down, a JSON line for each event."""
 
-    def __init__(self, inner: Grid, folder: Path) -> None:
-        self.inner, self.folder = inner, folder
+    def __init__(self, inner: Grid, folder: Path, *, spare: int, grace: float) -> None:
+        self.inner, self.folder, self.spare, self.grace = inner, folder, spare, grace
         self.sent: dict[str, tuple[int, int]] = {}  # by message: trip and node
         self.trips: list[list[Message]] = []
 
@@ -102,29 +103,40 @@ class Notes(Grid):
         return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """As Flower's, with shorter naps."""
+        """As Flower's, with shorter naps; where a round can spare some, it does not wait long for them."""
+        messages = list(messages)
+        spare = self.spare if messages and messages[0].content.array_records else 0
         ends = time.monotonic() + (3600 if timeout is None else timeout)
         waiting, replies = set(self.push_messages(messages)), []
         while waiting and time.monotonic() < ends:
             new = list(self.pull_messages(waiting))
             replies += new
             waiting -= {reply.metadata.reply_to_message_id for reply in new}
+            if len(messages) - sum(not reply.has_error() for reply in replies) <= spare:
+                ends = min(ends, time.monotonic() + self.grace)
             if waiting:
                 time.sleep(POLL)
         self.write("collected", trip=len(self.trips) - 1, missing=len(waiting))
         return replies
 
     def ask_again(self, turn: int, timeout: float) -> None:
-        """What a curious server would do: send a round's messages a second time, with another model."""
-        trained = [trip for trip in self.trips if trip[0].content.array_records]
-        again = []
-        for message in trained[turn - 1]:
-            content = message.content.copy()
-            content["arrays"] = ArrayRecord([np.ones(task.SHAPE)])
-            content["config"] = ConfigRecord({"server-round": turn})
-            again.append(Message(content, message.metadata.dst_node_id, MessageType.TRAIN))
+        """What a curious server would do: send a round's messages a second time, with another model.
+
+        A node that just starts again is asked until it answers.
+        """
         self.write("again")
-        self.send_and_receive(again, timeout=timeout)
+        round_messages = [trip for trip in self.trips if trip[0].content.array_records][turn - 1]
+        left = {message.metadata.dst_node_id: message.content.copy() for message in round_messages}
+        ends = time.monotonic() + timeout
+        while left and time.monotonic() < ends:
+            again = []
+            for node, content in left.items():
+                content["arrays"] = ArrayRecord([np.ones(task.SHAPE)])
+                content["config"] = ConfigRecord({"server-round": turn})
+                again.append(Message(content, node, MessageType.TRAIN))
+            for reply in self.send_and_receive(again, timeout=ends - time.monotonic()):
+                if not reply.has_error() or reply.error.reason.startswith("lightdp"):
+                    left.pop(self.sent[reply.metadata.reply_to_message_id][1])
 
     def set_run(self, run: Any) -> None:  # noqa: ANN401  Flower's own type
         """As Grid."""
