@@ -77,7 +77,7 @@ def trained(app: str, environment: dict[str, str], folder: Path, **config: objec
     result = folder / "result.json"
     shutil.copytree(QUICKSTART / app, folder / app)
     text = " ".join(f"{key}={json.dumps(value)}" for key, value in (config | {"result": str(result)}).items())
-    command = [BIN / "flwr", "run", str(folder / app), "here", "--stream", "--run-config", text]
+    command = [str(BIN / "flwr"), "run", str(folder / app), "here", "--stream", "--run-config", text]
     run = subprocess.run(
         [*command, "--federation-config", f"num-supernodes={config['clients']}"],
         env=environment, capture_output=True, text=True, timeout=240, check=False,
@@ -155,7 +155,7 @@ def test_a_deployment_with_a_killed_and_a_slow_node_holds_what_it_promises(tmp_p
 
 def test_an_interrupted_deployment_leaves_nothing_running(tmp_path: Path, tools: Any) -> None:
     folder = tmp_path / "kept"
-    command = [sys.executable, DEPLOYMENT / "run.py", "--short", "--keep", folder]
+    command = [sys.executable, str(DEPLOYMENT / "run.py"), "--short", "--keep", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
         assert run.stdout is not None
         assert "SuperLink on" in run.stdout.readline()

@@ -135,7 +135,7 @@ class Notes(Grid):
                 content["config"] = ConfigRecord({"server-round": turn})
                 again.append(Message(content, node, MessageType.TRAIN))
             for reply in self.send_and_receive(again, timeout=ends - time.monotonic()):
-                if not reply.has_error() or reply.error.reason.startswith("lightdp"):
+                if not reply.has_error() or "lightdp" in (reply.error.reason or ""):
                     left.pop(self.sent[reply.metadata.reply_to_message_id][1])
 
     def set_run(self, run: Any) -> None:  # noqa: ANN401  Flower's own type
