@@ -37,6 +37,7 @@ Fault = Literal[
     "replay",  # the node gets the message twice, one after the other
     "twice",  # the node gets the message twice at the same time, with the same context
     "garbage",  # the node's answer is no upload
+    "disguised",  # the node's answer carries another node's id
     "impostor",  # the node sends the upload of the node before it in the list
 ]
 
@@ -171,6 +172,8 @@ class LocalGrid(Grid):
             self.restart(at)
         if fault == "garbage":
             return Message(RecordDict(), reply_to=message)
+        if fault == "disguised":
+            reply.metadata.__dict__["_src_node_id"] = self.nodes[at - 1].id
         if fault == "impostor":
             return Message(next(r for i, r in reversed(self.left) if i == at - 1).content, reply_to=message)
         return None if fault in ("lost", "crash") else reply

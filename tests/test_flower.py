@@ -142,7 +142,8 @@ FAULTS: dict[str, dict[tuple[int, int], Any]] = {
     "lost": {(1, 0): "lost", (2, 0): "lost", (4, 2): "lost"},
     "late": {(1, 0): "late", (2, 0): "late", (3, 1): "late", (6, 2): "late"},
     "errors": {(2, 0): "error", (2, 4): "error", (5, 1): "error"},
-    "garbage": {(2, 0): "garbage", (3, 3): "impostor"},
+    "garbage": {(2, 0): "garbage", (3, 2): "lost", (3, 3): "impostor"},
+    "disguised": {(0, 1): "disguised", (0, 2): "disguised", (2, 0): "disguised", (3, 1): "disguised", (4, 2): "late"},
     "crash": {(2, 0): "crash", (3, 3): "crash"},
     "replay": {(2, 0): "replay", (3, 3): "twice", (4, 0): "twice"},
     "void": {(2, i): "late" for i in range(3)} | {(3, i): "drop" for i in range(3)},
@@ -153,12 +154,12 @@ FAULTS: dict[str, dict[tuple[int, int], Any]] = {
 
 def _by_chance(seed: int) -> dict[tuple[int, int], Any]:
     draw = np.random.default_rng(seed)
-    kinds = ["drop", "lost", "late", "error", "crash", "replay", "twice", "garbage"]
+    kinds = ["disguised", "drop", "lost", "late", "error", "crash", "replay", "twice", "garbage"]
     places = [(t, i) for t in range(1, 8) for i in range(5)]
     return {place: str(draw.choice(kinds)) for place in places if draw.random() < 0.3}
 
 
-FAULTS |= {f"by chance {seed}": _by_chance(seed) for seed in range(5)}
+FAULTS |= {f"by chance {seed}": _by_chance(seed) for seed in range(3)}
 
 
 @pytest.mark.parametrize("calibration", ["repair", "exact"])
@@ -183,7 +184,7 @@ def test_the_model_is_the_sum_of_what_was_used_and_no_mask_is_used_twice(
     assert max(Counter((each.name, each.round) for each in tape.made).values()) == 1
     added = Counter((each.name, key) for each in tape.made for key in each.keys)
     assert max(added.values()) == 1
-    absent = {place for place, fault in grid.faults.items() if fault not in ("replay", "twice")}
+    absent = {place for place, fault in grid.faults.items() if fault not in ("replay", "twice", "disguised")}
     came = [{i for i in range(5) if (t, i) not in absent} for t in range(1, 7)]
     assert [set(np.flatnonzero(each.used)) for each in tape.rounds[:6]] == [c if len(c) >= 3 else set() for c in came]
 
