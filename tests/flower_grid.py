@@ -92,7 +92,7 @@ class LocalGrid(Grid):
         return [node.id for node in self.nodes if node.online]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        messages = list(messages)
+        messages = sorted(messages, key=lambda message: message.metadata.dst_node_id)  # whatever the strategy drew
         kinds = {_kind(message) for message in messages}
         if kinds & {"train"}:
             self.round += 1
