@@ -98,7 +98,7 @@ class Paillier(Smpc):
         with net.server():
             first = {i: partial[i] for i in sorted(partial)[: self.needed]}
             total = self.slots.read(combine(self.key, self.task.clients, first), len(used))
-            return Result(total * self.grid.step, frozenset(used))
+            return Result(total * np.float64(self.grid.step), frozenset(used))
 
     def _gather(self, updates: Sequence[NDArray[np.float32]], net: Net) -> tuple[list[int], set[int]]:
         """The product of everybody's ciphertexts, and whose."""
