@@ -23,8 +23,9 @@ import numpy as np
 
 from lightdp.experiments.bench import conditions
 from lightdp.schemes import Net, Task
+from lightdp.schemes._threshold import Key
 from lightdp.schemes.ckks import Ckks
-from lightdp.schemes.paillier import Key, Paillier
+from lightdp.schemes.paillier import Paillier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

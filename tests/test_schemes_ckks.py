@@ -149,6 +149,12 @@ def test_clients_that_answer_differently_fail_the_round(scheme: Ckks) -> None:
         scheme.round(updates(), Watched(2, 1, "flipped"))
 
 
+def test_what_is_far_from_an_integer_is_not_rounded(scheme: Ckks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Grid, "encode", lambda *_: np.full(TASK.dimension, 0.07))  # 0.42 after all six
+    with pytest.raises(RoundFailedError, match="no sum of integers"):
+        scheme.round(updates(), Net(TASK.clients))
+
+
 def test_errors_of_a_sum_stay_far_below_half_a_step(scheme: Ckks) -> None:
     values = np.random.default_rng(0).integers(-2000, 2000, (40, 4096))
     vectors = [tenseal.ckks_vector_from(scheme._server, next(scheme._encrypt(row))) for row in values]

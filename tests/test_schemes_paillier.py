@@ -12,7 +12,8 @@ import pytest
 
 from lightdp._check import ArgumentError, MissingExtraError
 from lightdp.schemes import SCHEMES, Faults, Links, Net, RoundFailedError, Task, paillier
-from lightdp.schemes.paillier import Key, Paillier, Slots, combine, deal, lagrange, safe_prime
+from lightdp.schemes._threshold import Key, combine, deal, lagrange, safe_prime, sieve
+from lightdp.schemes.paillier import Paillier, Slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,6 +70,14 @@ def test_safe_primes_are_prime_twice_and_of_their_length(bits: int) -> None:
         for number in (p, (p - 1) // 2):
             assert gmpy2.is_strong_prp(number, 3)
             assert gmpy2.is_strong_selfridge_prp(number)
+
+
+def test_the_sieve_takes_out_multiples_of_small_primes_and_nothing_else() -> None:
+    small, start = [5, 7, 11, 13], 6 * 10**6 + 5
+    halves = [start + 6 * k for k in range(500)]
+    kept = [k for k, half in enumerate(halves) if all(half % p != 0 and (2 * half + 1) % p != 0 for p in small)]
+    assert sieve(start, small, 500) == kept
+    assert 100 < len(kept) < 300
 
 
 def test_safe_primes_differ() -> None:
