@@ -109,7 +109,7 @@ class Field:
     def matmul(self, left: Elements, right: Elements) -> Elements:
         """The product, exact. (r, k) times (k, c) is (r, c)"""
         terms = left.shape[1]
-        limb = 52 - self.bits - terms.bit_length()
+        limb = min(52 - self.bits - terms.bit_length(), self.bits)
         if limb < 1:
             raise ArgumentError(f"left must have fewer columns, got shape={left.shape} at bits={self.bits}")
         shifts = range((self.bits - 1) // limb * limb, -1, -limb)

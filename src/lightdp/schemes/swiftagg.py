@@ -78,7 +78,8 @@ class SwiftAgg(Coded):
 
     def group(self, client: int) -> int:
         """Of a client; those left over go to the first groups, one each."""
-        return client // self.positions if client < self.groups * self.positions else client % self.positions
+        left_over = client - self.groups * self.positions
+        return client // self.positions if left_over < 0 else left_over
 
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """Shares, reports, and one trip for each group."""
@@ -150,29 +151,27 @@ class SwiftAgg(Coded):
     ) -> tuple[list[int], list[Elements]]:
         """At the server: positions whose chain held, and their sums."""
         announcement, context = bitmap(self._flags(used)), self._context(b"sum")
+        everyone = [self.member(group, position) for group in range(self.groups) for position in going]
         announced: dict[int, bytes | None] = {}
         letters: dict[int, bytes] = {}  # what came to a member from the group before
         who: list[int] = []
         sums: list[Elements] = []
         for group in range(self.groups):
+            last = group == self.groups - 1
             net.stage(f"sums {group + 1}")
             if group == 0:
-                everyone = [self.member(g, position) for g in range(self.groups) for position in going]
                 announced = {j: net.down(j, announcement) for j in everyone}
             for position in going:
                 j, following = self.member(group, position), self.member(group + 1, position)
                 heard = announced[j]
-                if heard is None or not net.works(j) or (group > 0 and j not in letters):
+                if heard is None or not net.works(j):
                     continue
                 with net.client(j):
-                    before = None if group == 0 else self.letters[j].open(j - self.positions, context, letters[j])
-                    added = self._added(j, heard, held[j], [] if before is None else [before])
-                    silent = added is None or (group > 0 and before is None)
-                    last = group == self.groups - 1
-                    message = b"" if added is None or last else self.letters[j].seal(following, context, added)
-                if silent or added is None:
+                    added = self._added(j, heard, held[j], letters.get(j))
+                    message = added if added is None or last else self.letters[j].seal(following, context, added)
+                if message is None:
                     continue
-                arrived = net.up(j, added) if last else net.between(j, following, message)
+                arrived = net.up(j, message) if last else net.between(j, following, message)
                 if arrived is not None and last:
                     with net.server():
                         sums.append(self.field.unpack(arrived, self.code.length))
@@ -180,19 +179,23 @@ class SwiftAgg(Coded):
                 elif arrived is not None:
                     letters[following] = arrived
         if len(who) < self.code.needed:
-            raise RoundFailedError(
-                f"sums {self.groups}", f"{len(who)} positions came through, {self.code.needed} are needed"
-            )
+            why = f"{len(who)} positions came through, {self.code.needed} are needed"
+            raise RoundFailedError(f"sums {self.groups}", why)
         return who, sums
 
-    def _added(self, me: int, announced: bytes, mine: dict[int, bytes], before: list[bytes]) -> bytes | None:
-        """The sum so far with the shares that were asked for, or silence."""
-        group = self.group(me)
+    def _added(self, me: int, announced: bytes, mine: dict[int, bytes], letter: bytes | None) -> bytes | None:
+        """What the group before sent, with the shares that were asked for; or silence."""
+        group, parts = self.group(me), []
+        if group > 0:
+            before = None if letter is None else self.letters[me].open(me - self.positions, self._context(b"sum"), letter)
+            if before is None:
+                return None
+            parts.append(before)
         own = np.array([self.group(i) == group for i in range(self.task.clients)])
         due = self._asked(announced, self._flags(mine), own)
         if due is None:
             return None
         try:
-            return self.field.pack(self.field.total([*before, *(mine[i] for i in due.tolist())], self.code.length))
+            return self.field.pack(self.field.total([*parts, *(mine[i] for i in due.tolist())], self.code.length))
         except WireError:  # a peer that sealed nonsense
             return None
