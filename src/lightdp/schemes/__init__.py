@@ -9,5 +9,7 @@ from lightdp.schemes.swiftagg import SwiftAgg
 
 __all__ = ["SCHEMES", "Faults", "Grid", "Links", "Net", "Result", "RoundFailedError", "Scheme", "Smpc", "Stage", "Task"]
 
-SCHEMES: dict[str, type[Scheme]] = {scheme.name: scheme for scheme in (Plain, Central, Local, Exact, Repair, Paper, LightSecAgg, SwiftAgg)}
+SCHEMES: dict[str, type[Scheme]] = {
+    scheme.name: scheme for scheme in (Plain, Central, Local, Exact, Repair, Paper, LightSecAgg, SwiftAgg)
+}
 """All schemes by name, in the order of tables."""

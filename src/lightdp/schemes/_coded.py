@@ -188,9 +188,9 @@ class Coded(Smpc):
 def agree(held: NDArray[np.bool_], rows: int, columns: int) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
     """Rows and columns with nothing missing between them, at least so many of each, or None if none are found.
 
-    A column that no row holds is out. As long as something is missing, whoever misses most leaves; of two alike the row, since columns are what is
-    summed up. A side that has none to spare keeps all it has. (The largest such choice is a maximum biclique, which
-    is hard to find; this is a good one, and where only clients are lost, not links, the best.)
+    A column that no row holds is out. As long as something is missing, whoever misses most leaves; of two alike the
+    row, since columns are what is summed up. A side that has none to spare keeps all it has. (The largest choice is
+    a maximum biclique, which is hard to find; this one is good, and the best where clients are lost, not links.)
     """
     left, right = np.arange(held.shape[0]), np.flatnonzero(held.any(axis=0))
     while len(left) >= rows and len(right) >= columns:

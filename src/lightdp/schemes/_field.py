@@ -68,12 +68,12 @@ class Field:
         purpose, since its counter starts at 0. (length,)
         """
         key = os.urandom(32) if key is None else octets("key", key, 32)
-        word = np.dtype("<u2") if self.bits <= 16 else np.dtype("<u4")
+        word: np.dtype[np.unsignedinteger] = np.dtype("<u2") if self.bits <= 16 else np.dtype("<u4")
         cipher = Cipher(AES256(key), CTR(bytes(16))).encryptor()
-        zeros, mask = bytes(_WORDS * word.itemsize), (1 << self.bits) - 1
+        zeros, mask = bytes(_WORDS * word.itemsize), np.array((1 << self.bits) - 1, word)
         result, filled = np.empty(integer("length", length, 0), np.uint32), 0
         while filled < length:
-            words = np.frombuffer(cipher.update(zeros), word) & word.type(mask)
+            words = np.frombuffer(cipher.update(zeros), word) & mask
             kept = words[words < self.p][: length - filled]
             result[filled : filled + kept.size] = kept
             filled += kept.size
@@ -117,12 +117,9 @@ class Field:
         result = np.empty((left.shape[0], right.shape[1]), np.uint32)
         for start in range(0, right.shape[1], _COLUMNS):
             block = right[:, start : start + _COLUMNS].astype(np.float64)
-            total = limbs[0] @ block  # < terms 2^limb 2^bits
-            part = self._reduced(total)
-            for factor in limbs[1:]:  # < (terms + 1) 2^limb 2^bits <= 2^52
-                total = part * float(1 << limb)
-                total += factor @ block
-                part = self._reduced(total)
+            part = self._reduced(limbs[0] @ block)  # of terms 2^limb 2^bits at most
+            for factor in limbs[1:]:  # (terms + 1) 2^limb 2^bits <= 2^52
+                part = self._reduced(part * np.float64(1 << limb) + factor @ block)
             result[:, start : start + _COLUMNS] = part
         return result
 
@@ -161,16 +158,18 @@ class Field:
         return elements
 
     def total(self, packed: Iterable[bytes], length: int) -> Elements:
-        """The sum of packed vectors, two in memory at a time. (length,)"""
-        result = np.zeros(length, np.uint32)
-        for message in packed:
-            result = self.add(result, self.unpack(message, length))
-        return result
+        """The sum of packed vectors, one at a time; reduced when 32 bits could overflow. (length,)"""
+        result, room = np.zeros(length, np.uint32), (1 << 32) // self.p - 1  # vectors that fit on top of a reduced one
+        for count, message in enumerate(packed, 1):
+            result += self.unpack(message, length)
+            if count % room == 0:
+                result %= np.uint32(self.p)
+        return result % np.uint32(self.p)
 
     def _reduced(self, values: NDArray[np.float64]) -> Elements:
-        """Integers in [0, 2^52), modulo p; `values` is overwritten.
+        """Integers in [0, 2^52], modulo p; `values` is overwritten.
 
-        The quotient is rounded so little downwards that it is right or one too small.
+        The quotient is rounded downwards by more than its error and by less than 1: it is right or one too small.
         """
         quotient = values * ((1 - 2.0**-50) / self.p)
         np.floor(quotient, out=quotient)

@@ -187,7 +187,8 @@ class SwiftAgg(Coded):
         """What the group before sent, with the shares that were asked for; or silence."""
         group, parts = self.group(me), []
         if group > 0:
-            before = None if letter is None else self.letters[me].open(me - self.positions, self._context(b"sum"), letter)
+            sender, context = self.member(group - 1, me % self.positions), self._context(b"sum")
+            before = None if letter is None else self.letters[me].open(sender, context, letter)
             if before is None:
                 return None
             parts.append(before)
