@@ -10,6 +10,7 @@ import math
 import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,10 +19,10 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from lightdp._check import ArgumentError, WireError, integer, octets
-from lightdp.wire import Accumulator, encode
+from lightdp.wire import packed_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = 4096  # of a product at once: temporaries stay near the core
 _WORDS = 1 << 16  # of a key stream at once
+_BATCH = 1 << 18  # elements unpacked at once
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,8 @@ class Field:
         key = os.urandom(32) if key is None else octets("key", key, 32)
         word: np.dtype[np.unsignedinteger] = np.dtype("<u2") if self.bits <= 16 else np.dtype("<u4")
         cipher = Cipher(AES256(key), CTR(bytes(16))).encryptor()
-        zeros, mask = bytes(_WORDS * word.itemsize), np.array((1 << self.bits) - 1, word)
+        zeros = bytes(min(_WORDS, length + length // 32 + 8) * word.itemsize)  # a 32nd is refused at most
+        mask = np.array((1 << self.bits) - 1, word)
         result, filled = np.empty(integer("length", length, 0), np.uint32), 0
         while filled < length:
             words = np.frombuffer(cipher.update(zeros), word) & mask
@@ -141,30 +144,60 @@ class Field:
             below[others] = below[others] * ((xs[others] + p - x) % p) % p
         return (above * self.inverse(below.astype(np.uint32)).astype(np.uint64) % p).astype(np.uint32)
 
-    # bytes
+    # bytes, as in (W1): `lightdp.wire` packs one long vector with little memory, this packs many short ones at once
 
     def pack(self, elements: Elements) -> bytes:
-        """`bits` bits each."""
-        return bytes(encode(np.ascontiguousarray(elements).view(np.int32), shift=0, bits=self.bits))
+        """A vector, `bits` bits each."""
+        return self.pack_rows(elements[None])[0]
+
+    def pack_rows(self, rows: Elements) -> list[bytes]:
+        """Each row as `pack` would. (r, length)"""
+        count, length = rows.shape
+        lanes = self._lanes(length)
+        padded = np.zeros((count, lanes[0] * lanes[1]), np.uint32)
+        padded[:, :length] = rows
+        values, words = padded.reshape(count, *lanes), np.zeros((count, lanes[0] * self.bits // 32, lanes[1]), "<u4")
+        for lane in range(lanes[0]):
+            word, offset = divmod(lane * self.bits, 32)
+            words[:, word] |= values[:, lane] << np.uint32(offset)
+            if offset + self.bits > 32:
+                words[:, word + 1] |= values[:, lane] >> np.uint32(32 - offset)
+        return [row.tobytes() for row in words]
 
     def unpack(self, packed: bytes, length: int) -> Elements:
         """What `pack` was given; anything else is a `WireError`. (length,)"""
-        read = Accumulator(length, self.bits)
-        read.add(packed)
-        elements = read.total().view(np.uint32)
-        elements &= np.uint32((1 << self.bits) - 1)
-        if (elements >= self.p).any():
-            raise WireError(f"elements must be below p={self.p}, got {elements.max()}")
-        return elements
+        return self._unpack_rows([packed], length)[0]
 
     def total(self, packed: Iterable[bytes], length: int) -> Elements:
-        """The sum of packed vectors, one at a time; reduced when 32 bits could overflow. (length,)"""
-        result, room = np.zeros(length, np.uint32), (1 << 32) // self.p - 1  # vectors that fit on top of a reduced one
-        for count, message in enumerate(packed, 1):
-            result += self.unpack(message, length)
-            if count % room == 0:
-                result %= np.uint32(self.p)
-        return result % np.uint32(self.p)
+        """The sum of packed vectors, a few in memory at a time. (length,)"""
+        result = np.zeros(length, np.uint64)
+        for some in _batched(packed, max(1, _BATCH // length)):
+            result += self._unpack_rows(some, length).sum(axis=0, dtype=np.uint64)
+        return (result % np.uint64(self.p)).astype(np.uint32)
+
+    def _unpack_rows(self, packed: Sequence[bytes], length: int) -> Elements:
+        count, lanes, size = len(packed), self._lanes(length), packed_size(length, self.bits)
+        if any(len(message) != size for message in packed):
+            raise WireError(f"packed elements must have {size} bytes, got {[len(message) for message in packed]}")
+        words = np.frombuffer(b"".join(packed), "<u4").reshape(count, -1, lanes[1])
+        values = np.empty((count, *lanes), np.uint32)
+        for lane in range(lanes[0]):
+            word, offset = divmod(lane * self.bits, 32)
+            np.right_shift(words[:, word], np.uint32(offset), out=values[:, lane])
+            if offset + self.bits > 32:
+                values[:, lane] |= words[:, word + 1] << np.uint32(32 - offset)
+        values &= np.uint32((1 << self.bits) - 1)
+        elements = values.reshape(count, -1)
+        if elements[:, length:].any():
+            raise WireError(f"packed elements beyond {length} must be 0")
+        if elements.max() >= self.p:
+            raise WireError(f"elements must be below p={self.p}, got {elements.max()}")
+        return elements[:, :length]
+
+    def _lanes(self, length: int) -> tuple[int, int]:
+        """How many values share words, and how many such columns there are."""
+        lanes = 32 // math.gcd(self.bits, 32)
+        return lanes, -(-length // lanes)
 
     def _reduced(self, values: NDArray[np.float64]) -> Elements:
         """Integers in [0, 2^52], modulo p; `values` is overwritten.
@@ -181,6 +214,13 @@ class Field:
 def _folded(values: Elements, p: int) -> Elements:
     """Values in [0, 2p), modulo p: what is below p wraps to something large when p is taken off."""
     return np.minimum(values, values - np.uint32(p))
+
+
+def _batched(items: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
+    """Lists of `count`, the last one shorter."""
+    iterator = iter(items)
+    while some := list(islice(iterator, count)):
+        yield some
 
 
 @lru_cache(maxsize=32)

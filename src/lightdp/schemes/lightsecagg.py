@@ -91,13 +91,13 @@ class LightSecAgg(Coded):
         for i in filter(net.works, range(self.task.clients)):
             with net.client(i):
                 keys[i] = os.urandom(32)
-                shares = self.code.encode(self._mask(keys[i]))
-                held[i][i] = self.field.pack(shares[i])
+                shares = self.field.pack_rows(self.code.encode(self._mask(keys[i])))
+                held[i][i] = shares[i]
             for j in range(self.task.clients):
                 if j == i:
                     continue
                 with net.client(i):
-                    letter = self.letters[i].seal(j, context, self.field.pack(shares[j]))
+                    letter = self.letters[i].seal(j, context, shares[j])
                 arrived = net.between(i, j, letter)
                 if arrived is not None:
                     with net.client(j):

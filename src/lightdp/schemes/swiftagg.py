@@ -99,14 +99,13 @@ class SwiftAgg(Coded):
         context = self._context(b"share")
         for i in filter(net.works, range(len(updates))):
             with net.client(i):
-                shares = self.code.encode(self.field.of(self.grid.encode(updates[i])))
-            for position in range(self.positions):
+                shares = self.field.pack_rows(self.code.encode(self.field.of(self.grid.encode(updates[i]))))
+            for position, share in enumerate(shares):
                 j = self.member(self.group(i), position)
+                if j == i:
+                    held[i][i] = share
+                    continue
                 with net.client(i):
-                    share = self.field.pack(shares[position])
-                    if j == i:
-                        held[i][i] = share
-                        continue
                     letter = self.letters[i].seal(j, context, share)
                 arrived = net.between(i, j, letter)
                 if arrived is not None:
