@@ -39,15 +39,23 @@ every = pytest.mark.parametrize("name", MAKE)
 class Tap(Net):
     """A network that is listened to, and on which letters may be rewritten."""
 
-    def __init__(self, faults: Faults | None = None, peers: Peers = "relayed", scribe: Scribe | None = None) -> None:
+    def __init__(
+        self,
+        faults: Faults | None = None,
+        peers: Peers = "relayed",
+        scribe: Scribe | None = None,
+        garbled: tuple[str, Collection[int], bytes] | None = None,
+    ) -> None:
         super().__init__(TASK.clients, Links(peers=peers), faults)
         self.ups: list[tuple[str, int, bytes]] = []
         self.letters: list[tuple[int, int, bytes]] = []
-        self._scribe, self._relaying = scribe, False
+        self._scribe, self._garbled, self._relaying = scribe, garbled, False
 
     def up(self, client: int, message: bytes) -> bytes | None:
         if not self._relaying:
-            self.ups.append((self.stages[-1].name if self.stages else "", client, message))
+            self.ups.append((self._now.name, client, message))
+            if self._garbled is not None and self._garbled[0] == self._now.name and client in self._garbled[1]:
+                message = self._garbled[2] * (len(message) // len(self._garbled[2]))
         return super().up(client, message)
 
     def between(self, sender: int, receiver: int, message: bytes) -> bytes | None:
@@ -202,6 +210,29 @@ def test_letters_of_an_earlier_round_do_not_open(name: str) -> None:
         Tap(scribe=lambda sender, receiver, letter: old[sender, receiver] if sender == 4 else letter),
         EVERYBODY - {4},
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "garbage", "used"),
+    [
+        ("lightsecagg", "upload", b"12345", EVERYBODY - {3, 4}),  # cut short
+        ("lightsecagg", "recovery", b"\xff", EVERYBODY),  # elements that are none
+        ("swiftagg+", "reports", b"\xff", EVERYBODY),
+        ("swiftagg+, 2 groups", "sums 2", b"\xff", EVERYBODY),
+    ],
+)
+def test_bytes_that_mean_nothing_count_as_lost(name: str, stage: str, garbage: bytes, used: frozenset[int]) -> None:
+    check(quiet(name), Tap(garbled=(stage, {3, 4} if stage != "sums 2" else {7, 8}, garbage)), used)
+    with pytest.raises(RoundFailedError, match=stage):
+        quiet(name).round(updates(), Tap(garbled=(stage, {6, 7, 8}, garbage)))
+
+
+def test_an_upload_of_bytes_that_are_no_elements_fails_the_round() -> None:
+    scheme = quiet("lightsecagg")
+    size = packed_size(TASK.dimension, scheme.field.bits)
+    whole = b"\xff" * size + bitmap(scheme._flags(EVERYBODY))
+    with pytest.raises(RoundFailedError, match="upload: packed elements beyond 301"):
+        scheme.round(updates(), Tap(garbled=("upload", {3}, whole)))
 
 
 def test_letters_open_only_for_their_receiver_sender_and_context() -> None:

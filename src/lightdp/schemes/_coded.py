@@ -177,12 +177,25 @@ class Coded(Smpc):
         None if that is a set of fewer than N - S̄, whose sum would have too little noise, or one that lacks
         somebody here: the client then stays silent.
         """
-        try:
-            asked = members(announced, self.task.clients)
-        except WireError:
+        asked = self._members(announced)
+        if asked is None or asked.sum() < self.least:
             return None
         due = asked if mine is None else asked & mine
-        return None if asked.sum() < self.least or (due & ~held).any() else np.flatnonzero(due)
+        return None if (due & ~held).any() else np.flatnonzero(due)
+
+    def _members(self, message: bytes) -> NDArray[np.bool_] | None:
+        """A set of clients; None for bytes that are none, as if they had not come."""
+        try:
+            return members(message, self.task.clients)
+        except WireError:
+            return None
+
+    def _elements(self, message: bytes, length: int) -> Elements | None:
+        """Packed elements; None for bytes that are none, as if they had not come."""
+        try:
+            return self.field.unpack(message, length)
+        except WireError:
+            return None
 
 
 def agree(held: NDArray[np.bool_], rows: int, columns: int) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:

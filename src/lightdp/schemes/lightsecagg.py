@@ -30,7 +30,7 @@ from lightdp._check import WireError, integer
 from lightdp.schemes._coded import Code, Coded, agree
 from lightdp.schemes._net import RoundFailedError
 from lightdp.schemes._scheme import Result
-from lightdp.wire import bitmap, members, packed_size
+from lightdp.wire import bitmap, packed_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -123,7 +123,9 @@ class LightSecAgg(Coded):
             arrived = net.up(i, message)
             if arrived is not None:
                 with net.server():
-                    uploads[i], reports[i] = arrived[:size], members(arrived[size:], self.task.clients)
+                    report = self._members(arrived[size:])
+                    if report is not None:
+                        uploads[i], reports[i] = arrived[:size], report
         return uploads, reports
 
     def _chosen(self, reports: Mapping[int, NDArray[np.bool_]]) -> tuple[list[int], list[int]]:
@@ -155,8 +157,10 @@ class LightSecAgg(Coded):
             arrived = None if answer is None else net.up(j, answer)
             if arrived is not None:
                 with net.server():
-                    answers.append(self.field.unpack(arrived, self.code.length))
-                    who.append(j)
+                    elements = self._elements(arrived, self.code.length)
+                    if elements is not None:
+                        answers.append(elements)
+                        who.append(j)
         if len(who) < self.survivors:
             raise RoundFailedError("recovery", f"{len(who)} answers came, {self.survivors} are needed")
         return who, answers

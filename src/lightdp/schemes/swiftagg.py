@@ -34,7 +34,7 @@ from lightdp._check import ArgumentError, WireError, integer
 from lightdp.schemes._coded import Code, Coded, agree
 from lightdp.schemes._net import RoundFailedError
 from lightdp.schemes._scheme import Result
-from lightdp.wire import bitmap, members
+from lightdp.wire import bitmap
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,7 +125,9 @@ class SwiftAgg(Coded):
             arrived = net.up(j, message)
             if arrived is not None:
                 with net.server():
-                    reports[j] = members(arrived, self.task.clients)
+                    report = self._members(arrived)
+                    if report is not None:
+                        reports[j] = report
         return reports
 
     def _chosen(self, reports: Mapping[int, NDArray[np.bool_]]) -> tuple[list[int], list[int]]:
@@ -173,8 +175,10 @@ class SwiftAgg(Coded):
                 arrived = net.up(j, message) if last else net.between(j, following, message)
                 if arrived is not None and last:
                     with net.server():
-                        sums.append(self.field.unpack(arrived, self.code.length))
-                        who.append(position)
+                        elements = self._elements(arrived, self.code.length)
+                        if elements is not None:
+                            sums.append(elements)
+                            who.append(position)
                 elif arrived is not None:
                     letters[following] = arrived
         if len(who) < self.code.needed:
