@@ -1,0 +1,91 @@
+"""Shamir's secret sharing (1979) of 32-byte secrets, many at a time.
+
+The field has p = 2^32 - 5 elements: an element is 4 bytes, and a product of two fits 64 bits. A secret is 9 elements
+of 31 bits, least first, and each is the value at 0 of a random polynomial of degree t - 1; a share is the values at a
+point x >= 1. Any t shares give the secret; t - 1 are independent of it. A share is 36 bytes. The elements can hold 32
+bits more than a secret has, so shares that do not belong together are found out but for once in 2^32.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightdp._check import ArgumentError, WireError, integer, octets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+PRIME = 2**32 - 5
+LIMBS = 9
+SIZE = 4 * LIMBS
+_BITS = 31
+_LAST = 2**31 - 1  # largest point, so that (a + b) x fits 64 bits
+
+
+def split(secrets: Sequence[bytes], threshold: int, points: Sequence[int]) -> NDArray[np.uint32]:
+    """Shares of all `secrets` for all `points`; any `threshold` of them give the secrets. (points, secrets, LIMBS)"""
+    x = np.array(_checked(points), np.uint64)[:, None, None]
+    integer("threshold", threshold, 1, len(points))
+    limbs = np.array([_limbs(secret) for secret in secrets], np.uint64)
+    value = np.zeros((len(points), *limbs.shape), np.uint64)
+    for coefficient in _uniform((threshold - 1, *limbs.shape)):
+        value += coefficient
+        value *= x
+        value %= PRIME
+    value += limbs
+    value %= PRIME
+    return value.astype("<u4")
+
+
+def combine(points: Sequence[int], shares: NDArray[np.uint32]) -> list[bytes]:
+    """The secrets of which these are the shares at `points`, as many as the threshold. (points, secrets, LIMBS)
+
+    Raises:
+        WireError: they are not shares of 32 bytes each, by one threshold.
+    """
+    if shares.shape[0] != len(points) or shares.shape[2:] != (LIMBS,):
+        raise ArgumentError(f"shares must be ({len(points)}, secrets, {LIMBS}), got {shares.shape}")
+    weights = np.array(_weights(_checked(points)), np.uint64)[:, None, None]
+    limbs: NDArray[np.uint64] = (weights * shares % PRIME).sum(axis=0) % PRIME
+    numbers = [sum(int(limb) << (_BITS * k) for k, limb in enumerate(row)) for row in limbs]
+    if (limbs >> _BITS).any() or any(number >> 256 for number in numbers):
+        raise WireError("shares do not belong together")
+    return [number.to_bytes(32, "little") for number in numbers]
+
+
+def _limbs(secret: bytes) -> list[int]:
+    number = int.from_bytes(octets("secret", secret, 32), "little")
+    return [(number >> (_BITS * k)) % (1 << _BITS) for k in range(LIMBS)]
+
+
+def _uniform(shape: tuple[int, ...]) -> NDArray[np.uint32]:
+    """Uniform elements of the field: what is not below p is drawn again."""
+    size = math.prod(shape)
+    drawn = np.frombuffer(os.urandom(4 * size), "<u4")
+    while (few := drawn[drawn < PRIME]).size < size:
+        drawn = np.concatenate([few, np.frombuffer(os.urandom(4 * size), "<u4")])
+    return few[:size].reshape(shape)
+
+
+@lru_cache(maxsize=1024)
+def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
+    """Lagrange's, for the value at 0: Π_{j≠i} x_j / (x_j - x_i)."""
+    result = []
+    for x in points:
+        others = [y for y in points if y != x]
+        result.append(math.prod(others) * pow(math.prod(y - x for y in others), -1, PRIME) % PRIME)
+    return tuple(result)
+
+
+def _checked(points: Sequence[int]) -> tuple[int, ...]:
+    result = tuple(integer("point", x, 1, _LAST) for x in points)
+    if len(set(result)) < len(result):
+        raise ArgumentError(f"points must differ, got points={list(points)}")
+    return result
