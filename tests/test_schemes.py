@@ -7,7 +7,7 @@ from lightdp._check import ArgumentError
 from lightdp.schemes import SCHEMES, Faults, Grid, Links, Net, RoundFailedError, Scheme, Task
 from lightdp.schemes._scheme import gaussian
 
-FRAGILE: set[str] = set()  # whoever is lost takes the round along
+FRAGILE = {"pairwise"}  # whoever is lost takes the round along
 TASK = Task(clients=8, colluders=2, stragglers=2, dimension=3000, epsilon=8.0, rounds=5)
 
 
