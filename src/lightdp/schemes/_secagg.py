@@ -61,6 +61,7 @@ class Client:
         self._seal, self._pair = KeyPair.generate(), KeyPair.generate()
         self._secrets = [os.urandom(32), self._pair.to_bytes()]
         self._peers: dict[int, tuple[bytes, bytes]] = {}
+        self._sealing: dict[int, bytes] = {}  # what X25519 gives for sealing, by peer
         self._held: dict[int, NDArray[np.uint32]] = {}
 
     def advertise(self) -> bytes:
@@ -79,8 +80,9 @@ class Client:
         holders = [self.me, *self._peers]
         shares = _shamir.split(self._secrets, self.setting.threshold, [j + 1 for j in holders])
         self._held = {self.me: shares[0]}
+        self._sealing = {j: self._seal.agree(public) for j, (public, _) in self._peers.items()}
         return {
-            j: AESGCM(self._sealing(j, self.me, j)).encrypt(_ONCE, share.tobytes(), None)
+            j: AESGCM(derive(self._sealing[j], "seal", self.me, j)).encrypt(_ONCE, share.tobytes(), None)
             for j, share in zip(holders[1:], shares[1:], strict=True)
         }
 
@@ -91,7 +93,7 @@ class Client:
             if j not in self._peers or j in self._held:
                 raise ProtocolError(f"client {self.me} got shares of client {j}, who is no peer or was there before")
             try:
-                share = AESGCM(self._sealing(j, j, self.me)).decrypt(_ONCE, sealed, None)
+                share = AESGCM(derive(self._sealing[j], "seal", j, self.me)).decrypt(_ONCE, sealed, None)
             except InvalidTag:
                 raise ProtocolError(f"shares of client {j} for client {self.me} were tampered with") from None
             self._held[j] = table(share, len(self._secrets))[:, 0]
@@ -124,9 +126,6 @@ class Client:
         if came < needed:
             raise ProtocolError(f"client {self.me} is told of {came} clients, {needed} needed")
 
-    def _sealing(self, peer: int, sender: int, receiver: int) -> bytes:
-        return derive(self._seal.agree(self._peers[peer][0]), "seal", sender, receiver)
-
     def _mask(self, peer: int) -> bytes:
         return derive(self._pair.agree(self._peers[peer][1]), "mask", *sorted((self.me, peer)))
 
@@ -155,6 +154,8 @@ class Server:
         """Add a masked update."""
         size = -(-len(self._order) // 8)
         held = members(upload[:size], len(self._order))
+        if not held[client] or not self.keys.keys() >= set(np.flatnonzero(held).tolist()):
+            raise WireError(f"client {client} holds shares of clients that were not there, or not its own")
         self._sum.add(memoryview(upload)[size:])
         self.held[client] = held
 

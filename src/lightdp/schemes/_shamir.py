@@ -1,13 +1,15 @@
 """Shamir's secret sharing (1979) of 32-byte secrets, many at a time.
 
-The field has p = 2^32 - 5 elements: an element is 4 bytes, and a product of two fits 64 bits. A secret is 9 elements
-of 31 bits, least first, and each is the value at 0 of a random polynomial of degree t - 1; a share is the values at a
-point x >= 1. Any t shares give the secret; t - 1 are independent of it. A share is 36 bytes. The elements can hold 32
-bits more than a secret has, so shares that do not belong together are found out but for once in 2^32.
+The field has p = 2^32 - 5 elements: an element is 4 bytes, and a product of two fits 64 bits. A secret and the first 6
+bytes of its SHA-256 are 10 elements of 31 bits, least first; each is the value at 0 of a random polynomial of degree
+t - 1, and a share is the values at a point x >= 1. Any t shares give the secret; t - 1 are independent of it. The hash
+finds shares that were changed or do not belong together; who changes one without knowing the secret is found out but
+for once in 2^48.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from functools import lru_cache
@@ -23,9 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PRIME = 2**32 - 5
-LIMBS = 9
+LIMBS = 10
 SIZE = 4 * LIMBS
 _BITS = 31
+_CHECK = 6  # bytes of the hash
 _LAST = 2**31 - 1  # largest point, so that (a + b) x fits 64 bits
 
 
@@ -54,15 +57,20 @@ def combine(points: Sequence[int], shares: NDArray[np.uint32]) -> list[bytes]:
         raise ArgumentError(f"shares must be ({len(points)}, secrets, {LIMBS}), got {shares.shape}")
     weights = np.array(_weights(_checked(points)), np.uint64)[:, None, None]
     limbs: NDArray[np.uint64] = (weights * shares % PRIME).sum(axis=0) % PRIME
-    numbers = [sum(int(limb) << (_BITS * k) for k, limb in enumerate(row)) for row in limbs]
-    if (limbs >> _BITS).any() or any(number >> 256 for number in numbers):
-        raise WireError("shares do not belong together")
-    return [number.to_bytes(32, "little") for number in numbers]
+    return [_secret(row) for row in limbs.tolist()]
 
 
 def _limbs(secret: bytes) -> list[int]:
-    number = int.from_bytes(octets("secret", secret, 32), "little")
+    number = int.from_bytes(octets("secret", secret, 32) + hashlib.sha256(secret).digest()[:_CHECK], "little")
     return [(number >> (_BITS * k)) % (1 << _BITS) for k in range(LIMBS)]
+
+
+def _secret(limbs: list[int]) -> bytes:
+    number = sum(limb << (_BITS * k) for k, limb in enumerate(limbs))
+    secret = (number % (1 << 256)).to_bytes(32, "little")
+    if _limbs(secret) != limbs:
+        raise WireError("shares do not belong together")
+    return secret
 
 
 def _uniform(shape: tuple[int, ...]) -> NDArray[np.uint32]:

@@ -4,7 +4,7 @@ XNoise. Client i adds n_0 ~ σ²/(N - C̄) and, for k = 1 ... S̄, n_k ~ σ² (1
 seed of its own. If D are missing, the seeds of the layers k > D are revealed and the server takes these layers out.
 
 Exact: the layers 0 ... D telescope to σ²/(N - C̄ - D) in each of N - D uploads, of which at least N - D - C̄ are honest.
-So honest noise alone has variance >= σ², with equality if all C̄ colluders uploaded: no D leaves too little or more.
+So honest noise alone has variance >= σ², with equality if all C̄ colluders uploaded: for no D too little or too much.
 
 Seeds travel as in the paper: who uploaded sends its own in the unmasking step. All are shared by Shamir's scheme beside
 the secrets of SecAgg, and if somebody is lost between upload and unmasking, a fifth trip collects shares of its seeds.
@@ -44,10 +44,10 @@ _BEFORE = 2  # secrets of SecAgg, before the seeds of layers 1, 2, ...
 class LayeredClient(Client):
     """A client of SecAgg whose noise comes in layers."""
 
-    def __init__(self, me: int, public: Dordis) -> None:
-        super().__init__(me, public.setting)
-        self._layers = public
-        self._secrets += [os.urandom(32) for _ in range(public.task.stragglers)]
+    def __init__(self, me: int, scheme: Dordis) -> None:
+        super().__init__(me, scheme.setting)
+        self._scheme = scheme
+        self._secrets += [os.urandom(32) for _ in range(scheme.task.stragglers)]
 
     def unmask(self, uploaded: bytes) -> bytes:
         """As in SecAgg, then the seeds of its own layers k > D."""
@@ -64,7 +64,7 @@ class LayeredClient(Client):
 
     def _encode(self, update: NDArray[np.float32]) -> NDArray[np.int64]:
         seeds = [os.urandom(32), *self._secrets[_BEFORE:]]
-        noise = self._layers.layers(zip(seeds, self._layers.sigmas, strict=True))
+        noise = self._scheme.layers(zip(seeds, self._scheme.sigmas, strict=True))
         noise += update / self.setting.grid.step
         return np.rint(noise, out=noise).astype(np.int64)
 
@@ -72,9 +72,9 @@ class LayeredClient(Client):
 class LayeredServer(Server):
     """A server of SecAgg that collects seeds of layers."""
 
-    def __init__(self, public: Dordis) -> None:
-        super().__init__(public.setting)
-        self._layers = public
+    def __init__(self, scheme: Dordis) -> None:
+        super().__init__(scheme.setting)
+        self._scheme = scheme
         self.seeds: dict[int, list[bytes]] = {}
         self._shared: dict[int, dict[int, NDArray[np.uint32]]] = {}
 
@@ -86,7 +86,7 @@ class LayeredServer(Server):
     @property
     def excess(self) -> int:
         """How many layers are to come off."""
-        return self._layers.task.stragglers - self.gone
+        return self._scheme.task.stragglers - self.gone
 
     def answer(self, client: int, shares: bytes) -> None:
         """Keep the shares and the client's own seeds."""
@@ -113,9 +113,9 @@ class LayeredServer(Server):
     def total(self) -> NDArray[np.float64]:
         """The sum without masks and without the layers that are too many."""
         total = self.setting.grid.decode(self.unmask())
-        sigmas = self._layers.sigmas[1 + self.gone :]
+        sigmas = self._scheme.sigmas[1 + self.gone :]
         excess = ((key, sigma) for keys in self.seeds.values() for key, sigma in zip(keys, sigmas, strict=True))
-        total -= self._layers.layers(excess) * self.setting.grid.step
+        total -= self._scheme.layers(excess) * self.setting.grid.step
         return total
 
 
@@ -153,7 +153,7 @@ class Dordis(SecAgg):
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """SecAgg, and a trip for seeds if somebody who uploaded did not reveal its own."""
         server = LayeredServer(self)
-        clients = self._play(updates, net, server, partial(LayeredClient, public=self))
+        clients = self._play(updates, net, server, partial(LayeredClient, scheme=self))
         if server.excess > 0 and server.missing():
             net.stage("seeds")
             flags = np.zeros(self.task.clients, np.bool_)

@@ -11,7 +11,8 @@ unmask: the server names who uploaded. Each of them sends, for each client whose
 
 Clients add DP noise before they mask, σ²/(N - C̄ - S̄) each, and answer no list with fewer than N - S̄ uploads. A
 client that finds a message tampered with, a list too short or a step asked for twice gives the round up; to the others
-it is lost. Left out: signatures and the consistency check, which the papers add against a server that lies.
+it is lost. A direct link that is cut only takes one mask out of two uploads. Left out: signatures and the consistency
+check, which the papers add against a server that lies.
 """
 
 from __future__ import annotations
