@@ -12,8 +12,8 @@ end each side's mean must be that of the updates, up to its own rounding and noi
 flower: `SecAggPlusWorkflow` (every stage of the server) with `secaggplus_mod` (every stage of a client); a message is
     handed over as it is, so nothing is serialised but what these functions serialise themselves. With all peers it is
     its SecAgg. Its masks come from numpy's Mersenne Twister and a seed of 32 bits, modulo 2^32; it adds no noise.
-ours: `lightdp.schemes` on a `Net`: every message is bytes, packed to as many bits as the sum needs. Masks are AES-256-CTR
-    from 256-bit keys; DP noise is added. "32 bits" is the same modulo 2^32, as Flower, which is more than is needed.
+ours: `lightdp.schemes` on a `Net`: every message is bytes, packed to as many bits as the sum needs. Masks are
+    AES-256-CTR from 256-bit keys; DP noise is added. "32 bits" is the same modulo 2^32, as Flower's, more than needed.
 """
 
 from __future__ import annotations
