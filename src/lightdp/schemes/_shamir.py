@@ -29,22 +29,19 @@ LIMBS = 10
 SIZE = 4 * LIMBS
 _BITS = 31
 _CHECK = 6  # bytes of the hash
-_LAST = 2**31 - 1  # largest point, so that (a + b) x fits 64 bits
+_LAST = 2**31 - 1  # largest point
 
 
 def split(secrets: Sequence[bytes], threshold: int, points: Sequence[int]) -> NDArray[np.uint32]:
     """Shares of all `secrets` for all `points`; any `threshold` of them give the secrets. (points, secrets, LIMBS)"""
-    x = np.array(_checked(points), np.uint64)[:, None, None]
+    x = np.array(_checked(points), np.uint64)
     integer("threshold", threshold, 1, len(points))
-    limbs = np.array([_limbs(secret) for secret in secrets], np.uint64)
-    value = np.zeros((len(points), *limbs.shape), np.uint64)
-    for coefficient in _uniform((threshold - 1, *limbs.shape)):
-        value += coefficient
-        value *= x
-        value %= PRIME
-    value += limbs
-    value %= PRIME
-    return value.astype("<u4")
+    limbs = np.array([_limbs(secret) for secret in secrets], np.uint32)
+    coefficients = np.concatenate([limbs[None], _uniform((threshold - 1, *limbs.shape))])
+    powers = np.ones((threshold, len(points)), np.uint64)
+    for k in range(1, threshold):
+        powers[k] = powers[k - 1] * x % PRIME
+    return _product(powers.T, coefficients.reshape(threshold, -1)).reshape(-1, *limbs.shape).astype("<u4")
 
 
 def combine(points: Sequence[int], shares: NDArray[np.uint32]) -> list[bytes]:
@@ -55,9 +52,18 @@ def combine(points: Sequence[int], shares: NDArray[np.uint32]) -> list[bytes]:
     """
     if shares.shape[0] != len(points) or shares.shape[2:] != (LIMBS,):
         raise ArgumentError(f"shares must be ({len(points)}, secrets, {LIMBS}), got {shares.shape}")
-    weights = np.array(_weights(_checked(points)), np.uint64)[:, None, None]
-    limbs: NDArray[np.uint64] = (weights * shares % PRIME).sum(axis=0) % PRIME
+    weights = np.array([_weights(_checked(points))], np.uint64)
+    limbs = _product(weights, shares.reshape(len(points), -1)).reshape(-1, LIMBS)
     return [_secret(row) for row in limbs.tolist()]
+
+
+def _product(left: NDArray[np.unsignedinteger], right: NDArray[np.unsignedinteger]) -> NDArray[np.uint64]:
+    """A matrix product in the field, by exact float64 products of 16-bit halves: for up to 2^20 summands. (n, m)"""
+    result = np.zeros((left.shape[0], right.shape[1]), np.uint64)
+    for low, high in ((0, 0), (0, 16), (16, 0), (16, 16)):
+        part = ((left >> low) & 0xFFFF).astype(np.float64) @ ((right >> high) & 0xFFFF).astype(np.float64)
+        result += part.astype(np.uint64) % PRIME * (2 ** (low + high) % PRIME) % PRIME
+    return result % PRIME
 
 
 def _limbs(secret: bytes) -> list[int]:
