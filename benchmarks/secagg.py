@@ -27,6 +27,7 @@ import os
 import statistics
 import time
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}  # read when flwr is imported
@@ -83,19 +84,13 @@ class Here:
         return Message(compat.fitres_to_recorddict(result, keep_input=False), reply_to=message)
 
 
-class Proxy:
-    """A client, as far as Flower's server needs one here."""
-
-    def __init__(self, node_id: int) -> None:
-        self.node_id, self.cid = node_id, str(node_id)
-
-
 def flower(updates: Updates, degree: int, threshold: int) -> NDArray[np.float64]:
     """The mean by a round of Flower's workflow."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1  # what a running server would have set
     manager = SimpleClientManager()
     for i in range(1, len(updates) + 1):
-        manager.register(Proxy(i))
+        proxy: Any = SimpleNamespace(node_id=i, cid=str(i))  # as much of a client as the server needs here
+        manager.register(proxy)
     context = LegacyContext(
         Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={}),
         strategy=FedAvg(fraction_fit=1.0, min_fit_clients=len(updates), min_available_clients=len(updates)),
@@ -105,7 +100,8 @@ def flower(updates: Updates, degree: int, threshold: int) -> NDArray[np.float64]
     context.state.array_records["parameters"] = compat.parameters_to_arrayrecord(start, keep_input=True)
     context.state.config_records["config"] = ConfigRecord({"current_round": 1})
     workflow = SecAggPlusWorkflow(degree + 1, threshold, max_weight=1.0, clipping_range=1.0)
-    workflow(Here(updates), context)
+    grid: Any = Here(updates)
+    workflow(grid, context)
     result = compat.arrayrecord_to_parameters(context.state.array_records["parameters"], keep_input=True)
     mean: NDArray[np.float64] = parameters_to_ndarrays(result)[0]
     return mean

@@ -206,9 +206,17 @@ def test_a_list_of_keys_that_is_wrong_is_refused(wrong: str) -> None:
         played(quiet(), 1)[0].share(lists[wrong])
 
 
-def test_a_mask_key_opened_by_shares_is_the_one_that_was_advertised() -> None:
-    client = played(quiet(), 2)[0]
-    assert KeyPair(client._secrets[parties.PAIR]).public == client._pair.public
+def test_shares_of_another_key_than_the_advertised_end_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Liar(parties.Client):
+        def share(self, keys: bytes) -> dict[int, bytes]:
+            if self.me == 5:
+                self._secrets[parties.PAIR] = bytes(range(32))
+            return super().share(keys)
+
+    monkeypatch.setattr("lightdp.schemes.secagg.Client", Liar)
+    with pytest.raises(RoundFailedError, match="another key") as failure:
+        quiet().round(updates(), Net(TASK.clients, faults=Faults(lost={2: frozenset({5})})))
+    assert failure.value.stage == "unmask"
 
 
 @pytest.mark.parametrize("clients", [3, 8, 50, 51])
@@ -220,18 +228,23 @@ def test_the_threshold_is_above_colluders_and_leaves_stragglers(clients: int) ->
             assert 2 * t > clients + colluders or t == clients - stragglers
 
 
-@pytest.mark.parametrize(("clients", "bad"), [(12, 2), (50, 10), (200, 20)])
-def test_the_degree_is_the_least_whose_failures_are_rare(clients: int, bad: int) -> None:
-    scheme = SecAggPlus(Task(clients, bad, bad, 10))
-    others, k, t = clients - 1, scheme.degree, scheme.threshold
-    assert clients * stats.hypergeom(others, bad, k).sf(t - 1) <= 2**-40
-    assert clients * stats.hypergeom(others, bad, k).sf(k - t) <= 2**-40
-    assert stats.hypergeom(clients, 2 * bad, k).pmf(k) * clients**2 / 2 <= 2**-40
-    assert t == 2 or clients * stats.hypergeom(others, bad, k).sf(t - 2) > 2**-40
-    fewer = SecAgg(Task(clients, bad, bad, 10), degree=k - 2)
-    rare = [stats.hypergeom(others, bad, k - 2).sf(k - 2 - fewer.threshold) * clients]
-    rare.append(stats.hypergeom(clients, 2 * bad, k - 2).pmf(k - 2) * clients**2 / 2)
-    assert max(rare) > 2**-40
+@pytest.mark.parametrize(
+    ("clients", "colluders", "stragglers"), [(12, 2, 2), (50, 10, 10), (200, 20, 20), (200, 40, 0), (30, 0, 3)]
+)
+def test_the_degree_is_the_least_whose_failures_are_rare(clients: int, colluders: int, stragglers: int) -> None:
+    task = Task(clients, colluders, stragglers, 10)
+
+    def rare(degree: int, threshold: int) -> bool:
+        hidden = clients * stats.hypergeom(clients - 1, colluders, degree).sf(threshold - 1)
+        opened = clients * stats.hypergeom(clients - 1, stragglers, degree).sf(degree - threshold)
+        whole = stats.hypergeom(clients, colluders + stragglers, degree).pmf(degree) * clients**2 / 2
+        return bool(max(hidden, opened, whole) <= 2**-40)
+
+    scheme = SecAggPlus(task)
+    assert scheme.threshold >= 2
+    assert rare(scheme.degree, scheme.threshold)
+    assert scheme.threshold == 2 or not rare(scheme.degree, scheme.threshold - 1)
+    assert not any(rare(scheme.degree - 2, t) for t in range(2, scheme.degree - 1))
 
 
 def test_a_ring_gives_everybody_the_same_number_of_mutual_peers_in_new_order_each_round() -> None:
