@@ -65,7 +65,7 @@ class LayeredClient(Client):
     def _encode(self, update: NDArray[np.float32]) -> NDArray[np.int64]:
         seeds = [os.urandom(32), *self._secrets[_BEFORE:]]
         noise = self._scheme.layers(zip(seeds, self._scheme.sigmas, strict=True))
-        noise += update / self.setting.grid.step
+        noise += np.asarray(update, np.float64) / self.setting.grid.step
         return np.rint(noise, out=noise).astype(np.int64)
 
 
