@@ -13,7 +13,7 @@ from lightdp.schemes.paillier import Paillier
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FRAGILE: set[str] = set()  # whoever is lost takes the round along
+FRAGILE = {"pairwise"}  # whoever is lost takes the round along
 QUICK: dict[str, Callable[[Task], Scheme]] = {"paillier": lambda task: Paillier(task, bits=256)}  # 2048 elsewhere
 TASK = Task(clients=8, colluders=2, stragglers=2, dimension=3000, epsilon=8.0, rounds=5)
 
