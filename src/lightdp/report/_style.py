@@ -31,6 +31,19 @@ COLOURS = {
     "paper": "#ea580c",
     "local": "#be123c",
 }
+EVERY = COLOURS | {
+    "plain": "#a8a29e",
+    "local-paper": "#fb7185",
+    "pairwise": "#a16207",
+    "secagg": "#0f766e",
+    "secagg+": "#10b981",
+    "dordis": "#65a30d",
+    "lightsecagg": "#0284c7",
+    "swiftagg+": "#22d3ee",
+    "paillier": "#db2777",
+    "ckks": "#d946ef",
+}
+"""Colours of compared schemes, by name."""
 
 
 def scheme_colour() -> alt.Color:
