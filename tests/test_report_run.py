@@ -58,6 +58,8 @@ def record(scheme: str = "repair", rounds: int = 7, **changed: Any) -> Lines:
             "lost": t % 4 - t % 4 // 2,
             "noise_std": 0.1 * t + shift if private else 0.0,
             "residual_std": 0.7 * t if scheme == "repair" else 0.0,
+            "modelled_seconds": None,
+            "failed": None,
         }
         for t in range(1, rounds + 1)
     ]

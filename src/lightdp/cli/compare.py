@@ -139,8 +139,8 @@ def show(record: dict[str, Any]) -> None:
     )
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("scheme", min_width=22, max_width=28)
-    for name in ("done", "noise", "trips", "up\nMB", "down\nMB", "peer\nMB", "client\nms", "server\nms", "round\ns"):
-        table.add_column(name, justify="right", no_wrap=True)
+    for head in ("done", "noise", "trips", "up\nMB", "down\nMB", "peer\nMB", "client\nms", "server\nms", "round\ns"):
+        table.add_column(head, justify="right", no_wrap=True)
     table.add_column("what broke it", min_width=24, overflow="fold")
     for row in rows:
         name = Text(row["title"] + ("" if row["links"] == "any" else f", {row['links']}"))

@@ -23,6 +23,18 @@ NAMES = {
     "smpc": "SMPC + DP",
     "central": "central DP",
 }
+LABELS = NAMES | {
+    "local-paper": "local DP, paper's σ",
+    "pairwise": "pairwise encryption",
+    "secagg": "SecAgg + DP",
+    "secagg+": "SecAgg+ + DP",
+    "dordis": "Dordis",
+    "lightsecagg": "LightSecAgg + DP",
+    "swiftagg+": "SwiftAgg+ + DP",
+    "paillier": "Paillier + DP",
+    "ckks": "CKKS + DP",
+}
+"""The same for runs, which may also play a compared scheme."""
 COLOURS = {
     "central": "#6b7280",
     "smpc": "#0d9488",
