@@ -56,7 +56,7 @@ def command(
     latency: Annotated[float, typer.Option(help="Seconds one way.")] = 0.05,
     schemes: Annotated[str, typer.Option(help=f"Some of {', '.join(SCHEMES)}, or all.")] = "all",
     rounds_played: Annotated[int, typer.Option(help="R, rounds played of each scheme.")] = 20,
-    seconds: Annotated[float, typer.Option(help="Time for each scheme, and each size of the scaling.")] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Time for each scheme, and each size of the scaling.")] = 20.0,
     scaling: Annotated[
         bool | None, typer.Option(help="Also measure against N and d.", show_default="with --plot")
     ] = None,
@@ -138,10 +138,10 @@ def show(record: dict[str, Any]) -> None:
         f"{setting['dropout']:g}"
     )
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("scheme", min_width=22, max_width=28)
+    table.add_column("scheme", min_width=26, max_width=30)
     for head in ("done", "noise", "trips", "up\nMB", "down\nMB", "peer\nMB", "client\nms", "server\nms", "round\ns"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("what broke it", min_width=24, overflow="fold")
+    table.add_column("what broke it", min_width=20, overflow="fold")
     for row in rows:
         name = Text(row["title"] + ("" if row["links"] == "any" else f", {row['links']}"))
         if row["impossible"] is not None:
@@ -158,7 +158,7 @@ def show(record: dict[str, Any]) -> None:
             *(figure(row[key] / 1e6, mark) for key in ("up", "down", "peer")),
             *(figure(1e3 * row[key], mark) for key in ("client", "server")),
             figure(row["modelled"], mark),
-            broke(row) or Text(f"({row['broken_by']})", "dim"),
+            broke(row) or "–",
         )
     console = Console(width=WIDTH)
     console.print(table)
@@ -192,8 +192,7 @@ def notes(record: dict[str, Any]) -> list[str]:
     )
     lines = [
         f"done: rounds with a sum. noise: variance left for good in a coordinate of the mean, at a {target}.",
-        f"MB: a client's, in a round; the model's own download not counted. round: modelled on {speed}.",
-        "In brackets: what would break it.",
+        f"MB: of one client and round, without the model itself. round: modelled on {speed}.",
     ]
     if any(not row["measured"] for row in rows):
         lines.append("~: not measured; on the line through two smaller sizes that were.")

@@ -59,7 +59,7 @@ class Setting:
     uplink: float = 10e6
     downlink: float = 50e6
     latency: float = 0.05
-    seconds: float = 60.0
+    seconds: float = 20.0
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -92,14 +92,17 @@ def panels(runs: Sequence[Run]) -> list[Panel]:
 def run_chart(runs: Sequence[Run]) -> Chart:
     """All panels on one sheet of fixed width."""
     rows: list[list[alt.Chart | alt.LayerChart]] = []
+    room = False  # beside the last panel
     for panel in panels(runs):
         words = textwrap.wrap(panel.note, 140 if panel.size == "wide" else 66)
         title = alt.Title(panel.title, subtitle=words, anchor="start", fontSize=14, subtitleColor="#526077", offset=10)
         sized = panel.chart.properties(title=title, width=_WIDE if panel.size == "wide" else _HALF)
-        if rows and panel.size != "wide" and len(rows[-1]) == 1:
+        if room and panel.size != "wide":
             rows[-1].append(sized)
+            room = False
         else:
             rows.append([sized])
+            room = panel.size != "wide"
     own = {"color": "independent", "strokeDash": "independent", "opacity": "independent"}
     lines = (alt.hconcat(*row, spacing=_GAP).resolve_scale(**own) for row in rows)
     sheet = alt.vconcat(_legend(runs), *lines, spacing=30)
@@ -138,7 +141,7 @@ def _time(runs: Sequence[Run]) -> Panel | None:
     if not rows:
         return None
     times = [row["time"] for row in rows]
-    x = alt.X("time:Q", title="seconds since the beginning, modelled", axis=alt.Axis(grid=False, format="~s"))
+    x = alt.X("time:Q", title="seconds since the beginning, modelled", axis=alt.Axis(grid=False, format=",~g"))
     x = x.scale(type="log", domain=[min(times), max(*times, 1.01 * min(times))], nice=False)
     y = alt.Y("value:Q", title=None, axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     channels = _run_channels(runs)

@@ -46,7 +46,7 @@ COLOURS = {
 EVERY = COLOURS | {
     "plain": "#a8a29e",
     "local-paper": "#fb7185",
-    "pairwise": "#a16207",
+    "pairwise": "#f59e0b",
     "secagg": "#0f766e",
     "secagg+": "#10b981",
     "dordis": "#65a30d",

@@ -65,6 +65,11 @@ class Rehearsal:
         """Variance of the scheme's noise in the sum of `used` clients, in units of σ_eff²."""
         return self.short.scheme.noise(used) / self.short.task.plan("smpc").sigma_effective ** 2
 
+    @property
+    def sent(self) -> float:
+        """Bytes of a client in a round without faults, to the server and to peers."""
+        return self.clean.up + self.clean.peer
+
     def about(self) -> dict[str, Any]:
         """For the record."""
         links = self.links

@@ -223,7 +223,7 @@ class Run:
             "adjacency": self.config.adjacency,
             "rounds": self.state.round,
             "stopped": stopped,
-            "bytes_up": -(-self.parameters * bits // 8) if self.rehearsal is None else self.rehearsal.clean.up,
+            "bytes_up": -(-self.parameters * bits // 8) if self.rehearsal is None else self.rehearsal.sent,
             "bytes_down": 4 * self.parameters + -(-self.config.clients // 8),
             "seconds": seconds,
             "statement": record.statement(
