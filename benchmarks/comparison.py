@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,11 +53,12 @@ def page(text: str, record: dict[str, Any]) -> str:
         "scaling": scaling(record),
     }
     for name, block in blocks.items():
-        marks = re.compile(rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end -->)", flags=re.DOTALL)
-        if len(marks.findall(text)) != 1:
+        begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
+        if text.count(begin) != 1:
             raise ValueError(f"{PAGE} must have one block {name}")
-        first, last = marks.split(text)
-        text = f"{first}{block}\n{last}"
+        first, rest = text.split(begin)
+        last = rest[rest.index(end) :]
+        text = f"{first}{begin}{block}\n{last}"
     return text
 
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.cells import cell_len
 
 from lightdp import cli
 from lightdp.report._compare import _LABEL, _apart, compare_chart
@@ -81,7 +83,7 @@ def test_the_table_fits_120_columns_and_says_what_was_played(
 ) -> None:
     code, out, _ = run(monkeypatch, capsys, *QUICK)
     assert code == 0
-    assert max(map(len, out.splitlines())) <= 120
+    assert max(map(cell_len, out.splitlines())) <= 120
     for words in ("N = 8, C̄ = 2, S̄ = 2, d = 300", "FedAvg, no privacy", "LightDP, repair", "true ε", "what broke it"):
         assert words in out
     assert "SecAgg" not in out
@@ -110,7 +112,7 @@ def test_failures_extrapolation_and_what_cannot_be_had_are_shown(
     code, out, _ = run(monkeypatch, capsys, "--record", tmp_path / "a.json")
     flat = " ".join(out.split())
     assert code == 0
-    assert max(map(len, out.splitlines())) <= 120
+    assert max(map(cell_len, out.splitlines())) <= 120
     for words in ("3/20", "shares 17×: 31", "~0.32", "~800", "(true ε 9.24)", "no groups", "~: not measured"):
         assert words in flat
 
@@ -127,7 +129,7 @@ def test_the_sheet_draws_every_row_and_dashes_what_was_not_measured() -> None:
 def test_names_beside_lines_stand_apart_and_near_their_place() -> None:
     wanted = [10.0, 11.0, 12.0, 100.0, 101.0, 300.0]
     found = _apart(wanted)
-    assert all(b - a >= _LABEL - 1e-9 for a, b in zip(found[:-1], found[1:], strict=True))
+    assert all(b - a >= _LABEL - 1e-9 for a, b in itertools.pairwise(found))
     assert sum(found[:3]) == pytest.approx(sum(wanted[:3]))
     assert found[5] == 300.0
 
