@@ -200,7 +200,7 @@ def test_a_spent_budget_begins_a_new_training() -> None:
 
 def test_updates_are_the_same_for_every_scheme_and_inside_the_clip() -> None:
     vectors = [Player(SCHEMES[name], TASK, Links(), seed=3)._vectors for name in ("plain", "local")]
-    assert np.array_equal(*vectors)
+    assert np.array_equal(vectors[0], vectors[1])
     assert np.all(np.linalg.norm(vectors[0].astype(np.float64), axis=1) <= TASK.clip)
     huge = dataclasses.replace(TASK, dimension=20_000_000)
     assert Player(SCHEMES["plain"], huge, Links())._vectors.shape == (3, 20_000_000)
