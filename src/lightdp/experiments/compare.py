@@ -172,16 +172,18 @@ def _further(setting: Setting, scheme: type[Scheme], links: Links, faults: Fault
     player, _ = climb(scheme, setting.task, links, seconds=setting.seconds, rounds=_TURNS + 1, seed=setting.seed)
     if player.task.dimension == setting.task.dimension:
         return _median([player.round(faults).cost for _ in range(_TURNS)])
-    return _on_a_line(player, faults, known, setting.task.dimension)
+    return _on_a_line(player, faults, known, setting.task.dimension, setting.seconds)
 
 
-def _on_a_line(player: Player, faults: Faults, known: Cost, dimension: int) -> Cost:
-    """Through the largest size that was played and one a quarter as large, with the same faults."""
-    large = known
-    if player.task.dimension > known.dimension:
-        large = player.round(faults).cost
-    task = dataclasses.replace(player.task, dimension=max(large.dimension // 4, 1))
-    small = Player(player.kind, task, player.links, player.seed).round(faults).cost
+def _on_a_line(player: Player, faults: Faults, known: Cost, dimension: int, seconds: float) -> Cost:
+    """Through the largest size that was played and one four times as large, or a quarter, with the same faults."""
+    here = known if known.dimension >= player.task.dimension else player.round(faults).cost
+    size = 4 * here.dimension
+    if size > dimension or 5 * here.wall > seconds:
+        size = max(here.dimension // 4, 1)
+    task = dataclasses.replace(player.task, dimension=size)
+    there = Player(player.kind, task, player.links, player.seed).round(faults).cost
+    small, large = sorted((here, there), key=lambda cost: cost.dimension)
     return small.towards(large, dimension)
 
 
@@ -281,7 +283,7 @@ def _cell(
     faults = done[0][0] if done else Faults()
     cost = _median([one.cost for _, one in done]) if done else climbed[-1]
     if cost.dimension < dimension:
-        cost = _on_a_line(player, faults, cost, dimension)
+        cost = _on_a_line(player, faults, cost, dimension, setting.seconds)
     return {
         "scheme": scheme.name,
         "clients": clients,
