@@ -3,10 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help test lint demo bench clean
+.PHONY: help test test-e2e lint demo bench clean
 help:
 	@echo "make demo   train a private model on embedded data and write its report (installs what it needs)"
 	@echo "make test   linters, types, layers and tests, as CI runs them"
+	@echo "make test-e2e  private training on real Flower nodes on this machine, with TLS, a killed and a slow node"
 	@echo "make lint   only the linters"
 	@echo "make bench  the timed claims of the README, printed with their conditions"
 
@@ -25,6 +26,9 @@ lint: $(STAMP)
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto  # a process for each core, a thread for each process
+
+test-e2e: $(STAMP)
+	$(BIN)/python examples/flower-deployment/run.py
 
 demo: $(STAMP)
 	@mkdir -p out

@@ -89,8 +89,8 @@ _ALL: dict[str, Any] = {
 def work(message: Any, _context: Any) -> Any:  # noqa: ANN401  Flower's own types
     """A client's round in Flower."""
     arrays = [array + np.float32(STEP) for array in message.content["arrays"].to_numpy_ndarrays()]
-    content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})}
-    return Message(RecordDict(content), reply_to=message)
+    content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 1})})
+    return Message(content, reply_to=message)
 
 
 def same_work(model: nn.Module, _x: Tensor, _y: Tensor, parts: Sequence[Tensor], **_settings: object) -> Tensor:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -74,3 +75,22 @@ def test_the_readme_links_only_to_files_that_exist() -> None:
 def test_the_front_door_is_small() -> None:
     assert lightdp.__all__ == sorted(lightdp.__all__)
     assert set(lightdp.__all__) == {"Plan", "plan"}
+
+
+@pytest.mark.parametrize(
+    ("record", "columns"), [("cifar10", ("3", "6", "9")), ("digits", ("3",)), ("fashion-mnist", ("3",))]
+)
+def test_accuracies_in_the_readme_are_those_of_the_records(record: str, columns: tuple[str, ...]) -> None:
+    measured = json.loads((ROOT / f"benchmarks/records/{record}.json").read_text())["epsilon"]
+    titles = {
+        "none": "no noise",
+        "central": "central DP",
+        "smpc": "SMPC",
+        "paper": "LightDP, paper's",
+        "local": "local DP",
+    }
+    for scheme in measured[columns[0]]:
+        rows = [measured[epsilon][scheme] for epsilon in columns]
+        shown = " | ".join(f"{100 * row['accuracy']:.1f} ± {100 * row['spread']:.1f}" for row in rows)
+        title = titles.get(scheme, f"LightDP, {scheme}")
+        assert re.search(rf"^\| {re.escape(title)}.*\| {re.escape(shown)} \|", README.read_text(), re.MULTILINE), shown

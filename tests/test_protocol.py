@@ -17,7 +17,7 @@ from lightdp._check import ArgumentError, BudgetError, LightDPError, ProtocolErr
 from lightdp.accountant import Odometer
 from lightdp.design import RETRIES
 from lightdp.keys import Identity, Pins
-from lightdp.protocol import Client, Server, state
+from lightdp.protocol import Client, File, Server
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload, bitmap, members
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def planned(**changed: Any) -> Plan:
 def joined(plan: Plan, length: int, *, folder: Path | None = None, **options: Any) -> tuple[Server, list[Client]]:
     server = Server(plan, length=length, run=RUN, **options)
     names = [f"client-{i:02}" for i in range(plan.clients)]
-    paths = [None if folder is None else folder / f"{name}.json" for name in names]
+    stores = [None if folder is None else File(folder / f"{name}.json") for name in names]
     clients = [
-        Client(plan, length=length, run=RUN, name=name, path=path, **options)
-        for name, path in zip(names, paths, strict=True)
+        Client(plan, length=length, run=RUN, name=name, store=store, **options)
+        for name, store in zip(names, stores, strict=True)
     ]
     for client in clients:
         server.enrol(client.enrol())
@@ -394,7 +394,7 @@ def test_a_restored_client_goes_on_as_if_nothing_had_happened(tmp_path: Path, ta
     play(server, clients, [0, 1, 2])
     start = server.announce(since=0)
     clients[0].upload(start, np.zeros(30))
-    clients[0] = Client.restore(plan, length=30, path=tmp_path / "client-00.json")
+    clients[0] = Client.restore(plan, length=30, store=File(tmp_path / "client-00.json"))
     with pytest.raises(ProtocolError, match="round 1 was answered"):
         clients[0].upload(start, np.ones(30))
     for i in (1, 2, 3, 4):
@@ -403,7 +403,7 @@ def test_a_restored_client_goes_on_as_if_nothing_had_happened(tmp_path: Path, ta
     tapes.clear()
     play(
         server,
-        [Client.restore(plan, length=30, path=tmp_path / f"client-0{i}.json") for i in range(5)],
+        [Client.restore(plan, length=30, store=File(tmp_path / f"client-0{i}.json")) for i in range(5)],
         range(5),
         since=0,
     )
@@ -425,29 +425,69 @@ def test_state_is_private_and_written_before_the_upload_leaves(tmp_path: Path, m
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(state, "save", full)
+    monkeypatch.setattr(File, "save", full)
     start = server.announce()
     with pytest.raises(OSError, match="no space left"):
         clients[0].upload(start, np.zeros(5))
     monkeypatch.undo()
     assert server.receive(clients[0].upload(start, np.zeros(5)))  # nothing left before, so the round is still open
     with pytest.raises(ProtocolError, match="round 0 was answered"):
-        Client.restore(planned(), length=5, path=path).upload(start, np.zeros(5))
+        Client.restore(planned(), length=5, store=File(path)).upload(start, np.zeros(5))
 
 
 def test_a_state_of_another_plan_or_no_state_is_refused(tmp_path: Path) -> None:
     joined(planned(), 5, folder=tmp_path)
     path = tmp_path / "client-00.json"
     with pytest.raises(ArgumentError, match="must be those of the state"):
-        Client.restore(planned(epsilon=9.0), length=5, path=path)
-    with pytest.raises(ArgumentError, match="path must not exist yet"):
-        Client(planned(), length=5, run=RUN, name="x", path=path)
-    path.write_text("{}")
+        Client.restore(planned(epsilon=9.0), length=5, store=File(path))
+    path.write_text('{"version": 2}')
     with pytest.raises(ArgumentError, match="a client's state of version 1"):
-        Client.restore(planned(), length=5, path=path)
+        Client.restore(planned(), length=5, store=File(path))
     path.write_text("not json")
+    with pytest.raises(ArgumentError, match="store must hold a client's state"):
+        Client.restore(planned(), length=5, store=File(path))
+    path.unlink()
     with pytest.raises(ArgumentError, match="path must hold a client's state"):
-        Client.restore(planned(), length=5, path=path)
+        Client.restore(planned(), length=5, store=File(path))
+
+
+def test_a_client_restored_before_it_had_a_roster_joins_with_the_key_it_enrolled(tmp_path: Path) -> None:
+    plan = planned(clients=2, stragglers=0)
+    server = Server(plan, length=5, run=RUN)
+    server.enrol(Client(plan, length=5, run=RUN, name="a", store=File(tmp_path / "a.json")).enrol())
+    server.enrol(Client(plan, length=5, run=RUN, name="b").enrol())
+    again = Client.restore(plan, length=5, store=File(tmp_path / "a.json"))
+    server.enrol(again.enrol())  # the same enrolment
+    again.join(server.roster())
+    assert server.receive(again.upload(server.announce(), np.zeros(5)))
+
+
+def test_whoever_is_not_pinned_counts_as_a_colluder() -> None:
+    plan = planned(clients=4, stragglers=0, colluders=1)
+    identities = [Identity.generate() for _ in range(4)]
+
+    def roster(pinned: int) -> tuple[Client, bytes]:
+        pins = Pins.parse("\n".join(f"c{i} {identities[i].public.hex()}" for i in range(1, 1 + pinned)))
+        careful = Client(plan, length=5, run=RUN, name="c0", identity=identities[0], pins=pins)
+        server = Server(plan, length=5, run=RUN)
+        server.enrol(careful.enrol())
+        for i in range(1, 4):
+            server.enrol(Client(plan, length=5, run=RUN, name=f"c{i}", identity=identities[i]).enrol())
+        return careful, server.roster()
+
+    careful, message = roster(pinned=2)
+    careful.join(message)
+    careful, message = roster(pinned=1)
+    with pytest.raises(WireError, match=r"at most 1 clients that are not pinned, got \['c2', 'c3'\]"):
+        careful.join(message)
+
+
+def test_an_upload_in_the_name_of_another_is_refused() -> None:
+    server, clients = joined(planned(), 5)
+    message = clients[1].upload(server.announce(), np.zeros(5))
+    with pytest.raises(ProtocolError, match="client-00 sent an upload of client-01"):
+        server.receive(message, sender="client-00")
+    assert server.receive(message, sender="client-01")
 
 
 # ---- the adversary's seat ----

@@ -23,7 +23,7 @@ from lightdp import masks, stream
 from lightdp._check import ProtocolError, WireError
 from lightdp.accountant import Odometer
 from lightdp.design import RETRIES
-from lightdp.protocol import Client, Server
+from lightdp.protocol import Client, File, Server
 from lightdp.wire import members
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ class Schedules(RuleBasedStateMachine):
         )  # fmt: skip
         self.folder = tempfile.TemporaryDirectory()
         self.server = Server(self.plan, length=LENGTH, run=RUN)
-        self.clients = [Client(self.plan, length=LENGTH, run=RUN, name=f"c{i}", path=self.path(i)) for i in range(5)]
+        self.clients = [
+            Client(self.plan, length=LENGTH, run=RUN, name=f"c{i}", store=File(self.path(i))) for i in range(5)
+        ]
         for client in self.clients:
             self.server.enrol(client.enrol())
         for client in self.clients:
@@ -120,7 +122,7 @@ class Schedules(RuleBasedStateMachine):
     def client_crashes_and_is_restored(self, i: int, *, before: bool) -> None:
         if before and not self.has_answered(i):
             self.answer(i)  # the upload was made, and the crash came before it arrived
-        self.clients[i] = Client.restore(self.plan, length=LENGTH, path=self.path(i))
+        self.clients[i] = Client.restore(self.plan, length=LENGTH, store=File(self.path(i)))
         if self.has_answered(i):
             with pytest.raises(ProtocolError, match="was answered"):
                 self.clients[i].upload(self.server.announce(since=0), np.zeros(LENGTH))

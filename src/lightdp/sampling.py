@@ -10,8 +10,6 @@ import functools
 import math
 from typing import TYPE_CHECKING, Literal
 
-from dp_accounting import NeighboringRelation
-from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.optimize import brentq
 
 from lightdp import gaussian
@@ -19,11 +17,9 @@ from lightdp import gaussian
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
 Adjacency = Literal["add-remove", "replace"]
-_RELATIONS = {
-    "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
-    "replace": NeighboringRelation.REPLACE_ONE,
-}
 
 
 def epsilon(
@@ -86,10 +82,18 @@ def _step(rounds: Mapping[float, int], rate: float) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _sampled(multiplier: float, rate: float, adjacency: Adjacency, step: float) -> pld.PrivacyLossDistribution:
-    return pld.from_gaussian_mechanism(
+def _sampled(multiplier: float, rate: float, adjacency: Adjacency, step: float) -> PrivacyLossDistribution:
+    # imported where it is needed: it takes longer than all of the rest of the package, which may not need it
+    from dp_accounting import NeighboringRelation  # noqa: PLC0415
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism  # noqa: PLC0415
+
+    relations = {
+        "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
+        "replace": NeighboringRelation.REPLACE_ONE,
+    }
+    return from_gaussian_mechanism(
         multiplier,
         sampling_prob=rate,
-        neighboring_relation=_RELATIONS[adjacency],
+        neighboring_relation=relations[adjacency],
         value_discretization_interval=step,
     )

@@ -16,5 +16,6 @@ training) moves these bytes.
 
 from lightdp.protocol.client import Client
 from lightdp.protocol.server import Aggregate, Server
+from lightdp.protocol.state import File, Store
 
-__all__ = ["Aggregate", "Client", "Server"]
+__all__ = ["Aggregate", "Client", "File", "Server", "Store"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from pathlib import Path
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,20 +13,19 @@ from lightdp import masks
 from lightdp._check import ArgumentError, ProtocolError, WireError, integer, number
 from lightdp.clipping import clamp, clip_norm
 from lightdp.keys import Enrolment, Identity, KeyPair, Keyring, Pins, Roster
-from lightdp.protocol import state as disk
 from lightdp.protocol.story import Story
 from lightdp.wire import Announcement, Kind, Message, Upload
 
 if TYPE_CHECKING:
-    import os
-
     from numpy.typing import NDArray
 
     from lightdp.design import Plan
+    from lightdp.protocol.state import Store
     from lightdp.stream import Term
 
     Floats = NDArray[np.float32] | NDArray[np.float64]
 
+_VERSION = 1  # of the state
 WEIGHT_SHARE = 0.1
 """With weights: share of the clip that the weight's own coordinate takes, so that Δ covers both (P5)."""
 
@@ -40,7 +39,7 @@ class Client:
     """One client of one run.
 
     Formal guarantees, whatever bytes arrive:
-    - at most one upload leaves for each round, also after a restart from `path` (W3);
+    - at most one upload leaves for each round, also after a restart from `store` (W3);
     - what leaves is clipped to the plan's sensitivity (the whole vector for unit "client"; for unit "record" the
       caller clips each record), clamped to the plan's range, and carries the plan's noise;
     - `upload` raises `BudgetError`, and nothing leaves, if the round could exceed the budget (R2);
@@ -52,9 +51,10 @@ class Client:
         run: 16 bytes that name the run.
         name: the client's name in the roster.
         identity: long-lived key that signs the one-time key; by default a new one.
-        pins: identities expected of peers.
+        pins: identities expected of peers. Whoever is not among them counts as a colluder: a roster with more than
+            the plan's colluders of them is refused, so that a server cannot invent peers.
         weighted: whether updates carry weights in [0, 1], with their sum aggregated beside them (P5).
-        path: where the state lives, for `restore`; without it a restart must enrol anew.
+        store: where the state lives, for `restore`; without it a restart must enrol anew.
         threads: cores that expand noise; None for all.
     """
 
@@ -68,7 +68,7 @@ class Client:
         identity: Identity | None = None,
         pins: Pins | None = None,
         weighted: bool = False,
-        path: str | os.PathLike[str] | None = None,
+        store: Store | None = None,
         threads: int | None = 1,
     ) -> None:
         self.plan, self.run, self.weighted, self.threads = plan, run, weighted, threads
@@ -78,9 +78,7 @@ class Client:
         self._grid = masks.Grid.of(plan, length + weighted)
         self._agreement = agreement(plan, length, weighted=weighted)
         self._pins = pins
-        self._path = None if path is None else Path(path)
-        if self._path is not None and self._path.exists():
-            raise ArgumentError(f"path must not exist yet (restore a client with it), got path={str(path)!r}")
+        self._store = store
         self._pair = KeyPair.generate()
         self._enrolment = (Identity.generate() if identity is None else identity).enrol(self._pair, run=run, name=name)
         self._roster: Roster | None = None
@@ -89,6 +87,8 @@ class Client:
 
     def enrol(self) -> bytes:
         """The ENROL message: this client's signed one-time key."""
+        if self._roster is None:
+            self._save()
         return Message(kind=Kind.ENROL, run=self.run, payload=self._enrolment.to_bytes()).to_bytes()
 
     def join(self, message: bytes) -> None:
@@ -198,8 +198,14 @@ class Client:
         if len(roster) != self.plan.clients:
             raise WireError(f"roster must have {self.plan.clients} clients, got {len(roster)}")
         me = roster.index(self._enrolment)
+        name = self._enrolment.name
         if self._pins is not None:
             self._pins.check(roster)
+            unknown = [e.name for e in roster.enrolments if e.name not in self._pins.identities and e.name != name]
+            if len(unknown) > self.plan.colluders:
+                raise WireError(
+                    f"roster must have at most {self.plan.colluders} clients that are not pinned, got {unknown}"
+                )
         graph = self.plan.graph
         neighbours = [j for j in range(len(roster)) if j != me] if graph.complete else graph.neighbours()[me].tolist()
         self._keyring = Keyring(self._pair, roster, me, neighbours)
@@ -207,42 +213,43 @@ class Client:
         return self._story
 
     def _save(self) -> None:
-        if self._path is None:
+        if self._store is None:
             return
         story = self._story
-        disk.save(
-            self._path,
-            {
-                "agreement": self._agreement.hex(),
-                "run": self.run.hex(),
-                "pair": self._pair.to_bytes().hex(),
-                "enrolment": self._enrolment.to_bytes().hex(),
-                "roster": None if self._roster is None else self._roster.to_bytes().hex(),
-                "used": [] if story is None else [used.hex() for used in story.used],
-                "sent": [] if story is None else sorted(story.sent),
-            },
-        )
+        facts = {
+            "version": _VERSION,
+            "agreement": self._agreement.hex(),
+            "run": self.run.hex(),
+            "pair": self._pair.to_bytes().hex(),
+            "enrolment": self._enrolment.to_bytes().hex(),
+            "roster": None if self._roster is None else self._roster.to_bytes().hex(),
+            "used": [] if story is None else [used.hex() for used in story.used],
+            "sent": [] if story is None else sorted(story.sent),
+        }
+        self._store.save(json.dumps(facts).encode())
 
     @classmethod
-    def restore(cls, plan: Plan, *, length: int, path: str | os.PathLike[str], **options: Any) -> Client:  # noqa: ANN401  as __init__
-        """The client whose state lies at `path`, with the plan and options it was made with.
+    def restore(cls, plan: Plan, *, length: int, store: Store, **options: Any) -> Client:  # noqa: ANN401  as __init__
+        """The client whose state is in `store`, with the plan and options it was made with.
 
-        The file must be the newest: an older copy would let a round be answered twice.
+        The state must be the newest: an older copy would let a round be answered twice.
         """
-        facts = disk.load(Path(path))
         try:
+            facts = json.loads(store.load())
+            if facts["version"] != _VERSION:
+                raise ArgumentError(f"store must hold a client's state of version {_VERSION}")
             run, pair = bytes.fromhex(facts["run"]), KeyPair(bytes.fromhex(facts["pair"]))
             enrolment = Enrolment.from_bytes(bytes.fromhex(facts["enrolment"]), run=run)
             client = cls(plan, length=length, run=run, name=enrolment.name, **options)
             if bytes.fromhex(facts["agreement"]) != client._agreement:
-                raise ArgumentError(f"plan, length and weighted must be those of the state at path={str(path)!r}")
-            client._path, client._pair, client._enrolment = Path(path), pair, enrolment
+                raise ArgumentError("plan, length and weighted must be those of the state in store")
+            client._store, client._pair, client._enrolment = store, pair, enrolment
             if facts["roster"] is not None:
                 story = client._enter(
                     Roster.from_bytes(bytes.fromhex(facts["roster"]), run=run, plan=client._agreement)
                 )
                 story.sent = {integer("sent", t, 0) for t in facts["sent"]}
                 story.learn(enumerate(bytes.fromhex(used) for used in facts["used"]))
-        except (KeyError, TypeError, WireError) as error:
-            raise ArgumentError(f"path must hold a client's state, got path={str(path)!r}: {error!r}") from None
+        except (KeyError, TypeError, WireError, json.JSONDecodeError) as error:
+            raise ArgumentError(f"store must hold a client's state: {error!r}") from None
         return client

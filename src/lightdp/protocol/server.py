@@ -126,8 +126,12 @@ class Server:
             kind=Kind.ANNOUNCE, run=self.run, round=self.round, roster=roster.hash, payload=payload
         ).to_bytes()
 
-    def receive(self, message: bytes) -> bool:
+    def receive(self, message: bytes, *, sender: str | None = None) -> bool:
         """Take in an UPLOAD: add it to the open round and return True, or record it as late and return False.
+
+        Args:
+            message: the bytes.
+            sender: the name of the client that they came from, where the transport knows it.
 
         Raises:
             WireError: it is malformed or of another run or roster; nothing changed.
@@ -138,6 +142,8 @@ class Server:
             raise ProtocolError(f"expected UPLOAD, got {content.kind.name}")
         if content.client >= self.plan.clients:
             raise ProtocolError(f"there is no client {content.client}")
+        if sender is not None and sender != self.names[content.client]:
+            raise ProtocolError(f"{sender} sent an upload of {self.names[content.client]}")
         upload = Upload.from_bytes(content.payload, length=self.length + self.weighted, bits=self._grid.bits)
         if content.round < self.round:
             self._record_late(content.round, content.client)

@@ -3,8 +3,15 @@
 from lightdp.schemes._net import Faults, Links, Net, Peers, RoundFailedError, Stage
 from lightdp.schemes._play import Cost, Played, Player, climb
 from lightdp.schemes._scheme import Grid, Result, Scheme, Smpc, Task
+from lightdp.schemes.ckks import Ckks
+from lightdp.schemes.dordis import Dordis
 from lightdp.schemes.light import Exact, Paper, Repair
+from lightdp.schemes.lightsecagg import LightSecAgg
+from lightdp.schemes.paillier import Paillier
+from lightdp.schemes.pairwise import Pairwise
 from lightdp.schemes.plain import Central, Local, LocalPaper, Plain
+from lightdp.schemes.secagg import SecAgg, SecAggPlus
+from lightdp.schemes.swiftagg import SwiftAgg
 
 __all__ = [
     "SCHEMES",
@@ -25,7 +32,12 @@ __all__ = [
     "climb",
 ]
 
-SCHEMES: dict[str, type[Scheme]] = {
-    scheme.name: scheme for scheme in (Plain, Central, Local, LocalPaper, Exact, Repair, Paper)
-}
+_ALL: tuple[type[Scheme], ...] = (
+    *(Plain, Central, Local, LocalPaper),
+    *(Exact, Repair, Paper),
+    *(Pairwise, SecAgg, SecAggPlus, Dordis),
+    *(LightSecAgg, SwiftAgg),
+    *(Paillier, Ckks),
+)
+SCHEMES = {scheme.name: scheme for scheme in _ALL}
 """All schemes by name, in the order of tables."""

@@ -1,7 +1,8 @@
 """Local SGD of many clients on one GPU: every step a CUDA graph, several clients on parallel streams.
 
 A step of a small batch takes the GPU less time than it takes Python to launch it, and leaves most of the GPU idle.
-So a step is compiled, captured once for each stream, and replayed.
+So a step is captured once for each stream and replayed. Of the time that ResNet-18 in batches of 32 keeps an H200
+busy, convolutions take two thirds and the norms, by kernels of our own, a quarter.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from lightdp.training.models import _Residual as Residual
 
 try:
     from lightdp.training import _norms
-except ImportError:  # no triton, so no compiler either
+except ImportError:  # no triton, so no CUDA or no compiler
     _norms = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-_STREAMS = 17  # measured on an H200: 5 streams 6 % slower, 10 streams 2 %
+_STREAMS = 17  # measured on an H200: 8 to 25 streams are within 2 % of each other
 
 
 def mean_loss(model: nn.Module, parameters: dict[str, Tensor], x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
@@ -110,6 +111,7 @@ class _Lane:
         self, model: nn.Module, x: Tensor, y: Tensor, *, batch: int, lr: float, dtype: torch.dtype, compiled: bool
     ) -> None:
         loss, descend = _compiled() if compiled else (mean_loss, _descend)
+        loss = mean_loss if _single(model) else loss
         self.stream, self.graph = torch.cuda.Stream(x.device), torch.cuda.CUDAGraph()
         self.rows = torch.zeros(batch, dtype=torch.int64, device=x.device)
         self.weights = [_channels_last(p.detach().float().clone()) for p in model.parameters()]
@@ -196,6 +198,12 @@ def _lanes_for(
             lanes.append(_Lane(model, x, y, batch=batch, lr=lr, dtype=dtype, compiled=False))
     _kept[model] = fixed, lanes
     return lanes[:wanted]
+
+
+def _single(model: nn.Module) -> bool:
+    """Whether every layer is a kernel or two of its own already, so that compiling would gain nothing."""
+    ours = (_Norm, _Sum, Residual)
+    return all(type(m).__module__.startswith("torch.nn.") or isinstance(m, ours) for m in model.modules())
 
 
 def _channels_last(value: Tensor) -> Tensor:

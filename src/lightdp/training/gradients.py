@@ -114,9 +114,10 @@ def local_updates(
     given. Several clients train at once, with the result of one after the other up to rounding. Refused as by
     `clipped_sums`: layers that mix records or draw.
 
-    On CUDA a step is compiled (half a minute for a ResNet, once for a model, its data and these settings), captured
-    as a graph and replayed on several streams. It computes in bfloat16 on float32 weights, which moves an update by
-    a few per cent of its norm, or with `half` false in float32 as torch's own settings have it.
+    On CUDA a step is captured as a graph, once for a model, its data and these settings, and replayed on several
+    streams; models with layers of their own are compiled first, which takes up to a minute. It computes in bfloat16
+    on float32 weights, which moves an update by a few per cent of its norm, or with `half` false in float32 as
+    torch's own settings have it.
     """
     lr, epochs, batch = positive("lr", lr), integer("epochs", epochs, 1), integer("batch", batch, 1)
     key = (integer("seed", seed, 0), _BATCHES, integer("round", round, 0))

@@ -1,0 +1,1 @@
+"""Private training on real SuperNodes."""

@@ -1,0 +1,25 @@
+"""Flower: any app on its message API becomes private against its own server, in two lines.
+
+    app = ClientApp(mods=[lightdp.flower.mod])
+    strategy = lightdp.flower.LightDP(FedAvg(...), plan)
+
+Messages between the two, all of type TRAIN, with a ConfigRecord "lightdp":
+
+    key round, once:    plan (its arguments), run, length  ->  enrolment
+    each round:         run, start [, roster]              ->  one uint8 array: the packed upload
+
+The bytes are those of `lightdp.protocol`. Evaluate and query messages pass untouched.
+"""
+
+from lightdp._check import MissingExtraError
+
+try:
+    import flwr as _flwr  # noqa: F401  only here and below flwr is imported
+except ModuleNotFoundError as error:
+    raise MissingExtraError("flower", "lightdp.flower") from error
+
+from lightdp.flower._accountant import Accountant
+from lightdp.flower._mod import mod
+from lightdp.flower._strategy import LightDP
+
+__all__ = ["Accountant", "LightDP", "mod"]

@@ -1,0 +1,77 @@
+"""A model's arrays as one vector and back.
+
+Float arrays (16, 32 and 64 bits, any shape, 0-d included) make up the vector, in the order of their names. Integer
+and boolean arrays, such as the batch counters of normalisation layers, never leave a client: the server's stay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from lightdp._check import ArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+
+def length(arrays: Mapping[str, Array]) -> int:
+    """How many values the vector of these arrays has."""
+    result = sum(array.size for _, array in _floats(arrays))
+    if result == 0:
+        raise ArgumentError(f"arrays must hold floats, got {list(arrays)}")
+    return result
+
+
+def difference(trained: Mapping[str, Array], received: Mapping[str, Array]) -> NDArray[Any]:
+    """The vector of trained − received, in float64 if one of the received arrays is, otherwise in float32."""
+    if set(trained) != set(received):
+        raise ArgumentError(f"trained arrays must be {sorted(received)}, got {sorted(trained)}")
+    before = list(_floats(received))
+    kind = np.float64 if any(array.dtype == np.float64 for _, array in before) else np.float32
+    vector = np.empty(sum(array.size for _, array in before), kind)
+    start = 0
+    for key, old in before:
+        new = trained[key].numpy()
+        if new.shape != old.shape or new.dtype.kind not in "fiub":
+            raise ArgumentError(
+                f"trained array {key} must be numbers of shape {old.shape}, got {new.dtype} {new.shape}"
+            )
+        part = vector[start : start + old.size].reshape(old.shape)
+        with np.errstate(all="ignore"):  # what is not finite is refused when it is clipped
+            np.subtract(new, old, out=part, dtype=kind, casting="unsafe")
+        start += old.size
+    return vector
+
+
+def moved(arrays: Mapping[str, Array], vector: NDArray[np.float64]) -> ArrayRecord:
+    """`arrays` + `vector`, in the original types; what a type cannot hold becomes its largest value."""
+    result, start = dict(arrays), 0
+    for key, old in _floats(arrays):
+        part = vector[start : start + old.size].reshape(old.shape)
+        limits = np.finfo(old.dtype)
+        result[key] = Array(np.asarray(np.clip(old + part, limits.min, limits.max), dtype=old.dtype))
+        start += old.size
+    return ArrayRecord(result)
+
+
+def typed(arrays: Mapping[str, Array], like: Mapping[str, Array]) -> ArrayRecord:
+    """`arrays` in the types of `like`; integers are those of `like`."""
+    result = dict(like)
+    for key, old in _floats(like):
+        new = arrays[key].numpy()
+        result[key] = arrays[key] if new.dtype == old.dtype else Array(np.asarray(new, dtype=old.dtype))
+    return ArrayRecord(result)
+
+
+def _floats(arrays: Mapping[str, Array]) -> Iterator[tuple[str, NDArray[Any]]]:
+    for key in sorted(arrays):
+        array = arrays[key].numpy()
+        if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
+            yield key, array
+        elif array.dtype.kind not in "iub":
+            raise ArgumentError(f"array {key} must be of floats of at most 64 bits or integers, got {array.dtype}")

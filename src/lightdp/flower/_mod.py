@@ -1,0 +1,130 @@
+"""The client's side: a mod that lets nothing out of a train message but masked bytes."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
+
+from lightdp._check import ArgumentError, LightDPError, ProtocolError, integer, octets, rounded_up
+from lightdp.flower import _arrays
+from lightdp.flower._settings import Settings, planned
+from lightdp.flower._vault import KEY, Vault, opened
+from lightdp.protocol import Client
+
+if TYPE_CHECKING:
+    from flwr.clientapp.typing import ClientAppCallable
+
+T = TypeVar("T")
+
+_LOG = logging.getLogger("flwr.lightdp")
+
+
+def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Flower mod: mask what a train message's reply would give away; evaluate and query messages pass untouched.
+
+    Formal guarantees, whatever the server sends and the app returns:
+    - of a train message, only the packed upload of `lightdp.protocol.Client`, metrics that `lightdp-allow-metrics`
+      names, or an error without data leave the node. The text of an app's exception stays in the node's log;
+    - nothing leaves without a plan within the node's limits (`Settings`), recomputed here from its arguments, and a
+      roster that binds it;
+    - each round is answered at most once, also if messages are repeated or handled at the same time, or the node
+      restarts with `lightdp-state`; the state is durable before the upload leaves.
+
+    What the app prints, writes or sends by itself, and its replies to other messages, are the app's own: run only
+    app code that was reviewed.
+    """
+    if message.metadata.message_type.partition(".")[0] in (MessageType.EVALUATE, MessageType.QUERY):
+        return call_next(message, context)
+    try:
+        return Message(_answer(message, context, call_next), reply_to=message)
+    except LightDPError as error:
+        _LOG.warning("lightdp: nothing left this node: %s", error)
+        reason = f"lightdp: {type(error).__name__}: {error}"
+        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
+    except Exception as error:  # noqa: BLE001  what it says may quote data
+        _LOG.exception("lightdp: training failed, and nothing left this node")
+        reason = f"lightdp: the app raised {type(error).__name__}; see the node's log"
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+
+def _answer(message: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
+    settings = Settings.of(context)
+    order = message.content.config_records.get(KEY)
+    if order is None:
+        raise ProtocolError("a train message without a plan and roster: the server's strategy must be a LightDP")
+    with opened(context, settings.state_file()) as vault:
+        if "plan" in order:
+            return _enrol(order, settings, vault)
+        return _train(message, context, call_next, settings, vault)
+
+
+def _enrol(order: ConfigRecord, settings: Settings, vault: Vault) -> RecordDict:
+    """The key round: a signed one-time key for this run, the same one if asked again."""
+    text, run = _get(order, "plan", str), octets("run", _get(order, "run", bytes), 16)
+    length = integer("length", _get(order, "length", int), 1)
+    plan = planned(text)
+    if vault.record is not None and vault.record["run"] == run.hex():
+        settings.check(plan, spent=vault.record["before"])
+        if (vault.record["plan"], vault.record["length"]) != (text, length):
+            raise ProtocolError("the plan must not change in a run")
+        client = Client.restore(plan, length=length, store=vault, pins=settings.keys()["pins"])
+    else:
+        settings.check(plan, spent=vault.spent())
+        client = Client(plan, length=length, run=run, name=settings.name, store=vault, **settings.keys())
+        vault.record = {"run": run.hex(), "plan": text, "length": length, "before": vault.spent(), "budget": 0.0}
+        if settings.max_epsilon is None:
+            _LOG.info("lightdp: no lightdp-max-epsilon: this node accepts epsilon=%g of the server", plan.budget)
+    return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
+
+
+def _train(
+    message: Message, context: Context, call_next: ClientAppCallable, settings: Settings, vault: Vault
+) -> RecordDict:
+    """One round: train, and answer with the masked update."""
+    content, order = message.content, message.content.config_records[KEY]
+    record = vault.known()
+    plan = planned(record["plan"])
+    settings.check(plan, spent=record["before"])
+    client = Client.restore(plan, length=record["length"], store=vault, pins=settings.keys()["pins"], threads=None)
+    if client.run != _get(order, "run", bytes):
+        raise ProtocolError("the message is of another run than this node's last key round")
+    if "roster" in order:
+        client.join(_get(order, "roster", bytes))
+    update, metrics = None, MetricRecord()
+    if not _get(order, "closing", bool):  # a closing round carries no data, whatever it is called
+        received = dict(_only(content.array_records, "message"))
+        message.content = RecordDict({key: value for key, value in content.items() if key != KEY})
+        try:
+            reply = call_next(message, context)
+        except LightDPError as error:
+            raise RuntimeError("the app's own, whose text is not ours to send") from error
+        if reply.has_error():
+            raise ProtocolError(f"the app replied with error {reply.error.code}; see the node's log")
+        update = _arrays.difference(_only(reply.content.array_records, "reply"), received)
+        for each in reply.content.metric_records.values():
+            metrics.update({name: value for name, value in each.items() if name in settings.allow_metrics})
+    record["budget"] = plan.budget
+    packed = client.upload(_get(order, "start", bytes), update)
+    _LOG.info(
+        "lightdp: an upload leaves; ε = %s of %g at δ = %g was spent before it, for one %s",
+        rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit,
+    )  # fmt: skip
+    bytes_only = ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))})
+    return RecordDict({"arrays": bytes_only, "metrics": metrics})
+
+
+def _only(records: Any, where: str) -> ArrayRecord:  # noqa: ANN401  a view that flwr does not export
+    if len(records) != 1:
+        raise ArgumentError(f"the {where} must have one ArrayRecord, got {len(records)}")
+    return next(iter(records.values()))
+
+
+def _get(order: ConfigRecord, key: str, kind: type[T]) -> T:
+    value = order.get(key)
+    if not isinstance(value, kind):
+        raise ProtocolError(f"the server's part must have {key} of type {kind.__name__}, got {type(value).__name__}")
+    return value

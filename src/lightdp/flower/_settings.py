@@ -1,0 +1,180 @@
+"""What a node's operator allows, read anew for each message, and plans as they travel."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightdp._check import ArgumentError, LightDPError, ProtocolError, integer, positive, probability
+from lightdp.design import Plan, plan
+from lightdp.keys import Identity, Pins
+from lightdp.keys.identity import NAME
+from lightdp.stragglers import StragglerLaw, custom
+
+if TYPE_CHECKING:
+    from flwr.app import Context
+
+_PREFIX = "lightdp-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The `lightdp-...` values of `node_config`, or where it says nothing of `run_config`.
+
+    A value that makes no sense raises `ArgumentError`, and so does an unknown name in `node_config`: a limit that is
+    misspelt must not be a limit that is missing.
+
+    Attributes:
+        max_epsilon: largest ε of a plan that this node accepts.
+        max_delta: largest δ.
+        min_colluders: least number of colluders that a plan must withstand.
+        total_epsilon: largest sum of the ε of all plans under which this node has sent something; needs `state`.
+        state: where the state lives: a file, or a folder for a file of each node. It survives the node's restart.
+        identity: file of the node's long-lived Ed25519 key; by default a new key for each run.
+        pins: file of the identities of peers.
+        name: the node's name in the roster; by default made from its id.
+        allow_metrics: names of metrics that may leave, unprotected, with commas between them.
+        records_clipped: for unit "record", whether the app itself clips each record's part of its update to the
+            plan's `clip` and, where the plan samples, draws its batches as the plan says.
+    """
+
+    max_epsilon: float | None = None
+    max_delta: float | None = None
+    min_colluders: int = 0
+    total_epsilon: float | None = None
+    state: Path | None = None
+    identity: Path | None = None
+    pins: Path | None = None
+    name: str
+    allow_metrics: frozenset[str] = frozenset()
+    records_clipped: bool = False
+
+    @classmethod
+    def of(cls, context: Context) -> Settings:
+        """The settings of this node, now."""
+        unknown = [key for key in context.node_config if key.startswith(_PREFIX) and key not in _READERS]
+        if unknown:
+            raise ArgumentError(f"node_config must not have {unknown}; known are {', '.join(_READERS)}")
+        values: dict[str, Any] = {"name": f"node-{context.node_id}"}
+        for key, read in _READERS.items():
+            for config in (context.node_config, context.run_config):
+                if key in config:
+                    values[key.removeprefix(_PREFIX).replace("-", "_")] = read(key, config[key])
+                    break
+        result = cls(**values)
+        if result.total_epsilon is not None and result.state is None:
+            raise ArgumentError("lightdp-total-epsilon needs lightdp-state, a file that remembers what was spent")
+        return result
+
+    def check(self, plan: Plan, *, spent: float = 0.0) -> None:
+        """Refuse a plan beyond this node's limits, after plans of `spent` in all."""
+        if self.max_epsilon is not None and plan.budget > self.max_epsilon:
+            raise ProtocolError(f"the plan's epsilon={plan.budget:g} is above lightdp-max-epsilon={self.max_epsilon:g}")
+        if self.max_delta is not None and plan.delta > self.max_delta:
+            raise ProtocolError(f"the plan's delta={plan.delta:g} is above lightdp-max-delta={self.max_delta:g}")
+        if plan.colluders < self.min_colluders:
+            raise ProtocolError(
+                f"the plan's colluders={plan.colluders} is below lightdp-min-colluders={self.min_colluders}"
+            )
+        if self.total_epsilon is not None and spent + plan.budget > self.total_epsilon:
+            raise ProtocolError(
+                f"the plan's epsilon={plan.budget:g} after {spent:g} spent is above "
+                f"lightdp-total-epsilon={self.total_epsilon:g}"
+            )
+        if plan.unit == "record" and not self.records_clipped:
+            raise ProtocolError(
+                "the plan protects records, and only the app can clip them: it must say so by lightdp-records-clipped"
+            )
+        refuse_unseen(plan)
+
+    def state_file(self) -> Path | None:
+        """The file of this node's state."""
+        if self.state is None or not self.state.is_dir():
+            return self.state
+        return self.state / f"{self.name}.json"
+
+    def keys(self) -> dict[str, Any]:
+        """The node's long-lived key and the pins of its peers, as `Client` takes them."""
+        try:
+            return {
+                "identity": None if self.identity is None else Identity.load(self.identity),
+                "pins": None if self.pins is None else Pins.load(self.pins),
+            }
+        except OSError as error:
+            raise ArgumentError(
+                f"lightdp-identity and lightdp-pins must name files that can be read: {error}"
+            ) from None
+
+
+def refuse_unseen(plan: Plan) -> None:
+    """A Flower server can read replies that come too late, so that no plan may rest on their not being seen."""
+    if plan.calibration == "repair" and plan.late == "unseen":
+        raise ProtocolError("the plan says late='unseen', but Flower keeps replies that come too late")
+
+
+def arguments(made: Plan) -> str:
+    """The arguments of `lightdp.plan` that make this plan, as JSON: asked for, never the noise itself."""
+    asked = made.settings() | {"calibration": made.calibration}
+    if made.calibration in ("exact", "repair"):
+        asked["gamma"] = made.gamma
+    asked["straggler_law"] = {"name": made.law.name, "pmf": made.law.pmf.tolist()}
+    return json.dumps(asked, sort_keys=True)
+
+
+@lru_cache(maxsize=8)
+def planned(text: str) -> Plan:
+    """The plan of these arguments, computed here."""
+    try:
+        asked = json.loads(text)
+        law = asked.pop("straggler_law")
+        checked = custom(asked["stragglers"], law["pmf"])
+        return plan(**asked, straggler_law=StragglerLaw(str(law["name"]), checked.pmf))
+    except LightDPError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ArgumentError(f"plan must be the arguments of lightdp.plan as JSON: {error!r}") from None
+
+
+def _path(key: str, value: object) -> Path:
+    if not isinstance(value, str) or value == "":
+        raise ArgumentError(f"{key} must be a path, got {key}={value!r}")
+    return Path(value).expanduser()
+
+
+def _name(key: str, value: object) -> str:
+    if not isinstance(value, str) or NAME.fullmatch(value) is None:
+        raise ArgumentError(f"{key} must be 1 to 64 letters, digits or ._@+- (not first), got {key}={value!r}")
+    return value
+
+
+def _names(key: str, value: object) -> frozenset[str]:
+    if not isinstance(value, str):
+        raise ArgumentError(f"{key} must be names with commas between them, got {key}={value!r}")
+    return frozenset(part.strip() for part in value.split(",") if part.strip() != "")
+
+
+def _flag(key: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{key} must be true or false, got {key}={value!r}")
+    return value
+
+
+def _count(key: str, value: object) -> int:
+    return integer(key, value, 0)
+
+
+_READERS = {
+    "lightdp-max-epsilon": positive,
+    "lightdp-max-delta": probability,
+    "lightdp-min-colluders": _count,
+    "lightdp-total-epsilon": positive,
+    "lightdp-state": _path,
+    "lightdp-identity": _path,
+    "lightdp-pins": _path,
+    "lightdp-name": _name,
+    "lightdp-allow-metrics": _names,
+    "lightdp-records-clipped": _flag,
+}
