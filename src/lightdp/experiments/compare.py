@@ -171,20 +171,24 @@ def _further(setting: Setting, scheme: type[Scheme], links: Links, faults: Fault
     """The cost at the task's dimension: of a few rounds if there is time for them, else on a line."""
     player, _ = climb(scheme, setting.task, links, seconds=setting.seconds, rounds=_TURNS + 1, seed=setting.seed)
     if player.task.dimension == setting.task.dimension:
-        return _median([player.round(faults).cost for _ in range(_TURNS)])
+        return _few(player, faults)
     return _on_a_line(player, faults, known, setting.task.dimension, setting.seconds)
 
 
 def _on_a_line(player: Player, faults: Faults, known: Cost, dimension: int, seconds: float) -> Cost:
     """Through the largest size that was played and one four times as large, or a quarter, with the same faults."""
-    here = known if known.dimension >= player.task.dimension else player.round(faults).cost
+    here = known if known.dimension >= player.task.dimension else _few(player, faults)
     size = 4 * here.dimension
-    if size > dimension or 5 * here.wall > seconds:
+    if size > dimension or 4 * (_TURNS + 1) * here.wall > seconds:
         size = max(here.dimension // 4, 1)
     task = dataclasses.replace(player.task, dimension=size)
-    there = Player(player.kind, task, player.links, player.seed).round(faults).cost
+    there = _few(Player(player.kind, task, player.links, player.seed), faults)
     small, large = sorted((here, there), key=lambda cost: cost.dimension)
     return small.towards(large, dimension)
+
+
+def _few(player: Player, faults: Faults) -> Cost:
+    return _median([player.round(faults).cost for _ in range(_TURNS)])
 
 
 def _median(costs: list[Cost]) -> Cost:
