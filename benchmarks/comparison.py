@@ -105,8 +105,8 @@ def title(row: Row) -> str:
 
 
 def traffic(row: Row) -> float:
-    """MB of a client in a round."""
-    return (row["up"] + row["down"] + row["peer"]) / 1e6
+    """kB of a client in a round."""
+    return (row["up"] + row["down"] + row["peer"]) / 1e3
 
 
 def mark(*rows: Row) -> str:
@@ -122,30 +122,32 @@ def span(rows: list[Row], value: Callable[[Row], float], approximate: str = "") 
 
 def families(rows: list[Row]) -> str:
     """The paper's Table 1."""
-    head = ("family", "noise", "true ε of its own σ", "rounds done", "trips", "client MB", "client s", "round s")
+    head = ("family", "noise", "true ε of its own σ", "rounds done", "trips", "client kB", "client s", "round s")
     lines = []
     for family, names in FAMILIES.items():
         found = [row for row in rows if row["scheme"] in names]
         if found:
-            done = span(found, lambda row: 100 * row["completed"] / row["rounds"])
+            shares = sorted({f"{100 * row['completed'] / row['rounds']:.3g}" for row in found}, key=float)
             costs = [
                 span(found, value, mark(*found))
                 for value in (traffic, lambda row: row["client"], lambda row: row["modelled"])
             ]
             noise, true = span(found, lambda row: row["noise"]), span(found, lambda row: row["epsilon"])
             trips = span(found, lambda row: row["trips"])
-            lines.append((family, noise, true, "none" if done == "–" else f"{done} %", trips, *costs))
+            lines.append(
+                (family, noise, true, f"{' to '.join(dict.fromkeys((shares[0], shares[-1])))} %", trips, *costs)
+            )
     return cells(head, lines)
 
 
 def schemes(rows: list[Row]) -> str:
     """Every scheme and kind of links."""
-    head = ["scheme", "source", "done", "noise", "trips", "up MB", "down MB", "peer MB", "set-up MB"]
+    head = ["scheme", "source", "done", "noise", "trips", "up kB", "down kB", "peer kB", "set-up kB"]
     head += ("client s", "server s", "round s", "what broke it", "what would")
     lines = []
     for row in rows:
         measured = "" if row["noise_measured"] is None else f" ({figure(row['noise_measured'])})"
-        once = sum(row["set_up"][name] for name in ("up", "down", "peer")) / 1e6
+        once = sum(row["set_up"][name] for name in ("up", "down", "peer")) / 1e3
         lines.append(
             (
                 title(row),
@@ -153,7 +155,7 @@ def schemes(rows: list[Row]) -> str:
                 f"{row['completed']}/{row['rounds']}",
                 figure(row["noise"]) + measured,
                 f"{row['trips']:g}",
-                *(figure(row[name] / 1e6, mark(row)) for name in ("up", "down", "peer")),
+                *(figure(row[name] / 1e3, mark(row)) for name in ("up", "down", "peer")),
                 figure(once),
                 *(figure(row[name], mark(row)) for name in ("client", "server", "modelled")),
                 broke(row) or "–",
@@ -217,6 +219,8 @@ def _beside(ours: Row, best: Row, value: Callable[[Row], float], what: str) -> s
 
 def scaling(record: dict[str, Any]) -> str:
     """Round time by N, and by d."""
+    if not record["scaling"]:
+        return "Not measured yet."
     at = record["setting"]
     titles = {row["scheme"]: row["title"] for row in record["rows"]}
     tables = []

@@ -113,7 +113,7 @@ def test_failures_extrapolation_and_what_cannot_be_had_are_shown(
     flat = " ".join(out.split())
     assert code == 0
     assert max(map(cell_len, out.splitlines())) <= 120
-    for words in ("3/20", "shares 17×: 31", "~0.32", "~800", "9.24)", "no groups", "~: not measured"):
+    for words in ("3/20", "shares 17×: 31", "~320", "~800", "9.24)", "no groups", "~: not measured"):
         assert words in flat
 
 
@@ -188,7 +188,7 @@ def test_a_page_is_filled_between_its_marks_and_only_there(maker: ModuleType) ->
     assert maker.page(filled, made()) == filled
     for words in (
         "| SecAgg + DP | 4.2 to 5.2 | 3 | 15 to 100 % |",
-        "| HE + DP | 6.2 to 7.2 | 3 | 100 % | 4 | ~0.33 |",
+        "| HE + DP | 6.2 to 7.2 | 3 | 100 % | 4 | ~330 |",
         "claimed 3, true 9.24",
         "the secagg scheme 20/20 and 3/20",
         "shares 17×: 31 clients, 40 needed",

@@ -137,11 +137,13 @@ def show(record: dict[str, Any]) -> None:
         f"{setting['rounds']:,} rounds; links fail with {setting['failure']:g}, clients drop out with "
         f"{setting['dropout']:g}"
     )
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("scheme", min_width=26, max_width=30)
-    for head in ("done", "noise", "trips", "up\nMB", "down\nMB", "peer\nMB", "client\nms", "server\nms", "round\ns"):
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False
+    )
+    table.add_column("scheme", min_width=20, max_width=28)
+    for head in ("done", "noise", "trips", "up\nkB", "down\nkB", "peer\nkB", "client\nms", "server\nms", "round\ns"):
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("what broke it", min_width=20, overflow="fold")
+    table.add_column("what broke it", min_width=16, overflow="fold")
     for row in rows:
         name = Text(row["title"] + ("" if row["links"] == "any" else f", {row['links']}"))
         if row["impossible"] is not None:
@@ -155,7 +157,7 @@ def show(record: dict[str, Any]) -> None:
             Text(f"{row['completed']}/{row['rounds']}", "" if row["completed"] == row["rounds"] else "red"),
             f"{row['noise']:.3g}",
             f"{row['trips']:g}",
-            *(figure(row[key] / 1e6, mark) for key in ("up", "down", "peer")),
+            *(figure(row[key] / 1e3, mark) for key in ("up", "down", "peer")),
             *(figure(1e3 * row[key], mark) for key in ("client", "server")),
             figure(row["modelled"], mark),
             broke(row) or "–",
@@ -192,7 +194,7 @@ def notes(record: dict[str, Any]) -> list[str]:
     )
     lines = [
         f"done: rounds with a sum. noise: variance left for good in a coordinate of the mean, at a {target}.",
-        f"MB: of one client and round, without the model itself. round: modelled on {speed}.",
+        f"kB: of one client and round, without the model itself. round: modelled on {speed}.",
     ]
     if any(not row["measured"] for row in rows):
         lines.append("~: not measured; on the line through two smaller sizes that were.")
