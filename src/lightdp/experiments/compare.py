@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 COUNTS = (10, 20, 50, 100, 200)
 SIZES = (10_000, 100_000, 1_000_000, 11_000_000)
 _TURNS = 3  # rounds of a cell of the scaling, and at the full size where all would take too long
+_PATIENCE = 3  # times the seconds of a scheme, before it plays fewer rounds than were asked for
 _FIGURES = ("trips", "up", "down", "peer", "client", "server", "modelled")
 
 
@@ -42,7 +43,7 @@ class Setting:
         peers: how messages between clients travel, "relayed" by the server, "direct", or each of them in turn.
         failure: probability that a link is down for a round.
         dropout: probability that a client falls silent in a round, at a stage of which all are alike.
-        rounds: how many rounds are played.
+        rounds: how many rounds are played; fewer of a scheme that is slow even on short vectors.
         uplink: bits a second from a client.
         downlink: bits a second to a client.
         latency: seconds one way.
@@ -132,7 +133,7 @@ def _figures(setting: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, 
     player, climbed = climb(scheme, task, links, seconds=setting.seconds, rounds=setting.rounds + 1, seed=setting.seed)
     faults = [setting.faults(number, peers, climbed[-1].trips) for number in range(setting.rounds)]
     if player.task.dimension < task.dimension:  # even the smallest size may be slow
-        faults = faults[: max(_TURNS, int(setting.seconds / max(climbed[-1].wall, 1e-9)))]
+        faults = faults[: max(_TURNS, int(_PATIENCE * setting.seconds / max(climbed[-1].wall, 1e-9)))]
     played = [player.round(one) for one in faults]
     done = [one for one in played if one.result is not None]
     failures = Counter((one.failure.stage, one.failure.why) for one in played if one.failure is not None)

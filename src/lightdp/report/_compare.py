@@ -29,10 +29,10 @@ def compare_chart(record: Mapping[str, Any]) -> Chart:
     panels = [
         _dots(rows, "completed", "Rounds that came off", "%", first=True),
         _dots(rows, "noise", "Noise in the mean", "variance"),
-        _dots(rows, "bytes", "A client's traffic", "bytes a round"),
-        _dots(rows, "client", "A client's work", "seconds a round"),
-        _dots(rows, "server", "The server's work", "seconds a round"),
-        _dots(rows, "modelled", "A round takes", "seconds, modelled"),
+        _dots(rows, "bytes", "A client's traffic", "bytes"),
+        _dots(rows, "client", "A client's work", "seconds"),
+        _dots(rows, "server", "The server's work", "seconds"),
+        _dots(rows, "modelled", "A round takes", "seconds"),
     ]
     sheet = [alt.hconcat(*panels, spacing=18)]
     lines = [
@@ -100,8 +100,7 @@ def _dots(rows: Sequence[Mapping[str, Any]], key: str, title: str, unit: str, *,
     shown = []
     for row in rows:
         value = row[key]
-        words = row["label_completed"] if key == "completed" else _short(value) if value > 0 else "none"
-        words += "B" if key == "bytes" else ""
+        words = row["label_completed"] if key == "completed" else _short(value, unit) if value > 0 else "none"
         hollow = key not in ("completed", "noise") and not row["measured"]
         shown.append(
             {
@@ -115,7 +114,7 @@ def _dots(rows: Sequence[Mapping[str, Any]], key: str, title: str, unit: str, *,
         )
     kind = alt.Scale(domain=[low, high], nice=False, type="linear" if key == "completed" else "log")
     axis = alt.Axis(
-        labels=first, minExtent=0, labelFontSize=12, labelLimit=230, labelFontWeight=_BOLD, labelColor="#1e293b"
+        labels=first, minExtent=0, labelFontSize=12, labelLimit=280, labelFontWeight=_BOLD, labelColor="#1e293b"
     )
     base = alt.Chart(alt.Data(values=shown)).encode(
         y=alt.Y("name:N", sort=[row["name"] for row in rows], title=None, axis=axis)
@@ -131,16 +130,22 @@ def _dots(rows: Sequence[Mapping[str, Any]], key: str, title: str, unit: str, *,
         tooltip=[alt.Tooltip("name:N", title="scheme"), alt.Tooltip("words:N", title=title)],
     )
     words = base.mark_text(align="left", dx=9, fontSize=10.5, color="#475569").encode(x=x, text="words:N")
-    head = alt.Title(title, subtitle=unit, anchor="start", fontSize=13, subtitleColor="#64748b", offset=8)
+    under = {"modelled": "modelled", "completed": unit, "noise": unit}.get(key, "a round")
+    head = alt.Title(title, subtitle=under, anchor="start", fontSize=13, subtitleColor="#64748b", offset=8)
     band = base.transform_filter(f"indexof(datum.name, '{_OURS}') === 0").mark_rect(color="#eff6ff")
     return alt.layer(band, rule, dot, words).properties(width=_WIDTH, height=_ROW * len(rows), title=head)
 
 
-def _short(value: float) -> str:
-    for limit, divisor, suffix in ((1e9, 1e9, " G"), (1e6, 1e6, " M"), (1e3, 1e3, " k")):
-        if value >= limit:
-            return f"{value / divisor:.3g}{suffix}"
-    return f"{value:.2g}" if value < 1 else f"{value:.3g}"
+def _short(value: float, unit: str) -> str:
+    """Three digits and a unit that keeps them short."""
+    steps = {
+        "bytes": ((1e9, " GB"), (1e6, " MB"), (1e3, " kB"), (1, " B")),
+        "seconds": ((1, " s"), (1e-3, " ms"), (1e-6, " µs")),
+    }
+    for size, suffix in steps.get(unit, ()):
+        if value >= size:
+            return f"{value / size:,.0f}{suffix}" if value >= 100 * size else f"{value / size:.3g}{suffix}"
+    return f"{value:.2g}"
 
 
 def _lines(record: Mapping[str, Any], key: str, title: str, axis: str) -> alt.LayerChart | None:
