@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from lightdp._check import ArgumentError, rounded_up
-from lightdp.schemes import SCHEMES, Task
 
 WIDTH = 120
 HELP = """Every scheme, played for real on the same vectors, links, faults and privacy target: which is right for you?
@@ -54,7 +53,7 @@ def command(
     uplink: Annotated[float, typer.Option(help="Mbit/s from a client.")] = 10.0,
     downlink: Annotated[float, typer.Option(help="Mbit/s to a client.")] = 50.0,
     latency: Annotated[float, typer.Option(help="Seconds one way.")] = 0.05,
-    schemes: Annotated[str, typer.Option(help=f"Some of {', '.join(SCHEMES)}, or all.")] = "all",
+    schemes: Annotated[str, typer.Option(help="Names with commas between them, or all.")] = "all",
     rounds_played: Annotated[int, typer.Option(help="R, rounds played of each scheme.")] = 20,
     seconds: Annotated[float, typer.Option(help="Time for each scheme, and each size of the scaling.")] = 20.0,
     scaling: Annotated[
@@ -75,9 +74,9 @@ def command(
         found = _read(record)
     else:
         found = _play(
-            Task(clients, colluders, stragglers, dimension, epsilon, delta, rounds),
+            (clients, colluders, stragglers, dimension, epsilon, delta, rounds),
             scaling=plot is not None if scaling is None else scaling,
-            schemes=tuple(SCHEMES) if schemes == "all" else tuple(name.strip() for name in schemes.split(",")),
+            schemes=None if schemes == "all" else tuple(name.strip() for name in schemes.split(",")),
             peers=("relayed", "direct") if links == "both" else (links,),
             failure=link_failure,
             dropout=dropout,
@@ -101,10 +100,11 @@ def command(
         typer.echo(f"\nwrote {plot}")
 
 
-def _play(task: Task, *, scaling: bool, **settings: Any) -> dict[str, Any]:  # noqa: ANN401  checked by `Setting`
+def _play(task: tuple[Any, ...], *, scaling: bool, schemes: tuple[str, ...] | None, **settings: Any) -> dict[str, Any]:  # noqa: ANN401  checked by `Task` and `Setting`
     from lightdp.experiments import compare  # noqa: PLC0415  refuses, when imported, a path that is not there
+    from lightdp.schemes import SCHEMES, Task  # noqa: PLC0415  likewise
 
-    setting = compare.Setting(task, **settings)
+    setting = compare.Setting(Task(*task), schemes=tuple(SCHEMES) if schemes is None else schemes, **settings)
     screen = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Drawn between the schemes only: a thread that draws would take time from what is measured.

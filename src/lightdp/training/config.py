@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from lightdp._check import ArgumentError, choice, integer, non_negative, number, positive
 from lightdp.design import Calibration, Plan, Reserve, plan
 from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
-from lightdp.schemes import SCHEMES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,6 +97,8 @@ class Config:
     device: str = "auto"
 
     def __post_init__(self) -> None:
+        from lightdp.schemes import SCHEMES  # noqa: PLC0415  refuses, when imported, a path that is not there
+
         choice("scheme", self.scheme, tuple(dict.fromkeys((*KNOWN, *SCHEMES))))
         choice("unit", self.unit, get_args(Unit))
         choice("fidelity", self.fidelity, get_args(Fidelity))
