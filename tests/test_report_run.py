@@ -58,6 +58,8 @@ def record(scheme: str = "repair", rounds: int = 7, **changed: Any) -> Lines:
             "lost": t % 4 - t % 4 // 2,
             "noise_std": 0.1 * t + shift if private else 0.0,
             "residual_std": 0.7 * t if scheme == "repair" else 0.0,
+            "modelled_seconds": None,
+            "failed": None,
         }
         for t in range(1, rounds + 1)
     ]
@@ -555,3 +557,27 @@ def test_the_command_refuses_a_broken_record_in_one_line_and_writes_nothing(
     assert error.startswith(f"error: {bad}, line 1: ")
     assert error.count("\n") == 1
     assert not (tmp_path / "report.html").exists()
+
+
+def test_accuracy_is_drawn_against_modelled_time_where_it_was_recorded(make: Callable[..., Run]) -> None:
+    assert "Test accuracy against time" not in [panel.title for panel in panels([make()])]
+    lines = record(rounds=6)
+    for line in lines[1:-1]:
+        line |= {"modelled_seconds": 0.5 * line["round"], "failed": "unmask" if line["round"] == 3 else None}
+    timed = make(lines=lines)
+    assert timed.clock == [0.5, 1.5, 3.0, 5.0, 7.5, 10.5]
+    panel = next(panel for panel in panels([timed, make("exact")]) if panel.title == "Test accuracy against time")
+    assert "Failed rounds, which cost time and give nothing: 1." in panel.note
+    times = [row["time"] for row in panel.chart.to_dict()["data"]["values"]]
+    assert times == [1.5, 5.0, 10.5]  # every second round was looked at
+
+
+def test_a_run_of_a_compared_scheme_has_its_own_name_and_colour(make: Callable[..., Run]) -> None:
+    secagg, lightsecagg = record(), record()
+    for lines, scheme in ((secagg, "secagg"), (lightsecagg, "lightsecagg")):
+        lines[0]["config"] |= {"scheme": scheme}
+        lines[0]["plan"] = PLAN | {"calibration": "smpc"}
+    runs = [make(lines=secagg, name="a"), make(lines=lightsecagg, name="b")]
+    assert labels(runs) == ["SecAgg + DP", "LightSecAgg + DP"]
+    assert len({colour for colour, _ in colours(runs)}) == 2
+    assert "SMPC + DP" in run_page(runs)

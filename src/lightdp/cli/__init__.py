@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lightdp._check import LightDPError
-from lightdp.cli import bench, mixed, plan, report, run
+from lightdp.cli import bench, compare, mixed, plan, report, run
 
 __all__ = ["app", "main"]
 
@@ -38,6 +38,7 @@ def lightdp(
 app.command("plan", help=plan.HELP)(plan.command)
 app.command("plan-mixed", help=mixed.HELP)(mixed.command)
 app.command("run", help=run.HELP)(run.make())
+app.command("compare", help=compare.HELP)(compare.command)
 app.command("report", help=report.HELP)(report.command)
 app.add_typer(bench.app, name="bench")
 

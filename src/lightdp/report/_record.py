@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from lightdp._check import ArgumentError, choice, integer, non_negative, number, probability
-from lightdp.report._style import NAMES
+from lightdp.report._style import LABELS, NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
 _STOPPED = ("budget", "interrupted")
+_MAY_MISS = ("modelled_seconds", "failed")  # where no network was modelled
 _OF_PRIVACY = ("epsilon", "epsilon_claimed", "delta", "unit", "adjacency")
 
 
@@ -31,6 +33,8 @@ class Round:
     lost: int
     noise_std: float | None
     residual_std: float | None
+    modelled_seconds: float | None = None
+    failed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,11 @@ class Run:
 
     @property
     def scheme(self) -> str:
-        """The calibration of the noise, or "none"."""
-        return "none" if self.plan is None else self.plan["calibration"]
+        """The compared scheme that was played, else the calibration of the noise, or "none"."""
+        if self.plan is None:
+            return "none"
+        named = self.config.get("scheme")
+        return named if named in LABELS and named not in NAMES else self.plan["calibration"]
 
     @property
     def accuracy(self) -> float | None:
@@ -117,6 +124,12 @@ class Run:
         """Root mean square of `stays` over the rounds."""
         found = [std for played in self.rounds if (std := self.stays(played)) is not None]
         return math.sqrt(sum(std**2 for std in found) / len(found)) if found else None
+
+    @property
+    def clock(self) -> list[float]:
+        """Modelled seconds from the beginning to the end of each round; nothing where they were not modelled."""
+        each = [played.modelled_seconds for played in self.rounds]
+        return list(accumulate(second for second in each if second is not None)) if None not in each else []
 
     @property
     def exceeds(self) -> bool:
@@ -209,13 +222,13 @@ def _checked(
     checks: Mapping[str, Callable[[str, Any], Any]], content: dict[str, Any], *, private: bool = False
 ) -> dict[str, Any]:
     """The checked fields; what speaks of privacy must be there where noise was planned."""
-    missing = [name for name in checks if name not in content]
+    missing = [name for name in checks if name not in content and name not in _MAY_MISS]
     if missing:
         raise ArgumentError(f"must have {', '.join(missing)}")
     for name in _OF_PRIVACY if private else ():
         if name in checks and content[name] is None:
             raise ArgumentError(f"{name} must not be null in a run with a plan")
-    return {name: check(name, content[name]) for name, check in checks.items()}
+    return {name: check(name, content[name]) for name, check in checks.items() if name in content}
 
 
 def _or_none(check: Callable[[str, Any], Any]) -> Callable[[str, Any], Any]:
@@ -300,6 +313,8 @@ _ROUND: dict[str, Callable[[str, Any], Any]] = {
     "lost": _count,
     "noise_std": _or_none(non_negative),
     "residual_std": _or_none(non_negative),
+    "modelled_seconds": _or_none(non_negative),
+    "failed": _or_none(_text),
 }
 _END: dict[str, Callable[[str, Any], Any]] = {
     "accuracy": _or_none(_share),

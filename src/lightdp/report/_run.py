@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightdp._check import rounded_up
-from lightdp.report._style import NAMES
+from lightdp.report._style import LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ LONG = {
 
 def labels(runs: Sequence[Run]) -> list[str]:
     """A short name for each run, each a different one: its scheme and, where that is not enough, its file."""
-    titles = [NAMES.get(run.scheme, "no noise") for run in runs]
+    titles = [LABELS.get(run.scheme, "no noise") for run in runs]
     often = Counter(titles)
     named = [
         title if often[title] == 1 else printable(f"{title} · {run.path.stem}")

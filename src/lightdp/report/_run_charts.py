@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lightdp.report._record import Run
 from lightdp.report._run import labels
-from lightdp.report._style import COLOURS, Chart, alt
+from lightdp.report._style import EVERY, Chart, alt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -59,7 +59,7 @@ class Panel:
 
 def colours(runs: Sequence[Run]) -> list[tuple[str, list[int]]]:
     """Colour and dashes of each run: the first run of a scheme has its colour, others what is left."""
-    palette = COLOURS | {"none": _NO_PRIVACY}
+    palette = EVERY | {"none": _NO_PRIVACY}
     free = [colour for scheme, colour in palette.items() if scheme not in {run.scheme for run in runs}]
     seen: set[str] = set()
     result: list[tuple[str, list[int]]] = []
@@ -75,6 +75,7 @@ def panels(runs: Sequence[Run]) -> list[Panel]:
     drawn = [
         _accuracy(runs),
         _epsilon(runs),
+        _time(runs),
         _noise(runs, Run.stays, "Noise that stays", "Added by each round to a coordinate of the mean, for good."),
         _noise(
             runs,
@@ -91,14 +92,17 @@ def panels(runs: Sequence[Run]) -> list[Panel]:
 def run_chart(runs: Sequence[Run]) -> Chart:
     """All panels on one sheet of fixed width."""
     rows: list[list[alt.Chart | alt.LayerChart]] = []
+    room = False  # beside the last panel
     for panel in panels(runs):
         words = textwrap.wrap(panel.note, 140 if panel.size == "wide" else 66)
         title = alt.Title(panel.title, subtitle=words, anchor="start", fontSize=14, subtitleColor="#526077", offset=10)
         sized = panel.chart.properties(title=title, width=_WIDE if panel.size == "wide" else _HALF)
-        if rows and panel.size != "wide" and len(rows[-1]) == 1:
+        if room and panel.size != "wide":
             rows[-1].append(sized)
+            room = False
         else:
             rows.append([sized])
+            room = panel.size != "wide"
     own = {"color": "independent", "strokeDash": "independent", "opacity": "independent"}
     lines = (alt.hconcat(*row, spacing=_GAP).resolve_scale(**own) for row in rows)
     sheet = alt.vconcat(_legend(runs), *lines, spacing=30)
@@ -124,6 +128,35 @@ def _accuracy(runs: Sequence[Run]) -> Panel | None:
     return _lines(
         runs, _rows(runs, lambda _, played: played.accuracy), y, title="Test accuracy", note=note, precision=".2%"
     )
+
+
+def _time(runs: Sequence[Run]) -> Panel | None:
+    """Accuracy against the clock of the runs whose network was modelled."""
+    rows: list[dict[str, Any]] = [
+        {"time": end, "round": played.round, "value": played.accuracy, "run": name, "failed": played.failed or "no"}
+        for run, name in zip(runs, labels(runs), strict=True)
+        for played, end in zip(run.rounds, run.clock, strict=False)
+        if played.accuracy is not None and end > 0
+    ]
+    if not rows:
+        return None
+    times = [row["time"] for row in rows]
+    x = alt.X("time:Q", title="seconds since the beginning, modelled", axis=alt.Axis(grid=False, format=",~g"))
+    x = x.scale(type="log", domain=[min(times), max(*times, 1.01 * min(times))], nice=False)
+    y = alt.Y("value:Q", title=None, axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
+    channels = _run_channels(runs)
+    base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=y)
+    hover = base.mark_point(filled=True, size=160, opacity=0).encode(
+        color=channels["color"],
+        tooltip=["run:N", "round:Q", alt.Tooltip("time:Q", format=",.4g"), alt.Tooltip("value:Q", format=".2%"),
+                 alt.Tooltip("failed:N", title="failed at")],
+    )  # fmt: skip
+    chart = alt.layer(base.mark_line(strokeWidth=2, strokeJoin="round").encode(order="round:Q", **channels), hover)
+    lost = sum(played.failed is not None for run in runs for played in run.rounds)
+    note = "Messages, work and waiting of each round's aggregation; local training and the model's download left out."
+    note += f" Failed rounds, which cost time and give nothing: {lost:,}." if lost > 0 else ""
+    title = "Test accuracy against time"
+    return Panel(title, note, chart.properties(height=230, description=f"{title}. {note}"), "wide")
 
 
 def _epsilon(runs: Sequence[Run]) -> Panel | None:

@@ -213,7 +213,7 @@ def _planned(run: Run) -> dict[str, Any]:
     if run.plan is None:
         return {}
     shown = {name: value for name, value in run.plan.items() if name not in run.config and name != "calibration"}
-    return {"calibration": NAMES[run.scheme]} | shown
+    return {"calibration": NAMES[run.plan["calibration"]]} | shown
 
 
 def _value(value: object) -> str:

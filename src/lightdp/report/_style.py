@@ -23,6 +23,18 @@ NAMES = {
     "smpc": "SMPC + DP",
     "central": "central DP",
 }
+LABELS = NAMES | {
+    "local-paper": "local DP, paper's σ",
+    "pairwise": "pairwise encryption",
+    "secagg": "SecAgg + DP",
+    "secagg+": "SecAgg+ + DP",
+    "dordis": "Dordis",
+    "lightsecagg": "LightSecAgg + DP",
+    "swiftagg+": "SwiftAgg+ + DP",
+    "paillier": "Paillier + DP",
+    "ckks": "CKKS + DP",
+}
+"""The same for runs, which may also play a compared scheme."""
 COLOURS = {
     "central": "#6b7280",
     "smpc": "#0d9488",
@@ -31,6 +43,19 @@ COLOURS = {
     "paper": "#ea580c",
     "local": "#be123c",
 }
+EVERY = COLOURS | {
+    "plain": "#a8a29e",
+    "local-paper": "#fb7185",
+    "pairwise": "#f59e0b",
+    "secagg": "#0f766e",
+    "secagg+": "#10b981",
+    "dordis": "#65a30d",
+    "lightsecagg": "#0284c7",
+    "swiftagg+": "#22d3ee",
+    "paillier": "#db2777",
+    "ckks": "#d946ef",
+}
+"""Colours of compared schemes, by name."""
 
 
 def scheme_colour() -> alt.Color:

@@ -1,6 +1,7 @@
 """Every compared scheme, real, behind one interface: `Scheme.round` plays it message by message on a `Net`."""
 
-from lightdp.schemes._net import Faults, Links, Net, RoundFailedError, Stage
+from lightdp.schemes._net import Faults, Links, Net, Peers, RoundFailedError, Stage
+from lightdp.schemes._play import Cost, Played, Player, climb
 from lightdp.schemes._scheme import Grid, Result, Scheme, Smpc, Task
 from lightdp.schemes.ckks import Ckks
 from lightdp.schemes.dordis import Dordis
@@ -8,14 +9,31 @@ from lightdp.schemes.light import Exact, Paper, Repair
 from lightdp.schemes.lightsecagg import LightSecAgg
 from lightdp.schemes.paillier import Paillier
 from lightdp.schemes.pairwise import Pairwise
-from lightdp.schemes.plain import Central, Local, Plain
+from lightdp.schemes.plain import Central, Local, LocalPaper, Plain
 from lightdp.schemes.secagg import SecAgg, SecAggPlus
 from lightdp.schemes.swiftagg import SwiftAgg
 
-__all__ = ["SCHEMES", "Faults", "Grid", "Links", "Net", "Result", "RoundFailedError", "Scheme", "Smpc", "Stage", "Task"]
+__all__ = [
+    "SCHEMES",
+    "Cost",
+    "Faults",
+    "Grid",
+    "Links",
+    "Net",
+    "Peers",
+    "Played",
+    "Player",
+    "Result",
+    "RoundFailedError",
+    "Scheme",
+    "Smpc",
+    "Stage",
+    "Task",
+    "climb",
+]
 
 _ALL: tuple[type[Scheme], ...] = (
-    *(Plain, Central, Local),
+    *(Plain, Central, Local, LocalPaper),
     *(Exact, Repair, Paper),
     *(Pairwise, SecAgg, SecAggPlus, Dordis),
     *(LightSecAgg, SwiftAgg),

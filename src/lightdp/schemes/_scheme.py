@@ -164,6 +164,10 @@ class Scheme(ABC):
         """The part of it that no later round takes out again."""
         return self.noise(used)
 
+    def epsilon(self) -> float:
+        """The true ε of a whole training at the task's δ: what was asked for, except where a formula misses it."""
+        return self.task.epsilon
+
 
 class Smpc(Scheme):
     """A scheme that hides all but the sum, whose clients add the noise of SMPC + DP: σ²/(N - C̄ - S̄) each."""

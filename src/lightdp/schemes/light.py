@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -103,3 +104,12 @@ class Paper(Exact):
     name, title, source = "paper", "LightDP, the paper's noise", "LightDP-FL as printed"
     broken_by = "as exact; its own σ misses ε (P1-P3)"
     calibration = "paper"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        true = self.plan.epsilon()
+        self.plan = dataclasses.replace(self.plan, budget=true)  # or clients would stop at the ε that it only claims
+
+    def epsilon(self) -> float:
+        """More than is claimed."""
+        return self.plan.epsilon()

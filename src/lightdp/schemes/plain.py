@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lightdp import gaussian as exactly
 from lightdp.schemes._net import RoundFailedError
 from lightdp.schemes._scheme import Result, Scheme, gaussian
 
@@ -91,3 +92,24 @@ class Local(Plain):
 
     def _leaving(self, update: NDArray[np.float32]) -> NDArray[np.float32]:
         return (update + gaussian(len(update), self.sigma, os.urandom(32))).astype("<f4")
+
+
+class LocalPaper(Local):
+    """The same with the paper's formula, whose true ε is larger than it claims.
+
+    σ = sqrt(2 log(2/δ)) Δ/ε for one round, which is its σ_U* (D1) without pairwise noise, and for T rounds its
+    footnote's rule: variances scaled by sqrt(T) (P3).
+    """
+
+    name, title, source = "local-paper", "local DP, the paper's σ", "the formula that the LightDP-FL paper prints"
+    broken_by = "nothing; but its σ misses ε (P1-P3)"
+
+    @property
+    def sigma(self) -> float:
+        """Of one client's noise."""
+        task = self.task
+        return math.sqrt(2 * math.log(2 / task.delta)) * task.clip / task.epsilon * task.rounds**0.25
+
+    def epsilon(self) -> float:
+        """What this noise gives over all rounds, exactly (E5)."""
+        return exactly.epsilon(math.sqrt(self.task.rounds) * self.task.clip / self.sigma, self.task.delta)

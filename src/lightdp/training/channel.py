@@ -17,7 +17,7 @@ from lightdp.design import RETRIES
 from lightdp.protocol import Client, Server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from lightdp.design import Plan
     from lightdp.training.arrivals import Arrivals
@@ -56,10 +56,25 @@ class _Group:
 
 
 class Distribution:
-    """Noise of the right distribution, from the seed: for experiments, protects nothing."""
+    """Noise of the right distribution, from the seed: for experiments, protects nothing.
 
-    def __init__(self, plan: Plan | None, parameters: int, seed: int, device: torch.device | str = "cpu") -> None:
-        self.plan, self.parameters, self.seed, self.device = plan, parameters, seed, device
+    Args:
+        plan: the noise; None for none.
+        parameters: length of an update.
+        seed: of the noise.
+        device: where it is made.
+        share: for a compared scheme, the variance of its noise in the sum of so many clients, in units of σ_eff².
+    """
+
+    def __init__(
+        self,
+        plan: Plan | None,
+        parameters: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+        share: Callable[[int], float] | None = None,
+    ) -> None:
+        self.plan, self.parameters, self.seed, self.device, self.share = plan, parameters, seed, device, share
         self.groups: list[_Group] = []
         self.adjacent = None if plan is None or plan.graph.complete else plan.graph.adjacency()
 
@@ -103,8 +118,12 @@ class Distribution:
 
     def _lasting(self, used: int) -> float:
         """Variance of the individual noise of `used` uploads, their rounding to the wire included (W1)."""
-        if self.plan is None or self.plan.calibration == "central":
-            return 0.0 if self.plan is None else self.plan.sigma_effective**2
+        if self.plan is None:
+            return 0.0
+        if self.share is not None:
+            return self.share(used) * self.plan.sigma_effective**2
+        if self.plan.calibration == "central":
+            return self.plan.sigma_effective**2
         rounding = 0.0 if self.plan.calibration == "local" else self.plan.wire_grid**2 / 12
         return used * (self.plan.sigma_individual**2 + rounding)
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lightdp._check import ArgumentError, choice, integer, non_negative, number, positive
-from lightdp.design import Plan, Reserve, plan
+from lightdp.design import Calibration, Plan, Reserve, plan
 from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-Scheme = Literal["none", "central", "local", "smpc", "paper", "exact", "repair"]
+KNOWN = ("none", "central", "local", "smpc", "paper", "exact", "repair")
+"""Schemes of which only the noise is played; others also have failures and take time, see `Rehearsal`."""
 Unit = Literal["record", "client", "paper"]
 Fidelity = Literal["distribution", "protocol"]
 
@@ -30,7 +32,8 @@ class Config:
         partition: "iid", "dirichlet:ALPHA" or "shards:K".
         model: "linear", "cnn", "scattering-linear", "scattering-cnn", "resnet18" or "wrn-16-4".
         mirror: images mean the same when mirrored, so "scattering-linear" averages both: half the parameters.
-        scheme: whose noise: "none", "central", "local", "smpc", or LightDP's "paper", "exact", "repair".
+        scheme: whose noise: "none", "central", "local", "smpc", LightDP's "paper", "exact" or "repair"; or noise,
+            failures and time of any scheme that `lightdp compare` knows, such as "secagg".
         unit: "record" (one step on the sum of clipped per-record gradients), "client" (the whole clipped update of
             local epochs), or the "paper" profile, whose sensitivity 2 η clip/|D_i| no theorem bounds.
         adjacency: "add-remove" or "replace".
@@ -43,6 +46,9 @@ class Config:
         clip: L2 bound on a record's gradient or a client's update.
         reserve: whether the noise lasts all rounds of "expected" or of "worst" stragglers, where they cost budget.
         arrivals: who misses a round: "none", "uniform", "links:P", "latency:..." or "trace:FILE.csv".
+        links: model how long rounds take, with messages between clients "relayed" by the server or on links of their
+            own that fail with probability P each, "direct:P"; None models no time except for compared schemes, which
+            are then relayed.
         late_seen: probability that a client that missed a round was seen all the same.
         sampling_rate: Poisson rate of a round's batch (unit "record").
         epochs: local epochs (units "client" and "paper").
@@ -63,7 +69,7 @@ class Config:
     partition: str = "iid"
     model: str = "linear"
     mirror: bool = False
-    scheme: Scheme = "repair"
+    scheme: str = "repair"
     unit: Unit = "record"
     adjacency: Adjacency = "add-remove"
     clients: int = 20
@@ -75,6 +81,7 @@ class Config:
     clip: float = 1.0
     reserve: Reserve = "expected"
     arrivals: str = "uniform"
+    links: str | None = None
     late_seen: float = 0.0
     sampling_rate: float = 1.0
     epochs: int = 1
@@ -90,7 +97,9 @@ class Config:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        choice("scheme", self.scheme, get_args(Scheme))
+        from lightdp.schemes import SCHEMES  # noqa: PLC0415  refuses, when imported, a path that is not there
+
+        choice("scheme", self.scheme, tuple(dict.fromkeys((*KNOWN, *SCHEMES))))
         choice("unit", self.unit, get_args(Unit))
         choice("fidelity", self.fidelity, get_args(Fidelity))
         choice("device", self.device, ("auto", "cpu", "cuda"))
@@ -104,10 +113,13 @@ class Config:
         if non_negative("late_seen", self.late_seen) > 1:
             raise ArgumentError(f"late_seen must be in [0, 1], got late_seen={self.late_seen:g}")
         integer("seed", self.seed, 0, 2**63 - 1)
-        if self.fidelity == "protocol" and self.scheme in ("none", "central", "smpc"):
+        if self.fidelity == "protocol" and self.scheme not in ("local", "paper", "exact", "repair"):
             raise ArgumentError(
                 f"fidelity must be distribution for scheme={self.scheme!r}, whose clients add no noise alone"
             )
+        if self.links is not None and self.scheme == "smpc":
+            raise ArgumentError("links need a scheme that has messages, such as secagg, got scheme='smpc'")
+        peer_failure(self.links)
         if self.mirror and self.model != "scattering-linear":
             raise ArgumentError(f"mirror needs model='scattering-linear', got model={self.model!r}")
         if self.sampling_rate != 1 and self.unit != "record":
@@ -115,12 +127,23 @@ class Config:
                 f"sampling_rate must be 1 for unit={self.unit!r}, got sampling_rate={self.sampling_rate:g}"
             )
 
+    @property
+    def compared(self) -> bool:
+        """Whether rounds can fail and take time as those of a scheme that `lightdp compare` plays."""
+        return self.scheme not in KNOWN
+
+    @property
+    def misses(self) -> bool:
+        """Whether the scheme's own formula misses ε, so that its true ε is what is being tried."""
+        return self.scheme in ("paper", "local-paper")
+
     def plan(self, records: int, parameters: int, smallest: int) -> Plan | None:
-        """The noise for data of `records` records, `smallest` of them at the smallest client; None for "none"."""
-        if self.scheme == "none":
+        """The noise for data of `records` records, `smallest` of them at the smallest client; None without noise."""
+        if self.scheme in ("none", "plain"):
             return None
         paper = self.unit == "paper"
-        return plan(
+        calibration: Any = self.scheme if self.scheme in get_args(Calibration) else "smpc"
+        found = plan(
             clients=self.clients,
             colluders=self.colluders,
             stragglers=self.stragglers,
@@ -128,7 +151,7 @@ class Config:
             epsilon=self.epsilon,
             delta=self.delta,
             clip=2 * self.local_lr * self.clip / smallest if paper else self.clip,
-            calibration=self.scheme,
+            calibration="local" if self.scheme == "local-paper" else calibration,
             unit="client" if paper else self.unit,  # type: ignore[arg-type]
             adjacency=self.adjacency,
             sampling_rate=self.sampling_rate,
@@ -138,6 +161,25 @@ class Config:
             parameters=parameters,
             late="seen" if self.late_seen > 0 or self.arrivals.startswith(("latency", "trace")) else "unseen",
         )
+        if self.scheme != "local-paper":
+            return found
+        one_round = found.sensitivity * math.sqrt(2 * math.log(2 / found.delta)) / found.budget
+        sigma = one_round * found.rounds**0.25  # the footnote's rule (P3)
+        return dataclasses.replace(found, sigma_individual=sigma, sigma_effective=sigma)
+
+
+def peer_failure(links: str | None) -> float | None:
+    """P of "direct:P"; None where peers are reached through the server."""
+    if links is None or links == "relayed":
+        return None
+    kind, _, text = links.partition(":")
+    try:
+        failure = float(text)
+    except ValueError:
+        failure = math.nan
+    if kind != "direct" or not 0 <= failure <= 1:
+        raise ArgumentError(f"links must be relayed or direct:P with P in [0, 1], got links={links!r}")
+    return failure
 
 
 def read_toml(path: Path) -> dict[str, Any]:

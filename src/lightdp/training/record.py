@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from lightdp._check import rounded_up
+from lightdp.schemes import SCHEMES
 
 if TYPE_CHECKING:
     from lightdp.design import Plan
@@ -37,10 +38,13 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None) -> list[
     whom = {
         "central": "whoever sees the models, but not against the server, which saw every update",
         "local": "the server together with all other clients",
+        "local-paper": "the server together with all other clients",
     }.get(config.scheme, f"the server together with any {plan.colluders} other clients")
+    if config.compared and not SCHEMES[config.scheme].private:
+        whom = f"whoever sees the models, but not against {SCHEMES[config.scheme].broken_by}"
     degree = f"ε = {rounded_up(epsilon)} at δ = {plan.delta:g} ({plan.adjacency})"
     lines = [f"Whether {what} was in the training cannot be told by {whom}, up to {degree}, over the whole training."]
-    if config.scheme == "paper":
+    if config.misses:
         lines.append(
             f"The paper's formulas claim ε = {plan.epsilon_claimed:g} for this noise; no budget stopped the run."
         )
@@ -50,6 +54,11 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None) -> list[
         )
     if config.scheme == "smpc":
         lines.append("This needs a secure aggregation protocol, of which only the noise was simulated here.")
+    if config.compared:
+        scheme = SCHEMES[config.scheme]
+        lines.append(
+            f"Failures and time are those of {scheme.title}, played on short vectors; broken by: {scheme.broken_by}."
+        )
     if config.fidelity == "distribution":
         lines.append(
             "This was a simulation: noise had the right distribution but came from a seed, and protects nobody."

@@ -20,6 +20,7 @@ from lightdp.training import data, gradients, models, partition, record
 from lightdp.training.arrivals import arrivals
 from lightdp.training.channel import Distribution, Protocol
 from lightdp.training.clients import Clients
+from lightdp.training.rehearsal import Rehearsal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,7 @@ class Run:
 
     The record is written line by line to `path`, a checkpoint beside it. With `resume` a run goes on from its last
     checkpoint and, in "distribution" fidelity, to the same record bit by bit; "protocol" draws new noise by design
-    and cannot go on.
+    and cannot go on. Modelled seconds are measured, so they are never the same twice.
     """
 
     def __init__(
@@ -90,11 +91,14 @@ class Run:
             seed=config.seed,
             late_seen=config.late_seen,
         )
+        self.rehearsal = Rehearsal(config, self.parameters) if config.compared or config.links is not None else None
         self.channel: Distribution | Protocol
         if config.fidelity == "protocol" and self.plan is not None:
             self.channel = Protocol(self.plan, self.parameters, config.seed)
         else:
-            self.channel = Distribution(self.plan, self.parameters, config.seed, self.device)
+            secure = config.compared and self.plan is not None and self.plan.calibration == "smpc"
+            share = self.rehearsal.noise if self.rehearsal is not None and secure else None
+            self.channel = Distribution(self.plan, self.parameters, config.seed, self.device, share)
         # the same denominator in every round (R3)
         self.denominator = records * config.sampling_rate if config.unit == "record" else float(config.clients)
 
@@ -138,9 +142,12 @@ class Run:
 
     def _round(self) -> dict[str, Any]:
         number = self.state.round
-        if self.odometer is not None and self.config.scheme != "paper":  # whose claim is what is being tried
+        if self.odometer is not None and not self.config.misses:
             self.odometer.admit()
-        came = self.came(number + 1)
+        came, network = self.came(number + 1), {}
+        if self.rehearsal is not None:
+            came, seconds, failed = self.rehearsal(number, came)
+            network = {"modelled_seconds": seconds, "failed": failed}
         gradients.assign(self.model, self.state.weights)
         bound = float("inf") if self.plan is None else self.plan.upload_range
         updates = self.clients.updates(self.model, number, self.channel.senders(came), bound)
@@ -163,6 +170,7 @@ class Run:
             "lost": self.config.clients - len(came.used) - len(came.late),
             "noise_std": result.lasting**0.5 / self.denominator,
             "residual_std": result.residual**0.5 / self.denominator,
+            **network,
         }
 
     def _step(self, total: torch.Tensor | None) -> None:
@@ -198,6 +206,7 @@ class Run:
             "partition": self.partition,
             "parameters": self.parameters,
             "device": str(self.device),
+            "network": None if self.rehearsal is None else self.rehearsal.about(),
         }
 
     def _last_line(self, stopped: str | None, seconds: float) -> dict[str, Any]:
@@ -214,7 +223,7 @@ class Run:
             "adjacency": self.config.adjacency,
             "rounds": self.state.round,
             "stopped": stopped,
-            "bytes_up": -(-self.parameters * bits // 8),
+            "bytes_up": -(-self.parameters * bits // 8) if self.rehearsal is None else self.rehearsal.sent,
             "bytes_down": 4 * self.parameters + -(-self.config.clients // 8),
             "seconds": seconds,
             "statement": record.statement(

@@ -1,0 +1,300 @@
+"""Every scheme on the same updates, the same faults and the same privacy target: one record of numbers.
+
+Everything is played message by message. Where a scheme would take longer than the time it is given, the rounds are
+played on shorter vectors, on which it fails exactly as often, and costs lie on the line through two measured sizes;
+the record marks them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from lightdp import gaussian
+from lightdp._check import ArgumentError, MissingExtraError, choice, integer, non_negative, positive
+from lightdp.experiments.bench import conditions
+from lightdp.schemes import SCHEMES, Cost, Faults, Links, Player, climb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lightdp.schemes import Peers, Played, Scheme, Task
+
+COUNTS = (10, 20, 50, 100, 200)
+SIZES = (10_000, 100_000, 1_000_000, 11_000_000)
+_TURNS = 3  # rounds of a cell of the scaling, and at the full size where all would take too long
+_PATIENCE = 3  # times the seconds of a scheme, before it plays fewer rounds than were asked for
+_FIGURES = ("trips", "up", "down", "peer", "client", "server", "modelled")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is compared.
+
+    Attributes:
+        task: clients, colluders, stragglers, dimension and privacy.
+        schemes: names, in the order of the table.
+        peers: how messages between clients travel, "relayed" by the server, "direct", or each of them in turn.
+        failure: probability that a link is down for a round.
+        dropout: probability that a client falls silent in a round, at a stage of which all are alike.
+        rounds: how many rounds are played; fewer of a scheme that is slow even on short vectors.
+        uplink: bits a second from a client.
+        downlink: bits a second to a client.
+        latency: seconds one way.
+        seconds: time for all rounds of one scheme; and for each size of the scaling, where that is asked for.
+        seed: of updates and faults.
+    """
+
+    task: Task
+    schemes: tuple[str, ...] = tuple(SCHEMES)
+    peers: tuple[Peers, ...] = ("relayed", "direct")
+    failure: float = 0.05
+    dropout: float = 0.0
+    rounds: int = 20
+    uplink: float = 10e6
+    downlink: float = 50e6
+    latency: float = 0.05
+    seconds: float = 20.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.schemes:
+            raise ArgumentError("schemes must name at least one scheme, got none")
+        for name in self.schemes:
+            choice("schemes", name, SCHEMES)
+        if len(set(self.schemes)) < len(self.schemes):
+            raise ArgumentError(f"schemes must differ, got schemes={','.join(self.schemes)!r}")
+        if non_negative("dropout", self.dropout) > 1:
+            raise ArgumentError(f"dropout must be in [0, 1], got dropout={self.dropout:g}")
+        integer("rounds_played", self.rounds, 1)
+        integer("seed", self.seed, 0)
+        positive("seconds", self.seconds)
+        for peers in self.peers:
+            self.links(peers)
+
+    def links(self, peers: Peers) -> Links:
+        """The links of one kind."""
+        return Links(peers, self.failure, self.uplink, self.downlink, self.latency)
+
+    def faults(self, number: int, peers: Peers, stages: int, clients: int | None = None) -> Faults:
+        """What breaks in a round: the same links and clients for every scheme, whatever its number of stages."""
+        clients = self.task.clients if clients is None else clients
+        rng = np.random.default_rng([self.seed, clients, number])  # noqa: TID251  faults are simulated
+        silent, stage = rng.random(clients) < self.dropout, (rng.random(clients) * stages).astype(int)
+        drawn = Faults.drawn(self.links(peers), clients, rng)
+        lost = {k: frozenset(np.flatnonzero(silent & (stage == k)).tolist()) for k in range(stages)}
+        return dataclasses.replace(drawn, lost=lost)
+
+
+def compare(setting: Setting, told: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """The record: "conditions", "setting" and one of "rows" for each scheme and kind of links.
+
+    A scheme whose clients never write to each other has one row, with links "any". One that cannot be had with these
+    settings has "impossible", which says why, and no figures.
+    """
+    rows = []
+    with threadpool_limits(1):
+        for name in setting.schemes:
+            told(SCHEMES[name].title)
+            rows += list(_rows(setting, SCHEMES[name]))
+    return {"conditions": conditions() | {"threads": 1}, "setting": _setting(setting), "rows": rows}
+
+
+def _setting(setting: Setting) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(setting).items() if name != "task"} | dataclasses.asdict(
+        setting.task
+    ) | {"rounds": setting.task.rounds, "rounds_played": setting.rounds}  # fmt: skip
+
+
+def _rows(setting: Setting, scheme: type[Scheme]) -> Iterator[dict[str, Any]]:
+    about = {"scheme": scheme.name, "title": scheme.title, "source": scheme.source, "private": scheme.private}
+    about["broken_by"] = scheme.broken_by
+    for peers in setting.peers:
+        try:
+            figures = _figures(setting, scheme, peers)
+        except (ArgumentError, MissingExtraError) as error:
+            yield about | {"links": "any", "impossible": str(error)}
+            return
+        if not figures.pop("talks"):
+            yield about | {"links": "any", "impossible": None} | figures
+            return
+        yield about | {"links": peers, "impossible": None} | figures
+
+
+def _figures(setting: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, Any]:
+    links, task = setting.links(peers), setting.task
+    talks = _talks(scheme, setting)
+    player, climbed = climb(scheme, task, links, seconds=setting.seconds, rounds=setting.rounds + 1, seed=setting.seed)
+    faults = [setting.faults(number, peers, climbed[-1].trips) for number in range(setting.rounds)]
+    if player.task.dimension < task.dimension:  # even the smallest size may be slow
+        faults = faults[: max(_TURNS, int(_PATIENCE * setting.seconds / max(climbed[-1].wall, 1e-9)))]
+    played = [player.round(one) for one in faults]
+    done = [one for one in played if one.result is not None]
+    failures = Counter((one.failure.stage, one.failure.why) for one in played if one.failure is not None)
+    typical = next((fault for fault, one in zip(faults, played, strict=True) if one.result is not None), Faults())
+    cost = _median([one.cost for one in done]) if done else climbed[-1]
+    if cost.dimension < task.dimension:
+        cost = _further(setting, scheme, links, typical, cost)
+    set_up = player.set_up
+    return {
+        "talks": talks,
+        "dimension_played": player.task.dimension,
+        "rounds": len(played),
+        "completed": len(done),
+        "failures": [{"stage": stage, "why": why, "count": count} for (stage, why), count in failures.most_common()],
+        **_noise(player, done),
+        **{name: getattr(cost, name) for name in _FIGURES},
+        "measured": not cost.extrapolated,
+        "clean": not done,
+        "set_up": {
+            **{name: set_up.total(name) for name in ("up", "down", "peer")},
+            "client": set_up.client_seconds(),
+            "server": set_up.server_seconds(),
+            "modelled": set_up.modelled_seconds(),
+        },
+    }
+
+
+def _talks(scheme: type[Scheme], setting: Setting) -> bool:
+    """Whether its clients write to each other, in rounds or before."""
+    task = dataclasses.replace(setting.task, clients=12, colluders=2, stragglers=2, dimension=16)
+    player = Player(scheme, task, setting.links("direct"), setting.seed)
+    return player.round().net.total("peer") + player.set_up.total("peer") > 0
+
+
+def _further(setting: Setting, scheme: type[Scheme], links: Links, faults: Faults, known: Cost) -> Cost:
+    """The cost at the task's dimension: of a few rounds if there is time for them, else on a line."""
+    player, _ = climb(scheme, setting.task, links, seconds=setting.seconds, rounds=_TURNS + 1, seed=setting.seed)
+    if player.task.dimension == setting.task.dimension:
+        return _few(player, faults)
+    return _on_a_line(player, faults, known, setting.task.dimension, setting.seconds)
+
+
+def _on_a_line(player: Player, faults: Faults, known: Cost, dimension: int, seconds: float) -> Cost:
+    """Through the largest size that was played and one four times as large, or a quarter, with the same faults."""
+    here = known if known.dimension >= player.task.dimension else _few(player, faults)
+    size = 4 * here.dimension
+    if size > dimension or 4 * (_TURNS + 1) * here.wall > seconds:
+        size = max(here.dimension // 4, 1)
+    task = dataclasses.replace(player.task, dimension=size)
+    there = _few(Player(player.kind, task, player.links, player.seed), faults)
+    small, large = sorted((here, there), key=lambda cost: cost.dimension)
+    return small.towards(large, dimension)
+
+
+def _few(player: Player, faults: Faults) -> Cost:
+    return _median([player.round(faults).cost for _ in range(_TURNS)])
+
+
+def _median(costs: list[Cost]) -> Cost:
+    """Field by field; bytes are the same in most rounds, and seconds on a busy machine need it."""
+    names = ("trips", "up", "down", "peer", "client", "server", "modelled", "wall", "memory")
+    return dataclasses.replace(
+        costs[0], **{name: statistics.median(getattr(one, name) for one in costs) for name in names}
+    )
+
+
+def _noise(player: Player, done: list[Played]) -> dict[str, Any]:
+    """Variance, per coordinate, of the noise for good in the mean of those used, at the ε that was asked for.
+
+    Named by the scheme, and measured: noise is added up over all rounds, since repair takes out of later sums what
+    it left in earlier ones, and a last faultless round takes out the rest; its own named noise is not counted. A
+    formula that misses ε is brought to it: a Gaussian's variance goes with μ². With no round done, as without faults.
+    """
+    scheme, task = player.scheme, player.task
+    true = scheme.epsilon() if scheme.noise(task.clients) > 0 else None
+    factor = 1.0 if true is None else (gaussian.mu(true, task.delta) / gaussian.mu(task.epsilon, task.delta)) ** 2
+    used = [len(one.result.used) for one in done if one.result is not None] or [task.clients]
+    scale = factor / statistics.mean(used) ** 2
+    named = statistics.mean(scheme.lasting(count) for count in used)
+    measured = None
+    if done:
+        error = np.sum([one.error for one in done if one.error is not None], axis=0)
+        last = 0.0
+        if scheme.lasting(task.clients - 1) != scheme.noise(task.clients - 1):
+            closing = player.round()
+            if closing.error is not None:
+                error += closing.error
+                last = scheme.lasting(task.clients)
+        measured = (
+            max(float(error.var()) - last, 0.0) / len(done) * scale if player.restarts == 0 or last == 0 else None
+        )
+    return {
+        "epsilon": true,
+        "used": statistics.mean(used),
+        "noise": named * scale,
+        "noise_measured": measured,
+    }
+
+
+def scaling(setting: Setting, told: Callable[[str], None] = lambda _: None) -> list[dict[str, Any]]:
+    """What a round costs each scheme, by the number of clients and by the dimension, all else in proportion.
+
+    Each entry has "scheme", "clients", "dimension", the figures of a round with the setting's faults, and whether
+    they were measured. Where even short vectors take too long, there is none.
+    """
+    entries = []
+    with threadpool_limits(1):
+        for name in setting.schemes:
+            counts = sorted({*COUNTS, setting.task.clients})
+            sizes = sorted({*SIZES, setting.task.dimension})
+            cells = {(clients, setting.task.dimension) for clients in counts}
+            cells |= {(setting.task.clients, dimension) for dimension in sizes}
+            known: dict[int, float] = {}
+            for clients, dimension in sorted(cells):
+                told(f"{SCHEMES[name].title}, N = {clients:,}, d = {dimension:,}")
+                entry = _cell(setting, SCHEMES[name], clients, dimension, known)
+                if entry is not None:
+                    entries.append(entry)
+    return entries
+
+
+def cells(setting: Setting) -> int:
+    """How many sizes `scaling` looks at."""
+    counts, sizes = {*COUNTS, setting.task.clients}, {*SIZES, setting.task.dimension}
+    return len(setting.schemes) * (len(counts) + len(sizes) - 1)
+
+
+def _cell(
+    setting: Setting, scheme: type[Scheme], clients: int, dimension: int, known: dict[int, float]
+) -> dict[str, Any] | None:
+    """One size; `known` are the seconds of the shortest round by the number of clients, from sizes before."""
+    old, peers = setting.task, setting.peers[0]
+    before = max((count for count in known if count <= clients), default=None)
+    if before is not None and known[before] * (clients / before) ** 2 > setting.seconds:
+        return None
+    try:
+        task = dataclasses.replace(
+            old,
+            clients=clients,
+            colluders=old.colluders * clients // old.clients,
+            stragglers=old.stragglers * clients // old.clients,
+            dimension=dimension,
+        )
+        player, climbed = climb(
+            scheme, task, setting.links(peers), seconds=setting.seconds, rounds=_TURNS, seed=setting.seed
+        )
+    except (ArgumentError, MissingExtraError):
+        return None
+    known[clients] = climbed[0].wall
+    drawn = [setting.faults(number, peers, climbed[-1].trips, clients) for number in range(_TURNS)]
+    done = [(faults, one) for faults in drawn if (one := player.round(faults)).result is not None]
+    faults = done[0][0] if done else Faults()
+    cost = _median([one.cost for _, one in done]) if done else climbed[-1]
+    if cost.dimension < dimension:
+        cost = _on_a_line(player, faults, cost, dimension, setting.seconds)
+    return {
+        "scheme": scheme.name,
+        "clients": clients,
+        "dimension": dimension,
+        **{name: getattr(cost, name) for name in _FIGURES},
+        "measured": not cost.extrapolated,
+        "dimension_played": player.task.dimension,
+        "clean": not done,
+    }

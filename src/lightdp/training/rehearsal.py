@@ -1,0 +1,143 @@
+"""How a round of a compared scheme ends, and how long it takes: its real messages, on short vectors."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from lightdp.schemes import SCHEMES, Faults, Links, Player, Smpc, Task, climb
+from lightdp.training.arrivals import Arrivals
+from lightdp.training.config import peer_failure
+
+if TYPE_CHECKING:
+    from lightdp.training.config import Config
+
+_SHORT = 16  # values of an update whose round only has to end as a long one would
+_TURNS = 3
+_SECONDS = 1.0  # for a round whose time is measured; longer vectors are extrapolated
+
+
+class Rehearsal:
+    """Each round's faults meet the real scheme before its sum is drawn.
+
+    Whether a round comes off does not depend on how long the vectors are, so short ones tell. Its time does: the
+    seconds that a round would take on 10 Mbit/s up, 50 down and 50 ms one way, work included, are measured once for
+    each number of missing clients, at the model's size or, where that takes too long, on the line through two smaller
+    ones. Local training and the download of the model, the same for all schemes, are not in them.
+
+    Clients that the arrivals name as missing fall silent at a stage of the round, each alike; a client that does so
+    after its upload may well be in the sum. A failed round has no sum and costs the time up to the stage at which it
+    failed. Schemes that hide all but the sum reveal nothing in it, so it costs no privacy.
+
+    The schemes that are played by their noise alone (`config.KNOWN`) take part for their time only.
+    """
+
+    def __init__(self, config: Config, parameters: int) -> None:
+        self.config = config
+        kind = SCHEMES["plain" if config.scheme == "none" else config.scheme]
+        failure = peer_failure(config.links)
+        self.links = Links() if failure is None else Links("direct", failure)
+        task = Task(
+            config.clients, config.colluders, config.stragglers, parameters,
+            config.epsilon, config.delta, config.rounds,
+        )  # fmt: skip
+        self.parameters = parameters
+        with threadpool_limits(1):
+            self.player, climbed = climb(kind, task, self.links, seconds=_SECONDS)
+            before = climbed[-2] if len(climbed) > 1 else climbed[-1]
+            self.measured = self.player.task.dimension == parameters
+            self.clean = climbed[-1] if self.measured else before.towards(climbed[-1], parameters)
+            size = min(_SHORT, parameters)
+            self.short = Player(kind, dataclasses.replace(task, dimension=size), self.links)
+            self.quarter = Player(kind, dataclasses.replace(task, dimension=self._quarter), self.links)
+        self.hides = issubclass(kind, Smpc)
+        self.seconds = lru_cache(maxsize=None)(self._seconds)
+
+    @property
+    def _quarter(self) -> int:
+        return max(self.player.task.dimension // 4, 1)
+
+    def noise(self, used: int) -> float:
+        """Variance of the scheme's noise in the sum of `used` clients, in units of σ_eff²."""
+        return self.short.scheme.noise(used) / self.short.task.plan("smpc").sigma_effective ** 2
+
+    @property
+    def sent(self) -> float:
+        """Bytes of a client in a round without faults, to the server and to peers."""
+        return self.clean.up + self.clean.peer
+
+    def about(self) -> dict[str, Any]:
+        """For the record."""
+        links = self.links
+        return {
+            "links": links.peers,
+            "peer_failure": links.failure,
+            "uplink": links.uplink,
+            "downlink": links.downlink,
+            "latency": links.latency,
+            "trips": self.clean.trips,
+            "measured": self.measured,
+            "dimension_played": self.player.task.dimension,
+        }
+
+    def __call__(self, number: int, came: Arrivals) -> tuple[Arrivals, float, str | None]:
+        """Who is in the sum of a round after all, its seconds, and the stage at which it failed, if it did."""
+        faults = self._faults(number, came)
+        missing = sum(len(who) for who in faults.lost.values())
+        if not self.config.compared:
+            return came, self.seconds(missing)[-1], None
+        with threadpool_limits(1):
+            played = self.short.round(faults)
+        enough = self.config.clients - self.config.stragglers
+        if played.result is not None and len(played.result.used) >= enough:
+            used = tuple(sorted(played.result.used))
+            late = tuple(i for i in came.late if i not in played.result.used)
+            return Arrivals(used, () if self.hides else late), self.seconds(missing)[-1], None
+        stages = self.seconds(missing)
+        seconds = stages[min(len(played.net.stages), len(stages)) - 1]
+        seen = () if self.hides else tuple(sorted({*came.used, *came.late}))
+        stage = played.net.stages[-1].name if played.failure is None else played.failure.stage
+        return Arrivals((), seen), seconds, stage
+
+    def _faults(self, number: int, came: Arrivals) -> Faults:
+        """Missing clients and broken links between peers, from the seed and the round."""
+        rng = np.random.default_rng([self.config.seed, int.from_bytes(b"play"), number])  # noqa: TID251  simulated
+        present = {*came.used} if came.used else {*came.late}  # who came to a void round counts as late
+        stages = (rng.random(self.config.clients) * self.clean.trips).astype(int)
+        lost: dict[int, set[int]] = defaultdict(set)
+        for i in range(self.config.clients):
+            if i not in present:
+                lost[int(stages[i])].add(i)
+        cut = Faults.drawn(self.links, self.config.clients, rng).cut
+        return Faults(cut=cut, lost={stage: frozenset(who) for stage, who in lost.items()})
+
+    def _seconds(self, missing: int) -> list[float]:
+        """Modelled seconds until each stage ends, with so many clients missing, spread over the stages."""
+        trips = self.clean.trips
+        lost = {stage: frozenset(range(stage, missing, trips)) for stage in range(trips)}
+        with threadpool_limits(1):
+            here = _ends(self.player, Faults(lost=lost))
+            if self.measured:
+                return here
+            there = _ends(self.quarter, Faults(lost=lost))
+        size = self.player.task.dimension
+        far = (self.parameters - size) / max(size - self._quarter, 1)
+        return [b + far * max(b - a, 0.0) for a, b in zip(there, here, strict=False)]
+
+
+def _ends(player: Player, faults: Faults) -> list[float]:
+    """Modelled seconds until each stage ends, the quickest of a few rounds: a busy machine only makes them longer."""
+    result: list[list[float]] = []
+    for _ in range(_TURNS):
+        net, ends = player.round(faults).net, []
+        whole = net.stages
+        for count in range(1, len(whole) + 1):
+            net.stages = whole[:count]
+            ends.append(net.modelled_seconds())
+        result.append(ends)
+    return min(result, key=lambda ends: ends[-1])

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.cells import cell_len
+
+from lightdp import cli
+from lightdp.report._compare import _LABEL, _apart, compare_chart
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ROOT = Path(__file__).parent.parent
+QUICK = ["--clients", "8", "--colluders", "2", "--stragglers", "2", "--dimension", "300", "--rounds-played", "3"]
+QUICK += ["--schemes", "plain,local-paper,repair", "--link-failure", "0.1", "--seconds", "5"]
+FIGURES = {"trips": 4, "up": 3.2e5, "down": 1e4, "peer": 0.0, "client": 0.05, "server": 0.8, "modelled": 1.5}
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["lightdp", "compare", *map(str, arguments)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+def made() -> dict[str, Any]:
+    """A record in which every kind of row appears."""
+    setting = {
+        "clients": 50, "colluders": 10, "stragglers": 10, "dimension": 100_000, "epsilon": 3.0, "delta": 1e-5,
+        "rounds": 150, "clip": 1.0, "failure": 0.05, "dropout": 0.01, "uplink": 1e7, "downlink": 5e7, "latency": 0.05,
+        "rounds_played": 20, "seconds": 20.0, "seed": 0,
+    }  # fmt: skip
+    rows = []
+    for number, (scheme, links) in enumerate(
+        [("paper", "any"), ("exact", "any"), ("repair", "any"), ("local-paper", "any"), ("secagg", "relayed"),
+         ("secagg", "direct"), ("paillier", "any"), ("ckks", "any")]
+    ):  # fmt: skip
+        rows.append(
+            {
+                "scheme": scheme,
+                "title": f"the {scheme} scheme",
+                "source": "somebody 2020",
+                "private": scheme != "ckks",
+                "broken_by": "a hammer",
+                "links": links,
+                "impossible": None,
+                "dimension_played": 100_000,
+                "rounds": 20,
+                "completed": 3 if links == "direct" else 20,
+                "failures": [{"stage": "shares", "why": "31 clients, 40 needed", "count": 12},
+                             {"stage": "shares", "why": "30 clients, 40 needed", "count": 5}]
+                if links == "direct" else [],
+                "epsilon": 9.2367 if scheme == "paper" else 3.0,
+                "used": 47.5,
+                "noise": 0.2 + number,
+                "noise_measured": 0.21 + number,
+                "measured": scheme != "paillier",
+                "clean": False,
+                "set_up": {"up": 100.0, "down": 2000.0, "peer": 0.0, "client": 0.1, "server": 0.1, "modelled": 1.0},
+                **FIGURES,
+            }
+        )  # fmt: skip
+    rows.append({"scheme": "swiftagg+", "title": "swift", "source": "x", "private": True, "broken_by": "y",
+                 "links": "any", "impossible": "no groups"})  # fmt: skip
+    scaling = [
+        {"scheme": row["scheme"], "clients": clients, "dimension": dimension, "measured": dimension < 1e6, **FIGURES}
+        for row in rows[:4]
+        for clients, dimension in ((10, 100_000), (50, 100_000), (50, 10_000), (50, 11_000_000))
+    ]
+    where = {"cpu": "a cpu", "cores": 2, "load": 0.1, "date": "2030-01-02T00:00:00"}
+    return {"conditions": where, "setting": setting, "rows": rows, "scaling": scaling}
+
+
+def test_the_table_fits_120_columns_and_says_what_was_played(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(monkeypatch, capsys, *QUICK)
+    assert code == 0
+    assert max(map(cell_len, out.splitlines())) <= 120
+    for words in ("N = 8, C̄ = 2, S̄ = 2, d = 300", "FedAvg, no privacy", "LightDP, repair", "true ε", "what broke it"):
+        assert words in out
+    assert "SecAgg" not in out
+
+
+def test_json_is_a_record_that_can_be_shown_and_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = run(monkeypatch, capsys, *QUICK, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert [row["scheme"] for row in found["rows"]] == ["plain", "local-paper", "repair"]
+    assert found["setting"]["rounds_played"] == found["rows"][0]["rounds"] == 3
+    assert found["setting"]["rounds"] == 150
+    (tmp_path / "a.json").write_text(out)
+    code, out, _ = run(monkeypatch, capsys, "--record", tmp_path / "a.json", "--plot", tmp_path / "a.svg")
+    assert code == 0
+    assert "LightDP, repair" in out
+    assert "LightDP, repair" in (tmp_path / "a.svg").read_text()
+
+
+def test_failures_extrapolation_and_what_cannot_be_had_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(made()))
+    code, out, _ = run(monkeypatch, capsys, "--record", tmp_path / "a.json")
+    flat = " ".join(out.split())
+    assert code == 0
+    assert max(map(cell_len, out.splitlines())) <= 120
+    for words in ("3/20", "shares 17×: 31", "~320", "~800", "9.24)", "no groups", "~: not measured"):
+        assert words in flat
+
+
+def test_the_sheet_draws_every_row_and_dashes_what_was_not_measured() -> None:
+    spec = json.dumps(compare_chart(made()).to_dict(), ensure_ascii=False)
+    for words in ("the secagg scheme, direct", "Rounds that came off", "against N", "against d", "~320 kB", "[4, 4]"):
+        assert words in spec.replace("~330 kB", "~320 kB")
+    assert "swift" not in spec
+    bare = made() | {"scaling": []}
+    assert "against N" not in json.dumps(compare_chart(bare).to_dict())
+
+
+def test_names_beside_lines_stand_apart_and_near_their_place() -> None:
+    wanted = [10.0, 11.0, 12.0, 100.0, 101.0, 300.0]
+    found = _apart(wanted)
+    assert all(b - a >= _LABEL - 1e-9 for a, b in itertools.pairwise(found))
+    assert sum(found[:3]) == pytest.approx(sum(wanted[:3]))
+    assert found[5] == 300.0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--schemes", "magic"], "schemes must be one of plain"),
+        (["--schemes", "plain,plain"], "schemes must differ"),
+        (["--clients", "3", "--colluders", "3"], "colluders must be in 0..2"),
+        (["--link-failure", "2"], "failure must be in [0, 1]"),
+        (["--dropout", "-1"], "dropout must be"),
+        (["--uplink", "0"], "uplink must be > 0"),
+        (["--rounds-played", "0"], "rounds_played must be"),
+        (["--epsilon", "nan"], "epsilon must be finite"),
+        (["--dimension", "0"], "dimension must be"),
+        (["--plot", "a.pdf"], "plot must be an .html, .png or .svg"),
+        (["--plot", "absent/a.svg"], "plot must be an .html, .png or .svg"),
+        (["--record", "absent.json"], "record must be what --json wrote"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(monkeypatch, capsys, *options)
+    assert code == 2
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert list(tmp_path.iterdir()) == []
+
+
+# the page that is made from a record
+
+
+@pytest.fixture(scope="module")
+def maker() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("comparison", ROOT / "benchmarks/comparison.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_record_says(maker: ModuleType) -> None:
+    text = maker.PAGE.read_text(encoding="utf-8")
+    if maker.RECORD.exists():
+        assert maker.page(text, json.loads(maker.RECORD.read_text(encoding="utf-8"))) == text
+
+
+def test_a_page_is_filled_between_its_marks_and_only_there(maker: ModuleType) -> None:
+    text = maker.PAGE.read_text(encoding="utf-8")
+    filled = maker.page(text, made())
+    assert maker.page(filled, made()) == filled
+    for words in (
+        "| SecAgg + DP | 4.2 to 5.2 | 3 | 15 to 100 % |",
+        "| HE + DP | 6.2 to 7.2 | 3 | 100 % | 4 | ~330 |",
+        "claimed 3, true 9.24",
+        "the secagg scheme 20/20 and 3/20",
+        "shares 17×: 31 clients, 40 needed",
+        "--link-failure 0.05 --scaling --json",
+        "d = 11,000,000",
+    ):
+        assert words in filled
+    with pytest.raises(ValueError, match="one block remarks"):
+        maker.page(text.replace("begin remarks", "begin regards"), made())
