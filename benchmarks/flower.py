@@ -145,6 +145,7 @@ def method_mod(message: Message, context: Context, call_next: Callable[[Message,
         return LocalDpMod(1e9, note["sensitivity"], note["epsilon"], DELTA)(message, context, call_next)
     if note["method"] == "secagg+":
         return secaggplus_mod(message, context, call_next)
+    context.run_config["lightdp-records-clipped"] = note["task"] == "digits"
     return lightdp_mod(message, context, call_next)
 
 
@@ -250,7 +251,7 @@ class Training:
             budget = noise.sensitivity * factor / noise.sigma_individual
             self.watch.note |= {"sensitivity": noise.sensitivity, "epsilon": budget}
         elif self.method != "plain":
-            strategy = LightDP(strategy, make_plan(self.method, clients, task, start.size), wait=timeout)
+            strategy = LightDP(strategy, make_plan(self.method, clients, task, start.size), wait=10.0)
         strategy.start(
             grid=self.watch,
             initial_arrays=ArrayRecord([start]),
@@ -309,7 +310,7 @@ def survived(watch: Watch, context: Context, method: str, trip: int) -> int:
 def is_right(training: Training, clients: int, lost: int) -> bool:
     """Whether a round that loses so many clients ends with the mean of the others' constant."""
     try:
-        training.run(1, (SMALL,), "survive", timeout=5.0)
+        training.run(1, (SMALL,), "survive", timeout=60.0)
     except Exception as error:  # noqa: BLE001  whatever stops a round, it did not survive
         print(f"  {training.method} with {lost} of {clients} lost: {error}", flush=True)
         return False
