@@ -145,8 +145,9 @@ def method_mod(message: Message, context: Context, call_next: Callable[[Message,
         return LocalDpMod(1e9, note["sensitivity"], note["epsilon"], DELTA)(message, context, call_next)
     if note["method"] == "secagg+":
         return secaggplus_mod(message, context, call_next)
-    context.run_config["lightdp-records-clipped"] = note["task"] == "digits"
-    return lightdp_mod(message, context, call_next)
+    config = context.run_config | {"lightdp-records-clipped": note["task"] == "digits"}
+    own = Context(context.run_id, context.node_id, context.node_config, context.state, config)
+    return lightdp_mod(message, own, call_next)
 
 
 # Server.
@@ -332,6 +333,8 @@ def measure(clients: int, blocks: int, seeds: int) -> dict[str, Any]:
 
     def main(grid: Grid, context: Context) -> None:
         watch = Watch(grid)
+        while len(list(watch.get_node_ids())) < clients:
+            time.sleep(0.1)
         for method, row in rows.items():
             done = Training(watch, context, method, weigh=2).run(2, (PARAMETERS,))
             row["trips"] = done.trips[2] - done.trips[1]
