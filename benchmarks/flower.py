@@ -181,9 +181,9 @@ class Watch(Grid):
         """As Grid."""
         return sorted(self.inner.get_node_ids())
 
-    def _lost(self, trip: int) -> set[int]:
+    def _lost(self) -> set[int]:
         first, count = self.lose
-        return set(list(self.get_node_ids())[:count]) if trip >= first > 0 else set()
+        return set(list(self.get_node_ids())[:count]) if self.trips >= first > 0 else set()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Count one trip."""
@@ -196,26 +196,26 @@ class Watch(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Count bytes where asked to; leave out the lost."""
-        replies = list(self.inner.pull_messages(message_ids))
-        lost = self._lost(self.trips)
-        if self.weigh:
-            for reply in replies:
-                self.bytes_up[reply.metadata.src_node_id] += weight(reply)
-        return [reply for reply in replies if reply.metadata.src_node_id not in lost]
+        return [reply for reply in self._pull(message_ids) if reply.metadata.src_node_id not in self._lost()]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """As the engine does: ask every 0.1 s; but stop when only the lost are missing."""
-        messages, lost = list(messages), self._lost(self.trips + 1)
-        enough = sum(message.metadata.dst_node_id in lost for message in messages)
+        """As the engine does, which asks every 0.1 s. The lost have also answered, so that nobody is still busy."""
         waiting = set(self.push_messages(messages))
         ended = time.monotonic() + (math.inf if timeout is None else timeout)
         replies: list[Message] = []
-        while len(waiting) > enough and time.monotonic() < ended:
-            new = self.pull_messages(waiting)
+        while waiting and time.monotonic() < ended:
+            new = self._pull(waiting)
             replies += new
             waiting -= {reply.metadata.reply_to_message_id for reply in new}
-            if len(waiting) > enough:
+            if waiting:
                 time.sleep(0.1)
+        return [reply for reply in replies if reply.metadata.src_node_id not in self._lost()]
+
+    def _pull(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = list(self.inner.pull_messages(message_ids))
+        if self.weigh:
+            for reply in replies:
+                self.bytes_up[reply.metadata.src_node_id] += weight(reply)
         return replies
 
 
