@@ -312,7 +312,7 @@ def _model(found: Evidence) -> list[Claim]:
         Claim(
             "in the final model nothing is left of what stragglers left, but for repairs that came too late too often",
             (np.abs(residue).max() < 1e-9 or kept != []) and abs(alone) < SURE,
-            f"not repaired: {', '.join(kept) or 'nothing'}; the rest is {alone:+.1f} standard deviations from steps and "
+            f"not repaired: {', '.join(kept) or 'nothing'}; the rest is {alone:+.1f} deviations from steps and "
             f"individual noise alone; accuracy {found.accuracy():.1%}",
         ),
     ]
