@@ -145,7 +145,9 @@ def method_mod(message: Message, context: Context, call_next: Callable[[Message,
         return LocalDpMod(1e9, note["sensitivity"], note["epsilon"], DELTA)(message, context, call_next)
     if note["method"] == "secagg+":
         return secaggplus_mod(message, context, call_next)
-    return lightdp_mod(message, context, call_next)
+    config = context.run_config | {"lightdp-records-clipped": note["task"] == "digits"}
+    own = Context(context.run_id, context.node_id, context.node_config, context.state, config)
+    return lightdp_mod(message, own, call_next)
 
 
 # Server.
@@ -179,9 +181,9 @@ class Watch(Grid):
         """As Grid."""
         return sorted(self.inner.get_node_ids())
 
-    def _lost(self, trip: int) -> set[int]:
+    def _lost(self) -> set[int]:
         first, count = self.lose
-        return set(list(self.get_node_ids())[:count]) if trip >= first > 0 else set()
+        return set(list(self.get_node_ids())[:count]) if self.trips >= first > 0 else set()
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Count one trip."""
@@ -194,26 +196,26 @@ class Watch(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Count bytes where asked to; leave out the lost."""
-        replies = list(self.inner.pull_messages(message_ids))
-        lost = self._lost(self.trips)
-        if self.weigh:
-            for reply in replies:
-                self.bytes_up[reply.metadata.src_node_id] += weight(reply)
-        return [reply for reply in replies if reply.metadata.src_node_id not in lost]
+        return [reply for reply in self._pull(message_ids) if reply.metadata.src_node_id not in self._lost()]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """As the engine does: ask every 0.1 s; but stop when only the lost are missing."""
-        messages, lost = list(messages), self._lost(self.trips + 1)
-        enough = sum(message.metadata.dst_node_id in lost for message in messages)
+        """As the engine does, which asks every 0.1 s. The lost have also answered, so that nobody is still busy."""
         waiting = set(self.push_messages(messages))
         ended = time.monotonic() + (math.inf if timeout is None else timeout)
         replies: list[Message] = []
-        while len(waiting) > enough and time.monotonic() < ended:
-            new = self.pull_messages(waiting)
+        while waiting and time.monotonic() < ended:
+            new = self._pull(waiting)
             replies += new
             waiting -= {reply.metadata.reply_to_message_id for reply in new}
-            if len(waiting) > enough:
+            if waiting:
                 time.sleep(0.1)
+        return [reply for reply in replies if reply.metadata.src_node_id not in self._lost()]
+
+    def _pull(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = list(self.inner.pull_messages(message_ids))
+        if self.weigh:
+            for reply in replies:
+                self.bytes_up[reply.metadata.src_node_id] += weight(reply)
         return replies
 
 
@@ -250,7 +252,7 @@ class Training:
             budget = noise.sensitivity * factor / noise.sigma_individual
             self.watch.note |= {"sensitivity": noise.sensitivity, "epsilon": budget}
         elif self.method != "plain":
-            strategy = LightDP(strategy, make_plan(self.method, clients, task, start.size), wait=timeout)
+            strategy = LightDP(strategy, make_plan(self.method, clients, task, start.size), wait=10.0)
         strategy.start(
             grid=self.watch,
             initial_arrays=ArrayRecord([start]),
@@ -309,7 +311,7 @@ def survived(watch: Watch, context: Context, method: str, trip: int) -> int:
 def is_right(training: Training, clients: int, lost: int) -> bool:
     """Whether a round that loses so many clients ends with the mean of the others' constant."""
     try:
-        training.run(1, (SMALL,), "survive", timeout=5.0)
+        training.run(1, (SMALL,), "survive", timeout=60.0)
     except Exception as error:  # noqa: BLE001  whatever stops a round, it did not survive
         print(f"  {training.method} with {lost} of {clients} lost: {error}", flush=True)
         return False
@@ -331,6 +333,8 @@ def measure(clients: int, blocks: int, seeds: int) -> dict[str, Any]:
 
     def main(grid: Grid, context: Context) -> None:
         watch = Watch(grid)
+        while len(list(watch.get_node_ids())) < clients:
+            time.sleep(0.1)
         for method, row in rows.items():
             done = Training(watch, context, method, weigh=2).run(2, (PARAMETERS,))
             row["trips"] = done.trips[2] - done.trips[1]
