@@ -1,1 +1,0 @@
-"""Handwritten digits over many clients."""
