@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = "NDArray[np.floating[Any]]"
 Arrays: TypeAlias = "Array | Sequence[Array]"
 
-_CHUNK = 1 << 14  # values that are widened to float64 at once
+_CHUNK = 1 << 13  # values that are widened to float64 at once; above 10,000 a BLAS would wake other threads
 
 
 def clip_norm(arrays: Arrays, clip: float, *, out: Arrays | None = None) -> float:
@@ -72,12 +72,13 @@ def _factor(arrays: list[Array], clip: float) -> float:
         return 1.0
     exponent = max(math.frexp(largest)[1], -1000)
     scale = math.ldexp(1.0, -exponent)
-    squares, values = Fraction(0), 0
+    parts, values = [], 0
     for piece in (piece for array in arrays for piece in _pieces(array)):
         scaled = piece * scale
-        squares += Fraction(float(scaled @ scaled)) * (1 + Fraction(2 * piece.size, 2**53))
+        parts.append(float(scaled @ scaled))
         values += piece.size
-    squares += Fraction(values, 2**1000)
+    total = Fraction(math.nextafter(math.fsum(parts), math.inf))  # fsum rounds once
+    squares = total * (1 + Fraction(2 * _CHUNK, 2**53)) + Fraction(values, 2**1000)
     root = math.nextafter(math.sqrt(math.nextafter(float(squares), math.inf)), math.inf)
     norm = Fraction(root) * Fraction(2) ** exponent
     if norm <= Fraction(clip):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32] | NDArray[np.float64]
 
 _SCALES = 3  # individual noise is a sum of Gaussians: σ_U, then two fine ones, each 2^11 times finer than the last
-_FINER = 2.0**-11
+_FINER_BITS = 11
 _CHUNK = 1 << 16
 _WIRE_STEPS = 16  # σ_U in wire steps: q = σ_U/16
 _LARGEST_SHIFT = 6  # σ_U of 2^10 fine steps is fine enough; the rest is room for the modulus
@@ -72,7 +72,7 @@ class Grid:
             )
         sigma = float(_WIRE_STEPS << shift)
         step = plan.sigma_individual / sigma
-        moved = math.sqrt(length) * _FINER**2 * step
+        moved = math.ldexp(math.sqrt(length), -2 * _FINER_BITS) * step
         pairwise = math.ceil(ratio * sigma * 16 - 1e-6) / 16  # alike on all machines, whatever their last bits
         return cls(step * (1 + moved / plan.sensitivity), shift, plan.wire_bits, sigma, pairwise)
 
@@ -117,12 +117,12 @@ def _fine(
 
 def _individual(length: int, start: int, grid: Grid, keys: Sequence[bytes]) -> NDArray[np.float64]:
     """Individual noise in fine steps, on a grid of 2^-22: σ_U, and two fine Gaussians that fill its gaps."""
-    noise = np.zeros(length)
-    buffer = np.empty(length, np.int32)
+    whole, finer, finest = np.zeros((_SCALES, length), np.int32)
     sigmas = (grid.sigma_individual, *[stream.SIGMA_MAX] * (_SCALES - 1))
-    for key, sigma in zip(reversed(keys), reversed(sigmas), strict=True):
-        buffer[:] = 0
-        stream.accumulate(buffer, [Term(key, 1, sigma)], start=start)
-        noise *= _FINER
-        noise += buffer
+    for out, key, sigma in zip((whole, finer, finest), keys, sigmas, strict=True):
+        stream.accumulate(out, [Term(key, 1, sigma)], start=start)
+    finer <<= _FINER_BITS  # below 2^28: no sample of SIGMA_MAX reaches 2^17
+    finer += finest
+    noise = finer * np.float64(2.0 ** (-2 * _FINER_BITS))
+    noise += whole  # all of it exact
     return noise

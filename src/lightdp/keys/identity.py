@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -136,10 +137,8 @@ class Enrolment:
             raise WireError(f"X25519 key {self.public.hex()} of {self.name} is not canonical")
         _ANYBODY.agree(self.public)
         statement = _statement(self.run, self.name, self.public, self.identity)
-        try:
-            Ed25519PublicKey.from_public_bytes(self.identity).verify(self.signature, statement)
-        except (InvalidSignature, ValueError):
-            raise WireError(f"enrolment of {self.name} is not signed by its identity for this run") from None
+        if not _signed(self.identity, self.signature, statement):
+            raise WireError(f"enrolment of {self.name} is not signed by its identity for this run")
 
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
@@ -167,6 +166,15 @@ class Enrolment:
             return cls(run, name, *parts), key + 128
         except ArgumentError as error:
             raise WireError(f"enrolment is malformed: {error}") from None
+
+
+@lru_cache(maxsize=4096)  # a roster is read again for each message that a stateless client handles
+def _signed(identity: bytes, signature: bytes, statement: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, statement)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def _statement(run: bytes, name: str, public: bytes, identity: bytes) -> bytes:

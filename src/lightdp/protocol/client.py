@@ -169,15 +169,17 @@ class Client:
         if not 0 <= number("weight", weight) <= 1 or (weight != 1 and not self.weighted):
             raise ArgumentError(f"weight must be {'in [0, 1]' if self.weighted else '1'}, got weight={weight:g}")
         share = WEIGHT_SHARE * self.plan.clip if self.weighted else 0.0
-        vector = np.zeros(self.length + self.weighted, update.dtype)
+        vector = np.empty(self.length + self.weighted, update.dtype)
         vector[: self.length] = update
-        if self.plan.unit == "client":
+        whole = self.plan.unit == "client"
+        if whole:
             # with a weight, 1e-6 below the clip: its product and its own coordinate are rounded
             room = (self.plan.clip**2 - share**2) ** 0.5 * (1 - 1e-6) if self.weighted else self.plan.clip
             clip_norm(vector[: self.length], room)
         if self.weighted:
             vector[: self.length] *= weight
-        clamp(vector[: self.length], self.plan.upload_range)
+        if not whole or self.plan.upload_range < self.plan.clip:  # else no coordinate is beyond the range
+            clamp(vector[: self.length], self.plan.upload_range)
         vector[self.length :] = share * weight
         return vector
 
