@@ -303,7 +303,7 @@ def sent(state: Path) -> list[int]:
 def narrate(deployment: Deployment, event: dict[str, Any]) -> None:
     """An event of the server in words."""
     if event["event"] == "sent":
-        what = "closing round" if event["round"] is None else f"round {event['round']}"
+        what = {None: "closing round", 0: "the old round"}.get(event["round"], f"round {event['round']}")
         first = next(iter(event["orders"].values()))
         deployment.say(f"{'key round' if 'plan' in first else what}: {len(event['orders'])} messages sent")
     elif event["event"] == "collected":
