@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lightdp._check import ArgumentError
+from lightdp.training.clients import _clipped
 from lightdp.training.config import Config, read_toml
 from lightdp.training.data import Dataset
 from lightdp.training.record import statement
@@ -103,6 +104,18 @@ def test_clients_updates_are_clipped_and_records_too(tmp_path: Path, toy: Datase
         sizes = torch.tensor(np.diff([0, *run.clients.ends]))
         assert torch.all(norms <= clip * (1 if unit == "client" else sizes))
         assert torch.all(norms > 0)
+
+
+@pytest.mark.parametrize("clip", [2.0, 1e-20])
+def test_updates_within_the_clip_stay_and_others_shrink_to_it(clip: float) -> None:
+    rows = torch.nn.functional.normalize(torch.randn(5, 5000, generator=torch.Generator().manual_seed(0)).double())
+    rows = (rows * torch.tensor([0.01, 0.79, 0.999, 1.0001, 50.0])[:, None] * clip).float()
+    found = _clipped(rows.clone(), clip)
+    assert torch.equal(found[:3], rows[:3])
+    norms = found.double().norm(dim=1)
+    assert torch.all(norms <= clip)
+    assert torch.all(norms[3:] > 0.99999 * clip)
+    assert torch.equal(_clipped(rows[:2].clone(), clip), rows[:2])
 
 
 def test_any_module_can_be_trained(tmp_path: Path, toy: Dataset) -> None:

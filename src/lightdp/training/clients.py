@@ -96,6 +96,14 @@ class Clients:
 
 
 def _clipped(rows: torch.Tensor, clip: float) -> torch.Tensor:
+    """Rows scaled to norm at most `clip`, in place.
+
+    A norm in float32 is quick and, up to 2^22 values, too small by less than a quarter, in whatever order it is
+    summed up, and by 1e-15 where squares underflow; where that shows that nothing is to be clipped, norms in float64
+    are not needed.
+    """
+    if rows.shape[1] <= 1 << 22 and clip > 1e-12 and bool((1.25 * torch.linalg.vector_norm(rows, dim=1) <= clip).all()):
+        return rows
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
     factors = (clip * (1 - 1e-6) / norms.clamp_min(1e-30)).clamp_max(1.0)  # 1e-6: more than float32 can round up
     return rows.mul_(factors.to(rows.dtype)) if bool((factors < 1).any()) else rows
