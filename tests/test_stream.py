@@ -381,3 +381,12 @@ def test_the_variance_is_sigma_squared_plus_a_twelfth(sigma: float) -> None:
     assert abs(values.mean() - 2**-16) / np.sqrt(expected) * np.sqrt(len(values)) < 4
     if sigma <= 3:
         assert abs(values.var() / sigma**2 - 1) * np.sqrt(len(values) / 2) > 4
+
+
+@pytest.mark.parametrize(("said", "expected"), [("1", 1), ("0", 2), ("", 2), ("many", 2), ("64", 2)])
+def test_all_cores_are_those_of_the_process_or_fewer_if_the_environment_says(
+    monkeypatch: pytest.MonkeyPatch, said: str, expected: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert stream._cores() == expected

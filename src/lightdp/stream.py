@@ -92,7 +92,8 @@ def accumulate(out: NDArray[np.int32], terms: Sequence[Term], *, start: int = 0,
         out: one-dimensional, contiguous, writable int32.
         terms: any number of them.
         start: index of the first sample, >= 0; start + len(out) <= LENGTH_MAX.
-        threads: how many share the work (the kernel releases the GIL); None takes every core of this process.
+        threads: how many share the work (the kernel releases the GIL); None takes every core of this process, or as
+            many as the environment's OMP_NUM_THREADS says, which keeps neighbours on one machine apart.
     """
     if not (isinstance(out, np.ndarray) and out.dtype == np.int32 and out.ndim == 1 and out.flags.carray):
         got = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
@@ -124,7 +125,9 @@ def backend() -> str:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(int(wanted), there) if wanted.isdecimal() and int(wanted) > 0 else there
 
 
 def _correct(path: Path) -> bool:
