@@ -30,6 +30,7 @@ COUNTS = (10, 20, 50, 100, 200)
 SIZES = (10_000, 100_000, 1_000_000, 11_000_000)
 _TURNS = 3  # rounds of a cell of the scaling, and at the full size where all would take too long
 _PATIENCE = 3  # times the seconds of a scheme, before it plays fewer rounds than were asked for
+_SHORTEST = 1024  # a line through shorter vectors would tell more of fixed costs than of slopes
 _FIGURES = ("trips", "up", "down", "peer", "client", "server", "modelled")
 
 
@@ -283,6 +284,8 @@ def _cell(
     except (ArgumentError, MissingExtraError):
         return None
     known[clients] = climbed[0].wall
+    if player.task.dimension < min(dimension, _SHORTEST):
+        return None
     drawn = [setting.faults(number, peers, climbed[-1].trips, clients) for number in range(_TURNS)]
     done = [(faults, one) for faults in drawn if (one := player.round(faults)).result is not None]
     faults = done[0][0] if done else Faults()
