@@ -94,6 +94,11 @@ class Local(Plain):
         return (update + gaussian(len(update), self.sigma, os.urandom(32))).astype("<f4")
 
 
+def printed_sigma(sensitivity: float, *, epsilon: float, delta: float, rounds: int) -> float:
+    """The paper's σ for one client alone: sqrt(2 log(2/δ)) Δ/ε, variances scaled by sqrt(T) for T rounds (P3)."""
+    return math.sqrt(2 * math.log(2 / delta)) * sensitivity / epsilon * rounds**0.25
+
+
 class LocalPaper(Local):
     """The same with the paper's formula, whose true ε is larger than it claims.
 
@@ -108,7 +113,7 @@ class LocalPaper(Local):
     def sigma(self) -> float:
         """Of one client's noise."""
         task = self.task
-        return math.sqrt(2 * math.log(2 / task.delta)) * task.clip / task.epsilon * task.rounds**0.25
+        return printed_sigma(task.clip, epsilon=task.epsilon, delta=task.delta, rounds=task.rounds)
 
     def epsilon(self) -> float:
         """What this noise gives over all rounds, exactly (E5)."""

@@ -163,8 +163,9 @@ class Config:
         )
         if self.scheme != "local-paper":
             return found
-        one_round = found.sensitivity * math.sqrt(2 * math.log(2 / found.delta)) / found.budget
-        sigma = one_round * found.rounds**0.25  # the footnote's rule (P3)
+        from lightdp.schemes.plain import printed_sigma  # noqa: PLC0415  likewise
+
+        sigma = printed_sigma(found.sensitivity, epsilon=found.budget, delta=found.delta, rounds=found.rounds)
         return dataclasses.replace(found, sigma_individual=sigma, sigma_effective=sigma)
 
 
