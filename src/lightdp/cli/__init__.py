@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lightdp._check import LightDPError
-from lightdp.cli import bench, compare, mixed, plan, report, run
+from lightdp.cli import bench, compare, mixed, plan, report, reproduce, run
 
 __all__ = ["app", "main"]
 
@@ -39,6 +39,7 @@ app.command("plan", help=plan.HELP)(plan.command)
 app.command("plan-mixed", help=mixed.HELP)(mixed.command)
 app.command("run", help=run.HELP)(run.make())
 app.command("compare", help=compare.HELP)(compare.command)
+app.command("reproduce", help=reproduce.HELP)(reproduce.command)
 app.command("report", help=report.HELP)(report.command)
 app.add_typer(bench.app, name="bench")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp._check import ArgumentError, integer, non_negative, number, positive
+from lightdp.stragglers import StragglerLaw, binomial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,30 +77,39 @@ def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float
     kind, _, settings = spec.partition(":")
     if late_seen > 0 and kind in {"latency", "trace"}:
         raise ArgumentError(f"late_seen must be 0 with {kind}, which knows who was late, got late_seen={late_seen:g}")
-    law: _Law
+    who: _Law
     match kind, settings:
         case "none", "" if spec == kind:
-            law = _missing(clients, seed, late_seen, lambda _: np.zeros(clients, np.bool_))
+            who = _missing(clients, seed, late_seen, lambda _: np.zeros(clients, np.bool_))
         case "uniform", "" if spec == kind:
-            law = _missing(clients, seed, late_seen, lambda rng: rng.permutation(clients) < rng.integers(bound + 1))
+            who = _missing(clients, seed, late_seen, lambda rng: rng.permutation(clients) < rng.integers(bound + 1))
         case "links", _:
             (failure,) = _numbers(spec, settings, 1)
             failure = _share("links", failure)
-            law = _missing(clients, seed, late_seen, lambda rng: rng.random(clients) < failure)
+            who = _missing(clients, seed, late_seen, lambda rng: rng.random(clients) < failure)
         case "latency", _:
-            law = _latency(clients, seed, _numbers(spec, settings, 3, 5))
+            who = _latency(clients, seed, _numbers(spec, settings, 3, 5))
         case "trace", _:
-            law = _trace(clients, Path(settings))
+            who = _trace(clients, Path(settings))
         case _:
             raise ArgumentError(f"arrivals must be one of {', '.join(SPECS)}, got arrivals={spec!r}")
 
     def who_came(round: int) -> Arrivals:  # noqa: A002  the paper's word
-        in_time, too_late = law(integer("round", round, 1))
+        in_time, too_late = who(integer("round", round, 1))
         if clients - int(in_time.sum()) > bound:
             in_time, too_late = np.zeros(clients, np.bool_), in_time | too_late
         return Arrivals(tuple(np.flatnonzero(in_time).tolist()), tuple(np.flatnonzero(too_late).tolist()))
 
     return who_came
+
+
+def law(spec: str, *, clients: int, bound: int) -> StragglerLaw | None:
+    """What "links" says of how many are missing, for a plan to reckon with; None for specs that do not say."""
+    kind, _, settings = spec.partition(":")
+    if kind != "links":
+        return None
+    failure = _share("links", *_numbers(spec, settings, 1))
+    return binomial(bound, clients, failure) if 0 < failure < 1 else None
 
 
 def _missing(clients: int, seed: int, late_seen: float, draw: Callable[[Generator], NDArray[np.bool_]]) -> _Law:

@@ -35,10 +35,16 @@ class Clients:
     ends: list[int]
 
     @classmethod
-    def of(cls, config: Config, source: Dataset, parts: Sequence[NDArray[np.int64]], device: torch.device) -> Clients:
-        """The training data, dealt by `parts`, as the model wants it."""
+    def of(
+        cls, config: Config, source: Dataset, parts: Sequence[NDArray[np.int64]], device: torch.device,
+        prepared: torch.Tensor | None = None,
+    ) -> Clients:  # fmt: skip
+        """The training data, dealt by `parts`, as the model wants it; `prepared` is that in the order of `source`."""
         order = np.concatenate(parts)
-        x = models.prepare(config.model, torch.from_numpy(source.train_x[order]), device, mirror=config.mirror)
+        if prepared is None:
+            x = models.prepare(config.model, torch.from_numpy(source.train_x[order]), device, mirror=config.mirror)
+        else:
+            x = prepared[torch.from_numpy(order).to(device)]
         ends = np.cumsum([len(part) for part in parts])
         return cls(config, x, torch.from_numpy(source.train_y[order]).to(device), ends.tolist())
 

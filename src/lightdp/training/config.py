@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from lightdp._check import ArgumentError, choice, integer, non_negative, number, positive
 from lightdp.design import Calibration, Plan, Reserve, plan
 from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
+from lightdp.training.arrivals import law
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,8 +42,10 @@ class Config:
         colluders: C̄.
         stragglers: S̄.
         rounds: T.
-        epsilon: ε of the whole training.
-        delta: δ of the whole training.
+        epsilon: ε of the whole training, or of each round.
+        delta: δ, likewise.
+        epsilon_per: what `epsilon` is for, "training" or "round". The paper's is for a round; then no budget ends the
+            training, whose true ε is in the record.
         clip: L2 bound on a record's gradient or a client's update.
         reserve: whether the noise lasts all rounds of "expected" or of "worst" stragglers, where they cost budget.
         arrivals: who misses a round: "none", "uniform", "links:P", "latency:..." or "trace:FILE.csv".
@@ -78,6 +81,7 @@ class Config:
     rounds: int = 60
     epsilon: float = 3.0
     delta: float = 1e-5
+    epsilon_per: Literal["training", "round"] = "training"
     clip: float = 1.0
     reserve: Reserve = "expected"
     arrivals: str = "uniform"
@@ -102,6 +106,7 @@ class Config:
         choice("scheme", self.scheme, tuple(dict.fromkeys((*KNOWN, *SCHEMES))))
         choice("unit", self.unit, get_args(Unit))
         choice("fidelity", self.fidelity, get_args(Fidelity))
+        choice("epsilon_per", self.epsilon_per, ("training", "round"))
         choice("device", self.device, ("auto", "cpu", "cuda"))
         for name in ("epochs", "batch", "evaluate_every"):
             integer(name, getattr(self, name), 1)
@@ -137,6 +142,11 @@ class Config:
         """Whether the scheme's own formula misses ε, so that its true ε is what is being tried."""
         return self.scheme in ("paper", "local-paper")
 
+    @property
+    def unbounded(self) -> bool:
+        """Whether the training goes on whatever it has cost."""
+        return self.misses or self.epsilon_per == "round"
+
     def plan(self, records: int, parameters: int, smallest: int) -> Plan | None:
         """The noise for data of `records` records, `smallest` of them at the smallest client; None without noise."""
         if self.scheme in ("none", "plain"):
@@ -147,7 +157,7 @@ class Config:
             clients=self.clients,
             colluders=self.colluders,
             stragglers=self.stragglers,
-            rounds=self.rounds,
+            rounds=self.rounds if self.epsilon_per == "training" else 1,
             epsilon=self.epsilon,
             delta=self.delta,
             clip=2 * self.local_lr * self.clip / smallest if paper else self.clip,
@@ -156,6 +166,7 @@ class Config:
             adjacency=self.adjacency,
             sampling_rate=self.sampling_rate,
             degree=self.degree,
+            straggler_law=law(self.arrivals, clients=self.clients, bound=self.stragglers),
             reserve=self.reserve,
             records=records,
             parameters=parameters,

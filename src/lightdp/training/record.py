@@ -48,6 +48,8 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None) -> list[
         lines.append(
             f"The paper's formulas claim ε = {plan.epsilon_claimed:g} for this noise; no budget stopped the run."
         )
+    elif config.unbounded:
+        lines.append(f"The noise was made for ε = {plan.budget:g} in each round; no budget stopped the run.")
     if config.unit == "paper":
         lines.append(
             "The sensitivity of this profile, 2 η clip/|D_i|, is assumed: no theorem bounds it for this training."

@@ -47,12 +47,13 @@ class Run:
 
     The record is written line by line to `path`, a checkpoint beside it. With `resume` a run goes on from its last
     checkpoint and, in "distribution" fidelity, to the same record bit by bit; "protocol" draws new noise by design
-    and cannot go on. Modelled seconds are measured, so they are never the same twice.
+    and cannot go on. Modelled seconds are measured, so they are never the same twice. `prepared`, training and test
+    records of `dataset` as `models.prepare` gives them, saves making them again for each of many runs.
     """
 
     def __init__(
         self, config: Config, path: Path, *, resume: bool = False, dataset: data.Dataset | None = None,
-        module: torch.nn.Module | None = None,
+        prepared: tuple[torch.Tensor, torch.Tensor] | None = None, module: torch.nn.Module | None = None,
     ) -> None:  # fmt: skip
         self.config, self.path, self.resume = config, path, resume
         self.checkpoint = path.with_suffix(".checkpoint")
@@ -71,8 +72,11 @@ class Run:
         )
         parts = partition.split(source.train_y, config.clients, config.partition, config.seed)
         self.partition = partition.summary(source.train_y, parts, source.classes)
-        self.clients = Clients.of(config, source, parts, self.device)
-        self.test_x = models.prepare(config.model, torch.from_numpy(source.test_x), self.device, mirror=config.mirror)
+        train_x, test_x = (None, None) if prepared is None else prepared
+        self.clients = Clients.of(config, source, parts, self.device, train_x)
+        self.test_x = test_x if test_x is not None else models.prepare(
+            config.model, torch.from_numpy(source.test_x), self.device, mirror=config.mirror
+        )  # fmt: skip
         self.test_y = torch.from_numpy(source.test_y).to(self.device)
         self.model = module if module is not None else models.build(
             config.model, tuple(self.test_x.shape[1:]), source.classes, config.seed
@@ -142,7 +146,7 @@ class Run:
 
     def _round(self) -> dict[str, Any]:
         number = self.state.round
-        if self.odometer is not None and not self.config.misses:
+        if self.odometer is not None and not self.config.unbounded:
             self.odometer.admit()
         came, network = self.came(number + 1), {}
         if self.rehearsal is not None:

@@ -1,0 +1,158 @@
+"""Runs that are kept: a line of JSON for each, in files that say what kind of run; what is there is not run again."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightdp._check import ArgumentError, MissingExtraError, integer
+from lightdp.experiments.reproduce import same
+
+try:
+    import torch
+
+    from lightdp.training import data, models
+    from lightdp.training.simulator import Run
+except ImportError:
+    raise MissingExtraError("train", "lightdp reproduce") from None
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from lightdp.training.config import Config
+
+_WORK = ".work"
+Line = dict[str, Any]
+
+
+class Results:
+    """The lines of a folder, by the settings of their runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lines: dict[str, Line] = {}
+        for path in sorted(folder.glob("*.jsonl")):
+            for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                try:
+                    line = json.loads(text)
+                    self._lines[_key(line["config"])] = line
+                except (KeyError, TypeError, json.JSONDecodeError) as error:
+                    raise ArgumentError(f"results must be lines of JSON with a config, got {path}:{number}: {error!r}") from None
+
+    def __iter__(self) -> Iterator[Line]:
+        return iter(self._lines.values())
+
+    def find(self, config: Config) -> Line | None:
+        """The run of these settings, if there is one."""
+        return self._lines.get(_key(same(config)))
+
+    def add(self, config: Config, line: Line) -> None:
+        """Keep a run, at the end of its file."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        kind = "quick" if config.data == "digits" else "paper" if config.unit == "paper" else "training"
+        with (self.folder / f"{kind}-{config.model}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._lines[_key(line["config"])] = line
+
+
+def _key(config: dict[str, Any]) -> str:
+    return json.dumps(config, sort_keys=True)
+
+
+def play(
+    configs: Sequence[Config], results: Results, *, jobs: int = 1, watch: Callable[[Config, Line], None] = lambda *_: None
+) -> Iterator[tuple[Config, Line]]:
+    """Run what `results` does not have, several at once if asked for, and yield each run as it ends, kept already.
+
+    An interrupted run leaves a checkpoint, from which the next call goes on. With one job, `watch` sees its rounds.
+    """
+    missing = [config for config in configs if results.find(config) is None]
+    work = results.folder / _WORK
+    if missing:
+        work.mkdir(parents=True, exist_ok=True)
+    if integer("jobs", jobs, 1) == 1:
+        for config in missing:
+            line = trial(config, work, watch)
+            results.add(config, line)
+            yield config, line
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            waiting = {pool.submit(trial, config, work): config for config in missing}
+            for done in as_completed(waiting):
+                line = done.result()
+                results.add(waiting[done], line)
+                yield waiting[done], line
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = lambda *_: None) -> Line:
+    """One run, whole or from its checkpoint, as the line that is kept of it."""
+    path = work / f"{hashlib.sha256(_key(same(config)).encode()).hexdigest()[:24]}.jsonl"
+    checkpoint = path.with_suffix(".checkpoint")
+    where = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    source, *prepared = _prepared(config.data, config.data_path, config.model, config.mirror, where)
+    run = Run(config, path, resume=checkpoint.exists(), dataset=source, prepared=tuple(prepared))
+    lines = []
+    for line in run.play():
+        watch(config, line)
+        lines.append(line)
+    end, rounds = lines[-1], [line for line in lines if line["kind"] == "round"]
+    plan = run.plan
+    kept = {
+        "config": same(config),
+        "accuracy": end["accuracy"],
+        "rounds": end["rounds"],
+        "stopped": end["stopped"],
+        "epsilon": end["epsilon"],
+        "epsilon_round": None if plan is None else dataclasses.replace(plan, rounds=1).epsilon(),
+        "noise": [rounds[0]["noise_std"], rounds[0]["residual_std"]],
+        "smallest": run.partition["size_min"],
+        "curve": _curve(rounds),
+        "seconds": round(end["seconds"], 2),
+        "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
+        "versions": lines[0]["versions"],
+        "commit": lines[0]["commit"],
+    }
+    if run.rehearsal is not None:
+        kept |= {
+            "trips": run.rehearsal.clean.trips,
+            "time_measured": run.rehearsal.measured,
+            "failed": sum(line["failed"] is not None for line in rounds),
+        }
+    for file in (path, checkpoint):
+        file.unlink(missing_ok=True)
+    return kept
+
+
+@lru_cache(maxsize=1)
+def _prepared(
+    name: str, path: str | None, model: str, mirror: bool, device: str
+) -> tuple[data.Dataset, torch.Tensor, torch.Tensor]:
+    """The data, and records and tests as the model wants them: made once for runs that follow each other."""
+    source = data.load(name, None if path is None else Path(path))
+    both = (models.prepare(model, torch.from_numpy(x), device, mirror=mirror) for x in (source.train_x, source.test_x))
+    return (source, *both)  # type: ignore[return-value]  # two of them
+
+
+def _curve(rounds: list[Line]) -> list[list[float]]:
+    """Round and accuracy, and modelled seconds until then where there are any."""
+    seconds, curve = 0.0, []
+    for line in rounds:
+        seconds += line.get("modelled_seconds", 0.0)
+        if line["accuracy"] is not None:
+            at = [line["round"], line["accuracy"]]
+            curve.append([*at, float(f"{seconds:.4g}")] if "modelled_seconds" in line else at)
+    return curve
