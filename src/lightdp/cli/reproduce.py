@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -14,11 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lightdp._check import ArgumentError, rounded_up
 from lightdp.cli import table
 
+_REPLACED = 20
 HELP = """The paper's tables and figures, run again, and the same cells with a guarantee for the whole training.
 
 What there is: `rounds` (accuracy against rounds at ε = 3, 6, 9), `table2` (colluders), `table3` (stragglers), `choices`
 (what the paper does not print), `links` (repair against SMPC + DP with failing links), `time` (accuracy against time,
-every scheme), and `page`, which writes docs/results.md and its pictures from what was run.
+every scheme), `sensitivity` (how far one record moves an update, beside what the paper assumes), and `page`, which
+writes docs/results.md and its pictures from what was run.
 
 Every run is kept as a line in the folder of results and never run again; Ctrl-C loses nothing.
 
@@ -39,7 +42,8 @@ Examples:
 def command(
     *,
     target: Annotated[
-        Literal["rounds", "table2", "table3", "choices", "links", "time", "page"], typer.Argument(help="What to make.")
+        Literal["rounds", "table2", "table3", "choices", "links", "time", "sensitivity", "page"],
+        typer.Argument(help="What to make."),
     ],
     profile: Annotated[
         Literal["paper", "exact", "repair"],
@@ -66,8 +70,9 @@ def command(
     if target == "page":
         _write(kept, docs)
         return
+    asked = "rounds" if target == "sensitivity" else target
     configs = reproduce.cells(
-        target,
+        asked,
         profile,
         model=model,
         trials=trials,
@@ -77,6 +82,9 @@ def command(
     )
     if not configs:
         raise ArgumentError(f"schemes must name some of {target}'s, got schemes={schemes!r}")
+    if target == "sensitivity":
+        _sensitivity(configs[0], kept, None if quick else data_path, as_json=as_json)
+        return
     if run:
         _play(configs, kept, jobs, None if quick else data_path)
     cells = together(configs, kept)
@@ -87,8 +95,6 @@ def command(
 
 
 def _play(configs: Any, kept: Any, jobs: int, data_path: Path | None) -> None:  # noqa: ANN401
-    import dataclasses  # noqa: PLC0415  only here
-
     from lightdp.experiments import results  # noqa: PLC0415  needs optional dependencies
 
     missing = [config for config in configs if kept.find(config) is None]
@@ -109,6 +115,22 @@ def _play(configs: Any, kept: Any, jobs: int, data_path: Path | None) -> None:  
             bar.stop()
             typer.echo("interrupted; the same command goes on from here", err=True)
             sys.exit(130)
+
+
+def _sensitivity(config: Any, kept: Any, data_path: Path | None, *, as_json: bool) -> None:  # noqa: ANN401
+    from lightdp.experiments.sensitivity import moved  # noqa: PLC0415  needs optional dependencies
+
+    path = None if data_path is None else str(data_path)
+    line = moved(dataclasses.replace(config, data_path=path, scheme="none"), _REPLACED)
+    kept.add(config, line)
+    if as_json:
+        typer.echo(json.dumps(line))
+        return
+    ratio = line["ratio"]
+    typer.echo(
+        f"{config.model}: one of {line['records']} records replaced moves the update of a client by "
+        f"{ratio['median']:.3g} Δ (median of {_REPLACED}) and up to {ratio['largest']:.3g} Δ, Δ = {line['assumed']:.3g}"
+    )
 
 
 def _name(config: Any) -> str:  # noqa: ANN401
@@ -137,11 +159,14 @@ def _show(target: str, cells: Any) -> None:  # noqa: ANN401
         shown.add_row(*row)
     table.show(shown)
     if cells[0].config.unit == "paper":
-        typer.echo("Every ε is for the sensitivity 2 η clip/|D_i| that this profile assumes; no theorem bounds it here.")
+        typer.echo(
+            "Every ε is for the sensitivity 2 η clip/|D_i| that this profile assumes; no theorem bounds it here."
+        )
 
 
 def _write(kept: Any, docs: Path) -> None:  # noqa: ANN401
-    from lightdp.experiments.page import charts, page  # noqa: PLC0415  needs optional dependencies
+    from lightdp.experiments.page import page  # noqa: PLC0415  needs optional dependencies
+    from lightdp.experiments.pictures import charts  # noqa: PLC0415  likewise
     from lightdp.report import results_chart, save  # noqa: PLC0415  likewise
 
     path, pictures = docs / "results.md", docs / "img"

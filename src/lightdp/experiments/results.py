@@ -7,6 +7,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import statistics
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
 from pathlib import Path
@@ -44,10 +45,17 @@ class Results:
                     line = json.loads(text)
                     self._lines[_key(line["config"])] = line
                 except (KeyError, TypeError, json.JSONDecodeError) as error:
-                    raise ArgumentError(f"results must be lines of JSON with a config, got {path}:{number}: {error!r}") from None
+                    raise ArgumentError(
+                        f"results must be lines of JSON with a config, got {path}:{number}: {error!r}"
+                    ) from None
 
-    def __iter__(self) -> Iterator[Line]:
-        return iter(self._lines.values())
+    def runs(self) -> list[Line]:
+        """All but sensitivities."""
+        return [line for line in self._lines.values() if "ratio" not in line]
+
+    def sensitivities(self) -> list[Line]:
+        """What `lightdp.experiments.sensitivity` found."""
+        return [line for line in self._lines.values() if "ratio" in line]
 
     def find(self, config: Config) -> Line | None:
         """The run of these settings, if there is one."""
@@ -57,6 +65,7 @@ class Results:
         """Keep a run, at the end of its file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         kind = "quick" if config.data == "digits" else "paper" if config.unit == "paper" else "training"
+        kind = "sensitivity" if "ratio" in line else kind
         with (self.folder / f"{kind}-{config.model}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n")
             file.flush()
@@ -69,7 +78,11 @@ def _key(config: dict[str, Any]) -> str:
 
 
 def play(
-    configs: Sequence[Config], results: Results, *, jobs: int = 1, watch: Callable[[Config, Line], None] = lambda *_: None
+    configs: Sequence[Config],
+    results: Results,
+    *,
+    jobs: int = 1,
+    watch: Callable[[Config, Line], None] = lambda *_: None,
 ) -> Iterator[tuple[Config, Line]]:
     """Run what `results` does not have, several at once if asked for, and yield each run as it ends, kept already.
 
@@ -103,8 +116,8 @@ def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = la
     path = work / f"{hashlib.sha256(_key(same(config)).encode()).hexdigest()[:24]}.jsonl"
     checkpoint = path.with_suffix(".checkpoint")
     where = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    source, *prepared = _prepared(config.data, config.data_path, config.model, config.mirror, where)
-    run = Run(config, path, resume=checkpoint.exists(), dataset=source, prepared=tuple(prepared))
+    source, *features = prepared(config.data, config.data_path, config.model, config.mirror, where)
+    run = Run(config, path, resume=checkpoint.exists(), dataset=source, prepared=tuple(features))
     lines = []
     for line in run.play():
         watch(config, line)
@@ -118,7 +131,7 @@ def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = la
         "stopped": end["stopped"],
         "epsilon": end["epsilon"],
         "epsilon_round": None if plan is None else dataclasses.replace(plan, rounds=1).epsilon(),
-        "noise": [rounds[0]["noise_std"], rounds[0]["residual_std"]],
+        "noise": statistics.fmean(line["noise_std"] for line in rounds),
         "smallest": run.partition["size_min"],
         "curve": _curve(rounds),
         "seconds": round(end["seconds"], 2),
@@ -138,13 +151,13 @@ def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = la
 
 
 @lru_cache(maxsize=1)
-def _prepared(
+def prepared(
     name: str, path: str | None, model: str, mirror: bool, device: str
 ) -> tuple[data.Dataset, torch.Tensor, torch.Tensor]:
     """The data, and records and tests as the model wants them: made once for runs that follow each other."""
     source = data.load(name, None if path is None else Path(path))
     both = (models.prepare(model, torch.from_numpy(x), device, mirror=mirror) for x in (source.train_x, source.test_x))
-    return (source, *both)  # type: ignore[return-value]  # two of them
+    return (source, *both)
 
 
 def _curve(rounds: list[Line]) -> list[list[float]]:

@@ -7,11 +7,32 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from lightdp.experiments.reproduce import cells
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from lightdp.experiments.reproduce import Profile, Target
     from lightdp.experiments.results import Line, Results
     from lightdp.training.config import Config
+
+
+_MOST = 20  # trials of a cell that are looked for
+NAMES = {
+    "paper": "LightDP-FL, as printed",
+    "exact": "LightDP, exact",
+    "repair": "LightDP, repair",
+    "smpc": "SMPC + DP",
+    "central": "central DP, trusted server",
+    "local": "local DP",
+    "local-paper": "local DP, the paper's σ",
+}
+MODELS = {
+    "resnet18": "ResNet-18",
+    "scattering-linear": "scattering + linear",
+    "scattering-cnn": "scattering + CNN",
+    "wrn-16-4": "WRN-16-4",
+}
 
 
 @dataclass(frozen=True)
@@ -81,6 +102,11 @@ def together(configs: Iterable[Config], results: Results) -> list[Cell]:
         found = results.find(config)
         trials[replace(config, seed=0)] += [] if found is None else [found]
     return [Cell(config, tuple(lines)) for config, lines in trials.items()]
+
+
+def known(results: Results, target: Target, profile: Profile, **chosen: Any) -> list[Cell]:  # noqa: ANN401  as `cells`
+    """The cells of a target with all trials that there are."""
+    return together(cells(target, profile, trials=_MOST, **chosen), results)
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
