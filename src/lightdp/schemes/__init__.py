@@ -5,7 +5,7 @@ from lightdp.schemes._play import Cost, Played, Player, climb
 from lightdp.schemes._scheme import Grid, Result, Scheme, Smpc, Task
 from lightdp.schemes.ckks import Ckks
 from lightdp.schemes.dordis import Dordis
-from lightdp.schemes.light import Exact, Paper, Repair
+from lightdp.schemes.light import Exact, ExactSparse, Paper, Repair
 from lightdp.schemes.lightsecagg import LightSecAgg
 from lightdp.schemes.paillier import Paillier
 from lightdp.schemes.pairwise import Pairwise
@@ -34,7 +34,7 @@ __all__ = [
 
 _ALL: tuple[type[Scheme], ...] = (
     *(Plain, Central, Local, LocalPaper),
-    *(Exact, Repair, Paper),
+    *(Exact, ExactSparse, Repair, Paper),
     *(Pairwise, SecAgg, SecAggPlus, Dordis),
     *(LightSecAgg, SwiftAgg),
     *(Paillier, Ckks),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from lightdp.design import plan
 from lightdp.protocol import Client, Server
 from lightdp.schemes._net import RoundFailedError
 from lightdp.schemes._scheme import Result, Scheme, Task
@@ -30,6 +31,11 @@ class Exact(Scheme):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.plan = task.plan(self.calibration)
+
+    @property
+    def degree(self) -> int:
+        """Peers of a client."""
+        return self.plan.graph.degree
 
     def set_up(self, net: Net) -> None:
         """One key agreement for the whole training."""
@@ -77,13 +83,31 @@ class Exact(Scheme):
         return Result(done.total, frozenset(np.flatnonzero(done.used).tolist()))
 
     def noise(self, used: int) -> float:
-        """Everybody's own, and what is shared with those who are absent."""
-        plan = self.plan
-        absent = (plan.clients - used) * plan.graph.degree / (plan.clients - 1)
-        return self._own(used) + used * absent * plan.sigma_pairwise**2
+        """Everybody's own, and what is shared with those who are absent; whoever they are, on average."""
+        graph = self.plan.graph
+        absent = (graph.clients - used) * graph.degree / (graph.clients - 1)
+        return self._own(used) + used * absent * self.plan.sigma_pairwise**2
 
     def _own(self, used: int) -> float:
         return used * (self.plan.sigma_individual**2 + self.plan.wire_grid**2 / 12)
+
+
+class ExactSparse(Exact):
+    """The same with fewer peers: less work, more noise.
+
+    k: the least even number that is at least half of the others and above C̄ + S̄, or all of them where there are no
+    more. So the graph holds together whoever colludes and straggles, each client keeps more than S̄ honest peers, and
+    noise for the same ε, which is counted against any C̄ colluders (E4), grows by a small factor only.
+    """
+
+    name, title, source = "exact-sparse", "LightDP, exact, sparse", "LightDP-FL with exact calibration on k peers (E4)"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        others = task.clients - 1
+        degree = max(others // 2, task.colluders + task.stragglers + 1)
+        settings = self.plan.settings() | {"degree": min(degree + degree % 2, others)}
+        self.plan = plan(**settings, calibration=self.calibration)
 
 
 class Repair(Exact):
