@@ -15,6 +15,7 @@ from lightdp.experiments import compare
 from lightdp.experiments.compare import Setting
 from lightdp.schemes import SCHEMES, Cost, Faults, Links, Player, RoundFailedError, Task, climb
 from lightdp.schemes.plain import LocalPaper, Plain
+from lightdp.schemes.secagg import SecAggPlus
 
 TASK = Task(clients=12, colluders=2, stragglers=2, dimension=1500, epsilon=8.0, rounds=40)
 SETTING = Setting(TASK, schemes=("plain", "local", "exact", "repair", "paper"), rounds=6, failure=0.08, seconds=10.0)
@@ -206,23 +207,37 @@ def test_updates_are_the_same_for_every_scheme_and_inside_the_clip() -> None:
     assert Player(SCHEMES["plain"], huge, Links())._vectors.shape == (3, 20_000_000)
 
 
-def test_scaling_keeps_shares_and_marks_what_it_did_not_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "COUNTS", (6, 24))
-    monkeypatch.setattr(compare, "SIZES", (200, 3000))
-    monkeypatch.setitem(SCHEMES, "slow", Slow)
-    honest = Player._round
-    monkeypatch.setattr(Player, "_round", lambda self, faults: _as_slow_as_it_says(honest(self, faults)))
-    setting = dataclasses.replace(SETTING, schemes=("plain", "slow"), seconds=8.0)
-    told: list[str] = []
-    found = compare.scaling(setting, told.append)
-    assert len(told) == compare.cells(setting) == 2 * 5
-    sizes = {(one["clients"], one["dimension"]) for one in found if one["scheme"] == "plain"}
-    assert sizes == {(6, 1500), (12, 1500), (24, 1500), (12, 200), (12, 3000)}
-    assert all(one["measured"] for one in found if one["scheme"] == "plain")
-    slow = {(one["clients"], one["dimension"]): one for one in found if one["scheme"] == "slow"}
-    assert slow[12, 200]["measured"]
-    assert not slow[12, 3000]["measured"]
-    assert slow[12, 3000]["server"] == pytest.approx(4.0, rel=0.01)
+def test_what_failed_rounds_cost_is_spent_on_those_that_came_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEMES, "fragile", Fragile)
+    setting = dataclasses.replace(SETTING, schemes=("plain", "fragile"), rounds=12, failure=0.0, dropout=0.08)
+    whole, fragile = compare.compare(setting)["rows"]
+    assert whole["spent"] == {"client": whole["client"], "traffic": whole["up"]}
+    sent = [4 * 1500 * (12 - len(setting.faults(k, "relayed", 1).lost[0])) / 12 for k in range(12)]
+    assert fragile["completed"] == sent.count(4 * 1500) < 8
+    assert fragile["spent"]["traffic"] == pytest.approx(sum(sent) / fragile["completed"])
+    assert fragile["spent"]["client"] > 1.2 * fragile["client"]
+    none = compare.compare(dataclasses.replace(setting, schemes=("fragile",), failure=1.0))["rows"][0]
+    assert none["spent"] is None
+
+
+def test_rows_say_with_how_many_peers_a_client_shares_masks(record: dict[str, Any]) -> None:
+    assert row(record, "plain")["degree"] is None
+    assert row(record, "exact")["degree"] == 11
+    setting = dataclasses.replace(SETTING, schemes=("exact-sparse", "secagg+"), peers=("relayed",), rounds=1)
+    assert [one["degree"] for one in compare.compare(setting)["rows"]] == [6, SecAggPlus(TASK).degree]
+
+
+def test_an_interruption_keeps_the_rows_so_far_and_says_so() -> None:
+    def told(title: str) -> None:
+        if title == SCHEMES["exact"].title:
+            raise KeyboardInterrupt
+
+    found = compare.compare(dataclasses.replace(SETTING, rounds=1), told)
+    assert [one["scheme"] for one in found["rows"]] == ["plain", "local"]
+    assert found["stopped"]
+    assert not compare.compare(dataclasses.replace(SETTING, schemes=("plain",), rounds=1))["stopped"]
+    with pytest.raises(KeyboardInterrupt):
+        compare.compare(dataclasses.replace(SETTING, schemes=("exact",)), told)
 
 
 def test_local_dp_by_the_papers_formula_has_its_sigma_and_true_epsilon() -> None:
@@ -246,6 +261,7 @@ def test_local_dp_by_the_papers_formula_has_its_sigma_and_true_epsilon() -> None
         ({"failure": -0.1}, "failure must be"),
         ({"rounds": 0}, "rounds_played must be"),
         ({"seconds": 0.0}, "seconds must be > 0"),
+        ({"cell_seconds": 0.0}, "cell_seconds must be > 0"),
     ],
 )
 def test_bad_settings_are_named(changed: dict[str, Any], message: str) -> None:

@@ -55,7 +55,8 @@ def command(
     latency: Annotated[float, typer.Option(help="Seconds one way.")] = 0.05,
     schemes: Annotated[str, typer.Option(help="Names with commas between them, or all.")] = "all",
     rounds_played: Annotated[int, typer.Option(help="R, rounds played of each scheme.")] = 20,
-    seconds: Annotated[float, typer.Option(help="Time for each scheme, and each size of the scaling.")] = 20.0,
+    seconds: Annotated[float, typer.Option(help="Time for all rounds of each scheme.")] = 20.0,
+    cell_seconds: Annotated[float, typer.Option(help="Time for each size of the scaling.")] = 60.0,
     scaling: Annotated[
         bool | None, typer.Option(help="Also measure against N and d.", show_default="with --plot")
     ] = None,
@@ -75,7 +76,7 @@ def command(
     else:
         found = _play(
             (clients, colluders, stragglers, dimension, epsilon, delta, rounds),
-            scaling=plot is not None if scaling is None else scaling,
+            sizes=plot is not None if scaling is None else scaling,
             schemes=None if schemes == "all" else tuple(name.strip() for name in schemes.split(",")),
             peers=("relayed", "direct") if links == "both" else (links,),
             failure=link_failure,
@@ -85,6 +86,7 @@ def command(
             downlink=1e6 * downlink,
             latency=latency,
             seconds=seconds,
+            cell_seconds=cell_seconds,
             seed=seed,
         )
     if plot is not None:
@@ -100,8 +102,8 @@ def command(
         typer.echo(f"\nwrote {plot}")
 
 
-def _play(task: tuple[Any, ...], *, scaling: bool, schemes: tuple[str, ...] | None, **settings: Any) -> dict[str, Any]:  # noqa: ANN401  checked by `Task` and `Setting`
-    from lightdp.experiments import compare  # noqa: PLC0415  refuses, when imported, a path that is not there
+def _play(task: tuple[Any, ...], *, sizes: bool, schemes: tuple[str, ...] | None, **settings: Any) -> dict[str, Any]:  # noqa: ANN401  checked by `Task` and `Setting`
+    from lightdp.experiments import compare, scaling  # noqa: PLC0415  refuses, when imported, a path that is not there
     from lightdp.schemes import SCHEMES, Task  # noqa: PLC0415  likewise
 
     setting = compare.Setting(Task(*task), schemes=tuple(SCHEMES) if schemes is None else schemes, **settings)
@@ -109,13 +111,15 @@ def _play(task: tuple[Any, ...], *, scaling: bool, schemes: tuple[str, ...] | No
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Drawn between the schemes only: a thread that draws would take time from what is measured.
     with Progress(*columns, console=screen, transient=True, auto_refresh=False, disable=not screen.is_terminal) as bar:
-        work = bar.add_task("", total=len(setting.schemes) + (compare.cells(setting) if scaling else 0), completed=-1)
+        work = bar.add_task("", total=len(setting.schemes) * (1 + sizes * len(scaling.cells(setting))), completed=-1)
 
         def told(what: str) -> None:
             bar.update(work, advance=1, description=what, refresh=True)
 
         found = compare.compare(setting, told)
-        return found | {"scaling": compare.scaling(setting, told) if scaling else []}
+        if sizes and not found["stopped"]:
+            scaling.scale(setting, found, told)
+        return found
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -176,13 +180,16 @@ def figure(value: float, mark: str = "") -> str:
 
 
 def broke(row: dict[str, Any]) -> str:
-    """What ended rounds, most frequent stage first, with an example."""
+    """What ended rounds, most frequent stage first, with an example; and what each of the others then costs."""
     stages: dict[str, list[dict[str, Any]]] = {}
     for failure in row["failures"]:
         stages.setdefault(failure["stage"], []).append(failure)
-    return "; ".join(
-        f"{stage} {sum(one['count'] for one in found)}×: {found[0]['why']}" for stage, found in stages.items()
-    )
+    words = [f"{stage} {sum(one['count'] for one in found)}×: {found[0]['why']}" for stage, found in stages.items()]
+    spent = row.get("spent")
+    if stages and spent is not None:
+        work, sent = figure(1e3 * spent["client"]), figure(spent["traffic"] / 1e3)
+        words.append(f"a sum takes a client {work} ms and {sent} kB")
+    return "; ".join(words)
 
 
 def notes(record: dict[str, Any]) -> list[str]:
@@ -200,4 +207,6 @@ def notes(record: dict[str, Any]) -> list[str]:
         lines.append("~: not measured; on the line through two smaller sizes that were.")
     if any(row["clean"] for row in rows):
         lines.append("Where no round was done, the costs are those of a round without faults.")
+    if record.get("stopped", False):
+        lines.append("Interrupted: what had been played until then.")
     return lines

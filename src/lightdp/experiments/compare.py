@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 
     from lightdp.schemes import Peers, Played, Scheme, Task
 
-COUNTS = (10, 20, 50, 100, 200)
-SIZES = (10_000, 100_000, 1_000_000, 11_000_000)
-_TURNS = 3  # rounds of a cell of the scaling, and at the full size where all would take too long
+FIGURES = ("trips", "up", "down", "peer", "client", "server", "modelled")
+_PLAYED = ("wall", "memory")
+_TURNS = 3  # rounds at the full size, where all would take too long
 _PATIENCE = 3  # times the seconds of a scheme, before it plays fewer rounds than were asked for
-_SHORTEST = 1024  # a line through shorter vectors would tell more of fixed costs than of slopes
-_FIGURES = ("trips", "up", "down", "peer", "client", "server", "modelled")
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,8 @@ class Setting:
         uplink: bits a second from a client.
         downlink: bits a second to a client.
         latency: seconds one way.
-        seconds: time for all rounds of one scheme; and for each size of the scaling, where that is asked for.
+        seconds: time for all rounds of one scheme.
+        cell_seconds: time for one size of `scaling`.
         seed: of updates and faults.
     """
 
@@ -62,6 +61,7 @@ class Setting:
     downlink: float = 50e6
     latency: float = 0.05
     seconds: float = 20.0
+    cell_seconds: float = 60.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -76,6 +76,7 @@ class Setting:
         integer("rounds_played", self.rounds, 1)
         integer("seed", self.seed, 0)
         positive("seconds", self.seconds)
+        positive("cell_seconds", self.cell_seconds)
         for peers in self.peers:
             self.links(peers)
 
@@ -97,14 +98,22 @@ def compare(setting: Setting, told: Callable[[str], None] = lambda _: None) -> d
     """The record: "conditions", "setting" and one of "rows" for each scheme and kind of links.
 
     A scheme whose clients never write to each other has one row, with links "any". One that cannot be had with these
-    settings has "impossible", which says why, and no figures.
+    settings has "impossible", which says why, and no figures. Ctrl-C keeps the rows so far and "stopped" says so.
     """
-    rows = []
-    with threadpool_limits(1):
-        for name in setting.schemes:
-            told(SCHEMES[name].title)
-            rows += list(_rows(setting, SCHEMES[name]))
-    return {"conditions": conditions() | {"threads": 1}, "setting": _setting(setting), "rows": rows}
+    rows: list[dict[str, Any]] = []
+    record: dict[str, Any] = {"conditions": conditions() | {"threads": 1}, "setting": _setting(setting), "rows": rows}
+    record |= {"scaling": [], "stopped": False}
+    try:
+        with threadpool_limits(1):
+            for name in setting.schemes:
+                told(SCHEMES[name].title)
+                for row in _rows(setting, SCHEMES[name]):
+                    rows.append(row)  # noqa: PERF402  one by one, so that those before an interruption stay
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        record["stopped"] = True
+    return record
 
 
 def _setting(setting: Setting) -> dict[str, Any]:
@@ -139,7 +148,7 @@ def _figures(setting: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, 
     done = [one for one in played if one.result is not None]
     failures = Counter((one.failure.stage, one.failure.why) for one in played if one.failure is not None)
     typical = next((fault for fault, one in zip(faults, played, strict=True) if one.result is not None), Faults())
-    cost = _median([one.cost for one in done]) if done else climbed[-1]
+    cost = median([one.cost for one in done]) if done else climbed[-1]
     if cost.dimension < task.dimension:
         cost = _further(setting, scheme, links, typical, cost)
     set_up = player.set_up
@@ -150,7 +159,9 @@ def _figures(setting: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, 
         "completed": len(done),
         "failures": [{"stage": stage, "why": why, "count": count} for (stage, why), count in failures.most_common()],
         **_noise(player, done),
-        **{name: getattr(cost, name) for name in _FIGURES},
+        **{name: getattr(cost, name) for name in (*FIGURES, *_PLAYED)},
+        "degree": getattr(player.scheme, "degree", None),
+        "spent": _spent(cost, played, done),
         "measured": not cost.extrapolated,
         "clean": not done,
         "set_up": {
@@ -159,6 +170,20 @@ def _figures(setting: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, 
             "server": set_up.server_seconds(),
             "modelled": set_up.modelled_seconds(),
         },
+    }
+
+
+def _spent(cost: Cost, played: list[Played], done: list[Played]) -> dict[str, float] | None:
+    """A client's seconds and bytes for each round that came off, with those of the failed ones; None if none did."""
+    if not done:
+        return None
+    values: dict[str, Callable[[Cost], float]] = {
+        "client": lambda one: one.client,
+        "traffic": lambda one: one.up + one.down + one.peer,
+    }
+    return {
+        name: value(cost) * sum(value(one.cost) for one in played) / sum(value(one.cost) for one in done)
+        for name, value in values.items()
     }
 
 
@@ -190,10 +215,10 @@ def _on_a_line(player: Player, faults: Faults, known: Cost, dimension: int, seco
 
 
 def _few(player: Player, faults: Faults) -> Cost:
-    return _median([player.round(faults).cost for _ in range(_TURNS)])
+    return median([player.round(faults).cost for _ in range(_TURNS)])
 
 
-def _median(costs: list[Cost]) -> Cost:
+def median(costs: list[Cost]) -> Cost:
     """Field by field; bytes are the same in most rounds, and seconds on a busy machine need it."""
     names = ("trips", "up", "down", "peer", "client", "server", "modelled", "wall", "memory")
     return dataclasses.replace(
@@ -231,73 +256,4 @@ def _noise(player: Player, done: list[Played]) -> dict[str, Any]:
         "used": statistics.mean(used),
         "noise": named * scale,
         "noise_measured": measured,
-    }
-
-
-def scaling(setting: Setting, told: Callable[[str], None] = lambda _: None) -> list[dict[str, Any]]:
-    """What a round costs each scheme, by the number of clients and by the dimension, all else in proportion.
-
-    Each entry has "scheme", "clients", "dimension", the figures of a round with the setting's faults, and whether
-    they were measured. Where even short vectors take too long, there is none.
-    """
-    entries = []
-    with threadpool_limits(1):
-        for name in setting.schemes:
-            counts = sorted({*COUNTS, setting.task.clients})
-            sizes = sorted({*SIZES, setting.task.dimension})
-            cells = {(clients, setting.task.dimension) for clients in counts}
-            cells |= {(setting.task.clients, dimension) for dimension in sizes}
-            known: dict[int, float] = {}
-            for clients, dimension in sorted(cells):
-                told(f"{SCHEMES[name].title}, N = {clients:,}, d = {dimension:,}")
-                entry = _cell(setting, SCHEMES[name], clients, dimension, known)
-                if entry is not None:
-                    entries.append(entry)
-    return entries
-
-
-def cells(setting: Setting) -> int:
-    """How many sizes `scaling` looks at."""
-    counts, sizes = {*COUNTS, setting.task.clients}, {*SIZES, setting.task.dimension}
-    return len(setting.schemes) * (len(counts) + len(sizes) - 1)
-
-
-def _cell(
-    setting: Setting, scheme: type[Scheme], clients: int, dimension: int, known: dict[int, float]
-) -> dict[str, Any] | None:
-    """One size; `known` are the seconds of the shortest round by the number of clients, from sizes before."""
-    old, peers = setting.task, setting.peers[0]
-    before = max((count for count in known if count <= clients), default=None)
-    if before is not None and known[before] * (clients / before) ** 2 > setting.seconds:
-        return None
-    try:
-        task = dataclasses.replace(
-            old,
-            clients=clients,
-            colluders=old.colluders * clients // old.clients,
-            stragglers=old.stragglers * clients // old.clients,
-            dimension=dimension,
-        )
-        player, climbed = climb(
-            scheme, task, setting.links(peers), seconds=setting.seconds, rounds=_TURNS, seed=setting.seed
-        )
-    except (ArgumentError, MissingExtraError):
-        return None
-    known[clients] = climbed[0].wall
-    if player.task.dimension < min(dimension, _SHORTEST):
-        return None
-    drawn = [setting.faults(number, peers, climbed[-1].trips, clients) for number in range(_TURNS)]
-    done = [(faults, one) for faults in drawn if (one := player.round(faults)).result is not None]
-    faults = done[0][0] if done else Faults()
-    cost = _median([one.cost for _, one in done]) if done else climbed[-1]
-    if cost.dimension < dimension:
-        cost = _on_a_line(player, faults, cost, dimension, setting.seconds)
-    return {
-        "scheme": scheme.name,
-        "clients": clients,
-        "dimension": dimension,
-        **{name: getattr(cost, name) for name in _FIGURES},
-        "measured": not cost.extrapolated,
-        "dimension_played": player.task.dimension,
-        "clean": not done,
     }

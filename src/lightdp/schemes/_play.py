@@ -67,6 +67,10 @@ class Cost:
         }
         return dataclasses.replace(larger, dimension=dimension, extrapolated=True, **new)
 
+    def fits(self, seconds: float) -> bool:
+        """Whether a round can be played in so many seconds and in half of the memory that is free now."""
+        return self.wall <= seconds and self.memory <= _free() / 2
+
 
 @dataclass(frozen=True, eq=False)
 class Played:
@@ -163,10 +167,8 @@ def climb(
 def _next(costs: list[Cost], dimension: int, seconds: float) -> int:
     """The largest size at which a round should take so many seconds and fit into memory."""
     before, last = costs[-2], costs[-1]
-    room = _available()
     for size in sorted({dimension, *(round(last.dimension * 2**k) for k in range(1, 6))}, reverse=True):
-        there = before.towards(last, size)
-        if size <= min(dimension, _LEAP * last.dimension) and there.wall <= seconds and there.memory <= room:
+        if size <= min(dimension, _LEAP * last.dimension) and before.towards(last, size).fits(seconds):
             return size
     return 0
 
@@ -196,10 +198,10 @@ def _peak() -> float:
     return _status("VmHWM")
 
 
-def _available() -> float:
-    """Half of the memory that is free; no bound where the system does not tell."""
+def _free() -> float:
+    """Bytes of memory that are free; no bound where the system does not tell."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
         line = next(line for line in lines if line.startswith("MemAvailable"))
-        return float(line.split()[1]) * 1024 / 2
+        return float(line.split()[1]) * 1024
     return float("inf")
