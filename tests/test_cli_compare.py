@@ -35,12 +35,12 @@ def made() -> dict[str, Any]:
     setting = {
         "clients": 50, "colluders": 10, "stragglers": 10, "dimension": 100_000, "epsilon": 3.0, "delta": 1e-5,
         "rounds": 150, "clip": 1.0, "failure": 0.05, "dropout": 0.01, "uplink": 1e7, "downlink": 5e7, "latency": 0.05,
-        "rounds_played": 20, "seconds": 20.0, "seed": 0,
+        "rounds_played": 20, "seconds": 20.0, "cell_seconds": 60.0, "seed": 0,
     }  # fmt: skip
     rows = []
     for number, (scheme, links) in enumerate(
         [("paper", "any"), ("exact", "any"), ("repair", "any"), ("local-paper", "any"), ("secagg", "relayed"),
-         ("secagg", "direct"), ("paillier", "any"), ("ckks", "any")]
+         ("secagg", "direct"), ("paillier", "any"), ("ckks", "any"), ("exact-sparse", "any")]
     ):  # fmt: skip
         rows.append(
             {
@@ -63,6 +63,9 @@ def made() -> dict[str, Any]:
                 "noise_measured": 0.21 + number,
                 "measured": scheme != "paillier",
                 "clean": False,
+                "degree": {"exact": 49, "exact-sparse": 24}.get(scheme),
+                "spent": {"client": 0.04 if scheme == "exact-sparse" else 0.3 if links == "direct" else 0.05,
+                          "traffic": 3e6 if links == "direct" else 3.3e5},
                 "set_up": {"up": 100.0, "down": 2000.0, "peer": 0.0, "client": 0.1, "server": 0.1, "modelled": 1.0},
                 **FIGURES,
             }
@@ -113,7 +116,7 @@ def test_failures_extrapolation_and_what_cannot_be_had_are_shown(
     flat = " ".join(out.split())
     assert code == 0
     assert max(map(cell_len, out.splitlines())) <= 120
-    for words in ("3/20", "shares 17×: 31", "~320", "~800", "9.24)", "no groups", "~: not measured"):
+    for words in ("3/20", "shares 17×: 31", "3,000 kB", "~320", "~800", "9.24)", "no groups", "~: not measured"):
         assert words in flat
 
 
@@ -191,10 +194,47 @@ def test_a_page_is_filled_between_its_marks_and_only_there(maker: ModuleType) ->
         "| HE + DP | 6.2 to 7.2 | 3 | 100 % | 4 | ~330 |",
         "claimed 3, true 9.24",
         "the secagg scheme 20/20 and 3/20",
-        "shares 17×: 31 clients, 40 needed",
+        "shares 17×: 31 clients, 40 needed; a sum takes a client 300 ms and 3,000 kB",
+        "| the exact-sparse scheme, 24 peers |",
+        "--seconds 20 --cell-seconds 60 --seed 0",
         "--link-failure 0.05 --scaling --json",
         "d = 11,000,000",
     ):
         assert words in filled
     with pytest.raises(ValueError, match="one block remarks"):
         maker.page(text.replace("begin remarks", "begin regards"), made())
+
+
+def test_the_remarks_say_by_how_much_our_cheapest_row_is_cheaper_and_at_what_noise(maker: ModuleType) -> None:
+    record = made()
+    work, noise, lost = maker.cheapest([row for row in record["rows"] if row["impossible"] is None], record)
+    assert "least work, the exact-sparse scheme, 24 peers," in work
+    assert "work 40 ms, 20 % less than 50 ms (the secagg scheme, relayed)" in work
+    assert "traffic 330 kB, 1 times 330 kB" in work
+    assert "noise 8.2, 1.95 times 4.2 (the secagg scheme, relayed). It has the least work of all." in work
+    assert "least noise, the exact scheme, 49 peers," in noise
+    assert noise.endswith("None of its costs is the least.")
+    assert "the secagg scheme, direct 3/20, 50 ms a round and 300 ms a sum" in lost
+
+
+def test_the_remarks_say_where_in_d_another_scheme_takes_less_work(maker: ModuleType) -> None:
+    record = made()
+    record["scaling"] = [
+        {"scheme": scheme, "clients": clients, "dimension": dimension, "measured": True, **FIGURES, "client": client}
+        for scheme, clients, dimension, client in (
+            ("exact", 50, 10_000, 0.001), ("secagg", 50, 10_000, 0.004),
+            ("exact", 50, 1_000_000, 0.09), ("secagg", 50, 1_000_000, 0.03), ("paper", 50, 1_000_000, 0.01),
+            ("exact", 10, 77, 0.01), ("secagg", 10, 77, 0.02),
+        )
+    ]  # fmt: skip
+    said = maker.cheapest(record["rows"][:-1], record)[-1]
+    assert "d = 10,000: the exact scheme 1 ms, 75 % less than 4 ms (the secagg scheme)" in said
+    assert "d = 1,000,000: the exact scheme 90 ms, 3 times 30 ms (the secagg scheme)" in said
+    assert "d = 77" not in said
+
+
+def test_no_sentence_stands_on_numbers_that_a_record_does_not_have(maker: ModuleType) -> None:
+    record = made()
+    for row in record["rows"]:
+        row.pop("spent", None)
+    assert maker.cheapest([row for row in record["rows"] if row["impossible"] is None], record) == []
