@@ -111,12 +111,22 @@ def test_json_is_a_record_that_can_be_shown_and_drawn_again(
 def test_failures_extrapolation_and_what_cannot_be_had_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "a.json").write_text(json.dumps(made()))
+    (tmp_path / "a.json").write_text(json.dumps(made() | {"stopped": True}))
     code, out, _ = run(monkeypatch, capsys, "--record", tmp_path / "a.json")
     flat = " ".join(out.split())
     assert code == 0
     assert max(map(cell_len, out.splitlines())) <= 120
-    for words in ("3/20", "shares 17×: 31", "3,000 kB", "~320", "~800", "9.24)", "no groups", "~: not measured"):
+    for words in (
+        "3/20",
+        "shares 17×: 31",
+        "3,000 kB",
+        "~320",
+        "~800",
+        "9.24)",
+        "no groups",
+        "~: not measured",
+        "Interrupted",
+    ):
         assert words in flat
 
 

@@ -177,6 +177,23 @@ def test_a_slow_scheme_is_played_short_and_its_costs_lie_on_the_line(monkeypatch
     assert (full["measured"], full["dimension_played"]) == (True, 100_000)
 
 
+def test_a_line_is_not_drawn_through_vectors_that_are_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEMES, "slow", Slow)
+    monkeypatch.setattr(Slow, "each", 0.0)
+    honest, played = Player._round, []
+
+    def noted(player: Player, faults: Any) -> Any:
+        played.append(player.task.dimension)
+        return _as_slow_as_it_says(honest(player, faults))
+
+    monkeypatch.setattr(Player, "_round", noted)
+    task = dataclasses.replace(TASK, dimension=100_000)
+    setting = Setting(task, schemes=("slow",), peers=("relayed",), rounds=4, failure=0.0, seconds=2.0)
+    (found,) = compare.compare(setting)["rows"]
+    assert (found["dimension_played"], found["measured"]) == (128, False)  # a second each, whatever the size
+    assert played[-2:] == [1024, 4096]
+
+
 def _as_slow_as_it_says(played: Any) -> Any:
     return dataclasses.replace(played, cost=dataclasses.replace(played.cost, wall=played.cost.server))
 

@@ -131,8 +131,11 @@ def test_a_cell_that_would_not_fit_into_memory_is_not_played(
 
 @pytest.mark.usefixtures("played")
 def test_a_row_that_was_extrapolated_is_measured_where_a_cell_has_time_for_it() -> None:
-    assert not scaled("slow", seconds=5.0, cell_seconds=2.0)["slow", 12, 1500]["measured"]
-    assert scaled("slow", seconds=5.0, cell_seconds=8.0)["slow", 12, 1500]["measured"]
+    long = dataclasses.replace(TASK, dimension=6000)
+    for seconds in (2.0, 8.0):  # it takes 7
+        own = scaled("slow", task=long, seconds=3.0, cell_seconds=seconds)["slow", 12, 6000]
+        assert own["measured"] == (seconds == 8.0)
+        assert own["server"] == pytest.approx(7.0)
 
 
 @pytest.mark.usefixtures("played")

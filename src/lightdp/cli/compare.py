@@ -30,7 +30,8 @@ Examples:
 
 - `lightdp compare --links direct --link-failure 0.05`: shares go from client to client, as the paper assumes
 
-- `lightdp compare --plot compare.svg`: bars, and round time against N and against d (takes much longer)
+- `lightdp compare --plot compare.svg`: bars, and round time against N and against d (takes much longer; Ctrl-C keeps
+  what was played)
 
 - `lightdp compare --json > compare.json` and `lightdp compare --record compare.json --plot compare.svg`
 """

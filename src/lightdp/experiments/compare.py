@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 FIGURES = ("trips", "up", "down", "peer", "client", "server", "modelled")
 _PLAYED = ("wall", "memory")
 _TURNS = 3  # rounds at the full size, where all would take too long
+SHORTEST = 1024  # a line through shorter vectors would tell more of fixed costs than of slopes
 _PATIENCE = 3  # times the seconds of a scheme, before it plays fewer rounds than were asked for
 
 
@@ -203,15 +204,24 @@ def _further(setting: Setting, scheme: type[Scheme], links: Links, faults: Fault
 
 
 def _on_a_line(player: Player, faults: Faults, known: Cost, dimension: int, seconds: float) -> Cost:
-    """Through the largest size that was played and one four times as large, or a quarter, with the same faults."""
+    """Through the largest size that was played and one four times as large, or a quarter, with the same faults.
+
+    If that is too short, through the shortest that will do, whatever time they take.
+    """
     here = known if known.dimension >= player.task.dimension else _few(player, faults)
     size = 4 * here.dimension
     if size > dimension or 4 * (_TURNS + 1) * here.wall > seconds:
         size = max(here.dimension // 4, 1)
-    task = dataclasses.replace(player.task, dimension=size)
-    there = _few(Player(player.kind, task, player.links, player.seed), faults)
-    small, large = sorted((here, there), key=lambda cost: cost.dimension)
-    return small.towards(large, dimension)
+    if min(size, here.dimension) < SHORTEST:
+        sizes = sorted({min(SHORTEST, dimension), min(4 * SHORTEST, dimension)})
+        costs = [_resized(player, size).round(faults).cost for size in sizes]
+    else:
+        costs = sorted((here, _few(_resized(player, size), faults)), key=lambda cost: cost.dimension)
+    return costs[-1] if costs[-1].dimension == dimension else costs[0].towards(costs[-1], dimension)
+
+
+def _resized(player: Player, dimension: int) -> Player:
+    return Player(player.kind, dataclasses.replace(player.task, dimension=dimension), player.links, player.seed)
 
 
 def _few(player: Player, faults: Faults) -> Cost:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from threadpoolctl import threadpool_limits
 
 from lightdp._check import ArgumentError, MissingExtraError
-from lightdp.experiments.compare import FIGURES, median
+from lightdp.experiments.compare import FIGURES, SHORTEST, median
 from lightdp.schemes import SCHEMES, Cost, Player, climb
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ SIZES = (10_000, 100_000, 1_000_000, 11_000_000)
 _TURNS = 3  # rounds of a cell that is quick
 _QUICK = 1.0  # seconds of all of them
 _SHARE = 8  # of a cell's time that is spent on smaller sizes, where its own would take too long
-_SHORTEST = 1024  # a line through shorter vectors would tell more of fixed costs than of slopes
 
 
 def cells(setting: Setting) -> list[tuple[int, int]]:
@@ -44,17 +43,17 @@ def scale(setting: Setting, record: dict[str, Any], told: Callable[[str], None] 
     Where even short vectors take too long, or a scheme cannot be had, there is none. Ctrl-C keeps what is done.
     """
     rows = {row["scheme"]: row for row in reversed(record["rows"]) if row["impossible"] is None}
+    own = (setting.task.clients, setting.task.dimension)
     try:
         with threadpool_limits(1):
             for name in setting.schemes:
-                known: dict[tuple[int, int], Cost] = {}
-                if name in rows:
-                    known[setting.task.clients, setting.task.dimension] = _row_cost(rows[name], setting.task.dimension)
-                for clients, dimension in cells(setting):
-                    told(f"{SCHEMES[name].title}, N = {clients:,}, d = {dimension:,}")
-                    entry = _cell(setting, SCHEMES[name], (clients, dimension), known)
-                    if entry is not None:
-                        record["scaling"].append(entry)
+                known = {own: _row_cost(rows[name], own[1])} if name in rows else {}
+                for at in cells(setting):
+                    told(f"{SCHEMES[name].title}, N = {at[0]:,}, d = {at[1]:,}")
+                    if at == own and name in rows and rows[name]["measured"]:
+                        record["scaling"].append(_entry(name, at, known[at], clean=rows[name]["clean"]))
+                    else:
+                        record["scaling"] += _cell(setting, SCHEMES[name], at, known)
     except KeyboardInterrupt:
         record["stopped"] = True
 
@@ -64,32 +63,36 @@ def _row_cost(row: dict[str, Any], dimension: int) -> Cost:
     return Cost(dimension=dimension, extrapolated=not row["measured"], **figures)
 
 
-def _cell(
-    setting: Setting, scheme: type[Scheme], at: tuple[int, int], known: dict[tuple[int, int], Cost]
-) -> dict[str, Any] | None:
-    """One size. `known` are the costs by N and d so far, to which it adds its own."""
-    cost, clean = known.get(at), False
-    if cost is None or cost.extrapolated:
-        guess = _guess(known, *at) if cost is None else cost
-        try:
-            task = _task(setting.task, *at)
-            if guess is not None and guess.fits(setting.cell_seconds):
-                cost, clean = _played(setting, scheme, task, int(guess.trips))
-            elif cost is None:
-                cost = _on_a_line(setting, scheme, task, known)
-        except (ArgumentError, MissingExtraError):
-            return None
-        if cost is None:
-            return None
-        known[at] = cost
+def _entry(name: str, at: tuple[int, int], cost: Cost, *, clean: bool) -> dict[str, Any]:
+    figures = {figure: getattr(cost, figure) for figure in FIGURES}
     return {
-        "scheme": scheme.name,
+        "scheme": name,
         "clients": at[0],
         "dimension": at[1],
-        **{name: getattr(cost, name) for name in FIGURES},
+        **figures,
         "measured": not cost.extrapolated,
         "clean": clean,
     }
+
+
+def _cell(
+    setting: Setting, scheme: type[Scheme], at: tuple[int, int], known: dict[tuple[int, int], Cost]
+) -> list[dict[str, Any]]:
+    """One size, if it can be had. `known` are the costs by N and d so far, to which it adds its own."""
+    line, clean = known.get(at) or _line(known, *at), False
+    cost = line or _other(known, *at)
+    try:
+        task = _task(setting.task, *at)
+        if cost is None or not cost.fits(setting.cell_seconds):
+            cost = line or _climbed(setting, scheme, task)
+        if cost is not None and cost.extrapolated and cost.fits(setting.cell_seconds):
+            cost, clean = _played(setting, scheme, task, int(cost.trips))
+    except (ArgumentError, MissingExtraError):
+        return []
+    if cost is None:
+        return []
+    known[at] = cost
+    return [_entry(scheme.name, at, cost, clean=clean)]
 
 
 def _task(task: Task, clients: int, dimension: int) -> Task:
@@ -97,25 +100,22 @@ def _task(task: Task, clients: int, dimension: int) -> Task:
     return dataclasses.replace(task, clients=clients, dimension=dimension, **share)
 
 
-def _guess(known: dict[tuple[int, int], Cost], clients: int, dimension: int) -> Cost | None:
-    """What a cell should cost: on a line in d; from other N at most in proportion below, and with N² above."""
-    same = sorted((cost for (count, _), cost in known.items() if count == clients), key=lambda cost: cost.dimension)
-    smaller = [cost for cost in same if cost.dimension < dimension]
-    if len(smaller) > 1:
-        return smaller[-2].towards(smaller[-1], dimension)
-    if same:
-        nearest = smaller[-1] if smaller else same[0]
-        return _times(nearest, dimension / nearest.dimension)
-    counts = sorted(count for count, size in known if size == dimension)
-    if not counts:
+def _line(known: dict[tuple[int, int], Cost], clients: int, dimension: int) -> Cost | None:
+    """On the line through the two largest of the smaller sizes of the same N."""
+    same = [cost for (count, _), cost in known.items() if count == clients and cost.dimension < dimension]
+    small = sorted(same, key=lambda cost: cost.dimension)[-2:]
+    return small[0].towards(small[1], dimension) if len(small) == 2 else None
+
+
+def _other(known: dict[tuple[int, int], Cost], clients: int, dimension: int) -> Cost | None:
+    """A first estimate from one other cell: at most in proportion to d and to fewer clients, with N² to more."""
+    found = [(count, size) for count, size in known if count == clients or size == dimension]
+    if not found:
         return None
-    below = max((count for count in counts if count < clients), default=None)
-    count = counts[0] if below is None else below
-    return _times(known[count, dimension], clients / count if below is None else (clients / count) ** 2)
-
-
-def _times(cost: Cost, factor: float) -> Cost:
-    return dataclasses.replace(cost, wall=factor * cost.wall, memory=factor * cost.memory)
+    count, size = max(found, key=lambda key: (key[0] <= clients, key[1] <= dimension, key))
+    factor = max(clients / count, 1) * clients / count * dimension / size
+    cost = known[count, size]
+    return dataclasses.replace(cost, wall=factor * cost.wall, memory=factor * cost.memory, extrapolated=True)
 
 
 def _played(setting: Setting, scheme: type[Scheme], task: Task, stages: int) -> tuple[Cost, bool]:
@@ -134,14 +134,10 @@ def _played(setting: Setting, scheme: type[Scheme], task: Task, stages: int) -> 
     return median([first.cost, *(one.cost for one in again if one.failure is None)]), clean
 
 
-def _on_a_line(setting: Setting, scheme: type[Scheme], task: Task, known: dict[tuple[int, int], Cost]) -> Cost | None:
-    """From two smaller sizes of the same N: those that are known, or what a share of the time allows."""
-    found = [cost for (count, _), cost in known.items() if count == task.clients]
-    found = [cost for cost in found if _SHORTEST <= cost.dimension < task.dimension]
-    if len(found) < 2:
-        links = setting.links(setting.peers[0])
-        _, found = climb(scheme, task, links, seconds=setting.cell_seconds / _SHARE, seed=setting.seed)
-    if len(found) < 2 or max(cost.dimension for cost in found) < _SHORTEST:
-        return None
-    small, large = sorted(found, key=lambda cost: cost.dimension)[-2:]
-    return large if large.dimension == task.dimension else small.towards(large, task.dimension)
+def _climbed(setting: Setting, scheme: type[Scheme], task: Task) -> Cost | None:
+    """From the sizes that a share of the time allows: measured if the cell's own is among them, else on a line."""
+    links = setting.links(setting.peers[0])
+    _, found = climb(scheme, task, links, seconds=setting.cell_seconds / _SHARE, seed=setting.seed)
+    if found[-1].dimension == task.dimension:
+        return found[-1]
+    return found[-2].towards(found[-1], task.dimension) if found[-1].dimension >= SHORTEST else None
