@@ -1,6 +1,6 @@
 """Fill docs/comparison.md and draw its picture from a record, so that no number there is typed by hand.
 
-lightdp compare --rounds-played 20 --seconds 8 --cell-seconds 120 --scaling --json > benchmarks/records/compare.json
+lightdp compare --rounds-played 20 --seconds 8 --cell-seconds 150 --scaling --json > benchmarks/records/compare.json
 python benchmarks/comparison.py
 
 With --check nothing is written, and it fails if the page is not what the record says.
