@@ -25,6 +25,7 @@ NAMES = {
 }
 LABELS = NAMES | {
     "local-paper": "local DP, paper's σ",
+    "exact-sparse": "LightDP exact, sparse",
     "pairwise": "pairwise encryption",
     "secagg": "SecAgg + DP",
     "secagg+": "SecAgg+ + DP",
@@ -46,6 +47,7 @@ COLOURS = {
 EVERY = COLOURS | {
     "plain": "#a8a29e",
     "local-paper": "#fb7185",
+    "exact-sparse": "#a78bfa",
     "pairwise": "#f59e0b",
     "secagg": "#0f766e",
     "secagg+": "#10b981",
