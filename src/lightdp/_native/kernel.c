@@ -13,32 +13,66 @@
 #include <stdint.h>
 #include <string.h>
 
+/* what is masked: values / step, with noise of its own from the first three terms */
+typedef struct {
+    const void *values;               /* float or, if wide, double; NULL: there is no data */
+    int wide;
+    double step;
+} Data;
+
 #if defined(__x86_64__) && defined(__GNUC__)
 #include "paths.h"
 
-/* ---- tiles outside, keys inside ---- */
+/* ---- data: its own noise on three scales, and one rounding ---- */
 
-static void add(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, Py_ssize_t n, Pass *pass)
+enum { PLUS, MINUS, WHOLE, FINE };     /* sums of a tile: of terms by their sign; of the data's own noise, in steps and in 2^-22 steps */
+
+/* Add the nearest integers to values / step + noise, modulo 2^32. For |x| < 2^51, x + 1.5 * 2^52 has units of 1: this sum
+ * rounds x to the nearest integer, ties to even, whose low bits are its own. Returns 0 if an x is not below 2^51 (or is NaN), whose integer means nothing. */
+__attribute__((target("avx2"))) static int settle(uint32_t *out, const uint32_t *whole, const uint32_t *fine, uint64_t size, Data data)
+{
+    int64_t beyond = -1;
+    for (uint64_t i = 0; i < size; i++) {
+        const double value = data.wide ? ((const double *)data.values)[i] : (double)((const float *)data.values)[i];
+        const double noise = (double)(int32_t)fine[i] * 0x1p-22 + (double)(int32_t)whole[i];
+        const union { double value; int64_t bits; } x = {value / data.step + noise}, sum = {x.value + 0x1.8p52};
+        beyond &= (x.bits & INT64_MAX) - 0x4320000000000000;  /* negative if |x| < 2^51 */
+        out[i] += (uint32_t)sum.bits;
+    }
+    return beyond < 0;
+}
+
+/* ---- tiles outside, keys inside; 0 if a value of the data was out of range ---- */
+
+static int add(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, Py_ssize_t n, Data data, Pass *pass)
 {
     const unsigned int mxcsr = _mm_getcsr();
     Stream stream[2] __attribute__((aligned(64)));
-    int now = 0;
-    if (count == 0 || n == 0) return;
+    int now = 0, fits = 1;
+    if (count == 0 || n == 0) return 1;
     _mm_setcsr(0x1f80);               /* to nearest, no flushing, no traps */
     keystream_aesni(&stream[now], terms, start / TILE);
     for (uint64_t done = 0; done < count;) {
         const uint64_t tile = (start + done) / TILE, from = (start + done) % TILE;
         const uint64_t size = TILE - from < count - done ? TILE - from : count - done;
-        uint32_t sum[2][TILE] __attribute__((aligned(64))) = {{0}};
+        uint32_t sum[4][TILE] __attribute__((aligned(64)));
+        memset(sum, 0, sizeof(sum[0]) * (data.values ? 4 : 2));
         for (Py_ssize_t j = 0; j < n; j++) {
             const int last = j + 1 == n;  /* the next keystream is of the next tile, and the very last one is for nothing */
-            pass(sum[terms[j].minus], &stream[now], terms[j].scale, &stream[!now], &terms[last ? 0 : j + 1], tile + last);
+            pass(sum[terms[j].sum], &stream[now], terms[j].scale, &stream[!now], &terms[last ? 0 : j + 1], tile + last);
+            if (data.values && j == 1)
+                for (int i = 0; i < TILE; i++) sum[FINE][i] <<= 11;
             now = !now;
         }
-        for (uint64_t i = 0; i < size; i++) out[done + i] += sum[0][from + i] - sum[1][from + i];
+        for (uint64_t i = 0; i < size; i++) out[done + i] += sum[PLUS][from + i] - sum[MINUS][from + i];
+        if (data.values) {
+            fits &= settle(out + done, sum[WHOLE] + from, sum[FINE] + from, size, data);
+            data.values = (const char *)data.values + size * (data.wide ? 8 : 4);
+        }
         done += size;
     }
     _mm_setcsr(mxcsr);
+    return fits;
 }
 
 static void wipe(void *memory, size_t size)
@@ -46,12 +80,13 @@ static void wipe(void *memory, size_t size)
     for (volatile char *p = memory; size--;) *p++ = 0;
 }
 
-/* 0, or -1 with an exception set */
-static int run(const Py_buffer *out, uint64_t start, const Py_buffer *keys, const Py_buffer *scales, const char *backend)
+/* as `add`, or -1 with an exception set */
+static int run(const Py_buffer *out, uint64_t start, const Py_buffer *keys, const Py_buffer *scales, Data data, const char *backend)
 {
     const Py_ssize_t n = keys->len / 32;
     Pass *const pass = !strcmp(backend, "vaes512") ? pass_vaes512 : !strcmp(backend, "vaes") ? pass_vaes : pass_aesni;
     Term *terms = NULL;
+    int fits;
     if (posix_memalign((void **)&terms, 64, sizeof(Term) * (size_t)(n + 1))) {
         PyErr_NoMemory();
         return -1;
@@ -61,13 +96,13 @@ static int run(const Py_buffer *out, uint64_t start, const Py_buffer *keys, cons
         const float scale = ((const float *)scales->buf)[j];
         expand(terms[j].round, (const unsigned char *)keys->buf + 32 * j);
         terms[j].scale = scale < 0 ? -scale : scale;
-        terms[j].minus = scale < 0;
+        terms[j].sum = data.values && j < 3 ? (j == 0 ? WHOLE : FINE) : (scale < 0 ? MINUS : PLUS);
     }
-    add(out->buf, start, (uint64_t)out->len / 4, terms, n, pass);
+    fits = add(out->buf, start, (uint64_t)out->len / 4, terms, n, data, pass);
     wipe(terms, sizeof(Term) * (size_t)n);
     free(terms);
     Py_END_ALLOW_THREADS
-    return 0;
+    return fits;
 }
 
 static int supports(const char *backend)
@@ -82,9 +117,9 @@ static int supports(const char *backend)
 
 #else
 
-static int run(const Py_buffer *out, uint64_t start, const Py_buffer *keys, const Py_buffer *scales, const char *backend)
+static int run(const Py_buffer *out, uint64_t start, const Py_buffer *keys, const Py_buffer *scales, Data data, const char *backend)
 {
-    (void)out, (void)start, (void)keys, (void)scales, (void)backend;
+    (void)out, (void)start, (void)keys, (void)scales, (void)data, (void)backend;
     PyErr_SetString(PyExc_RuntimeError, "no code path");
     return -1;
 }
@@ -100,25 +135,30 @@ static int supports(const char *backend)
 
 static PyObject *accumulate(PyObject *self, PyObject *args)
 {
-    Py_buffer out, keys, scales;
+    Py_buffer out, keys, scales, values = {0};
+    Data data = {NULL, 0, 1.0};
     unsigned long long start;
     const char *backend;
-    int failed = -1;
+    int fits = -1;
     (void)self;
-    if (!PyArg_ParseTuple(args, "sw*Ky*y*", &backend, &out, &start, &keys, &scales)) return NULL;
+    if (!PyArg_ParseTuple(args, "sw*Ky*y*|(y*d)", &backend, &out, &start, &keys, &scales, &values, &data.step)) return NULL;
+    data.values = values.buf;
+    data.wide = values.len > out.len;
     if (out.len % 4 || (uintptr_t)out.buf % 4 || (uintptr_t)scales.buf % 4 || keys.len % 32 || scales.len != keys.len / 8)
         PyErr_SetString(PyExc_ValueError, "out: aligned int32; keys: 32 bytes a term; scales: one aligned float32 a term");
+    else if (values.obj && (values.len != out.len * (1 + data.wide) || (uintptr_t)values.buf % (data.wide ? 8 : 4) || keys.len < 96))
+        PyErr_SetString(PyExc_ValueError, "values: one aligned float32 or float64 for each of out, with three terms of their own");
     else if (start >> 52)
         PyErr_SetString(PyExc_ValueError, "start is too large");
     else if (!supports(backend))
         PyErr_Format(PyExc_ValueError, "this machine has no backend %s", backend);
     else
-        failed = run(&out, start, &keys, &scales, backend);
+        fits = run(&out, start, &keys, &scales, data, backend);
     PyBuffer_Release(&out);
     PyBuffer_Release(&keys);
     PyBuffer_Release(&scales);
-    if (failed) return NULL;
-    Py_RETURN_NONE;
+    if (values.obj) PyBuffer_Release(&values);
+    return fits < 0 ? NULL : PyBool_FromLong(fits);
 }
 
 static int execute(PyObject *module)
@@ -133,7 +173,8 @@ static int execute(PyObject *module)
 
 static PyMethodDef methods[] = {
     {"accumulate", accumulate, METH_VARARGS,
-     "accumulate(backend, out, start, keys, scales): add the samples of lightdp.stream; a negative scale subtracts."},
+     "accumulate(backend, out, start, keys, scales[, (values, step)]): add the samples of lightdp.stream to out; a negative scale\n"
+     "subtracts. With values, the first three terms are their noise; False if one of them was too large or not a number."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -21,7 +21,7 @@ typedef uint32_t v16u __attribute__((vector_size(64), may_alias));
 typedef struct {
     __m128i round[ROUNDS + 1];
     float scale;                      /* |sigma| * 2^15 */
-    int32_t minus;                    /* 1: subtract */
+    int32_t sum;                      /* the one to which its samples are added */
 } Term;
 
 typedef union {
