@@ -170,12 +170,13 @@ class Client:
             raise ArgumentError(f"weight must be {'in [0, 1]' if self.weighted else '1'}, got weight={weight:g}")
         share = WEIGHT_SHARE * self.plan.clip if self.weighted else 0.0
         vector = np.empty(self.length + self.weighted, update.dtype)
-        vector[: self.length] = update
         whole = self.plan.unit == "client"
         if whole:
             # with a weight, 1e-6 below the clip: its product and its own coordinate are rounded
             room = (self.plan.clip**2 - share**2) ** 0.5 * (1 - 1e-6) if self.weighted else self.plan.clip
-            clip_norm(vector[: self.length], room)
+            clip_norm(update, room, out=vector[: self.length])
+        else:
+            vector[: self.length] = update
         if self.weighted:
             vector[: self.length] *= weight
         if not whole or self.plan.upload_range < self.plan.clip:  # else no coordinate is beyond the range
