@@ -191,7 +191,7 @@ def test_every_shape_and_type_comes_back_as_it_went(inner: Strategy) -> None:
         found = arrays[key].numpy()
         assert (found.dtype, found.shape) == (value.dtype, value.shape)
         moved = 1.0 if value.dtype.kind == "f" else 0.0
-        assert found.astype(float) == pytest.approx(value.astype(float) + moved, abs=0.05)
+        assert found.astype(float) == pytest.approx(value.astype(float) + moved, abs=0.1)  # 6 σ
 
 
 def test_integer_arrays_never_leave_a_client() -> None:

@@ -84,6 +84,7 @@ class Client:
         self._roster: Roster | None = None
         self._keyring: Keyring | None = None
         self._story: Story | None = None
+        self._opened: tuple[bytes, Announcement, Story] | None = None  # what `check` has let pass
 
     def enrol(self) -> bytes:
         """The ENROL message: this client's signed one-time key."""
@@ -104,6 +105,10 @@ class Client:
         self._enter(roster)
         self._save()
 
+    def check(self, message: bytes) -> None:
+        """Refuse an ANNOUNCE message as `upload` would, before work is done for it. Nothing is answered or spent."""
+        self._opened = (bytes(message), *self._open(message))
+
     def upload(self, message: bytes, update: Floats | None, *, weight: float = 1.0) -> bytes:
         """Answer an ANNOUNCE message with the UPLOAD of this round.
 
@@ -115,20 +120,8 @@ class Client:
             BudgetError: the round could take this client over its budget.
             ArgumentError: the update is not a finite vector of the right length.
         """
-        if self._roster is None or self._story is None:
-            raise ProtocolError("the client has no roster yet")
-        content = Message.from_bytes(message, run=self.run, roster=self._roster.hash)
-        if content.kind != Kind.ANNOUNCE:
-            raise ProtocolError(f"expected ANNOUNCE, got {content.kind.name}")
-        start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
-        if start.round < self.rounds_answered:
-            raise ProtocolError(f"round {start.round} was answered, or is over")
-        story = copy.deepcopy(self._story)
-        story.learn(start.history())
-        if start.round != len(story.used):
-            raise ProtocolError(f"expected round {len(story.used)}, got round {start.round}")
-        if not start.closing:
-            story.odometer.admit()
+        start, story = self._open(message) if self._opened is None or self._opened[0] != message else self._opened[1:]
+        self._opened = None
         vector = self._vector(None if start.closing else update, weight)
         terms = self._terms(story, start.round, closing=start.closing)
         packed = masks.mask(vector, self._grid, terms, threads=self.threads)
@@ -144,10 +137,28 @@ class Client:
             kind=Kind.UPLOAD,
             run=self.run,
             round=start.round,
-            roster=self._roster.hash,
+            roster=story.chains[0],
             client=story.me,
             payload=payload,
         ).to_bytes()
+
+    def _open(self, message: bytes) -> tuple[Announcement, Story]:
+        """The start of a round, and the story with all that it tells; refuses what must not be answered."""
+        if self._roster is None or self._story is None:
+            raise ProtocolError("the client has no roster yet")
+        content = Message.from_bytes(message, run=self.run, roster=self._roster.hash)
+        if content.kind != Kind.ANNOUNCE:
+            raise ProtocolError(f"expected ANNOUNCE, got {content.kind.name}")
+        start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
+        if start.round < self.rounds_answered:
+            raise ProtocolError(f"round {start.round} was answered, or is over")
+        story = copy.deepcopy(self._story, {id(self.plan): self.plan})  # of a plan, one is enough
+        story.learn(start.history())
+        if start.round != len(story.used):
+            raise ProtocolError(f"expected round {len(story.used)}, got round {start.round}")
+        if not start.closing:
+            story.odometer.admit()
+        return start, story
 
     @property
     def rounds_answered(self) -> int:
