@@ -1,4 +1,4 @@
-/* The compiled path of lightdp.stream: AES-256-CTR -> Box-Muller -> integers, added up tile by tile.
+/* The compiled path of lightdp.stream: AES-256-CTR -> Box-Muller -> integers, added up tile by tile; and of lightdp.wire's packing.
  *
  * lightdp/stream.py specifies the samples and holds a numpy path that gives the same bits. Whatever changes here changes there.
  *
@@ -131,7 +131,56 @@ static int supports(const char *backend)
 
 #endif
 
-/* ---- Python: arguments are checked here only as far as memory safety needs; lightdp.stream checks their meaning ---- */
+/* ---- packed words (lightdp/wire/packing.py): 32 / gcd(bits, 32) lanes of `columns` values each ---- */
+
+#define ROW 4096                      /* columns at a time: their words stay in the cache */
+
+typedef struct {
+    uint32_t *values, *words;
+    size_t length, columns;
+    int shift, bits;
+} Packing;
+
+/* a value in units of 2^shift, rounded, ties to even */
+#define ROUNDED(value) ((((value) + half + (((value) >> p.shift) & odd)) >> p.shift) & kept)
+
+/* put `count` values into the words from `low` on, which are zero there */
+static void pack_row(Packing p, const uint32_t *restrict values, uint32_t *restrict low, size_t count, int offset)
+{
+    const uint32_t odd = p.shift > 0, half = odd ? (1u << (p.shift - 1)) - 1 : 0, kept = UINT32_MAX >> (32 - p.bits);
+    if (offset + p.bits <= 32)
+        for (size_t i = 0; i < count; i++) low[i] |= ROUNDED(values[i]) << offset;
+    else {
+        uint32_t *restrict high = low + p.columns;
+        for (size_t i = 0; i < count; i++) {
+            low[i] |= ROUNDED(values[i]) << offset;
+            high[i] |= ROUNDED(values[i]) >> (32 - offset);
+        }
+    }
+}
+
+/* add to `count` values what the words from `low` on hold; only the low bits of the sums mean anything */
+static void unpack_row(Packing p, uint32_t *restrict values, const uint32_t *restrict low, size_t count, int offset)
+{
+    if (offset + p.bits <= 32)
+        for (size_t i = 0; i < count; i++) values[i] += low[i] >> offset;
+    else
+        for (size_t i = 0; i < count; i++) values[i] += (low[i] >> offset) + (low[i + p.columns] << (32 - offset));
+}
+
+static void each_row(Packing p, int pack)
+{
+    for (size_t column = 0; column < p.columns; column += ROW)
+        for (size_t lane = 0, first = column; first < p.length; lane++, first += p.columns) {
+            const size_t left = p.length - first < p.columns - column ? p.length - first : p.columns - column;
+            const size_t bit = lane * (size_t)p.bits, count = left < ROW ? left : ROW;
+            uint32_t *values = p.values + first, *low = p.words + bit / 32 * p.columns + column;
+            if (pack) pack_row(p, values, low, count, (int)(bit % 32));
+            else unpack_row(p, values, low, count, (int)(bit % 32));
+        }
+}
+
+/* ---- Python: arguments are checked here only as far as memory safety needs; callers check their meaning ---- */
 
 static PyObject *accumulate(PyObject *self, PyObject *args)
 {
@@ -161,6 +210,42 @@ static PyObject *accumulate(PyObject *self, PyObject *args)
     return fits < 0 ? NULL : PyBool_FromLong(fits);
 }
 
+static PyObject *move(PyObject *args, int pack)
+{
+    Py_buffer values, words;
+    Packing p = {0};
+    int fits;
+    if (!PyArg_ParseTuple(args, pack ? "y*w*ii" : "w*y*ii", &values, &words, &p.shift, &p.bits)) return NULL;
+    fits = p.bits >= 2 && p.bits <= 32 && p.shift >= 0 && p.shift <= 32 - p.bits;
+    if (fits) {
+        const size_t unit = (size_t)(p.bits & -p.bits), lanes = 32 / unit;  /* unit = gcd(bits, 32) */
+        p.values = values.buf, p.words = words.buf, p.length = (size_t)values.len / 4;
+        p.columns = p.length / lanes + (p.length % lanes != 0);
+        fits = values.len % 4 == 0 && (size_t)words.len == p.columns * ((size_t)p.bits / unit) * 4
+            && (uintptr_t)values.buf % 4 == 0 && (uintptr_t)words.buf % 4 == 0;
+    }
+    if (fits) {
+        Py_BEGIN_ALLOW_THREADS
+        each_row(p, pack);
+        Py_END_ALLOW_THREADS
+    } else
+        PyErr_SetString(PyExc_ValueError, "values: aligned 32-bit integers; words: aligned, as many as they fill; bits + shift <= 32");
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&words);
+    if (!fits) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *pack(PyObject *self, PyObject *args)
+{
+    return (void)self, move(args, 1);
+}
+
+static PyObject *unpack(PyObject *self, PyObject *args)
+{
+    return (void)self, move(args, 0);
+}
+
 static int execute(PyObject *module)
 {
     PyObject *backends = supports("vaes512") ? Py_BuildValue("(sss)", "vaes512", "vaes", "aesni")
@@ -175,6 +260,8 @@ static PyMethodDef methods[] = {
     {"accumulate", accumulate, METH_VARARGS,
      "accumulate(backend, out, start, keys, scales[, (values, step)]): add the samples of lightdp.stream to out; a negative scale\n"
      "subtracts. With values, the first three terms are their noise; False if one of them was too large or not a number."},
+    {"pack", pack, METH_VARARGS, "pack(values, words, shift, bits): values rounded to units of 2^shift, into words that are zero."},
+    {"unpack", unpack, METH_VARARGS, "unpack(values, words, 0, bits): add what words hold to values."},
     {NULL, NULL, 0, NULL},
 };
 
