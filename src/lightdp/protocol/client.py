@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any
@@ -152,7 +151,7 @@ class Client:
         start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
         if start.round < self.rounds_answered:
             raise ProtocolError(f"round {start.round} was answered, or is over")
-        story = copy.deepcopy(self._story, {id(self.plan): self.plan})  # of a plan, one is enough
+        story = self._story.copied()
         story.learn(start.history())
         if start.round != len(story.used):
             raise ProtocolError(f"expected round {len(story.used)}, got round {start.round}")
