@@ -29,7 +29,8 @@ enum { PLUS, MINUS, WHOLE, FINE };     /* sums of a tile: of terms by their sign
 
 /* Add the nearest integers to values / step + noise, modulo 2^32. For |x| < 2^51, x + 1.5 * 2^52 has units of 1: this sum
  * rounds x to the nearest integer, ties to even, whose low bits are its own. Returns 0 if an x is not below 2^51 (or is NaN), whose integer means nothing. */
-__attribute__((target("avx2"))) static int settle(uint32_t *out, const uint32_t *whole, const uint32_t *fine, uint64_t size, Data data)
+__attribute__((target("avx2")))
+static int settle(uint32_t *restrict out, const uint32_t *restrict whole, const uint32_t *restrict fine, uint64_t size, Data data)
 {
     int64_t beyond = -1;
     for (uint64_t i = 0; i < size; i++) {
@@ -44,6 +45,7 @@ __attribute__((target("avx2"))) static int settle(uint32_t *out, const uint32_t 
 
 /* ---- tiles outside, keys inside; 0 if a value of the data was out of range ---- */
 
+__attribute__((target("avx2")))
 static int add(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, Py_ssize_t n, Data data, Pass *pass)
 {
     const unsigned int mxcsr = _mm_getcsr();
