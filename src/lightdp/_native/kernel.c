@@ -25,15 +25,15 @@ typedef struct {
 
 /* ---- data: its own noise on three scales, and one rounding ---- */
 
-enum { PLUS, MINUS, WHOLE, FINE };     /* sums of a tile: of terms by their sign; of the data's own noise, in steps and in 2^-22 steps */
+enum { PLUS, MINUS, WHOLE, FINE };     /* sums of a tile: terms by their sign; the data's own noise in steps, and in 2^-22 steps */
 
-/* Add the nearest integers to values / step + noise, modulo 2^32. For |x| < 2^51, x + 1.5 * 2^52 has units of 1: this sum
- * rounds x to the nearest integer, ties to even, whose low bits are its own. Returns 0 if an x is not below 2^51 (or is NaN), whose integer means nothing. */
+/* Add the nearest integers to values / step + noise, modulo 2^32. For |x| < 2^51, x + 1.5 * 2^52 has units of 1: this sum rounds x
+ * to the nearest integer, ties to even, and ends in its low bits. Returns 0 if an x is not below 2^51: its integer means nothing. */
 __attribute__((target("avx2")))
-static int settle(uint32_t *restrict out, const uint32_t *restrict whole, const uint32_t *restrict fine, uint64_t size, Data data)
+static int settle(uint32_t *restrict out, const uint32_t *restrict whole, const uint32_t *restrict fine, uint64_t n, Data data)
 {
     int64_t beyond = -1;
-    for (uint64_t i = 0; i < size; i++) {
+    for (uint64_t i = 0; i < n; i++) {
         const double value = data.wide ? ((const double *)data.values)[i] : (double)((const float *)data.values)[i];
         const double noise = (double)(int32_t)fine[i] * 0x1p-22 + (double)(int32_t)whole[i];
         const union { double value; int64_t bits; } x = {value / data.step + noise}, sum = {x.value + 0x1.8p52};
@@ -197,7 +197,8 @@ static PyObject *accumulate(PyObject *self, PyObject *args)
     data.wide = values.len > out.len;
     if (out.len % 4 || (uintptr_t)out.buf % 4 || (uintptr_t)scales.buf % 4 || keys.len % 32 || scales.len != keys.len / 8)
         PyErr_SetString(PyExc_ValueError, "out: aligned int32; keys: 32 bytes a term; scales: one aligned float32 a term");
-    else if (values.obj && (values.len != out.len * (1 + data.wide) || (uintptr_t)values.buf % (data.wide ? 8 : 4) || keys.len < 96))
+    else if (values.obj
+             && (values.len != out.len * (1 + data.wide) || (uintptr_t)values.buf % (data.wide ? 8 : 4) || keys.len < 96))
         PyErr_SetString(PyExc_ValueError, "values: one aligned float32 or float64 for each of out, with three terms of their own");
     else if (start >> 52)
         PyErr_SetString(PyExc_ValueError, "start is too large");
@@ -231,7 +232,7 @@ static PyObject *move(PyObject *args, int pack)
         each_row(p, pack);
         Py_END_ALLOW_THREADS
     } else
-        PyErr_SetString(PyExc_ValueError, "values: aligned 32-bit integers; words: aligned, as many as they fill; bits + shift <= 32");
+        PyErr_SetString(PyExc_ValueError, "values: aligned int32; words: aligned, as many as they fill; bits + shift <= 32");
     PyBuffer_Release(&values);
     PyBuffer_Release(&words);
     if (!fits) return NULL;
