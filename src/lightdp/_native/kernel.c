@@ -27,8 +27,8 @@ typedef struct {
 
 enum { PLUS, MINUS, WHOLE, FINE };     /* sums of a tile: terms by their sign; the data's own noise in steps, and in 2^-22 steps */
 
-/* Add the nearest integers to values / step + noise, modulo 2^32. For |x| < 2^51, x + 1.5 * 2^52 has units of 1: this sum rounds x
- * to the nearest integer, ties to even, and ends in its low bits. Returns 0 if an x is not below 2^51: its integer means nothing. */
+/* Add the nearest integers to values / step + noise, modulo 2^32. For |x| < 2^51, x + 1.5 * 2^52 has units of 1: this rounds x
+ * to the nearest integer, ties to even, and ends in its bits. Returns 0 if an x is not below 2^51: its integer means nothing. */
 __attribute__((target("avx2")))
 static int settle(uint32_t *restrict out, const uint32_t *restrict whole, const uint32_t *restrict fine, uint64_t n, Data data)
 {
