@@ -20,8 +20,9 @@ What they are worth, in grid units: variance σ² + 1/12 (1/12 is the rounding; 
 choose one that makes σ large), mean 2^-16, reach 9.27 σ, which a true Gaussian exceeds once in 5e19 samples.
 u keeps 24 significant bits and x steps of 2^-25; given those, z is right to 5e-7 of the radius.
 
-Time: no table, index or branch depends on a key or a sample; signs and scales are public. The
-division and the root of each pair see no subnormal; that they take constant time is up to the processor.
+Time: no table, index or branch depends on a key, a sample or data (but for refusing data that is out of range);
+signs and scales are public. The division and the root of each pair see no subnormal; that they take constant time is
+up to the processor.
 Memory: the kernel wipes its round keys; Python's `bytes` last until they are collected.
 
 A compiled kernel (x86-64 with AES-NI and AVX2, more than twice as fast with VAES and AVX-512) and numpy with
