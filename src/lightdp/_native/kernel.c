@@ -2,11 +2,11 @@
  *
  * lightdp/stream.py specifies the samples and holds a numpy path that gives the same bits. Whatever changes here changes there.
  *
- * Bits: only IEEE binary32 (for data binary64) + - x / sqrt and conversions, in a written order; compile with -ffp-contract=off (AVX-512
- * has fused multiply-adds). No intermediate is subnormal; the rounding mode is set for the call.
+ * Bits: only IEEE binary32 (for data binary64) + - x / sqrt and conversions, in a written order; compile with
+ * -ffp-contract=off (AVX-512 has fused multiply-adds). No intermediate is subnormal; the rounding mode is set for the call.
  * Time: no table, index or branch depends on a key, on the keystream, on a sample or on data; signs and scales are public.
  * Divisions and roots see no subnormal; beyond that their constant time is up to the processor.
- * Without x86-64 and a GNU-like compiler the module builds with no code path and BACKENDS is empty.
+ * Without x86-64 and a GNU-like compiler the module builds with packing alone and BACKENDS is empty.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
