@@ -11,7 +11,7 @@ help:
 	@echo "make lint   only the linters"
 	@echo "make bench  the timed claims of the README, printed with their conditions"
 
-$(STAMP): pyproject.toml setup.py src/lightdp/_native/kernel.c
+$(STAMP): pyproject.toml setup.py src/lightdp/_native/kernel.c src/lightdp/_native/paths.h
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lightdp needs Python >= 3.11")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip

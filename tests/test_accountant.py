@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import lightdp
 import oracles
-from lightdp import gaussian
+from lightdp import accountant, gaussian
 from lightdp._check import ArgumentError, BudgetError
 from lightdp.accountant import Odometer, paper_claims
 from lightdp.design import RETRIES
@@ -155,6 +155,28 @@ def test_the_exact_plan_lasts_its_rounds_and_not_one_more() -> None:
     with pytest.raises(BudgetError, match=r"round 21 could take client 0 to epsilon=3.08.*over the budget of 3"):
         odometer.admit()
     assert np.array_equal(odometer.epsilon(), before)
+
+
+@pytest.mark.parametrize("calibration", ["exact", "repair"])
+def test_a_round_is_admitted_at_a_glance_only_if_each_epsilon_admits_it(
+    calibration: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    odometer = Odometer(planned(12, 2, 3, rounds=12, calibration=calibration))
+    admitted: list[tuple[bool, bool]] = []
+    while len(admitted) < 40:
+        both = []
+        for clearly in (0.999, 0.0):  # of a budget of 0, nothing is admitted at a glance
+            monkeypatch.setattr(accountant, "_CLEARLY", clearly)
+            try:
+                odometer.admit()
+                both.append(True)
+            except BudgetError:
+                both.append(False)
+        admitted.append((both[0], both[1]))
+        odometer.record(sorted(set(range(12)) - set(rng.choice(12, rng.integers(0, 4), replace=False).tolist())))
+    assert all(quick == slow for quick, slow in admitted)
+    assert {quick for quick, _ in admitted} == {True, False}
 
 
 @given(seed=st.integers(0, 2**32 - 1), adversarial=st.booleans())

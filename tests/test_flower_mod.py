@@ -334,6 +334,21 @@ def test_a_repeated_message_is_answered_once() -> None:
     assert talk.key(0).content == talk.grid.left[0][1].content  # a key round repeated gives the same key
 
 
+def test_a_message_that_will_not_be_answered_is_not_trained_for() -> None:
+    trainings: list[Any] = []
+
+    def train(weights: Any) -> Any:
+        trainings.append(weights)
+        return weights
+
+    talk = Talk(an_app(train))
+    talk.enrol()
+    message = talk.start()
+    assert talk.grid.handle(0, message).has_content()
+    assert refused(talk.grid.handle(0, message), "round 0 was answered")
+    assert len(trainings) == 1
+
+
 def test_an_older_context_does_not_answer_again_while_a_newer_state_is_anywhere(tmp_path: Path) -> None:
     for path in (None, tmp_path / "s.json"):
         talk = Talk()

@@ -15,13 +15,22 @@ from scipy.stats import kstest
 import lightdp
 from lightdp import masks, stream
 from lightdp._check import ArgumentError, InfeasibleError
+from lightdp._native import plain
 from lightdp.masks import Grid
 from lightdp.wire import Accumulator, encode
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from lightdp.design import Plan
 
 KEYS = [bytes([k]) * 32 for k in range(1, 4)]
+
+
+def own_noise(length: int, start: int, grid: Grid) -> NDArray[np.float64]:
+    """Individual noise in fine steps, on a grid of 2^-22."""
+    scales = np.array([grid.sigma_individual, stream.SIGMA_MAX, stream.SIGMA_MAX], np.float32) * np.float32(2**15)
+    return plain.own_noise(length, start, b"".join(KEYS), scales)
 
 
 def planned(**changed: Any) -> Plan:
@@ -73,7 +82,7 @@ def test_schemes_without_client_noise_are_refused() -> None:
 
 def test_individual_noise_is_gaussian_with_the_right_scale_and_no_other() -> None:
     grid = Grid.of(planned(), 1)
-    noise = masks._individual(400_000, 0, grid, KEYS) / grid.sigma_individual
+    noise = own_noise(400_000, 0, grid) / grid.sigma_individual
     assert kstest(noise, "norm").pvalue > 0.001
     assert kstest(noise / 1.02, "norm").pvalue < 1e-6
     assert kstest(noise / 0.98, "norm").pvalue < 1e-6
@@ -81,7 +90,7 @@ def test_individual_noise_is_gaussian_with_the_right_scale_and_no_other() -> Non
 
 def test_individual_noise_fills_the_gaps_of_the_fine_grid() -> None:
     """Or rounding the data before it would cost √d steps of sensitivity (W1)."""
-    noise = masks._individual(200_000, 0, Grid.of(planned(), 1), KEYS)
+    noise = own_noise(200_000, 0, Grid.of(planned(), 1))
     assert kstest(noise - np.floor(noise), "uniform").pvalue > 0.001
     scaled = noise * 2**22
     assert np.array_equal(scaled, np.rint(scaled))
@@ -95,14 +104,14 @@ def test_an_upload_is_data_and_noise_rounded_once_to_fine_steps_plus_whole_pairw
     assert [term.sign for term in terms] == [-1, 1]
     pairwise = np.zeros(100_000, np.int32)
     stream.accumulate(pairwise, terms)
-    data = np.rint(vector / grid.step + masks._individual(100_000, 0, grid, KEYS))
+    data = np.rint(vector / grid.step + own_noise(100_000, 0, grid))
     assert np.array_equal(masks._fine(vector, grid, terms, KEYS), data.astype(np.int32) + pairwise)
 
 
 def test_noise_does_not_depend_on_how_a_vector_is_cut() -> None:
     grid = Grid.of(planned(), 1)
-    whole = masks._individual(3000, 0, grid, KEYS)
-    assert np.array_equal(whole[1000:], masks._individual(2000, 1000, grid, KEYS))
+    whole = own_noise(3000, 0, grid)
+    assert np.array_equal(whole[1000:], own_noise(2000, 1000, grid))
 
 
 def test_all_pairwise_noise_cancels_to_exactly_zero() -> None:

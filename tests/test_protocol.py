@@ -267,7 +267,49 @@ def test_training_stops_at_the_budget_and_nothing_leaves(tmp_path: Path) -> None
     assert (tmp_path / "client-00.json").read_bytes() == state
 
 
+def test_a_check_refuses_a_round_that_the_budget_does_not_last_for() -> None:
+    server, clients = joined(planned(rounds=3, stragglers=0, calibration="exact"), 5)
+    for _ in range(3):
+        play(server, clients, range(5))
+    with pytest.raises(BudgetError, match="round 4 could take client 0"):
+        clients[0].check(server.announce())
+
+
 # ---- what a client refuses ----
+
+
+def test_a_check_answers_nothing_and_refuses_what_was_answered(tmp_path: Path) -> None:
+    server, clients = joined(planned(), 5, folder=tmp_path)
+    first, state = server.announce(), (tmp_path / "client-00.json").read_bytes()
+    for _ in range(2):
+        clients[0].check(first)
+    assert (tmp_path / "client-00.json").read_bytes() == state
+    assert clients[0].rounds_answered == 0
+    assert server.receive(clients[0].upload(first, np.zeros(5)))
+    for attempt in (clients[0].check, lambda message: clients[0].upload(message, np.zeros(5))):
+        with pytest.raises(ProtocolError, match="round 0 was answered"):
+            attempt(first)
+
+
+def test_a_check_of_one_message_lets_no_other_one_pass() -> None:
+    server, clients = joined(planned(), 5)
+    first = server.announce()
+    clients[0].check(first)
+    with pytest.raises(WireError):
+        clients[0].upload(first[:-1], np.zeros(5))
+    clients[0].upload(first, np.zeros(5))
+    with pytest.raises(ProtocolError, match="round 0 was answered"):
+        clients[0].upload(first, np.zeros(5))
+
+
+def test_an_upload_after_a_check_learns_what_the_checked_message_tells(tapes: list[Tape]) -> None:
+    server, clients = joined(planned(), 5)
+    play(server, clients, [0, 1, 2, 3])
+    start = server.announce()
+    clients[0].check(start)
+    clients[0].upload(start, np.zeros(5))
+    assert len(tapes[-1].terms[-1]) == 5  # four peers, and the repair of the one that was absent
+    assert clients[0].rounds_answered == 2
 
 
 def test_a_round_is_answered_once_in_order_and_with_its_past() -> None:

@@ -112,11 +112,51 @@ def test_wrapping_of_the_fine_grid_does_not_show_on_the_wire(value: int, wraps: 
 @pytest.mark.parametrize("extra", [-33, -1, 0, 1, 70])
 def test_vectors_longer_than_a_row_round_trip(bits: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "_ROW", 64)
+    monkeypatch.setattr(packing, "_COMPILED", False)
     length = 64 * 32 * 2 + extra
     values = (np.arange(length, dtype=np.int64) * 2654435761 % 2**32).astype(np.uint32).view(np.int32)
     expected = [centred(int(v), bits) for v in values]
     assert decode(encode(values, shift=0, bits=bits), length, bits) == expected
     assert bytes(encode(values, shift=0, bits=bits)) == pack_slowly(list(map(int, values)), bits)
+
+
+@pytest.mark.skipif(not packing._COMPILED, reason="installed without a compiler")
+@pytest.mark.parametrize("bits", range(2, 33))
+@pytest.mark.parametrize("columns", [1, 7, 4095, 4096, 4097, 9000])  # the kernel takes 4096 at a time
+def test_the_kernel_packs_and_adds_as_numpy_does(bits: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lanes = 32 // math.gcd(bits, 32)
+    for length in {max(lanes * columns - missing, 1) for missing in (0, 1, lanes - 1)}:
+        values = (np.arange(length, dtype=np.int64) * 2654435761 % 2**32).astype(np.uint32).view(np.int32)
+        for shift in {0, min(6, 32 - bits), 32 - bits}:
+            found = []
+            for compiled in (True, False):
+                monkeypatch.setattr(packing, "_COMPILED", compiled)
+                packed = bytes(encode(values, shift=shift, bits=bits))
+                accumulator = Accumulator(length, bits)
+                for _ in range(2):
+                    accumulator.add(packed)
+                found.append((packed, accumulator.total().tobytes()))
+            assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "words", "shift", "bits"),
+    [
+        (np.zeros(32, np.int32), np.zeros(12, np.uint32), 0, 13),
+        (np.zeros(32, np.int32), np.zeros(14, np.uint32), 0, 13),
+        (np.zeros(33, np.int32), np.zeros(13, np.uint32), 0, 13),
+        (np.zeros(32, np.int32), np.zeros(13, np.uint32), 20, 13),
+        (np.zeros(32, np.int32), np.zeros(13, np.uint32), -1, 13),
+        (np.zeros(32, np.int32), np.zeros(33, np.uint32), 0, 33),
+        (np.zeros(32, np.int32), np.zeros(0, np.uint32), 0, 0),
+        (np.zeros(4, np.int8)[1:], np.zeros(2, np.uint32), 0, 8),
+    ],
+)
+def test_the_kernel_refuses_to_pack_beyond_its_buffers(values: Any, words: Any, shift: int, bits: int) -> None:
+    kernel = pytest.importorskip("lightdp._native.kernel")
+    for move in (kernel.pack, kernel.unpack):
+        with pytest.raises(ValueError, match="words: aligned, as many as they fill"):
+            move(values, words, shift, bits)
 
 
 @given(
@@ -185,6 +225,12 @@ def test_every_bit_of_padding_must_be_zero(length: int, bits: int, data: st.Data
     with pytest.raises(WireError, match="padding"):
         accumulator.add(packed)
     assert not accumulator._sum.any()
+
+
+def test_unaligned_vector_is_encoded_all_the_same() -> None:
+    fine = np.arange(-50, 50, dtype=np.int32)
+    shifted = np.frombuffer(b"x" + fine.tobytes(), np.int32, offset=1)
+    assert bytes(encode(shifted, shift=2, bits=10)) == bytes(encode(fine, shift=2, bits=10))
 
 
 def test_unaligned_upload_is_added_all_the_same() -> None:

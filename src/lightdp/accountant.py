@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
 
+_CLEARLY = 0.999  # a share of the budget that is below it by more than all roundings
+
 
 @dataclass
 class _Window:
@@ -102,6 +104,10 @@ class Odometer:
             BudgetError: it could take a tracked client over the budget; nothing was spent.
         """
         after = [self._after_worst_round(ledger) for ledger in self._ledgers]
+        if self.plan.sampling_rate == 1:  # far from the budget, one δ tells as much as each client's ε
+            mu = max(self._mu(ledger) for ledger in after)
+            if gaussian.delta(_CLEARLY * self.plan.budget, mu) <= self.plan.delta:
+                return
         if self._epsilon(_dominating(after, self._cost)) <= self.plan.budget:
             return  # one composition for all; where it is too coarse, one for each
         spent = [self._epsilon(ledger) for ledger in after]
@@ -209,8 +215,7 @@ class Odometer:
     def _epsilon(self, ledger: _Ledger, delta: float | None = None) -> float:
         delta = self.plan.delta if delta is None else delta
         if self.plan.sampling_rate == 1:
-            mu = math.sqrt(math.fsum(ledger.costs(self._cost))) * self.plan.sensitivity / self._unit
-            return gaussian.epsilon(mu, delta)
+            return gaussian.epsilon(self._mu(ledger), delta)
         usual = Counter({self._cost[a]: count for a, count in ledger.ordinary.items()})
         rare = Counter(on_grid(k) for k in ledger.special)
         rounds = frozenset((usual + rare).items())
@@ -220,6 +225,9 @@ class Odometer:
                 multipliers, rate=self.plan.sampling_rate, delta=delta, adjacency=self.plan.adjacency
             )
         return self._known[rounds, delta]
+
+    def _mu(self, ledger: _Ledger) -> float:
+        return math.sqrt(math.fsum(ledger.costs(self._cost))) * self.plan.sensitivity / self._unit
 
     def _peers(self, client: int) -> Mask:
         if self._neighbours is not None:

@@ -36,8 +36,9 @@ def clip_norm(arrays: Arrays, clip: float, *, out: Arrays | None = None) -> floa
     _refuse_mismatch(sources, targets)
     factor = _factor(sources, positive("clip", clip))
     for source, target in zip(sources, targets, strict=True):
-        if factor < 1:  # in float64, in pieces, and rounded once more to the type of the target
-            np.multiply(source, np.float64(factor), out=target, dtype=np.float64, casting="same_kind")
+        if factor < 1:  # as if in float64 and then rounded to the type of the target, which for two float32 is one step
+            kind = np.float32 if source.dtype == np.float32 and float(np.float32(factor)) == factor else np.float64
+            np.multiply(source, kind(factor), out=target, dtype=kind, casting="same_kind")
         elif target is not source:
             target[...] = source
     return factor
@@ -62,21 +63,23 @@ def clamp(vector: Array, bound: float) -> None:
 def _factor(arrays: list[Array], clip: float) -> float:
     """A factor in [0, 1] after which the rounded vector is inside the ball, and hardly smaller than needed.
 
-    Every step errs to the private side. Scaling by a power of two is exact, so squares do not overflow, and
-    2^-1000 a value is more than they lose by underflow. A dot product of n squares is off by less than 2 n u,
-    u = 2^-53, in any order. A product rounded to float64 and then to a type of unit v grows by a factor below
-    1 + 2 v, or by at most the smallest subnormal. The rest is rational, and rounded down at the end.
+    Every step errs to the private side. Squares of float32 are exact in float64. Otherwise values are scaled first, by
+    a power of two, which is exact, so that squares do not overflow and lose less than 2^-1000 each by underflow. A dot
+    product of n squares is off by less than 2 n u, u = 2^-53, in any order. A product rounded to float64 and then to a
+    type of unit v grows by a factor below 1 + 2 v, or by at most the smallest subnormal. The rest is rational, and
+    rounded down at the end, for float32 alone to a float32.
     """
-    largest = _largest("arrays", arrays)
-    if largest == 0:
-        return 1.0
-    exponent = max(math.frexp(largest)[1], -1000)
-    scale = math.ldexp(1.0, -exponent)
+    single = all(array.dtype == np.float32 for array in arrays)
+    exponent = 0 if single else max(math.frexp(_largest("arrays", arrays))[1], -1000)
     parts, values = [], 0
     for piece in (piece for array in arrays for piece in _pieces(array)):
-        scaled = piece * scale
+        scaled = piece * math.ldexp(1.0, -exponent) if exponent != 0 else piece
         parts.append(float(scaled @ scaled))
         values += piece.size
+    if not all(map(math.isfinite, parts)):
+        _largest("arrays", arrays)  # says where
+    if not any(parts):
+        return 1.0
     total = Fraction(math.nextafter(math.fsum(parts), math.inf))  # fsum rounds once
     squares = total * (1 + Fraction(2 * _CHUNK, 2**53)) + Fraction(values, 2**1000)
     root = math.nextafter(math.sqrt(math.nextafter(float(squares), math.inf)), math.inf)
@@ -88,8 +91,9 @@ def _factor(arrays: list[Array], clip: float) -> float:
     least = max(Fraction(float(kind.smallest_subnormal)) for kind in kinds)
     room = Fraction(clip) - least * (math.isqrt(values) + 1)
     exact = max(room / (norm * (1 + unit)), Fraction(0))
-    factor = float(exact)
-    return factor if Fraction(factor) <= exact else math.nextafter(factor, 0.0)
+    kind = np.float32 if single and exact >= Fraction(1, 2**126) else np.float64  # float32 has no small factors
+    factor = kind(float(exact))
+    return float(factor if Fraction(float(factor)) <= exact else np.nextafter(factor, kind(0)))
 
 
 def _largest(name: str, arrays: list[Array]) -> float:

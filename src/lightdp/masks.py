@@ -12,16 +12,15 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lightdp import stream
 from lightdp._check import ArgumentError, InfeasibleError, integer
 from lightdp.stream import Term
 from lightdp.wire import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from lightdp.design import Plan
@@ -29,8 +28,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32] | NDArray[np.float64]
 
 _SCALES = 3  # individual noise is a sum of Gaussians: σ_U, then two fine ones, each 2^11 times finer than the last
-_FINER_BITS = 11
-_CHUNK = 1 << 16
+_FINEST_BITS = 22
 _WIRE_STEPS = 16  # σ_U in wire steps: q = σ_U/16
 _LARGEST_SHIFT = 6  # σ_U of 2^10 fine steps is fine enough; the rest is room for the modulus
 
@@ -72,7 +70,7 @@ class Grid:
             )
         sigma = float(_WIRE_STEPS << shift)
         step = plan.sigma_individual / sigma
-        moved = math.ldexp(math.sqrt(length), -2 * _FINER_BITS) * step
+        moved = math.ldexp(math.sqrt(length), -_FINEST_BITS) * step
         pairwise = math.ceil(ratio * sigma * 16 - 1e-6) / 16  # alike on all machines, whatever their last bits
         return cls(step * (1 + moved / plan.sensitivity), shift, plan.wire_bits, sigma, pairwise)
 
@@ -101,28 +99,8 @@ def mask(vector: Floats, grid: Grid, terms: Sequence[Term], *, threads: int | No
 
 
 def _fine(
-    vector: Floats, grid: Grid, terms: Iterable[Term], individual: Sequence[bytes], *, threads: int | None = 1
+    vector: Floats, grid: Grid, terms: Sequence[Term], individual: Sequence[bytes], *, threads: int | None = 1
 ) -> NDArray[np.int32]:
     """The upload in fine steps, from keys."""
-    result = np.empty(len(vector), np.int32)
-    for start in range(0, len(vector), _CHUNK):
-        part = vector[start : start + _CHUNK].astype(np.float64)
-        part /= grid.step
-        part += _individual(len(part), start, grid, individual)
-        np.rint(part, out=part)
-        result[start : start + _CHUNK] = part.astype(np.int64)  # modulo 2^32, as all that is added to it
-    stream.accumulate(result, list(terms), threads=threads)
-    return result
-
-
-def _individual(length: int, start: int, grid: Grid, keys: Sequence[bytes]) -> NDArray[np.float64]:
-    """Individual noise in fine steps, on a grid of 2^-22: σ_U, and two fine Gaussians that fill its gaps."""
-    whole, finer, finest = np.zeros((_SCALES, length), np.int32)
-    sigmas = (grid.sigma_individual, *[stream.SIGMA_MAX] * (_SCALES - 1))
-    for out, key, sigma in zip((whole, finer, finest), keys, sigmas, strict=True):
-        stream.accumulate(out, [Term(key, 1, sigma)], start=start)
-    finer <<= _FINER_BITS  # below 2^28: no sample of SIGMA_MAX reaches 2^17
-    finer += finest
-    noise = finer * np.float64(2.0 ** (-2 * _FINER_BITS))
-    noise += whole  # all of it exact
-    return noise
+    sigma = grid.sigma_individual
+    return stream.masked(vector, terms, step=grid.step, sigma=sigma, own=individual, threads=threads)

@@ -1,146 +1,80 @@
-/* The compiled path of lightdp.stream: AES-256-CTR -> Box-Muller -> integers, added up tile by tile.
+/* The compiled path of lightdp.stream: AES-256-CTR -> Box-Muller -> integers, added up tile by tile; and of lightdp.wire's packing.
  *
  * lightdp/stream.py specifies the samples and holds a numpy path that gives the same bits. Whatever changes here changes there.
  *
- * Bits: only IEEE binary32 + - x / sqrt and conversions, in a written order; compile with -ffp-contract=off (the targets
- * below have no fused multiply-add either). No intermediate is subnormal; the rounding mode is set for the call.
- * Time: no table, index or branch depends on a key, on the keystream or on a sample; signs and scales are public.
+ * Bits: only IEEE binary32 (for data binary64) + - x / sqrt and conversions, in a written order; compile with
+ * -ffp-contract=off (AVX-512 has fused multiply-adds). No intermediate is subnormal; the rounding mode is set for the call.
+ * Time: no table, index or branch depends on a key, on the keystream, on a sample or on data; signs and scales are public.
  * Divisions and roots see no subnormal; beyond that their constant time is up to the processor.
- * Without x86-64 and a GNU-like compiler the module builds with no code path and BACKENDS is empty.
+ * Without x86-64 and a GNU-like compiler the module builds with packing alone and BACKENDS is empty.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
 
-#define TILE 1024                     /* samples; their keystream (6 KiB) and sums (8 KiB) stay in L1 */
-#define PAIRS (TILE / 2)
-#define BLOCKS (TILE * 6 / 16)        /* AES blocks a tile */
-#define ROUNDS 14                     /* AES-256 */
+/* what is masked: values / step, with noise of its own from the first three terms */
+typedef struct {
+    const void *values;               /* float or, if wide, double; NULL: there is no data */
+    int wide;
+    double step;
+} Data;
 
 #if defined(__x86_64__) && defined(__GNUC__)
-#include <immintrin.h>
+#include "paths.h"
 
-typedef float v8f __attribute__((vector_size(32), may_alias));
-typedef int32_t v8i __attribute__((vector_size(32), may_alias));
-typedef uint32_t v8u __attribute__((vector_size(32), may_alias));
+/* ---- data: its own noise on three scales, and one rounding ---- */
 
-typedef struct {
-    __m128i round[ROUNDS + 1];
-    float scale;                      /* |sigma| * 2^15 */
-    int32_t minus;                    /* 1: subtract */
-} Term;
+enum { PLUS, MINUS, WHOLE, FINE };     /* sums of a tile: terms by their sign; the data's own noise in steps, and in 2^-22 steps */
 
-typedef union {
-    __m256i wide[BLOCKS / 2];
-    __m128i block[BLOCKS];
-    uint32_t word[3][PAIRS];
-} Stream;
-
-typedef void Keystream(Stream *, const Term *, uint64_t);
-
-/* ---- AES-256 (FIPS 197), counter mode, 128-bit big-endian counter that starts at zero ---- */
-
-__attribute__((target("aes,avx2"))) static inline __m128i mix(__m128i key, __m128i word)
+/* Add the nearest integers to values / step + noise, modulo 2^32. For |x| < 2^51, x + 1.5 * 2^52 has units of 1: this rounds x
+ * to the nearest integer, ties to even, and ends in its bits. Returns 0 if an x is not below 2^51: its integer means nothing. */
+__attribute__((target("avx2")))
+static int settle(uint32_t *restrict out, const uint32_t *restrict whole, const uint32_t *restrict fine, uint64_t n, Data data)
 {
-    key = _mm_xor_si128(key, _mm_slli_si128(key, 4));
-    key = _mm_xor_si128(key, _mm_slli_si128(key, 8));
-    return _mm_xor_si128(key, word);
-}
-
-#define EVEN(i, rcon) k[i] = mix(k[i - 2], _mm_shuffle_epi32(_mm_aeskeygenassist_si128(k[i - 1], rcon), 0xff))
-#define ODD(i) k[i] = mix(k[i - 2], _mm_shuffle_epi32(_mm_aeskeygenassist_si128(k[i - 1], 0), 0xaa))
-
-__attribute__((target("aes,avx2"))) static void expand(__m128i *k, const unsigned char *key)
-{
-    k[0] = _mm_loadu_si128((const __m128i *)key);
-    k[1] = _mm_loadu_si128((const __m128i *)(key + 16));
-    EVEN(2, 0x01), ODD(3), EVEN(4, 0x02), ODD(5), EVEN(6, 0x04), ODD(7), EVEN(8, 0x08), ODD(9);
-    EVEN(10, 0x10), ODD(11), EVEN(12, 0x20), ODD(13), EVEN(14, 0x40);
-}
-
-__attribute__((target("aes,avx2"))) static void keystream_aesni(Stream *out, const Term *term, uint64_t tile)
-{
-    const __m128i swap = _mm_set_epi64x(0x0001020304050607, 0x08090a0b0c0d0e0f);
-    __m128i counter = _mm_set_epi64x(0, (int64_t)(tile * BLOCKS));
-    for (int i = 0; i < BLOCKS; i += 8) {
-        __m128i x[8];
-        for (int j = 0; j < 8; j++) {
-            x[j] = _mm_xor_si128(_mm_shuffle_epi8(counter, swap), term->round[0]);
-            counter = _mm_add_epi64(counter, _mm_set_epi64x(0, 1));
-        }
-        for (int r = 1; r < ROUNDS; r++)
-            for (int j = 0; j < 8; j++) x[j] = _mm_aesenc_si128(x[j], term->round[r]);
-        for (int j = 0; j < 8; j++) out->block[i + j] = _mm_aesenclast_si128(x[j], term->round[ROUNDS]);
+    int64_t beyond = -1;
+    for (uint64_t i = 0; i < n; i++) {
+        const double value = data.wide ? ((const double *)data.values)[i] : (double)((const float *)data.values)[i];
+        const double noise = (double)(int32_t)fine[i] * 0x1p-22 + (double)(int32_t)whole[i];
+        const union { double value; int64_t bits; } x = {value / data.step + noise}, sum = {x.value + 0x1.8p52};
+        beyond &= (x.bits & INT64_MAX) - 0x4320000000000000;  /* negative if |x| < 2^51 */
+        out[i] += (uint32_t)sum.bits;
     }
+    return beyond < 0;
 }
 
-__attribute__((target("vaes,avx2"))) static void keystream_vaes(Stream *out, const Term *term, uint64_t tile)
-{
-    const __m256i swap = _mm256_broadcastsi128_si256(_mm_set_epi64x(0x0001020304050607, 0x08090a0b0c0d0e0f));
-    __m256i key[ROUNDS + 1], counter = _mm256_set_epi64x(0, (int64_t)(tile * BLOCKS + 1), 0, (int64_t)(tile * BLOCKS));
-    for (int r = 0; r <= ROUNDS; r++) key[r] = _mm256_broadcastsi128_si256(term->round[r]);
-    for (int i = 0; i < BLOCKS / 2; i += 8) {
-        __m256i x[8];
-        for (int j = 0; j < 8; j++) {
-            x[j] = _mm256_xor_si256(_mm256_shuffle_epi8(counter, swap), key[0]);
-            counter = _mm256_add_epi64(counter, _mm256_set_epi64x(0, 2, 0, 2));
-        }
-        for (int r = 1; r < ROUNDS; r++)
-            for (int j = 0; j < 8; j++) x[j] = _mm256_aesenc_epi128(x[j], key[r]);
-        for (int j = 0; j < 8; j++) out->wide[i + j] = _mm256_aesenclast_epi128(x[j], key[ROUNDS]);
-    }
-}
+/* ---- tiles outside, keys inside; 0 if a value of the data was out of range ---- */
 
-/* ---- three words -> two samples (Box-Muller), eight pairs at a time ---- */
-
-#define FLOAT(v) ((v8f)_mm256_cvtepi32_ps((__m256i)(v)))          /* nearest, ties to even, as RINT */
-#define RINT(v) ((v8i)_mm256_cvtps_epi32((__m256)(v)))
-
-__attribute__((target("avx2"))) static void gauss(uint32_t *sum, const Stream *in, float scale)
-{
-    for (int i = 0; i < PAIRS; i += 8) {
-        const v8u a = *(const v8u *)&in->word[0][i], b = *(const v8u *)&in->word[1][i], c = *(const v8u *)&in->word[2][i];
-        v8u *sine = (v8u *)&sum[i], *cosine = (v8u *)&sum[i + PAIRS];
-
-        /* u = U 2^-62 in (0, 1], U = 2^(62 + e) m with m in [sqrt(1/2), sqrt(2)); square = -2 ln u = -2 e ln 2 - 4 artanh(w) */
-        const v8f U = FLOAT(a & 0x7fffffffu) * 0x1p31f + FLOAT((b & 0x7fffffffu) | 1);
-        const v8i bits = (v8i)U - 0x5e3504f3;
-        const v8f e = FLOAT(bits & ~0x7fffff), m = (v8f)((bits & 0x7fffff) + 0x3f3504f3);
-        const v8f w = (m - 1.0f) / (m + 1.0f), v = w * w;
-        const v8f square = e * -0x1.62e430p-23f - ((v * 0x1.a6e112p-1f + 0x1.554262p+0f) * v + 0x1.000002p+2f) * w;
-        const v8f radius = (v8f)_mm256_sqrt_ps((__m256)square) * scale;
-
-        /* a quarter turn to each side, by doubling an eighth; the top bit turns by a half */
-        const v8f x = FLOAT(c + c) * 0x1p-32f, y = x * x;
-        const v8f s = (((y * -0x1.af30fcp-8f + 0x1.cdabb0p-4f) * y - 0x1.d3ba9cp-1f) * y + 0x1.1c5832p+1f) * x;
-        const v8f k = ((y * -0x1.d8dc86p-6f + 0x1.6f402cp-2f) * y - 0x1.bea566p+0f) * y + 0x1.6a09e6p+0f;
-        const v8f turned = (v8f)((v8u)radius ^ (c & 0x80000000u));
-
-        *sine += (v8u)((RINT(turned * (s * k)) + 0x4000) >> 15);
-        *cosine += (v8u)((RINT(turned * (1.0f - s * s)) + 0x4000) >> 15);
-    }
-}
-
-/* ---- tiles outside, keys inside ---- */
-
-static void add(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, Py_ssize_t n, Keystream *keystream)
+__attribute__((target("avx2")))
+static int add(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, Py_ssize_t n, Data data, Pass *pass)
 {
     const unsigned int mxcsr = _mm_getcsr();
+    Stream stream[2] __attribute__((aligned(64)));
+    int now = 0, fits = 1;
+    if (count == 0 || n == 0) return 1;
     _mm_setcsr(0x1f80);               /* to nearest, no flushing, no traps */
+    keystream_aesni(&stream[now], terms, start / TILE);
     for (uint64_t done = 0; done < count;) {
         const uint64_t tile = (start + done) / TILE, from = (start + done) % TILE;
         const uint64_t size = TILE - from < count - done ? TILE - from : count - done;
-        uint32_t sum[2][TILE] __attribute__((aligned(64))) = {{0}};
-        Stream stream __attribute__((aligned(64)));
+        uint32_t sum[4][TILE] __attribute__((aligned(64)));
+        memset(sum, 0, sizeof(sum[0]) * (data.values ? 4 : 2));
         for (Py_ssize_t j = 0; j < n; j++) {
-            keystream(&stream, &terms[j], tile);
-            gauss(sum[terms[j].minus], &stream, terms[j].scale);
+            const int last = j + 1 == n;  /* the next keystream is of the next tile, and the very last one is for nothing */
+            pass(sum[terms[j].sum], &stream[now], terms[j].scale, &stream[!now], &terms[last ? 0 : j + 1], tile + last);
+            if (data.values && j == 1)
+                for (int i = 0; i < TILE; i++) sum[FINE][i] <<= 11;
+            now = !now;
         }
-        for (uint64_t i = 0; i < size; i++) out[done + i] += sum[0][from + i] - sum[1][from + i];
+        for (uint64_t i = 0; i < size; i++) out[done + i] += sum[PLUS][from + i] - sum[MINUS][from + i];
+        if (data.values) {
+            fits &= settle(out + done, sum[WHOLE] + from, sum[FINE] + from, size, data);
+            data.values = (const char *)data.values + size * (data.wide ? 8 : 4);
+        }
         done += size;
     }
     _mm_setcsr(mxcsr);
+    return fits;
 }
 
 static void wipe(void *memory, size_t size)
@@ -148,12 +82,13 @@ static void wipe(void *memory, size_t size)
     for (volatile char *p = memory; size--;) *p++ = 0;
 }
 
-/* 0, or -1 with an exception set */
-static int run(const Py_buffer *out, uint64_t start, const Py_buffer *keys, const Py_buffer *scales, const char *backend)
+/* as `add`, or -1 with an exception set */
+static int run(const Py_buffer *out, uint64_t start, const Py_buffer *keys, const Py_buffer *scales, Data data, const char *backend)
 {
     const Py_ssize_t n = keys->len / 32;
-    Keystream *const keystream = strcmp(backend, "vaes") ? keystream_aesni : keystream_vaes;
+    Pass *const pass = !strcmp(backend, "vaes512") ? pass_vaes512 : !strcmp(backend, "vaes") ? pass_vaes : pass_aesni;
     Term *terms = NULL;
+    int fits;
     if (posix_memalign((void **)&terms, 64, sizeof(Term) * (size_t)(n + 1))) {
         PyErr_NoMemory();
         return -1;
@@ -163,27 +98,30 @@ static int run(const Py_buffer *out, uint64_t start, const Py_buffer *keys, cons
         const float scale = ((const float *)scales->buf)[j];
         expand(terms[j].round, (const unsigned char *)keys->buf + 32 * j);
         terms[j].scale = scale < 0 ? -scale : scale;
-        terms[j].minus = scale < 0;
+        terms[j].sum = data.values && j < 3 ? (j == 0 ? WHOLE : FINE) : (scale < 0 ? MINUS : PLUS);
     }
-    add(out->buf, start, (uint64_t)out->len / 4, terms, n, keystream);
+    fits = add(out->buf, start, (uint64_t)out->len / 4, terms, n, data, pass);
     wipe(terms, sizeof(Term) * (size_t)n);
     free(terms);
     Py_END_ALLOW_THREADS
-    return 0;
+    return fits;
 }
 
 static int supports(const char *backend)
 {
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("aes") || !__builtin_cpu_supports("avx2")) return 0;
-    return !strcmp(backend, "aesni") || (!strcmp(backend, "vaes") && __builtin_cpu_supports("vaes"));
+    if (!strcmp(backend, "aesni")) return 1;
+    if (!__builtin_cpu_supports("vaes")) return 0;
+    if (!strcmp(backend, "vaes")) return 1;
+    return !strcmp(backend, "vaes512") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
 }
 
 #else
 
-static int run(const Py_buffer *out, uint64_t start, const Py_buffer *keys, const Py_buffer *scales, const char *backend)
+static int run(const Py_buffer *out, uint64_t start, const Py_buffer *keys, const Py_buffer *scales, Data data, const char *backend)
 {
-    (void)out, (void)start, (void)keys, (void)scales, (void)backend;
+    (void)out, (void)start, (void)keys, (void)scales, (void)data, (void)backend;
     PyErr_SetString(PyExc_RuntimeError, "no code path");
     return -1;
 }
@@ -195,34 +133,126 @@ static int supports(const char *backend)
 
 #endif
 
-/* ---- Python: arguments are checked here only as far as memory safety needs; lightdp.stream checks their meaning ---- */
+/* ---- packed words (lightdp/wire/packing.py): 32 / gcd(bits, 32) lanes of `columns` values each ---- */
+
+#define ROW 4096                      /* columns at a time: their words stay in the cache */
+
+typedef struct {
+    uint32_t *values, *words;
+    size_t length, columns;
+    int shift, bits;
+} Packing;
+
+/* a value in units of 2^shift, rounded, ties to even */
+#define ROUNDED(value) ((((value) + half + (((value) >> p.shift) & odd)) >> p.shift) & kept)
+
+/* put `count` values into the words from `low` on, which are zero there */
+static void pack_row(Packing p, const uint32_t *restrict values, uint32_t *restrict low, size_t count, int offset)
+{
+    const uint32_t odd = p.shift > 0, half = odd ? (1u << (p.shift - 1)) - 1 : 0, kept = UINT32_MAX >> (32 - p.bits);
+    if (offset + p.bits <= 32)
+        for (size_t i = 0; i < count; i++) low[i] |= ROUNDED(values[i]) << offset;
+    else {
+        uint32_t *restrict high = low + p.columns;
+        for (size_t i = 0; i < count; i++) {
+            low[i] |= ROUNDED(values[i]) << offset;
+            high[i] |= ROUNDED(values[i]) >> (32 - offset);
+        }
+    }
+}
+
+/* add to `count` values what the words from `low` on hold; only the low bits of the sums mean anything */
+static void unpack_row(Packing p, uint32_t *restrict values, const uint32_t *restrict low, size_t count, int offset)
+{
+    if (offset + p.bits <= 32)
+        for (size_t i = 0; i < count; i++) values[i] += low[i] >> offset;
+    else
+        for (size_t i = 0; i < count; i++) values[i] += (low[i] >> offset) + (low[i + p.columns] << (32 - offset));
+}
+
+static void each_row(Packing p, int pack)
+{
+    for (size_t column = 0; column < p.columns; column += ROW)
+        for (size_t lane = 0, first = column; first < p.length; lane++, first += p.columns) {
+            const size_t left = p.length - first < p.columns - column ? p.length - first : p.columns - column;
+            const size_t bit = lane * (size_t)p.bits, count = left < ROW ? left : ROW;
+            uint32_t *values = p.values + first, *low = p.words + bit / 32 * p.columns + column;
+            if (pack) pack_row(p, values, low, count, (int)(bit % 32));
+            else unpack_row(p, values, low, count, (int)(bit % 32));
+        }
+}
+
+/* ---- Python: arguments are checked here only as far as memory safety needs; callers check their meaning ---- */
 
 static PyObject *accumulate(PyObject *self, PyObject *args)
 {
-    Py_buffer out, keys, scales;
+    Py_buffer out, keys, scales, values = {0};
+    Data data = {NULL, 0, 1.0};
     unsigned long long start;
     const char *backend;
-    int failed = -1;
+    int fits = -1;
     (void)self;
-    if (!PyArg_ParseTuple(args, "sw*Ky*y*", &backend, &out, &start, &keys, &scales)) return NULL;
+    if (!PyArg_ParseTuple(args, "sw*Ky*y*|(y*d)", &backend, &out, &start, &keys, &scales, &values, &data.step)) return NULL;
+    data.values = values.buf;
+    data.wide = values.len > out.len;
     if (out.len % 4 || (uintptr_t)out.buf % 4 || (uintptr_t)scales.buf % 4 || keys.len % 32 || scales.len != keys.len / 8)
         PyErr_SetString(PyExc_ValueError, "out: aligned int32; keys: 32 bytes a term; scales: one aligned float32 a term");
+    else if (values.obj
+             && (values.len != out.len * (1 + data.wide) || (uintptr_t)values.buf % (data.wide ? 8 : 4) || keys.len < 96))
+        PyErr_SetString(PyExc_ValueError, "values: one aligned float32 or float64 for each of out, with three terms of their own");
     else if (start >> 52)
         PyErr_SetString(PyExc_ValueError, "start is too large");
     else if (!supports(backend))
         PyErr_Format(PyExc_ValueError, "this machine has no backend %s", backend);
     else
-        failed = run(&out, start, &keys, &scales, backend);
+        fits = run(&out, start, &keys, &scales, data, backend);
     PyBuffer_Release(&out);
     PyBuffer_Release(&keys);
     PyBuffer_Release(&scales);
-    if (failed) return NULL;
+    if (values.obj) PyBuffer_Release(&values);
+    return fits < 0 ? NULL : PyBool_FromLong(fits);
+}
+
+static PyObject *move(PyObject *args, int pack)
+{
+    Py_buffer values, words;
+    Packing p = {0};
+    int fits;
+    if (!PyArg_ParseTuple(args, pack ? "y*w*ii" : "w*y*ii", &values, &words, &p.shift, &p.bits)) return NULL;
+    fits = p.bits >= 2 && p.bits <= 32 && p.shift >= 0 && p.shift <= 32 - p.bits;
+    if (fits) {
+        const size_t unit = (size_t)(p.bits & -p.bits), lanes = 32 / unit;  /* unit = gcd(bits, 32) */
+        p.values = values.buf, p.words = words.buf, p.length = (size_t)values.len / 4;
+        p.columns = p.length / lanes + (p.length % lanes != 0);
+        fits = values.len % 4 == 0 && (size_t)words.len == p.columns * ((size_t)p.bits / unit) * 4
+            && (uintptr_t)values.buf % 4 == 0 && (uintptr_t)words.buf % 4 == 0;
+    }
+    if (fits) {
+        Py_BEGIN_ALLOW_THREADS
+        each_row(p, pack);
+        Py_END_ALLOW_THREADS
+    } else
+        PyErr_SetString(PyExc_ValueError, "values: aligned int32; words: aligned, as many as they fill; bits + shift <= 32");
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&words);
+    if (!fits) return NULL;
     Py_RETURN_NONE;
+}
+
+static PyObject *pack(PyObject *self, PyObject *args)
+{
+    return (void)self, move(args, 1);
+}
+
+static PyObject *unpack(PyObject *self, PyObject *args)
+{
+    return (void)self, move(args, 0);
 }
 
 static int execute(PyObject *module)
 {
-    PyObject *backends = supports("vaes") ? Py_BuildValue("(ss)", "vaes", "aesni")
+    PyObject *backends = supports("vaes512") ? Py_BuildValue("(sss)", "vaes512", "vaes", "aesni")
+                       : supports("vaes") ? Py_BuildValue("(ss)", "vaes", "aesni")
                        : supports("aesni") ? Py_BuildValue("(s)", "aesni") : PyTuple_New(0);
     const int failed = PyModule_AddObjectRef(module, "BACKENDS", backends);
     Py_XDECREF(backends);
@@ -231,7 +261,10 @@ static int execute(PyObject *module)
 
 static PyMethodDef methods[] = {
     {"accumulate", accumulate, METH_VARARGS,
-     "accumulate(backend, out, start, keys, scales): add the samples of lightdp.stream; a negative scale subtracts."},
+     "accumulate(backend, out, start, keys, scales[, (values, step)]): add the samples of lightdp.stream to out; a negative scale\n"
+     "subtracts. With values, the first three terms are their noise; False if one of them was too large or not a number."},
+    {"pack", pack, METH_VARARGS, "pack(values, words, shift, bits): values rounded to units of 2^shift, into words that are zero."},
+    {"unpack", unpack, METH_VARARGS, "unpack(values, words, 0, bits): add what words hold to values."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,5 +1,17 @@
-from typing_extensions import Buffer
+from typing import Any
+
+from numpy.typing import NDArray
 
 BACKENDS: tuple[str, ...]
 
-def accumulate(backend: str, out: Buffer, start: int, keys: bytes, scales: Buffer, /) -> None: ...
+def accumulate(
+    backend: str,
+    out: NDArray[Any],
+    start: int,
+    keys: bytes,
+    scales: NDArray[Any],
+    data: tuple[NDArray[Any], float] = ...,
+    /,
+) -> bool: ...
+def pack(values: NDArray[Any], words: NDArray[Any], shift: int, bits: int, /) -> None: ...
+def unpack(values: NDArray[Any], words: NDArray[Any], shift: int, bits: int, /) -> None: ...

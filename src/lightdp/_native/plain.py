@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Data = tuple[NDArray[np.float32] | NDArray[np.float64], float]
+
 TILE = 1024
 _PAIRS = TILE // 2
 _TILE_BYTES = 6 * TILE
@@ -25,8 +27,41 @@ C = tuple(map(float.fromhex, ("-0x1.d8dc86p-6", "0x1.6f402cp-2", "-0x1.bea566p+0
 L = -float.fromhex("0x1.62e430p-23")
 
 
-def accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray[np.float32]) -> None:
-    """What a path of `kernel` does, bit for bit: tiles outside, keys inside; a negative scale subtracts."""
+def accumulate(
+    out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray[np.float32], data: Data | None = None
+) -> bool:
+    """What a path of `kernel` does, bit for bit: tiles outside, keys inside; a negative scale subtracts.
+
+    With data (values, step), the first three terms are its own noise. False if a value is too large or not a number:
+    then `out` means nothing.
+    """
+    if data is None:
+        _accumulate(out, start, keys, scales)
+        return True
+    values, step = data
+    for low in range(0, out.size, _BATCH * TILE):
+        part = values[low : low + _BATCH * TILE].astype(np.float64)
+        with np.errstate(over="ignore"):
+            part /= step
+        part += own_noise(part.size, start + low, keys[:96], scales[:3])
+        if not np.abs(part).max() < 2.0**51:
+            return False
+        out[low : low + part.size] += np.rint(part, out=part).astype(np.int64).astype(np.int32)  # modulo 2^32
+    _accumulate(out, start, keys[96:], scales[3:])
+    return True
+
+
+def own_noise(length: int, start: int, keys: bytes, scales: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Three terms on three scales, each 2^11 times finer than the one before: w + (2^11 f + g) 2^-22, exact."""
+    whole, fine = np.zeros((2, length), np.int32)
+    _accumulate(whole, start, keys[:32], scales[:1])
+    _accumulate(fine, start, keys[32:64], scales[1:2])
+    fine <<= 11  # below 2^28: no sample of σ <= 4096 reaches 2^17
+    _accumulate(fine, start, keys[64:], scales[2:])
+    return fine * np.float64(2.0**-22) + whole
+
+
+def _accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray[np.float32]) -> None:
     tile, skip = divmod(start, TILE)
     counter = (tile * _TILE_BYTES // 16).to_bytes(16, "big")
     ciphers = [Cipher(AES256(keys[i : i + 32]), CTR(counter)).encryptor() for i in range(0, len(keys), 32)]

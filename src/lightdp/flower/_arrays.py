@@ -6,6 +6,8 @@ and boolean arrays, such as the batch counters of normalisation layers, never le
 
 from __future__ import annotations
 
+import io
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
+
+_PIECE = 1 << 16  # values that are moved at once: temporaries stay in the cache
+
+
+def values(array: Array) -> NDArray[Any]:
+    """As `array.numpy()`, but read-only and without a copy where its bytes are in the common version of the format."""
+    if array.stype != "numpy.ndarray" or not array.data.startswith(b"\x93NUMPY\x01\x00"):
+        return array.numpy()
+    head = io.BytesIO(array.data)  # shares the bytes
+    np.lib.format.read_magic(head)
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
+    flat = np.frombuffer(array.data, dtype, math.prod(shape), head.tell())
+    return flat.reshape(shape, order="F" if fortran else "C")
 
 
 def length(arrays: Mapping[str, Array]) -> int:
@@ -36,7 +51,7 @@ def difference(trained: Mapping[str, Array], received: Mapping[str, Array]) -> N
     vector = np.empty(sum(array.size for _, array in before), kind)
     start = 0
     for key, old in before:
-        new = trained[key].numpy()
+        new = values(trained[key])
         if new.shape != old.shape or new.dtype.kind not in "fiub":
             raise ArgumentError(
                 f"trained array {key} must be numbers of shape {old.shape}, got {new.dtype} {new.shape}"
@@ -52,9 +67,13 @@ def moved(arrays: Mapping[str, Array], vector: NDArray[np.float64]) -> ArrayReco
     """`arrays` + `vector`, in the original types; what a type cannot hold becomes its largest value."""
     result, start = dict(arrays), 0
     for key, old in _floats(arrays):
-        part = vector[start : start + old.size].reshape(old.shape)
-        limits = np.finfo(old.dtype)
-        result[key] = Array(np.asarray(np.clip(old + part, limits.min, limits.max), dtype=old.dtype))
+        limits, flat = np.finfo(old.dtype), old.ravel()
+        new = np.empty_like(flat)
+        for low in range(0, old.size, _PIECE):
+            part = flat[low : low + _PIECE].astype(np.float64)
+            part += vector[start + low : start + low + part.size]
+            new[low : low + _PIECE] = np.clip(part, limits.min, limits.max, out=part)
+        result[key] = Array(new.reshape(old.shape))
         start += old.size
     return ArrayRecord(result)
 
@@ -63,14 +82,14 @@ def typed(arrays: Mapping[str, Array], like: Mapping[str, Array]) -> ArrayRecord
     """`arrays` in the types of `like`; integers are those of `like`."""
     result = dict(like)
     for key, old in _floats(like):
-        new = arrays[key].numpy()
+        new = values(arrays[key])
         result[key] = arrays[key] if new.dtype == old.dtype else Array(np.asarray(new, dtype=old.dtype))
     return ArrayRecord(result)
 
 
 def _floats(arrays: Mapping[str, Array]) -> Iterator[tuple[str, NDArray[Any]]]:
     for key in sorted(arrays):
-        array = arrays[key].numpy()
+        array = values(arrays[key])
         if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
             yield key, array
         elif array.dtype.kind not in "iub":

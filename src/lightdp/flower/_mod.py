@@ -94,6 +94,8 @@ def _train(
         raise ProtocolError("the message is of another run than this node's last key round")
     if "roster" in order:
         client.join(_get(order, "roster", bytes))
+    start = _get(order, "start", bytes)
+    client.check(start)  # or it would train for nothing
     update, metrics = None, MetricRecord()
     if not _get(order, "closing", bool):  # a closing round carries no data, whatever it is called
         received = dict(_only(content.array_records, "message"))
@@ -108,7 +110,7 @@ def _train(
         for each in reply.content.metric_records.values():
             metrics.update({name: value for name, value in each.items() if name in settings.allow_metrics})
     record["budget"] = plan.budget
-    packed = client.upload(_get(order, "start", bytes), update)
+    packed = client.upload(start, update)
     _LOG.info(
         "lightdp: an upload leaves; ε = %s of %g at δ = %g was spent before it, for one %s",
         rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit,

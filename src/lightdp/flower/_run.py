@@ -13,6 +13,7 @@ from flwr.common.constant import ErrorCode
 
 from lightdp._check import LightDPError, ProtocolError
 from lightdp.accountant import Odometer
+from lightdp.flower._arrays import values
 from lightdp.flower._settings import arguments
 from lightdp.flower._vault import KEY
 from lightdp.protocol import Server
@@ -174,8 +175,7 @@ class Run:
             return
         try:
             (record,) = reply.content.array_records.values()
-            packed = record[KEY].numpy().tobytes()
-            in_time = self.server.receive(packed, sender=self.nodes[node])
+            in_time = self.server.receive(values(record[KEY]).tobytes(), sender=self.nodes[node])
         except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
             _LOG.warning("lightdp: the reply of node %d is no upload and was left out: %s", node, error)
             return

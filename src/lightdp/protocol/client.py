@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any
@@ -84,6 +83,7 @@ class Client:
         self._roster: Roster | None = None
         self._keyring: Keyring | None = None
         self._story: Story | None = None
+        self._opened: tuple[bytes, Announcement, Story] | None = None  # what `check` has let pass
 
     def enrol(self) -> bytes:
         """The ENROL message: this client's signed one-time key."""
@@ -104,6 +104,10 @@ class Client:
         self._enter(roster)
         self._save()
 
+    def check(self, message: bytes) -> None:
+        """Refuse an ANNOUNCE message as `upload` would, before work is done for it. Nothing is answered or spent."""
+        self._opened = (bytes(message), *self._open(message))
+
     def upload(self, message: bytes, update: Floats | None, *, weight: float = 1.0) -> bytes:
         """Answer an ANNOUNCE message with the UPLOAD of this round.
 
@@ -115,20 +119,8 @@ class Client:
             BudgetError: the round could take this client over its budget.
             ArgumentError: the update is not a finite vector of the right length.
         """
-        if self._roster is None or self._story is None:
-            raise ProtocolError("the client has no roster yet")
-        content = Message.from_bytes(message, run=self.run, roster=self._roster.hash)
-        if content.kind != Kind.ANNOUNCE:
-            raise ProtocolError(f"expected ANNOUNCE, got {content.kind.name}")
-        start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
-        if start.round < self.rounds_answered:
-            raise ProtocolError(f"round {start.round} was answered, or is over")
-        story = copy.deepcopy(self._story)
-        story.learn(start.history())
-        if start.round != len(story.used):
-            raise ProtocolError(f"expected round {len(story.used)}, got round {start.round}")
-        if not start.closing:
-            story.odometer.admit()
+        start, story = self._open(message) if self._opened is None or self._opened[0] != message else self._opened[1:]
+        self._opened = None
         vector = self._vector(None if start.closing else update, weight)
         terms = self._terms(story, start.round, closing=start.closing)
         packed = masks.mask(vector, self._grid, terms, threads=self.threads)
@@ -144,10 +136,28 @@ class Client:
             kind=Kind.UPLOAD,
             run=self.run,
             round=start.round,
-            roster=self._roster.hash,
+            roster=story.chains[0],
             client=story.me,
             payload=payload,
         ).to_bytes()
+
+    def _open(self, message: bytes) -> tuple[Announcement, Story]:
+        """The start of a round, and the story with all that it tells; refuses what must not be answered."""
+        if self._roster is None or self._story is None:
+            raise ProtocolError("the client has no roster yet")
+        content = Message.from_bytes(message, run=self.run, roster=self._roster.hash)
+        if content.kind != Kind.ANNOUNCE:
+            raise ProtocolError(f"expected ANNOUNCE, got {content.kind.name}")
+        start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
+        if start.round < self.rounds_answered:
+            raise ProtocolError(f"round {start.round} was answered, or is over")
+        story = self._story.copied()
+        story.learn(start.history())
+        if start.round != len(story.used):
+            raise ProtocolError(f"expected round {len(story.used)}, got round {start.round}")
+        if not start.closing:
+            story.odometer.admit()
+        return start, story
 
     @property
     def rounds_answered(self) -> int:
@@ -170,12 +180,13 @@ class Client:
             raise ArgumentError(f"weight must be {'in [0, 1]' if self.weighted else '1'}, got weight={weight:g}")
         share = WEIGHT_SHARE * self.plan.clip if self.weighted else 0.0
         vector = np.empty(self.length + self.weighted, update.dtype)
-        vector[: self.length] = update
         whole = self.plan.unit == "client"
         if whole:
             # with a weight, 1e-6 below the clip: its product and its own coordinate are rounded
             room = (self.plan.clip**2 - share**2) ** 0.5 * (1 - 1e-6) if self.weighted else self.plan.clip
-            clip_norm(vector[: self.length], room)
+            clip_norm(update, room, out=vector[: self.length])
+        else:
+            vector[: self.length] = update
         if self.weighted:
             vector[: self.length] *= weight
         if not whole or self.plan.upload_range < self.plan.clip:  # else no coordinate is beyond the range

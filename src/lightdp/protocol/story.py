@@ -6,6 +6,7 @@ which it sent. So its state on disk is these facts alone, and a restart recomput
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,10 @@ class Story:
         self.sent: set[int] = set()
         self.chains = [start]  # chains[t] goes into the keys of round t
         self.repair: Repair | None = None
+
+    def copied(self) -> Story:
+        """A story that learns apart from this one; what never changes is shared."""
+        return copy.deepcopy(self, {id(fixed): fixed for fixed in (self.plan, self.neighbours)})
 
     def learn(self, history: Iterable[tuple[int, bytes]]) -> None:
         """Take in the sets of past rounds.

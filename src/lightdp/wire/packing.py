@@ -4,12 +4,13 @@ With g = gcd(b, 32), p = 32/g values of b bits fill b/g words of 32 bits exactly
 = ceil(d/p) columns; value k c + l, for 0 <= k < p and 0 <= l < c, is the k-th value of column l. Column l
 is the integer sum_k value_k 2^(b k); its w-th 32-bit word is stored as word w c + l, little-endian. The
 fewer than p values that fill up the last columns are zero. So neighbouring values move alike, and packing
-is a handful of shifts of long contiguous rows.
+is a handful of shifts of long contiguous rows, in the compiled kernel or, with the same bytes, in numpy.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+
+try:
+    from lightdp._native import kernel
+except ImportError:  # installed without a compiler
+    _COMPILED = False
+else:
+    _COMPILED = sys.byteorder == "little"
 
 _ROW = 1 << 15  # values that are moved at once: temporaries stay in the cache
 
@@ -42,28 +50,11 @@ def encode(fine: NDArray[np.int32], *, shift: int, bits: int) -> memoryview:
         raise ArgumentError(f"fine must be a contiguous int32 vector, got {fine.dtype} of shape {fine.shape}")
     bits = integer("bits", bits, 2, 32)
     shift = integer("shift", shift, 0, 32 - bits)
-    values = fine.view(np.uint32)
     packed = np.zeros(packed_size(fine.size, bits) // 4, "<u4")
-    scratch = np.empty(min(_ROW, fine.size), np.uint32)
-    kept = ((1 << bits) - 1) << shift
-    for row, low, high, offset in _rows(fine.size, bits):
-        value = values[row]
-        field = scratch[: value.size]
-        if shift == 0:
-            np.bitwise_and(value, kept, out=field)
-        else:  # add a half, less one fine unit, plus the bit that sends ties to the even side
-            np.right_shift(value, shift, out=field)
-            field &= 1
-            field += value
-            field += (1 << (shift - 1)) - 1
-            field &= kept
-        if offset + bits > 32:
-            packed[high] |= field >> (shift + 32 - offset)
-        if offset >= shift:
-            field <<= offset - shift
-        else:
-            field >>= shift - offset
-        packed[low] |= field
+    if _COMPILED and fine.flags.aligned:
+        kernel.pack(fine, packed, shift, bits)
+    else:
+        _pack(fine.view(np.uint32), packed, shift, bits)
     return packed.data.cast("B")
 
 
@@ -82,19 +73,51 @@ class Accumulator:
             raise WireError(f"packed vector must have {size} bytes, got {len(packed)}")
         words = np.frombuffer(packed, "<u4")
         _refuse_padding(words, self.length, self.bits)
-        scratch = np.empty(min(_ROW, self.length), np.uint32)
-        for row, low, high, offset in _rows(self.length, self.bits):
-            total = self._sum[row]
-            part = scratch[: total.size]
-            total += words[low] if offset == 0 else np.right_shift(words[low], offset, out=part)
-            if offset + self.bits > 32:
-                total += np.left_shift(words[high], 32 - offset, out=part)
+        if _COMPILED and words.flags.aligned:
+            kernel.unpack(self._sum, words, 0, self.bits)
+        else:
+            _unpack(self._sum, words, self.bits)
 
     def total(self) -> NDArray[np.int32]:
         """The sum so far in wire units, as integers in [-2^(bits-1), 2^(bits-1))."""
         total = np.left_shift(self._sum, 32 - self.bits).view(np.int32)
         total >>= 32 - self.bits
         return total
+
+
+def _pack(values: NDArray[np.uint32], packed: NDArray[np.uint32], shift: int, bits: int) -> None:
+    """Round `values` and put them into `packed`, which is zero."""
+    scratch = np.empty(min(_ROW, values.size), np.uint32)
+    kept = ((1 << bits) - 1) << shift
+    for row, low, high, offset in _rows(values.size, bits):
+        value = values[row]
+        field = scratch[: value.size]
+        if shift == 0:
+            np.bitwise_and(value, kept, out=field)
+        else:  # add a half, less one fine unit, plus the bit that sends ties to the even side
+            np.right_shift(value, shift, out=field)
+            field &= 1
+            field += value
+            field += (1 << (shift - 1)) - 1
+            field &= kept
+        if offset + bits > 32:
+            packed[high] |= field >> (shift + 32 - offset)
+        if offset >= shift:
+            field <<= offset - shift
+        else:
+            field >>= shift - offset
+        packed[low] |= field
+
+
+def _unpack(values: NDArray[np.uint32], words: NDArray[np.uint32], bits: int) -> None:
+    """Add what `words` hold to `values`."""
+    scratch = np.empty(min(_ROW, values.size), np.uint32)
+    for row, low, high, offset in _rows(values.size, bits):
+        total = values[row]
+        part = scratch[: total.size]
+        total += words[low] if offset == 0 else np.right_shift(words[low], offset, out=part)
+        if offset + bits > 32:
+            total += np.left_shift(words[high], 32 - offset, out=part)
 
 
 def _rows(length: int, bits: int) -> Iterator[tuple[slice, slice, slice, int]]:
