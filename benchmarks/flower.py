@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 
 METHODS = ("plain", "local", "secagg+", "exact", "repair")
 PARAMETERS, STEP = 1_000_000, 1e-3
+POLL = 0.02  # seconds between two looks for replies
 SMALL = 2_000  # parameters where only survival is looked at
 EPSILON, DELTA, ROUNDS = 1.0, 1e-5, 20
 LOUD = 1e4  # ε where only survival is looked at: noise so small that a wrong mean shows
@@ -199,7 +200,10 @@ class Watch(Grid):
         return [reply for reply in self._pull(message_ids) if reply.metadata.src_node_id not in self._lost()]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """As the engine does, which asks every 0.1 s. The lost have also answered, so that nobody is still busy."""
+        """As the engine does, but it asks every 0.1 s, which would count all rounds in tenths of a second.
+
+        The lost have also answered, so that nobody is still busy.
+        """
         waiting = set(self.push_messages(messages))
         ended = time.monotonic() + (math.inf if timeout is None else timeout)
         replies: list[Message] = []
@@ -208,7 +212,7 @@ class Watch(Grid):
             replies += new
             waiting -= {reply.metadata.reply_to_message_id for reply in new}
             if waiting:
-                time.sleep(0.1)
+                time.sleep(POLL)
         return [reply for reply in replies if reply.metadata.src_node_id not in self._lost()]
 
     def _pull(self, message_ids: Iterable[str]) -> list[Message]:
