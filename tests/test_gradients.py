@@ -123,7 +123,7 @@ def test_pieces_do_not_change_the_sums(make: Any, chunk_bytes: int) -> None:
     model = make()
     x, y, owner = records(20, model)
     whole = gradients.clipped_sums(model, x, y, owner, 4, 1.0)
-    assert close(gradients.clipped_sums(model, x, y, owner, 4, 1.0, chunk_bytes), whole, 1e-5)
+    assert close(gradients.clipped_sums(model, x, y, owner, 4, 1.0, chunk_bytes=chunk_bytes), whole, 1e-5)
 
 
 @pytest.mark.parametrize("make", MODELS)
@@ -196,7 +196,7 @@ def test_working_memory_decides_how_many_records_are_taken_at_once(monkeypatch: 
 
     monkeypatch.setattr(gradients, "_add_any", watched)
     x, y, owner = records(40, model)
-    gradients.clipped_sums(model, x, y, owner, 4, 1.0, 80_000)
+    gradients.clipped_sums(model, x, y, owner, 4, 1.0, chunk_bytes=80_000)
     d = len(gradients.flatten(model))
     assert 1 < max(sizes) * 4 * d <= 80_000
     assert sum(sizes) == 40
@@ -386,7 +386,7 @@ def norm_and_inputs(groups: int, shape: tuple[int, ...]) -> tuple[nn.GroupNorm, 
 
 def agree(norm: nn.GroupNorm, x: Tensor, skip: Tensor | None, *, relu: bool) -> None:
     """`_Norm` gives the output and all gradients of torch's own norm, sum and ReLU in float64."""
-    ours, exact = _lanes._Norm(norm, relu=relu), copy.deepcopy(norm).double()
+    ours, exact = _lanes.Norm(norm, relu=relu), copy.deepcopy(norm).double()
     values = [x] if skip is None else [x, skip]
     values = [v.detach().requires_grad_() for v in values]
     wide = [v.detach().double().requires_grad_() for v in values]
@@ -428,7 +428,7 @@ def test_swapping_norms_keeps_the_function_and_the_names_of_parameters(name: str
     model = models.build(name, (1, 8, 8), CLASSES, seed=0)
     x, y, _ = records(4, nn.Flatten())
     x = nn.functional.pad(x, (1, 1, 1, 1))
-    twin = _lanes._with_norms(copy.deepcopy(model))
+    twin = _lanes.with_norms(copy.deepcopy(model))
     assert [name for name, _ in twin.named_parameters()] == [name for name, _ in model.named_parameters()]
     assert not any(isinstance(layer, nn.GroupNorm | nn.ReLU) for layer in twin.modules())
     assert close(gradient(twin, x, y), gradient(model, x, y), 1e-5)
@@ -444,7 +444,7 @@ def test_norms_take_in_only_what_follows_in_a_sequence() -> None:
             return self.norm(self.relu(x))
 
     model, x = Apart(), torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(_lanes._with_norms(copy.deepcopy(model))(x), model(x), atol=1e-5)
+    assert torch.allclose(_lanes.with_norms(copy.deepcopy(model))(x), model(x), atol=1e-5)
 
 
 @GPU
