@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lightdp.training import gradients, models
+from lightdp.training import gradients, models, views
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -74,7 +74,18 @@ class Clients:
         else:
             taken = torch.from_numpy(rows).to(self.x.device)
             x, y = self.x[taken], self.y[taken]
-        return gradients.clipped_sums(model, x, y, owner, len(piece), config.clip)
+        seen = None if config.augment == 1 else self._views(number, piece, [len(c) for c in chosen])
+        return gradients.clipped_sums(model, x, y, owner, len(piece), config.clip, views=seen)
+
+    def _views(self, number: int, piece: list[int], counts: list[int]) -> Callable[..., torch.Tensor]:
+        """How the chosen records of some clients are seen; each client's draws are its own."""
+        config = self.config
+        if config.model.startswith("scattering"):
+            return lambda x, _: views.mirrored(x)
+        rngs = [np.random.default_rng([config.seed, 12, number, i]) for i in piece]  # noqa: TID251  protects nothing
+        drawn = [views.draw(rng, count, config.augment) for rng, count in zip(rngs, counts, strict=True)]
+        where = torch.from_numpy(np.concatenate(drawn)).to(self.x.device)
+        return lambda x, rows: views.crops(x, where[rows])
 
     def _local_updates(self, model: torch.nn.Module, number: int, piece: list[int]) -> torch.Tensor:
         config = self.config

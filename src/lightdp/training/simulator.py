@@ -181,7 +181,8 @@ class Run:
         state = self.state
         state.velocity.mul_(self.config.momentum).add_(total, alpha=sign / self.denominator)
         state.weights.add_(state.velocity, alpha=self.config.lr)
-        state.average.mul_(self.config.ema).add_(state.weights, alpha=1 - self.config.ema)
+        decay = min(self.config.ema, (1 + state.round) / (10 + state.round))  # at first the start counts for too much
+        state.average.mul_(decay).add_(state.weights, alpha=1 - decay)
 
     def evaluate(self) -> tuple[float, float]:
         """Accuracy and loss of the averaged weights on the test set."""
