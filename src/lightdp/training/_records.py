@@ -19,6 +19,11 @@ from lightdp.training import _lanes
 from lightdp.training.models import _Residual as Residual
 from lightdp.training.models import _StandardisedConv as StandardisedConv
 
+try:
+    from lightdp.training import _kernels as kernels
+except ImportError:  # no triton, so no CUDA or no compiler
+    kernels = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -100,10 +105,14 @@ class Records:
 
     def _keep(self, layer: nn.Module, x: Tensor, g: Tensor) -> None:
         """The gradients of a layer's parameters from what went in and the gradient of what came out."""
+        weight = None
         if isinstance(layer, nn.Conv2d):
-            x, g = _windows(layer, x), g.permute(0, 2, 3, 1)
+            if kernels is not None and kernels.fits(layer, x):
+                weight = kernels.weight_gradients(layer, x, g, self.count)
+            x, g = x if weight is not None else _windows(layer, x), g.permute(0, 2, 3, 1)
         g = g.reshape(self.count, -1, g.shape[-1])  # (n, views · positions, outputs)
-        weight = _product(g.transpose(1, 2), x.reshape(self.count, g.shape[1], -1))  # (n, outputs, inputs)
+        if weight is None:
+            weight = _product(g.transpose(1, 2), x.reshape(self.count, g.shape[1], -1))  # (n, outputs, inputs)
         if isinstance(layer, StandardisedConv):
             _pull(layer, weight)
         self._add(layer.weight, weight.flatten(1))
@@ -140,5 +149,8 @@ def _pull(layer: StandardisedConv, g: Tensor) -> None:
     """
     used, lengths = layer.standardised()
     used = used.permute(0, 2, 3, 1).flatten(1)
+    if kernels is not None and g.is_cuda:
+        kernels.pull(g, used, lengths)
+        return
     along = torch.einsum("nok,ok->no", g, used)
     g.sub_(g.mean(2, keepdim=True)).addcmul_(along[..., None], used, value=-1).div_(lengths.flatten(1))

@@ -93,7 +93,8 @@ def clipped_sums(
     else:
         views = (lambda records, _: records[:, None]) if views is None else views
         (one,) = views(x[:1], slice(1))
-        each = _record_bytes(model, one, y[:1].expand(len(one))) + 8 * sums.shape[1]
+        held = _record_bytes(model, one, y[:1].expand(len(one)))
+        each = (held // 4 if records is not None and x.is_cuda else held) + 8 * sums.shape[1]
         gradients = partial(_by_vmap, model) if records is None else records.gradients
         add = partial(_add_any, gradients)
     room = _CHUNK_BYTES[x.device.type] if chunk_bytes is None else integer("chunk_bytes", chunk_bytes, 1)
@@ -212,6 +213,8 @@ def _by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
 
 def _squares(rows: Tensor) -> Tensor:
     """The squared norm of each row in float64, right to 18 · 2^-24: only norms of 16 values each are in float32."""
+    if rows.is_cuda and rows.dtype == torch.float32 and _records.kernels is not None:
+        return _records.kernels.squares(rows)
     whole = rows.shape[1] // 16 * 16
     groups = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (whole // 16, 16)), dim=2)
     return groups.double().square().sum(1) + rows[:, whole:].double().square().sum(1)
