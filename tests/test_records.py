@@ -52,7 +52,7 @@ def both(model: nn.Module, x: Tensor, y: Tensor, *, half: bool = True) -> tuple[
     fast = _records.Records(model, half=half)
     found = torch.cat(fast.gradients(x, y), 1)
     fast.reorder(found)
-    return found, torch.cat(gradients._by_vmap(model, x, y), 1)
+    return found, torch.cat(_records.by_vmap(model, x, y), 1)
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -144,7 +144,7 @@ def test_clipping_comes_after_the_mean_over_views(name: str) -> None:
     x, y = records(SHAPES[name], n=6)
     owner, seen = torch.tensor([1, 0, 1, 1, 0, 1]), x[:, 0]
     sums = gradients.clipped_sums(model, seen, y, owner, 2, 0.5, views=lambda _, rows: x[rows])
-    each = torch.cat(gradients._by_vmap(model.double(), x.double(), y), 1)
+    each = torch.cat(_records.by_vmap(model.double(), x.double(), y), 1)
     each *= (0.5 / each.norm(dim=1, keepdim=True)).clamp_max(1)
     expected = torch.stack([each[owner == client].sum(0) for client in range(2)])
     assert gap(sums, expected) < 1e-4

@@ -53,7 +53,7 @@ def _weight(  # noqa: PLR0917  triton passes by position
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _pull(  # noqa: PLR0917
+def _pull(
     g: tl.tensor, used: tl.tensor, lengths: tl.tensor, m: tl.tensor, B: tl.constexpr,  # noqa: N803
 ) -> None:
     record, o, at = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, B)
@@ -87,8 +87,12 @@ def squares(rows: Tensor) -> Tensor:
 
 def fits(layer: nn.Conv2d, x: Tensor) -> bool:
     """Whether there is a kernel: square kernels of side 1 or 3, padded evenly, in half precision."""
-    even = layer.stride[0] == layer.stride[1] and len(set(layer._reversed_padding_repeated_twice)) == 1  # noqa: SLF001  "same" in numbers
+    even = len(set(layer.stride)) == 1 and len(set(_padding(layer))) == 1
     return x.is_cuda and x.dtype == torch.bfloat16 and layer.kernel_size in {(1, 1), (3, 3)} and even
+
+
+def _padding(layer: nn.Conv2d) -> list[int]:
+    return layer._reversed_padding_repeated_twice  # noqa: SLF001  the only place where "same" is in numbers
 
 
 def weight_gradients(layer: nn.Conv2d, x: Tensor, g: Tensor, records: int) -> Tensor:
@@ -106,7 +110,7 @@ def weight_gradients(layer: nn.Conv2d, x: Tensor, g: Tensor, records: int) -> Te
     grid = records, side * triton.cdiv(inputs, bc) * triton.cdiv(outputs, bo)
     _weight[grid](
         g, x, out, len(g) // records * g.shape[2] * g.shape[3], *g.shape[2:], *x.shape[2:], outputs, inputs,
-        side, side, layer.stride[0], layer._reversed_padding_repeated_twice[0], bo, bc, 64,  # noqa: SLF001  likewise
+        side, side, layer.stride[0], _padding(layer)[0], bo, bc, 64,
         num_warps=8 if bo == 128 else 4, num_stages=3,
     )  # fmt: skip
     return out

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import heapq
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -51,14 +51,15 @@ class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
     def __init__(self, norm: nn.GroupNorm, *, relu: bool = False) -> None:
         super().__init__()
         self.weight, self.bias, self.groups, self.eps = norm.weight, norm.bias, norm.num_groups, norm.eps
-        self.relu, self.watch = relu, None
+        self.relu = relu
+        self.watch: Callable[[nn.Module, Tensor], None] | None = None
 
     def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:
         """The same as `nn.GroupNorm` and what it takes in, up to rounding.
 
         A backward pass gives the layer and the gradients of (weight, bias) by record, (2, n, c), to `watch`, if set.
         """
-        tap = None if self.watch is None else self._tap(x)
+        tap = None if self.watch is None else _tap(x, partial(self.watch, self))
         fits = x.ndim == 4 and _norms is not None
         if x.is_cuda and fits and _norms.block(x.shape[1], self.groups, x[0, 0].numel()) is not None:
             return _norms.group_norm(x, self.weight, self.bias, skip, tap, self.groups, self.eps, self.relu)[0]
@@ -72,13 +73,6 @@ class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
         y = y if skip is None else y + skip
         return y.relu() if self.relu else y
 
-    def _tap(self, x: Tensor) -> Tensor:
-        """Zeros that are added to each record's weight and bias, so that their gradients are those of the record."""
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        tap = torch.zeros(2, *x.shape[:2], dtype=dtype, device=x.device, requires_grad=True)
-        tap.register_hook(lambda g: self.watch(self, g))
-        return tap
-
     def _composed(self, x: Tensor) -> Tensor:
         """One scale and one shift for each channel of each record, which compiles well."""
         wide = x.float()
@@ -87,6 +81,14 @@ class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
         scale = (square - mean.square()).clamp_min(0).add(self.eps).rsqrt() * self.weight.view(self.groups, -1)
         shift = self.bias.view(self.groups, -1) - mean * scale
         return (wide * scale.flatten(1)[:, :, None, None] + shift.flatten(1)[:, :, None, None]).to(x.dtype)
+
+
+def _tap(x: Tensor, watch: Callable[[Tensor], None]) -> Tensor:
+    """Zeros to add to (weight, bias) of each record, (2, n, c), so that their gradients are those of the record."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    tap = torch.zeros(2, *x.shape[:2], dtype=dtype, device=x.device, requires_grad=True)
+    tap.register_hook(watch)
+    return tap
 
 
 class _Sum(nn.Module):  # type: ignore[misc]

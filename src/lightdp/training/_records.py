@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, pad
 
 from lightdp._check import ArgumentError
@@ -51,6 +52,27 @@ def _knows(layer: nn.Module) -> bool:
     return type(layer) in _KNOWN
 
 
+def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
+    """What `Records.gradients` gives, for any model, kernels in the order of `model.parameters()`."""
+
+    def loss(parameters: dict[str, Tensor], views: Tensor, label: Tensor) -> Tensor:
+        return cross_entropy(functional_call(model, parameters, (views,)), label.expand(len(views)))
+
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    with torch.enable_grad():
+        gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
+    return [gradients[name].flatten(1) for name in parameters]
+
+
+def squares(rows: Tensor) -> Tensor:
+    """The squared norm of each row in float64, right to 18 · 2^-24: only norms of 16 values each are in float32."""
+    if rows.is_cuda and rows.dtype == torch.float32 and kernels is not None:
+        return kernels.squares(rows)
+    whole = rows.shape[1] // 16 * 16
+    groups = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (whole // 16, 16)), dim=2)
+    return groups.double().square().sum(1) + rows[:, whole:].double().square().sum(1)
+
+
 class Records:
     """A copy of `model`, with the parameters it has now, that gives the gradients of many records at once.
 
@@ -59,7 +81,8 @@ class Records:
 
     def __init__(self, model: nn.Module, *, half: bool) -> None:
         self.model = _lanes.with_norms(copy.deepcopy(model)).requires_grad_(requires_grad=False)
-        self.half, self.count, self.found = half, 0, {}  # type: ignore[var-annotated]  # the last by parameter
+        self.half, self.count = half, 0
+        self.found: dict[Tensor, Tensor] = {}  # of the pass under way, by parameter
         for layer in self.model.modules():
             if isinstance(layer, _lanes.Norm):
                 layer.watch = self._norm
@@ -80,11 +103,8 @@ class Records:
             scores = self.model(images)
             scores = scores.float() if half else scores
             (cross_entropy(scores, y.repeat_interleave(views), reduction="sum") / views).backward()
-        result = [self.found.pop(p, None) for p in self.model.parameters()]
-        return [
-            p.new_zeros(len(x), p.numel()) if g is None else g
-            for p, g in zip(self.model.parameters(), result, strict=True)
-        ]
+        found, self.found = self.found, {}
+        return [found[p] if p in found else p.new_zeros(len(x), p.numel()) for p in self.model.parameters()]
 
     def reorder(self, sums: Tensor) -> None:
         """Bring rows (m, d), made from `gradients`, to the order of `model.parameters()`, in place."""
@@ -105,19 +125,14 @@ class Records:
 
     def _keep(self, layer: nn.Module, x: Tensor, g: Tensor) -> None:
         """The gradients of a layer's parameters from what went in and the gradient of what came out."""
-        weight = None
         if isinstance(layer, nn.Conv2d):
-            if kernels is not None and kernels.fits(layer, x):
-                weight = kernels.weight_gradients(layer, x, g, self.count)
-            x, g = x if weight is not None else _windows(layer, x), g.permute(0, 2, 3, 1)
-        g = g.reshape(self.count, -1, g.shape[-1])  # (n, views · positions, outputs)
-        if weight is None:
-            weight = _product(g.transpose(1, 2), x.reshape(self.count, g.shape[1], -1))  # (n, outputs, inputs)
-        if isinstance(layer, StandardisedConv):
-            _pull(layer, weight)
+            weight = _of_convolution(layer, x, g, self.count)
+            g = g.permute(0, 2, 3, 1)
+        else:
+            weight = _of_linear(x, g, self.count)
         self._add(layer.weight, weight.flatten(1))
         if layer.bias is not None:
-            self._add(layer.bias, g.sum(1, dtype=weight.dtype))
+            self._add(layer.bias, g.reshape(self.count, -1, g.shape[-1]).sum(1, dtype=weight.dtype))
 
     def _norm(self, layer: nn.Module, g: Tensor) -> None:
         """The same of a norm, from gradients (2, images, channels) by image."""
@@ -129,16 +144,31 @@ class Records:
         self.found[parameter] = g if known is None else known + g
 
 
+def _of_linear(x: Tensor, g: Tensor, count: int) -> Tensor:
+    """For inputs x (..., inputs) and gradients g (..., outputs): (count, outputs, inputs), in float32 at least."""
+    g = g.reshape(count, -1, g.shape[-1]).transpose(1, 2)  # (count, outputs, views · positions)
+    x = x.reshape(count, g.shape[2], -1)
+    return torch.bmm(g, x, out_dtype=torch.float32) if g.dtype == torch.bfloat16 else torch.bmm(g, x)
+
+
+def _of_convolution(layer: nn.Conv2d, x: Tensor, g: Tensor, count: int) -> Tensor:
+    """For inputs x and gradients g of images: (count, outputs, kernel height · width · inputs)."""
+    if kernels is not None and kernels.fits(layer, x):
+        weight = kernels.weight_gradients(layer, x, g, count)
+    else:
+        weight = _of_linear(_windows(layer, x).flatten(3), g.permute(0, 2, 3, 1), count)
+    if isinstance(layer, StandardisedConv):
+        _pull(layer, weight)
+    return weight
+
+
 def _windows(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """What each output sees of x: (images, height, width, kernel height, kernel width, inputs)."""
-    x = pad(_lanes.channels_last(x), layer._reversed_padding_repeated_twice).permute(0, 2, 3, 1)  # noqa: SLF001  "same" in numbers
+    around = layer._reversed_padding_repeated_twice  # noqa: SLF001  the only place where "same" is in numbers
+    x = pad(_lanes.channels_last(x), around).permute(0, 2, 3, 1)
     for axis, (size, step) in enumerate(zip(layer.kernel_size, layer.stride, strict=True), 1):
         x = x.unfold(axis, size, step)
     return x.permute(0, 1, 2, 4, 5, 3)
-
-
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    return torch.bmm(a, b, out_dtype=torch.float32) if a.dtype == torch.bfloat16 else torch.bmm(a, b)
 
 
 def _pull(layer: StandardisedConv, g: Tensor) -> None:

@@ -125,21 +125,22 @@ class Config:
         if self.links is not None and self.scheme == "smpc":
             raise ArgumentError("links need a scheme that has messages, such as secagg, got scheme='smpc'")
         peer_failure(self.links)
+        self._check_records()
+
+    def _check_records(self) -> None:
+        """What is done to records must fit the model and the unit."""
         if self.mirror and self.model != "scattering-linear":
             raise ArgumentError(f"mirror needs model='scattering-linear', got model={self.model!r}")
         if self.sampling_rate != 1 and self.unit != "record":
             raise ArgumentError(
                 f"sampling_rate must be 1 for unit={self.unit!r}, got sampling_rate={self.sampling_rate:g}"
             )
-
-        if self.augment > 1:
-            self._check_augment()
-
-    def _check_augment(self) -> None:
+        if self.augment == 1:
+            return
         if self.unit != "record":
-            raise ArgumentError(f"augment needs unit='record', got augment={self.augment} and unit={self.unit!r}")
+            raise ArgumentError(f"augment must be 1 for unit={self.unit!r}, got augment={self.augment}")
         if self.model.endswith("linear"):
-            raise ArgumentError(f"augment needs a convolutional model, got augment={self.augment}, model={self.model!r}")
+            raise ArgumentError(f"augment needs a convolutional model, got model={self.model!r}")
         if self.model.startswith("scattering") and self.augment > 2:
             raise ArgumentError(f"augment must be at most 2 for model={self.model!r}, got augment={self.augment}")
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["assign", "clipped_sums", "flatten", "local_updates"]
 
-_MARGIN = 1e-6  # more than rounding can add to a clipped norm: 9 · 2^-24 by `_squares`, 2 · 2^-24 by the scaling
+_MARGIN = 1e-6  # more than rounding can add to a clipped norm: 9 · 2^-24 by `squares`, 2 · 2^-24 by the scaling
 _BATCHES = 21  # purpose of the shuffles, so that no other draw of the same seed and round repeats them
 _TOGETHER = 1 << 20  # bytes of one batch below which clients train faster together than one by one, on a CPU
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001  the only common bases
@@ -51,7 +51,7 @@ def assign(model: nn.Module, flat: Tensor) -> None:
             p.copy_(piece.view_as(p))
 
 
-def clipped_sums(
+def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     model: nn.Module,
     x: Tensor,
     y: Tensor,
@@ -95,7 +95,7 @@ def clipped_sums(
         (one,) = views(x[:1], slice(1))
         held = _record_bytes(model, one, y[:1].expand(len(one)))
         each = (held // 4 if records is not None and x.is_cuda else held) + 8 * sums.shape[1]
-        gradients = partial(_by_vmap, model) if records is None else records.gradients
+        gradients = partial(_records.by_vmap, model) if records is None else records.gradients
         add = partial(_add_any, gradients)
     room = _CHUNK_BYTES[x.device.type] if chunk_bytes is None else integer("chunk_bytes", chunk_bytes, 1)
     size = max(1, room // each)
@@ -173,7 +173,7 @@ def _add_linear(
     features, bias = x.flatten(1), layer.bias is not None
     residuals = nn.functional.linear(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
     residuals.scatter_add_(1, y[:, None], residuals.new_full((len(y), 1), -1.0))
-    residuals *= _factors(residuals.double().square().sum(1) * (_squares(features) + int(bias)), clip)[:, None]
+    residuals *= _factors(residuals.double().square().sum(1) * (_records.squares(features) + int(bias)), clip)[:, None]
     weights = sums[:, : layer.weight.numel()].unflatten(1, layer.weight.shape)
     for client, rows in segments:
         weights[client].addmm_(residuals[rows].T, features[rows])
@@ -192,32 +192,11 @@ def _add_any(
 ) -> None:
     """The gradients of all records of a piece at once, clipped while they are added up."""
     flat = gradients(x, y)  # by parameter, each (n, numel)
-    factors = _factors(torch.stack([_squares(g) for g in flat]).sum(0), clip).to(sums.dtype)
+    factors = _factors(torch.stack([_records.squares(g) for g in flat]).sum(0), clip).to(sums.dtype)
     pieces = sums.split([g.shape[1] for g in flat], dim=1)
     for client, rows in segments:
         for piece, g in zip(pieces, flat, strict=True):
             piece[client].addmv_(g[rows].T, factors[rows])
-
-
-def _by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
-    """What `Records.gradients` gives, for any model, kernels in their own order."""
-
-    def loss(parameters: dict[str, Tensor], views: Tensor, label: Tensor) -> Tensor:
-        return cross_entropy(functional_call(model, parameters, (views,)), label.expand(len(views)))
-
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
-    with torch.enable_grad():
-        gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
-    return [gradients[name].flatten(1) for name in parameters]
-
-
-def _squares(rows: Tensor) -> Tensor:
-    """The squared norm of each row in float64, right to 18 · 2^-24: only norms of 16 values each are in float32."""
-    if rows.is_cuda and rows.dtype == torch.float32 and _records.kernels is not None:
-        return _records.kernels.squares(rows)
-    whole = rows.shape[1] // 16 * 16
-    groups = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (whole // 16, 16)), dim=2)
-    return groups.double().square().sum(1) + rows[:, whole:].double().square().sum(1)
 
 
 def _factors(squares: Tensor, clip: float) -> Tensor:

@@ -23,7 +23,7 @@ __all__ = ["crops", "draw", "mirrored"]
 _SHIFT = 4  # pixels that a crop may be off in each direction
 
 
-def draw(rng: np.random.Generator, records: int, count: int) -> NDArray[np.int64]:
+def draw(rng: np.random.Generator, records: int, count: int) -> NDArray[np.int64]:  # noqa: TID251  protects nothing
     """For each record and view: how far down, how far right, and whether mirrored. (records, count, 3)"""
     return rng.integers([2 * _SHIFT + 1, 2 * _SHIFT + 1, 2], size=(records, count, 3))
 
