@@ -103,6 +103,16 @@ def test_one_parameter_in_two_layers_gets_both_gradients() -> None:
     assert gap(found, expected) < 1e-9
 
 
+@pytest.mark.parametrize("inputs", [1, 3])
+def test_one_row_is_brought_back_into_order(inputs: int) -> None:
+    model = nn.Sequential(nn.Conv2d(inputs, 2, (2, 3)), nn.Flatten(), nn.Linear(2, 5))
+    row = torch.arange(2.0 * 6 * inputs + 17)[None]
+    kernel = row[0, : 12 * inputs].clone().view(2, 2, 3, inputs).permute(0, 3, 1, 2).flatten()
+    expected = torch.cat([kernel, row[0, 12 * inputs :]])
+    _records.Records(model, half=True).reorder(row)
+    assert torch.equal(row[0], expected)
+
+
 class _Own(nn.Linear):  # type: ignore[misc]  # torch is untyped here
     """Nothing is known of a class that may do anything."""
 

@@ -112,7 +112,8 @@ class Records:
         for p in self.model.parameters():
             if p.ndim == 4:
                 piece = sums[:, at : at + p.numel()]
-                piece.copy_(piece.unflatten(1, p.permute(0, 2, 3, 1).shape).permute(0, 1, 4, 2, 3).flatten(1))
+                last = piece.clone().unflatten(1, p.permute(0, 2, 3, 1).shape)
+                piece.copy_(last.permute(0, 1, 4, 2, 3).flatten(1))
             at += p.numel()
 
     def _watch(self, layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:

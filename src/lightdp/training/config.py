@@ -63,7 +63,7 @@ class Config:
             is soon forgotten; 0 evaluates the weights themselves.
         degree: pairwise noise with so many peers; None for all.
         fidelity: "protocol" drives the real clients and server; "distribution" adds noise of the same distribution.
-        evaluate_every: rounds between two looks at the test set.
+        evaluate_every: rounds between two looks at the test set and, where batches are sampled, at the ε spent.
         seed: of everything but noise that protects.
         device: "auto", "cpu" or "cuda".
     """
