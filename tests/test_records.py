@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,6 +113,18 @@ def test_one_row_is_brought_back_into_order(inputs: int) -> None:
     expected = torch.cat([kernel, row[0, 12 * inputs :]])
     _records.Records(model, half=True).reorder(row)
     assert torch.equal(row[0], expected)
+
+
+def test_a_copy_that_is_dropped_goes_at_once() -> None:
+    records_of = _records.Records(built("wrn-16-4"), half=True)
+    records_of.gradients(*records(SHAPES["wrn-16-4"]))
+    gone = weakref.ref(records_of.model)
+    gc.disable()
+    try:
+        del records_of
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 class _Own(nn.Linear):  # type: ignore[misc]  # torch is untyped here

@@ -81,20 +81,19 @@ class Records:
 
     def __init__(self, model: nn.Module, *, half: bool) -> None:
         self.model = _lanes.with_norms(copy.deepcopy(model)).requires_grad_(requires_grad=False)
-        self.half, self.count = half, 0
-        self.found: dict[Tensor, Tensor] = {}  # of the pass under way, by parameter
+        self.half, self.tape = half, _Tape()
         for layer in self.model.modules():
             if isinstance(layer, _lanes.Norm):
-                layer.watch = self._norm
+                layer.watch = self.tape.norm
             elif isinstance(layer, nn.Conv2d | nn.Linear):
-                layer.register_forward_hook(self._watch)
+                layer.register_forward_hook(self.tape.watch)
 
     def gradients(self, x: Tensor, y: Tensor) -> list[Tensor]:
         """Of the mean cross-entropy of each record's views x (n, views, ...), by parameter: each (n, numel).
 
         Kernels are in the order (outputs, height, width, inputs); `reorder` brings sums of them back.
         """
-        self.count, self.found = len(x), {}
+        self.tape.count = len(x)
         images, views = x.flatten(0, 1), x.shape[1]
         half = self.half and x.is_cuda and x.dtype == torch.float32
         if half:
@@ -103,7 +102,7 @@ class Records:
             scores = self.model(images)
             scores = scores.float() if half else scores
             (cross_entropy(scores, y.repeat_interleave(views), reduction="sum") / views).backward()
-        found, self.found = self.found, {}
+        found, self.tape.found = self.tape.found, {}
         return [found[p] if p in found else p.new_zeros(len(x), p.numel()) for p in self.model.parameters()]
 
     def reorder(self, sums: Tensor) -> None:
@@ -116,15 +115,27 @@ class Records:
                 piece.copy_(last.permute(0, 1, 4, 2, 3).flatten(1))
             at += p.numel()
 
-    def _watch(self, layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+
+class _Tape:
+    """What the layers of a pass over the views of `count` records leave behind.
+
+    It does not know the model, so that a model which is dropped goes at once, with all its memory.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.found: dict[Tensor, Tensor] = {}  # gradients (n, numel) by parameter
+
+    def watch(self, layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Called when a layer has given its output; `keep` follows when the gradient of that is there."""
         (x,) = given
         if isinstance(layer, nn.Conv2d) and x.ndim != 4:
             raise ArgumentError(f"x must be images (n, channels, height, width) for {layer}, got {tuple(x.shape)}")
         output = output if output.requires_grad else output.detach().requires_grad_()
-        output.register_hook(lambda g: self._keep(layer, x, g))
+        output.register_hook(lambda g: self.keep(layer, x, g))
         return output
 
-    def _keep(self, layer: nn.Module, x: Tensor, g: Tensor) -> None:
+    def keep(self, layer: nn.Module, x: Tensor, g: Tensor) -> None:
         """The gradients of a layer's parameters from what went in and the gradient of what came out."""
         if isinstance(layer, nn.Conv2d):
             weight = _of_convolution(layer, x, g, self.count)
@@ -135,7 +146,7 @@ class Records:
         if layer.bias is not None:
             self._add(layer.bias, g.reshape(self.count, -1, g.shape[-1]).sum(1, dtype=weight.dtype))
 
-    def _norm(self, layer: nn.Module, g: Tensor) -> None:
+    def norm(self, layer: nn.Module, g: Tensor) -> None:
         """The same of a norm, from gradients (2, images, channels) by image."""
         for parameter, piece in zip((layer.weight, layer.bias), g.unflatten(1, (self.count, -1)).sum(2), strict=True):
             self._add(parameter, piece)
