@@ -127,6 +127,22 @@ def test_pieces_do_not_change_the_sums(make: Any, chunk_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_pieces_that_are_filled_up_count_every_record_once(
+    make: Any, ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make()
+    x, y, owner = records(23, model)
+    owner = owner.sort()[0] if ordered else owner
+    whole = gradients.clipped_sums(model, x, y, owner, 4, 1.0)
+    monkeypatch.setitem(gradients._SHAPES, "cpu", 2)
+    assert len(gradients._filled(20, 23, 4, x.device)) == 4  # type: ignore[arg-type]  # a tensor, since 3 is no multiple
+    for chunk_bytes in (30_000, 1 << 20):
+        found = gradients.clipped_sums(model, x, y, owner, 4, 1.0, chunk_bytes=chunk_bytes)
+        assert close(found, whole, 1e-5)
+
+
+@pytest.mark.parametrize("make", MODELS)
 def test_sorted_and_unsorted_owners_agree(make: Any) -> None:
     model = make()
     x, y, owner = records(30, model)

@@ -34,6 +34,7 @@ _TOGETHER = 1 << 20  # bytes of one batch below which clients train faster toget
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001  the only common bases
 _BYTES = 1 << 28  # working memory of clients that train together
 _CHUNK_BYTES = {"cpu": _BYTES, "cuda": 1 << 34}  # of records whose gradients are made together
+_SHAPES = {"cpu": 1 << 30, "cuda": 16}  # different numbers of records: a GPU's library prepares itself for each anew
 
 
 def flatten(model: nn.Module) -> Tensor:
@@ -99,6 +100,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
         add = partial(_add_any, gradients)
     room = _CHUNK_BYTES[x.device.type] if chunk_bytes is None else integer("chunk_bytes", chunk_bytes, 1)
     size = max(1, room // each)
+    step = max(1, size // _SHAPES[x.device.type])
     order = None if bool((owner[1:] >= owner[:-1]).all()) else owner.argsort(stable=True)
     ends = torch.bincount(owner, minlength=clients).cumsum(0).tolist()
     precision = torch.get_float32_matmul_precision()
@@ -107,7 +109,8 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             for start in range(0, len(y), size):
                 stop = min(start + size, len(y))
-                rows = slice(start, stop) if order is None else order[start:stop]
+                rows = _filled(start, stop, step, x.device)
+                rows = rows if order is None else order[rows]
                 seen = x[rows] if views is None else views(x[rows], rows)
                 add(clip, sums, _segments(ends, start, stop), x=seen, y=y[rows])
             if records is not None:
@@ -203,6 +206,14 @@ def _factors(squares: Tensor, clip: float) -> Tensor:
     if not bool(squares.isfinite().all()):
         raise ArgumentError("gradients must be finite, got NaN or infinity: look at x and at the model's parameters")
     return (clip * (1 - _MARGIN) / squares.sqrt()).clamp_max(1.0)
+
+
+def _filled(start: int, stop: int, step: int, device: torch.device) -> slice | Tensor:
+    """The numbers start..stop, filled up to a multiple of `step` by the last, which counts only once in `_segments`."""
+    missing = (start - stop) % step
+    if missing == 0:
+        return slice(start, stop)
+    return torch.arange(start, stop + missing, device=device).clamp_max(stop - 1)
 
 
 def _segments(ends: list[int], start: int, stop: int) -> Iterator[tuple[int, slice]]:
