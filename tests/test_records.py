@@ -193,6 +193,18 @@ def test_a_gpu_gives_the_same_up_to_its_precision(name: str, half: bool, toleran
     assert gap(found, exact) < tolerance
 
 
+@GPU
+@pytest.mark.parametrize("name", ["scattering-cnn", "wrn-16-4"])
+def test_no_term_is_longer_than_clip_on_a_gpu(name: str) -> None:
+    model = built(name).cuda()
+    x, y = (t.cuda() for t in records(SHAPES[name], n=50))
+    owner = torch.arange(50, device="cuda")
+    sums = gradients.clipped_sums(model, x[:, 0], y, owner, 50, 1e-3, views=lambda _, rows: x[rows])
+    norms = sums.double().norm(dim=1)
+    assert float(norms.max()) <= 1e-3
+    assert float(norms.min()) >= 1e-3 * (1 - 3e-6)
+
+
 # views
 
 
