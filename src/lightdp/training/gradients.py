@@ -33,7 +33,7 @@ _BATCHES = 21  # purpose of the shuffles, so that no other draw of the same seed
 _TOGETHER = 1 << 20  # bytes of one batch below which clients train faster together than one by one, on a CPU
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001  the only common bases
 _BYTES = 1 << 28  # working memory of clients that train together
-_CHUNK_BYTES = {"cpu": _BYTES, "cuda": 1 << 34}  # of records whose gradients are made together
+_CUDA_BYTES = 1 << 34  # of records whose gradients are made together, where a GPU has four times as much
 _SHAPES = {"cpu": 1 << 30, "cuda": 16}  # different numbers of records: a GPU's library prepares itself for each anew
 
 
@@ -72,10 +72,10 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
 
     Record j belongs to client `owner[j]`; a client without records gets a zero row. With `views`, a record's gradient
     is the mean over views(x[rows], rows), (n, views, ...), of these records, and clipped after that. Working memory
-    stays near `chunk_bytes`, by default 256 MiB, or 16 GiB on CUDA; linear models never form the gradient of a record.
-    On CUDA, models of known layers compute gradients in bfloat16 before they are clipped, unless `half` is false.
-    Refused: BatchNorm and Dropout in training mode, since a record's gradient must depend on that record alone, and
-    gradients that are not finite.
+    stays near `chunk_bytes`, by default 256 MiB, or up to 16 GiB on CUDA; linear models never form the gradient of a
+    record. On CUDA, models of known layers compute gradients in bfloat16 before they are clipped, unless `half` is
+    false. Refused: BatchNorm and Dropout in training mode, since a record's gradient must depend on that record alone,
+    and gradients that are not finite.
     """
     clip, clients = positive("clip", clip), integer("clients", clients, 1)
     _refuse(model, x, y)
@@ -95,10 +95,11 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
         views = (lambda records, _: records[:, None]) if views is None else views
         (one,) = views(x[:1], slice(1))
         held = _record_bytes(model, one, y[:1].expand(len(one)))
-        each = (held // 4 if records is not None and x.is_cuda else held) + 8 * sums.shape[1]
+        half_and_freed = 4 if records is not None and x.is_cuda else 1  # layer by layer, unlike under vmap
+        each = held // half_and_freed + 8 * sums.shape[1]
         gradients = partial(_records.by_vmap, model) if records is None else records.gradients
         add = partial(_add_any, gradients)
-    room = _CHUNK_BYTES[x.device.type] if chunk_bytes is None else integer("chunk_bytes", chunk_bytes, 1)
+    room = _room(x.device) if chunk_bytes is None else integer("chunk_bytes", chunk_bytes, 1)
     size = max(1, room // each)
     step = max(1, size // _SHAPES[x.device.type])
     order = None if bool((owner[1:] >= owner[:-1]).all()) else owner.argsort(stable=True)
@@ -206,6 +207,12 @@ def _factors(squares: Tensor, clip: float) -> Tensor:
     if not bool(squares.isfinite().all()):
         raise ArgumentError("gradients must be finite, got NaN or infinity: look at x and at the model's parameters")
     return (clip * (1 - _MARGIN) / squares.sqrt()).clamp_max(1.0)
+
+
+def _room(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _BYTES
+    return min(_CUDA_BYTES, torch.cuda.get_device_properties(device).total_memory // 4)
 
 
 def _filled(start: int, stop: int, step: int, device: torch.device) -> slice | Tensor:
