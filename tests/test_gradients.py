@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -222,6 +224,16 @@ def test_what_the_layers_hold_for_the_backward_pass_counts_as_working_memory() -
     model = convolutional()
     x, y, _ = records(3, model)
     assert gradients._record_bytes(model, x, y) >= 4 * 3 * 144  # of the convolution, the norm and tanh alone
+
+
+def test_nothing_holds_the_records_afterwards() -> None:
+    model = convolutional()
+    x, y, owner = records(20, model)
+    alive = weakref.ref(x.untyped_storage())
+    gradients.clipped_sums(model, x, y, owner, 4, 1.0)
+    del x
+    gc.collect()
+    assert alive() is None
 
 
 def test_reduced_precision_and_autocast_of_the_caller_do_not_reach_the_sums() -> None:
