@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -123,7 +125,23 @@ def test_pieces_do_not_change_the_sums(make: Any, chunk_bytes: int) -> None:
     model = make()
     x, y, owner = records(20, model)
     whole = gradients.clipped_sums(model, x, y, owner, 4, 1.0)
-    assert close(gradients.clipped_sums(model, x, y, owner, 4, 1.0, chunk_bytes), whole, 1e-5)
+    assert close(gradients.clipped_sums(model, x, y, owner, 4, 1.0, chunk_bytes=chunk_bytes), whole, 1e-5)
+
+
+@pytest.mark.parametrize("make", MODELS)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_pieces_that_are_filled_up_count_every_record_once(
+    make: Any, ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make()
+    x, y, owner = records(23, model)
+    owner = owner.sort()[0] if ordered else owner
+    whole = gradients.clipped_sums(model, x, y, owner, 4, 1.0)
+    monkeypatch.setitem(gradients._SHAPES, "cpu", 2)
+    assert len(gradients._filled(20, 23, 4, x.device)) == 4  # type: ignore[arg-type]  # a tensor, since 3 is no multiple
+    for chunk_bytes in (30_000, 1 << 20):
+        found = gradients.clipped_sums(model, x, y, owner, 4, 1.0, chunk_bytes=chunk_bytes)
+        assert close(found, whole, 1e-5)
 
 
 @pytest.mark.parametrize("make", MODELS)
@@ -196,7 +214,7 @@ def test_working_memory_decides_how_many_records_are_taken_at_once(monkeypatch: 
 
     monkeypatch.setattr(gradients, "_add_any", watched)
     x, y, owner = records(40, model)
-    gradients.clipped_sums(model, x, y, owner, 4, 1.0, 80_000)
+    gradients.clipped_sums(model, x, y, owner, 4, 1.0, chunk_bytes=80_000)
     d = len(gradients.flatten(model))
     assert 1 < max(sizes) * 4 * d <= 80_000
     assert sum(sizes) == 40
@@ -206,6 +224,16 @@ def test_what_the_layers_hold_for_the_backward_pass_counts_as_working_memory() -
     model = convolutional()
     x, y, _ = records(3, model)
     assert gradients._record_bytes(model, x, y) >= 4 * 3 * 144  # of the convolution, the norm and tanh alone
+
+
+def test_nothing_holds_the_records_afterwards() -> None:
+    model = convolutional()
+    x, y, owner = records(20, model)
+    alive = weakref.ref(x.untyped_storage())
+    gradients.clipped_sums(model, x, y, owner, 4, 1.0)
+    del x
+    gc.collect()
+    assert alive() is None
 
 
 def test_reduced_precision_and_autocast_of_the_caller_do_not_reach_the_sums() -> None:
@@ -386,7 +414,7 @@ def norm_and_inputs(groups: int, shape: tuple[int, ...]) -> tuple[nn.GroupNorm, 
 
 def agree(norm: nn.GroupNorm, x: Tensor, skip: Tensor | None, *, relu: bool) -> None:
     """`_Norm` gives the output and all gradients of torch's own norm, sum and ReLU in float64."""
-    ours, exact = _lanes._Norm(norm, relu=relu), copy.deepcopy(norm).double()
+    ours, exact = _lanes.Norm(norm, relu=relu), copy.deepcopy(norm).double()
     values = [x] if skip is None else [x, skip]
     values = [v.detach().requires_grad_() for v in values]
     wide = [v.detach().double().requires_grad_() for v in values]
@@ -428,7 +456,7 @@ def test_swapping_norms_keeps_the_function_and_the_names_of_parameters(name: str
     model = models.build(name, (1, 8, 8), CLASSES, seed=0)
     x, y, _ = records(4, nn.Flatten())
     x = nn.functional.pad(x, (1, 1, 1, 1))
-    twin = _lanes._with_norms(copy.deepcopy(model))
+    twin = _lanes.with_norms(copy.deepcopy(model))
     assert [name for name, _ in twin.named_parameters()] == [name for name, _ in model.named_parameters()]
     assert not any(isinstance(layer, nn.GroupNorm | nn.ReLU) for layer in twin.modules())
     assert close(gradient(twin, x, y), gradient(model, x, y), 1e-5)
@@ -444,7 +472,7 @@ def test_norms_take_in_only_what_follows_in_a_sequence() -> None:
             return self.norm(self.relu(x))
 
     model, x = Apart(), torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(0))
-    assert torch.allclose(_lanes._with_norms(copy.deepcopy(model))(x), model(x), atol=1e-5)
+    assert torch.allclose(_lanes.with_norms(copy.deepcopy(model))(x), model(x), atol=1e-5)
 
 
 @GPU

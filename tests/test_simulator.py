@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -99,11 +100,66 @@ def test_training_stops_hard_at_the_budget(tmp_path: Path, toy: Dataset) -> None
 def test_clients_updates_are_clipped_and_records_too(tmp_path: Path, toy: Dataset) -> None:
     for unit, clip in (("client", 0.01), ("record", 0.02)):
         run = Run(Config(**(QUICK | {"unit": unit, "clip": clip, "local_lr": 5.0})), tmp_path / "r.jsonl", dataset=toy)
-        pieces = list(run.clients.updates(run.model, 0, range(8), 1.0))
+        pieces = list(run.clients.updates(run.model, 0, range(8), 0.3))
         norms = torch.cat([rows for _, rows in pieces]).norm(dim=1)
         sizes = torch.tensor(np.diff([0, *run.clients.ends]))
         assert torch.all(norms <= clip * (1 if unit == "client" else sizes))
         assert torch.all(norms > 0)
+
+
+def test_clients_are_summed_up_together_only_where_no_clamp_can_bind(tmp_path: Path, toy: Dataset) -> None:
+    run = Run(Config(**(QUICK | {"clip": 0.02, "sampling_rate": 0.5})), tmp_path / "r.jsonl", dataset=toy)
+    ((piece, total),) = run.clients.updates(run.model, 3, range(1, 8), 1.0)
+    ((same, rows),) = run.clients.updates(run.model, 3, range(1, 8), 0.3)
+    assert piece == same == list(range(1, 8))
+    assert (len(total), len(rows)) == (1, 7)
+    assert float(rows.abs().max()) < 0.3
+    assert torch.allclose(total[0], rows.sum(0), atol=1e-6)
+    real = dataclasses.replace(run.clients, config=dataclasses.replace(run.config, fidelity="protocol"))
+    assert len(next(real.updates(run.model, 3, range(8), 1.0))[1]) == 8
+
+
+@pytest.fixture
+def images() -> Dataset:
+    """Stripes up and down, or across."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 160)
+    down, across = np.indices((8, 8)) % 2
+    stripes = np.where(y[:, None, None] == 1, down, across)
+    x = (stripes + rng.normal(size=stripes.shape, scale=0.1)).astype(np.float32)[:, None]
+    return Dataset(name="images", train_x=x[:120], train_y=y[:120], test_x=x[120:], test_y=y[120:], classes=2)
+
+
+@pytest.mark.parametrize(("model", "augment"), [("cnn", 3), ("scattering-cnn", 2)])
+def test_views_of_records_train_a_model(tmp_path: Path, images: Dataset, model: str, augment: int) -> None:
+    settings = {"model": model, "scheme": "none", "rounds": 20, "lr": 0.3, "sampling_rate": 0.5, "augment": augment}
+    run = Run(Config(**(QUICK | settings)), tmp_path / "run.jsonl", dataset=images)
+
+    def summed(count: int) -> torch.Tensor:
+        clients = dataclasses.replace(run.clients, config=dataclasses.replace(run.config, augment=count))
+        return torch.cat([rows for _, rows in clients.updates(run.model, 0, range(8), 1e3)]).sum(0)
+
+    assert torch.equal(summed(augment), summed(augment))
+    assert 1e-3 < float((summed(augment) - summed(1)).norm() / summed(1).norm()) < 1
+    assert list(run.play())[-1]["accuracy"] > 0.9
+
+
+def test_what_sampled_batches_cost_is_looked_at_with_the_accuracy(tmp_path: Path, toy: Dataset) -> None:
+    lines = played(tmp_path / "run.jsonl", toy, sampling_rate=0.5, evaluate_every=4)
+    assert [line["epsilon"] is None for line in lines[1:]] == [True, True, True, False, True, False, False]
+    assert 0 < lines[4]["epsilon"] < lines[-2]["epsilon"] <= lines[-1]["epsilon"] <= 20
+
+
+def test_the_average_of_weights_soon_forgets_the_start(tmp_path: Path, toy: Dataset) -> None:
+    run = Run(Config(**(QUICK | {"ema": 0.99, "rounds": 60})), tmp_path / "run.jsonl", dataset=toy)
+    run.state.average.fill_(1.0)
+    path = []
+    for run.state.round in range(60):
+        run.state.velocity.zero_()
+        run._step(torch.full_like(run.state.weights, -run.denominator))  # one further up each time
+        path.append(float(run.state.weights[0]))
+    assert path[-1] == pytest.approx(60.0)
+    assert 50 < float(run.state.average[0]) < 58
 
 
 @pytest.mark.parametrize("clip", [2.0, 1e-20])
@@ -148,6 +204,10 @@ def test_resume_refuses_other_settings_a_missing_checkpoint_and_real_noise(tmp_p
         ({"fidelity": "protocol", "scheme": "central"}, "fidelity must be distribution for scheme='central'"),
         ({"unit": "client", "sampling_rate": 0.5}, "sampling_rate must be 1 for unit='client'"),
         ({"mirror": True}, "mirror needs model='scattering-linear', got model='linear'"),
+        ({"augment": 0}, "augment must be"),
+        ({"augment": 2}, "augment needs a convolutional model, got model='linear'"),
+        ({"augment": 2, "model": "cnn", "unit": "client"}, "augment must be 1 for unit='client', got augment=2"),
+        ({"augment": 3, "model": "scattering-cnn"}, "augment must be at most 2 for model='scattering-cnn'"),
         ({"rounds": 0}, "rounds must be"),
     ],
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import heapq
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -42,7 +42,7 @@ def mean_loss(model: nn.Module, parameters: dict[str, Tensor], x: Tensor, y: Ten
     return cross_entropy(scores, y, reduction="none") @ (there / there.sum())
 
 
-class _Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """`nn.GroupNorm` for channels last, where tensor cores want them and torch's own kernels do not.
 
     Also takes in what often follows, a sum with `skip` and a ReLU. Statistics are in float32.
@@ -52,13 +52,22 @@ class _Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
         super().__init__()
         self.weight, self.bias, self.groups, self.eps = norm.weight, norm.bias, norm.num_groups, norm.eps
         self.relu = relu
+        self.watch: Callable[[nn.Module, Tensor], None] | None = None
 
     def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:
-        """The same as `nn.GroupNorm` and what it takes in, up to rounding."""
-        if x.ndim != 4:
+        """The same as `nn.GroupNorm` and what it takes in, up to rounding.
+
+        A backward pass gives the layer and the gradients of (weight, bias) by record, (2, n, c), to `watch`, if set.
+        """
+        tap = None if self.watch is None else _tap(x, partial(self.watch, self))
+        fits = x.ndim == 4 and _norms is not None
+        if x.is_cuda and fits and _norms.block(x.shape[1], self.groups, x[0, 0].numel()) is not None:
+            return _norms.group_norm(x, self.weight, self.bias, skip, tap, self.groups, self.eps, self.relu)[0]
+        if tap is not None:
+            scale, shift = (torch.stack([self.weight, self.bias])[:, None] + tap).view(*tap.shape, *[1] * (x.ndim - 2))
+            y = nn.functional.group_norm(x, self.groups, eps=self.eps) * scale + shift
+        elif x.ndim != 4:
             y = nn.functional.group_norm(x, self.groups, self.weight, self.bias, self.eps)
-        elif x.is_cuda and _norms is not None and _norms.block(x.shape[1], self.groups, x[0, 0].numel()) is not None:
-            return _norms.group_norm(x, self.weight, self.bias, skip, self.groups, self.eps, self.relu)[0]
         else:
             y = self._composed(x)
         y = y if skip is None else y + skip
@@ -72,6 +81,14 @@ class _Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
         scale = (square - mean.square()).clamp_min(0).add(self.eps).rsqrt() * self.weight.view(self.groups, -1)
         shift = self.bias.view(self.groups, -1) - mean * scale
         return (wide * scale.flatten(1)[:, :, None, None] + shift.flatten(1)[:, :, None, None]).to(x.dtype)
+
+
+def _tap(x: Tensor, watch: Callable[[Tensor], None]) -> Tensor:
+    """Zeros to add to (weight, bias) of each record, (2, n, c), so that their gradients are those of the record."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    tap = torch.zeros(2, *x.shape[:2], dtype=dtype, device=x.device, requires_grad=True)
+    tap.register_hook(watch)
+    return tap
 
 
 class _Sum(nn.Module):  # type: ignore[misc]
@@ -114,14 +131,14 @@ class _Lane:
         loss = mean_loss if _single(model) else loss
         self.stream, self.graph = torch.cuda.Stream(x.device), torch.cuda.CUDAGraph()
         self.rows = torch.zeros(batch, dtype=torch.int64, device=x.device)
-        self.weights = [_channels_last(p.detach().float().clone()) for p in model.parameters()]
+        self.weights = [channels_last(p.detach().float().clone()) for p in model.parameters()]
         self.used = [w.to(dtype, copy=True) for w in self.weights]
         names = [name for name, _ in model.named_parameters()]
         parameters = dict(zip(names, [w.detach().requires_grad_() for w in self.used], strict=True))
 
         def step() -> None:
             records = self.rows.clamp_min(0)
-            value = loss(model, parameters, _channels_last(x[records].to(dtype)), y[records], self.rows)
+            value = loss(model, parameters, channels_last(x[records].to(dtype)), y[records], self.rows)
             gradients = torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True)
             with torch.no_grad():
                 descend(self.weights, self.used, list(gradients), lr)
@@ -157,7 +174,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: float
 
     Graphs are kept for the next call with the same model, data in the same place, and settings.
     """
-    received = [_channels_last(p.detach().float()) for p in model.parameters()]
+    received = [channels_last(p.detach().float()) for p in model.parameters()]
     sizes = [p.numel() for p in received]
     updates = torch.empty(len(plans), sum(sizes), device=x.device)
     pieces = [piece.unflatten(1, p.shape) for piece, p in zip(updates.split(sizes, 1), received, strict=True)]
@@ -190,7 +207,7 @@ def _lanes_for(
     known, lanes = _kept.pop(model, (None, []))
     lanes = lanes if known == fixed else []
     wanted = -(-count // -(-count // _STREAMS))
-    twin = _with_norms(copy.deepcopy(model, {id(b): b for b in model.buffers()})) if len(lanes) < wanted else model
+    twin = with_norms(copy.deepcopy(model, {id(b): b for b in model.buffers()})) if len(lanes) < wanted else model
     while len(lanes) < wanted:
         try:
             lanes.append(_Lane(twin, x, y, batch=batch, lr=lr, dtype=dtype, compiled=True))
@@ -202,24 +219,24 @@ def _lanes_for(
 
 def _single(model: nn.Module) -> bool:
     """Whether every layer is a kernel or two of its own already, so that compiling would gain nothing."""
-    ours = (_Norm, _Sum, Residual)
+    ours = (Norm, _Sum, Residual)
     return all(type(m).__module__.startswith("torch.nn.") or isinstance(m, ours) for m in model.modules())
 
 
-def _channels_last(value: Tensor) -> Tensor:
+def channels_last(value: Tensor) -> Tensor:
     return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
 
 
-def _with_norms(model: nn.Module) -> nn.Module:
+def with_norms(model: nn.Module) -> nn.Module:
     """The same function with the same names of parameters, whose norms take in what follows them."""
     for parent in list(model.modules()):
         children = list(parent.named_children())
         for (name, child), (after, follower) in pairwise([*children, ("", None)]):
             relu = type(parent) is nn.Sequential and type(follower) is nn.ReLU
             if type(child) is nn.GroupNorm and child.affine:
-                setattr(parent, name, _Norm(child, relu=relu))
+                setattr(parent, name, Norm(child, relu=relu))
             elif relu and type(child) is Residual and type(norm := [*child.main.children()][-1]) is nn.GroupNorm:
-                child.main[-1] = _Norm(norm, relu=True)
+                child.main[-1] = Norm(norm, relu=True)
                 setattr(parent, name, _Sum(child))
             else:
                 continue

@@ -104,12 +104,23 @@ def _launch(kernel: Any, x: Tensor, groups: int, *given: Any, relu: bool, skip: 
 @torch.library.custom_op(  # type: ignore[untyped-decorator]  # torch is untyped here
     "lightdp::group_norm",
     mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor bias, Tensor? skip, int groups, float eps, bool relu) -> (Tensor, Tensor)",
+    schema="(Tensor x, Tensor weight, Tensor bias, Tensor? skip, Tensor? tap, int groups, float eps, bool relu)"
+    " -> (Tensor, Tensor)",
 )
 def group_norm(  # noqa: PLR0917  an operator of torch
-    x: Tensor, weight: Tensor, bias: Tensor, skip: Tensor | None, groups: int, eps: float, relu: bool
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    skip: Tensor | None,
+    tap: Tensor | None,  # noqa: ARG001  only its gradient counts
+    groups: int,
+    eps: float,
+    relu: bool,
 ) -> tuple[Tensor, Tensor]:
-    """x normalised, plus `skip`, its positive part; and (mean, 1 / deviation) by record and channel. (2, n, c)"""
+    """x normalised, plus `skip`, its positive part; and (mean, 1 / deviation) by record and channel. (2, n, c)
+
+    `tap`, zeros of (2, n, c), gets the gradients of (weight, bias) by record.
+    """
     x = _last(x)
     y, moments = _outputs(x)
     given = (x, weight, bias, x if skip is None else _last(skip), y, moments, eps)
@@ -148,15 +159,16 @@ def _like(x: Tensor, y: Tensor | None) -> Tensor:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
-    x, weight, bias, skip, groups, _, relu = inputs
+    x, weight, bias, skip, _, groups, _, relu = inputs
     ctx.save_for_backward(x, weight, bias, output[1], output[0] if skip is not None and relu else None)
     ctx.groups, ctx.relu, ctx.skip = groups, relu, skip is not None
 
 
 def _differentiate(ctx: Any, dy: Tensor, _moments: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
     dx, sums, masked = _group_norm_backward(dy, *ctx.saved_tensors, ctx.groups, ctx.relu)
-    dw, db = sums.sum(1).to(ctx.saved_tensors[1].dtype)
-    return dx, dw, db, (masked if ctx.relu else dy) if ctx.skip else None, None, None, None
+    dw, db = sums.sum(1).to(ctx.saved_tensors[1].dtype) if any(ctx.needs_input_grad[1:3]) else (None, None)
+    tapped = sums if ctx.needs_input_grad[4] else None
+    return dx, dw, db, (masked if ctx.relu else dy) if ctx.skip else None, tapped, None, None, None
 
 
 group_norm.register_fake(lambda x, *_: _outputs(x))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lightdp.training import gradients, models
+from lightdp.training import gradients, models, views
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lightdp.training.data import Dataset
 
     Piece = tuple[list[int], torch.Tensor]
-    """Some clients and their updates, one a row."""
+    """Some clients and their updates, one a row, or one row with their sum."""
 
 _PIECE_BYTES = {"cpu": 1 << 24, "cuda": 1 << 32}  # a CPU sums what its caches hold; a GPU wants all clients at once
 _COPY_BYTES = {"cpu": 1 << 26, "cuda": 1 << 33}  # of records that are rather copied than taken piece by piece
@@ -51,9 +51,9 @@ class Clients:
     def updates(self, model: torch.nn.Module, number: int, senders: Sequence[int], bound: float) -> Iterator[Piece]:
         """What the clients `senders` have to say in round `number`, a few clients at a time.
 
-        Unit "record": the sum of clipped gradients, each coordinate clamped to ±bound. Unit "client": the clipped
-        update of local SGD. Unit "paper": the update as it is. Memory beyond the model's is one piece, however many
-        clients there are.
+        Unit "record": the sum of clipped gradients, each coordinate clamped to ±bound; one sum over the clients of a
+        piece where nobody asks for more and no clamp can bind. Unit "client": the clipped update of local SGD. Unit
+        "paper": the update as it is. Memory beyond the model's is one piece, however many clients there are.
         """
         size = 4 * sum(p.numel() for p in model.parameters())
         most = max(1, _PIECE_BYTES[self.x.device.type] // size)
@@ -61,26 +61,40 @@ class Clients:
         adjacent = unit == "record" and self.x.nbytes > _COPY_BYTES[self.x.device.type]
         for piece in _pieces(senders, most, adjacent=adjacent):
             if unit == "record":
-                yield piece, self._clipped_sums(model, number, piece).clamp_(-bound, bound)
+                yield piece, self._clipped_sums(model, number, piece, bound).clamp_(-bound, bound)
             else:
                 rows = self._local_updates(model, number, piece)
                 yield piece, _clipped(rows, self.config.clip) if unit == "client" else rows
 
-    def _clipped_sums(self, model: torch.nn.Module, number: int, piece: list[int]) -> torch.Tensor:
+    def _clipped_sums(self, model: torch.nn.Module, number: int, piece: list[int], bound: float) -> torch.Tensor:
         config = self.config
         chosen = [np.arange(self._start(i), self.ends[i]) for i in piece]
         if config.sampling_rate < 1:
             # simulated: in a deployment each client draws its batch from entropy of its own, unknown to the server
             rngs = [np.random.default_rng([config.seed, 11, number, i]) for i in piece]  # noqa: TID251  protects nothing
             chosen = [c[rng.random(len(c)) < config.sampling_rate] for c, rng in zip(chosen, rngs, strict=True)]
-        owner = torch.from_numpy(np.repeat(np.arange(len(piece)), [len(c) for c in chosen])).to(self.x.device)
+        counts = [len(c) for c in chosen]
+        apart = config.fidelity == "protocol" or config.clip * max(counts) > bound
+        owners = np.repeat(np.arange(len(piece)) * apart, counts)
         rows = np.concatenate(chosen)
         if len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1:  # neighbours lie side by side: nothing is copied
             x, y = self.x[rows[0] : rows[-1] + 1], self.y[rows[0] : rows[-1] + 1]
         else:
             taken = torch.from_numpy(rows).to(self.x.device)
             x, y = self.x[taken], self.y[taken]
-        return gradients.clipped_sums(model, x, y, owner, len(piece), config.clip)
+        seen = None if config.augment == 1 else self._views(number, piece, counts)
+        owner, clients = torch.from_numpy(owners).to(self.x.device), len(piece) if apart else 1
+        return gradients.clipped_sums(model, x, y, owner, clients, config.clip, views=seen)
+
+    def _views(self, number: int, piece: list[int], counts: list[int]) -> Callable[..., torch.Tensor]:
+        """How the chosen records of some clients are seen; each client's draws are its own."""
+        config = self.config
+        if config.model.startswith("scattering"):
+            return lambda x, _: views.mirrored(x)
+        rngs = [np.random.default_rng([config.seed, 12, number, i]) for i in piece]  # noqa: TID251  protects nothing
+        drawn = [views.draw(rng, count, config.augment) for rng, count in zip(rngs, counts, strict=True)]
+        where = torch.from_numpy(np.concatenate(drawn)).to(self.x.device)
+        return lambda x, rows: views.crops(x, where[rows])
 
     def _local_updates(self, model: torch.nn.Module, number: int, piece: list[int]) -> torch.Tensor:
         config = self.config

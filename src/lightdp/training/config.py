@@ -54,15 +54,19 @@ class Config:
             are then relayed.
         late_seen: probability that a client that missed a round was seen all the same.
         sampling_rate: Poisson rate of a round's batch (unit "record").
+        augment: views of each record, random crops after padding by 4 pixels, mirrored or not, whose gradients are
+            averaged before they are clipped (unit "record", convolutional models); "scattering-cnn" has 2, the image
+            and its mirror image; 1 takes records as they are.
         epochs: local epochs (units "client" and "paper").
         batch: local batch size (likewise).
         local_lr: local learning rate (likewise).
         lr: server learning rate.
         momentum: server momentum.
-        ema: decay of the average of the weights that is evaluated; 0 evaluates the weights themselves.
+        ema: decay of the average of the weights that is evaluated, less in the first rounds, so that the random start
+            is soon forgotten; 0 evaluates the weights themselves.
         degree: pairwise noise with so many peers; None for all.
         fidelity: "protocol" drives the real clients and server; "distribution" adds noise of the same distribution.
-        evaluate_every: rounds between two looks at the test set.
+        evaluate_every: rounds between two looks at the test set and, where batches are sampled, at the ε spent.
         seed: of everything but noise that protects.
         device: "auto", "cpu" or "cuda".
     """
@@ -88,6 +92,7 @@ class Config:
     links: str | None = None
     late_seen: float = 0.0
     sampling_rate: float = 1.0
+    augment: int = 1
     epochs: int = 1
     batch: int = 32
     local_lr: float = 0.05
@@ -108,7 +113,7 @@ class Config:
         choice("fidelity", self.fidelity, get_args(Fidelity))
         choice("epsilon_per", self.epsilon_per, ("training", "round"))
         choice("device", self.device, ("auto", "cpu", "cuda"))
-        for name in ("epochs", "batch", "evaluate_every"):
+        for name in ("augment", "epochs", "batch", "evaluate_every"):
             integer(name, getattr(self, name), 1)
         for name in ("lr", "local_lr"):
             positive(name, getattr(self, name))
@@ -125,12 +130,24 @@ class Config:
         if self.links is not None and self.scheme == "smpc":
             raise ArgumentError("links need a scheme that has messages, such as secagg, got scheme='smpc'")
         peer_failure(self.links)
+        self._check_records()
+
+    def _check_records(self) -> None:
+        """What is done to records must fit the model and the unit."""
         if self.mirror and self.model != "scattering-linear":
             raise ArgumentError(f"mirror needs model='scattering-linear', got model={self.model!r}")
         if self.sampling_rate != 1 and self.unit != "record":
             raise ArgumentError(
                 f"sampling_rate must be 1 for unit={self.unit!r}, got sampling_rate={self.sampling_rate:g}"
             )
+        if self.augment == 1:
+            return
+        if self.unit != "record":
+            raise ArgumentError(f"augment must be 1 for unit={self.unit!r}, got augment={self.augment}")
+        if self.model.endswith("linear"):
+            raise ArgumentError(f"augment needs a convolutional model, got model={self.model!r}")
+        if self.model.startswith("scattering") and self.augment > 2:
+            raise ArgumentError(f"augment must be at most 2 for model={self.model!r}, got augment={self.augment}")
 
     @property
     def compared(self) -> bool:

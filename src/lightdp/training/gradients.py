@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp._check import ArgumentError, MissingExtraError, integer, positive
-from lightdp.training import _lanes
+from lightdp.training import _lanes, _records
 
 try:
     import torch
@@ -21,18 +21,20 @@ except ImportError:
     raise MissingExtraError("train", "Training") from None
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
 
 __all__ = ["assign", "clipped_sums", "flatten", "local_updates"]
 
-_MARGIN = 1e-6  # more than rounding can add to a clipped norm: 9 · 2^-24 by `_squares`, 2 · 2^-24 by the scaling
+_MARGIN = 1e-6  # more than rounding can add to a clipped norm: 9 · 2^-24 by `squares`, 2 · 2^-24 by the scaling
 _BATCHES = 21  # purpose of the shuffles, so that no other draw of the same seed and round repeats them
 _TOGETHER = 1 << 20  # bytes of one batch below which clients train faster together than one by one, on a CPU
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001  the only common bases
 _BYTES = 1 << 28  # working memory of clients that train together
+_CUDA_BYTES = 1 << 34  # of records whose gradients are made together, where a GPU has four times as much
+_SHAPES = {"cpu": 1 << 30, "cuda": 16}  # different numbers of records: a GPU's library prepares itself for each anew
 
 
 def flatten(model: nn.Module) -> Tensor:
@@ -51,7 +53,16 @@ def assign(model: nn.Module, flat: Tensor) -> None:
 
 
 def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
-    model: nn.Module, x: Tensor, y: Tensor, owner: Tensor, clients: int, clip: float, chunk_bytes: int = _BYTES
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    owner: Tensor,
+    clients: int,
+    clip: float,
+    *,
+    views: Callable[[Tensor, slice | Tensor], Tensor] | None = None,
+    half: bool = True,
+    chunk_bytes: int | None = None,
 ) -> Tensor:
     """Each client's sum, over its records, of the gradient of cross-entropy clipped to L2 norm `clip`. (clients, d)
 
@@ -59,9 +70,12 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     in float64, and what must shrink shrinks to (1 - 1e-6) clip, more than rounding to float32 can give back.
     Terms are added in the precision of the parameters; how that sum is rounded is not part of the bound.
 
-    Record j belongs to client `owner[j]`; a client without records gets a zero row. Working memory stays near
-    `chunk_bytes`; linear models never form the gradient of a record. Refused: BatchNorm and Dropout in training
-    mode, since a record's gradient must depend on that record alone, and gradients that are not finite.
+    Record j belongs to client `owner[j]`; a client without records gets a zero row. With `views`, a record's gradient
+    is the mean over views(x[rows], rows), (n, views, ...), of these records, and clipped after that. Working memory
+    stays near `chunk_bytes`, by default 256 MiB, or up to 16 GiB on CUDA; linear models never form the gradient of a
+    record. On CUDA, models of known layers compute gradients in bfloat16 before they are clipped, unless `half` is
+    false. Refused: BatchNorm and Dropout in training mode, since a record's gradient must depend on that record alone,
+    and gradients that are not finite.
     """
     clip, clients = positive("clip", clip), integer("clients", clients, 1)
     _refuse(model, x, y)
@@ -73,10 +87,21 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     low, high = int(owner.min()), int(owner.max())
     if low < 0 or high >= clients:
         raise ArgumentError(f"owner must be in 0..{clients - 1}, got {low}..{high}")
-    layer = _linear(model)
-    add = partial(_add_any, model) if layer is None else partial(_add_linear, layer)
-    each = _record_bytes(model, x, y) + 8 * sums.shape[1] if layer is None else 8 * x[0].numel()
-    size = max(1, integer("chunk_bytes", chunk_bytes, 1) // each)
+    layer = _linear(model) if views is None else None
+    records = _records.Records(model, half=half) if layer is None and _records.knows(model) else None
+    if layer is not None:
+        add, each = partial(_add_linear, layer), 8 * x[0].numel()
+    else:
+        views = (lambda records, _: records[:, None]) if views is None else views
+        (one,) = views(x[:1], slice(1))
+        held = _record_bytes(model, one, y[:1].expand(len(one)))
+        half_and_freed = 4 if records is not None and x.is_cuda else 1  # layer by layer, unlike under vmap
+        each = held // half_and_freed + 8 * sums.shape[1]
+        gradients = partial(_records.by_vmap, model) if records is None else records.gradients
+        add = partial(_add_any, gradients)
+    room = _room(x.device) if chunk_bytes is None else integer("chunk_bytes", chunk_bytes, 1)
+    size = max(1, room // each)
+    step = max(1, size // _SHAPES[x.device.type])
     order = None if bool((owner[1:] >= owner[:-1]).all()) else owner.argsort(stable=True)
     ends = torch.bincount(owner, minlength=clients).cumsum(0).tolist()
     precision = torch.get_float32_matmul_precision()
@@ -85,8 +110,12 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
             for start in range(0, len(y), size):
                 stop = min(start + size, len(y))
-                rows = slice(start, stop) if order is None else order[start:stop]
-                add(clip, sums, _segments(ends, start, stop), x=x[rows], y=y[rows])
+                rows = _filled(start, stop, step, x.device)
+                rows = rows if order is None else order[rows]
+                seen = x[rows] if views is None else views(x[rows], rows)
+                add(clip, sums, _segments(ends, start, stop), x=seen, y=y[rows])
+            if records is not None:
+                records.reorder(sums)
     finally:
         torch.set_float32_matmul_precision(precision)
     return sums
@@ -133,7 +162,7 @@ def local_updates(
             return _lanes.train(model, x, y, plans, lr, dtype=torch.bfloat16 if half else torch.float32)
         except RuntimeError as error:
             warnings.warn(f"no CUDA graph of this model, so its clients train one by one: {error}", stacklevel=2)
-    elif not x.is_cuda and batch * _record_bytes(model, x, y) < _TOGETHER:
+    elif not x.is_cuda and batch * _record_bytes(model, x[:1], y[:1]) < _TOGETHER:
         return _together(model, x, y, plans, lr)
     return _one_by_one(model, x, y, plans, lr)
 
@@ -148,7 +177,7 @@ def _add_linear(
     features, bias = x.flatten(1), layer.bias is not None
     residuals = nn.functional.linear(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
     residuals.scatter_add_(1, y[:, None], residuals.new_full((len(y), 1), -1.0))
-    residuals *= _factors(residuals.double().square().sum(1) * (_squares(features) + int(bias)), clip)[:, None]
+    residuals *= _factors(residuals.double().square().sum(1) * (_records.squares(features) + int(bias)), clip)[:, None]
     weights = sums[:, : layer.weight.numel()].unflatten(1, layer.weight.shape)
     for client, rows in segments:
         weights[client].addmm_(residuals[rows].T, features[rows])
@@ -157,35 +186,41 @@ def _add_linear(
 
 
 def _add_any(
-    model: nn.Module, clip: float, sums: Tensor, segments: Iterable[tuple[int, slice]], *, x: Tensor, y: Tensor
+    gradients: Callable[[Tensor, Tensor], list[Tensor]],
+    clip: float,
+    sums: Tensor,
+    segments: Iterable[tuple[int, slice]],
+    *,
+    x: Tensor,
+    y: Tensor,
 ) -> None:
     """The gradients of all records of a piece at once, clipped while they are added up."""
-
-    def loss(parameters: dict[str, Tensor], record: Tensor, label: Tensor) -> Tensor:
-        return cross_entropy(functional_call(model, parameters, (record[None],)), label[None])
-
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
-    with torch.enable_grad():
-        gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
-    flat = [gradients[name].flatten(1) for name in parameters]  # each (n, numel)
-    factors = _factors(torch.stack([_squares(g) for g in flat]).sum(0), clip).to(sums.dtype)
+    flat = gradients(x, y)  # by parameter, each (n, numel)
+    factors = _factors(torch.stack([_records.squares(g) for g in flat]).sum(0), clip).to(sums.dtype)
     pieces = sums.split([g.shape[1] for g in flat], dim=1)
     for client, rows in segments:
         for piece, g in zip(pieces, flat, strict=True):
             piece[client].addmv_(g[rows].T, factors[rows])
 
 
-def _squares(rows: Tensor) -> Tensor:
-    """The squared norm of each row in float64, right to 18 · 2^-24: only norms of 16 values each are in float32."""
-    whole = rows.shape[1] // 16 * 16
-    groups = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (whole // 16, 16)), dim=2)
-    return groups.double().square().sum(1) + rows[:, whole:].double().square().sum(1)
-
-
 def _factors(squares: Tensor, clip: float) -> Tensor:
     if not bool(squares.isfinite().all()):
         raise ArgumentError("gradients must be finite, got NaN or infinity: look at x and at the model's parameters")
     return (clip * (1 - _MARGIN) / squares.sqrt()).clamp_max(1.0)
+
+
+def _room(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _BYTES
+    return min(_CUDA_BYTES, torch.cuda.get_device_properties(device).total_memory // 4)
+
+
+def _filled(start: int, stop: int, step: int, device: torch.device) -> slice | Tensor:
+    """The numbers start..stop, filled up to a multiple of `step` by the last, which counts only once in `_segments`."""
+    missing = (start - stop) % step
+    if missing == 0:
+        return slice(start, stop)
+    return torch.arange(start, stop + missing, device=device).clamp_max(stop - 1)
 
 
 def _segments(ends: list[int], start: int, stop: int) -> Iterator[tuple[int, slice]]:
@@ -277,15 +312,14 @@ def _refuse(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 def _record_bytes(model: nn.Module, x: Tensor, y: Tensor) -> int:
-    """What the backward pass of one record holds on to, twice: about the most that it needs."""
+    """What the backward pass of one record, or of its views, holds on to, twice: about the most that it needs."""
     own = {p.data_ptr() for p in model.parameters()}
     held = 0
 
-    def keep(value: Tensor) -> Tensor:
+    def keep(value: Tensor) -> None:  # what it returned would hold the graph that holds it, for ever
         nonlocal held
         held += value.nbytes if value.data_ptr() not in own else 0
-        return value
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
-        cross_entropy(model(x[:1]), y[:1])
+        cross_entropy(model(x), y)
     return 2 * held

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["NAMES", "build", "prepare"]
+__all__ = ["NAMES", "build", "mirrored", "prepare"]
 
 _BATCH = 512  # records whose features are made at once
 _PARTS = (1, 8, 8, 64)  # channels normalised together: order 0, order 1 at two scales, order 2
@@ -83,10 +83,14 @@ def prepare(name: str, x: Tensor, device: torch.device | str, *, mirror: bool = 
         for part in maps.split(_PARTS, dim=2):
             variance, mean = torch.var_mean(part, (2, 3, 4), keepdim=True, correction=0)
             part.sub_(mean).div_((variance + _FLOOR).sqrt_())
-        if mirror:  # turns angle θ into π - θ, of both orders
-            maps = (maps + maps[:, :, _MIRRORED].flip(4))[..., :columns].mul_(0.5)
-        features.copy_(maps.flatten(1, 2))
+        maps = maps.flatten(1, 2)
+        features.copy_((maps + mirrored(maps))[..., :columns].mul_(0.5) if mirror else maps)
     return result
+
+
+def mirrored(features: Tensor) -> Tensor:
+    """The scattering features (n, c · 81, h, w) of mirrored images: turns angle θ into π - θ, of both orders."""
+    return features.unflatten(1, (-1, 81))[:, :, _MIRRORED].flip(4).flatten(1, 2)
 
 
 def _opponents(images: Tensor) -> Tensor:
@@ -134,9 +138,13 @@ class _StandardisedConv(nn.Conv2d):  # type: ignore[misc]  # likewise
 
     def forward(self, x: Tensor) -> Tensor:
         """The convolution with standardised weights; a function of parameters, not of data."""
+        return nn.functional.conv2d(x, self.standardised()[0], None, self.stride, self.padding)
+
+    def standardised(self) -> tuple[Tensor, Tensor]:
+        """The weights in use, and the lengths of the centred filters that they were divided by."""
         weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
-        weight = weight / (weight.square().sum((1, 2, 3), keepdim=True) + 1e-6).sqrt()
-        return nn.functional.conv2d(x, weight, None, self.stride, self.padding)
+        lengths = (weight.square().sum((1, 2, 3), keepdim=True) + 1e-6).sqrt()
+        return weight / lengths, lengths
 
 
 def _linear(shape: tuple[int, ...], classes: int) -> nn.Module:

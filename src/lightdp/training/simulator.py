@@ -168,7 +168,7 @@ class Run:
             "round": self.state.round,
             "accuracy": accuracy,
             "loss": loss,
-            "epsilon": None if self.odometer is None else self.odometer.largest(),
+            "epsilon": self._spent() if looked or self.config.sampling_rate == 1 else None,  # sampled, it takes a while
             "used": len(came.used),
             "late": len(came.late),
             "lost": self.config.clients - len(came.used) - len(came.late),
@@ -176,6 +176,9 @@ class Run:
             "residual_std": result.residual**0.5 / self.denominator,
             **network,
         }
+
+    def _spent(self) -> float | None:
+        return None if self.odometer is None else self.odometer.largest()
 
     def _step(self, total: torch.Tensor | None) -> None:
         """The server's step: linear in the sum."""
@@ -185,7 +188,8 @@ class Run:
         state = self.state
         state.velocity.mul_(self.config.momentum).add_(total, alpha=sign / self.denominator)
         state.weights.add_(state.velocity, alpha=self.config.lr)
-        state.average.mul_(self.config.ema).add_(state.weights, alpha=1 - self.config.ema)
+        decay = min(self.config.ema, (1 + state.round) / (10 + state.round))  # at first the start counts for too much
+        state.average.mul_(decay).add_(state.weights, alpha=1 - decay)
 
     def evaluate(self) -> tuple[float, float]:
         """Accuracy and loss of the averaged weights on the test set."""
@@ -216,11 +220,12 @@ class Run:
     def _last_line(self, stopped: str | None, seconds: float) -> dict[str, Any]:
         plan = self.plan
         accuracy, _ = self.evaluate()
+        spent = self._spent()
         bits = 32 if plan is None else plan.wire_bits
         return {
             "kind": "end",
             "accuracy": accuracy,
-            "epsilon": None if self.odometer is None else self.odometer.largest(),
+            "epsilon": spent,
             "epsilon_claimed": None if plan is None else plan.epsilon_claimed,
             "delta": None if plan is None else plan.delta,
             "unit": self.config.unit,
@@ -230,9 +235,7 @@ class Run:
             "bytes_up": -(-self.parameters * bits // 8) if self.rehearsal is None else self.rehearsal.sent,
             "bytes_down": 4 * self.parameters + -(-self.config.clients // 8),
             "seconds": seconds,
-            "statement": record.statement(
-                self.config, plan, None if self.odometer is None else self.odometer.largest()
-            ),
+            "statement": record.statement(self.config, plan, spent),
         }
 
     def _save(self) -> None:
