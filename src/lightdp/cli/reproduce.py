@@ -55,7 +55,7 @@ def command(
     schemes: Annotated[str | None, typer.Option(help="Only these, with commas between them.")] = None,
     data_path: Annotated[Path | None, typer.Option(help="Folder or archive of CIFAR-10.")] = None,
     results: Annotated[Path, typer.Option(help="Folder of the lines that are kept.")] = Path("results"),
-    jobs: Annotated[int, typer.Option(help="Runs at the same time.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Runs at the same time; on a GPU they want its MPS daemon.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="Few clients, few rounds, embedded data.")] = False,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or show what there is.")] = True,
     docs: Annotated[Path, typer.Option(help="Of `page`: the folder to write to.")] = Path("docs"),

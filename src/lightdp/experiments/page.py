@@ -53,7 +53,7 @@ def _made(results: Results) -> str:
          f"{statistics.median(line['seconds'] for line in lines if _is(line, unit, model, device)):.3g} s"]
         for (unit, model, device), count in sorted(kinds.items())
     ]  # fmt: skip
-    return markdown(["guarantee", "model", "device", "runs", "median time of a run"], rows)
+    return markdown(["guarantee", "model", "device", "runs", "median time of a run, others beside it"], rows)
 
 
 def _is(line: Mapping[str, Any], unit: str, model: str, device: str) -> bool:
@@ -92,7 +92,7 @@ def _rows_of(name: Target, profile: str, epsilon: float, results: Results) -> It
             found = known(results, name, "paper", model=model, epsilons=(epsilon,))
             yield f"{MODELS[model]}, {_trials(found)}", found
         return
-    for scheme in ("exact", "repair", "smpc", "central"):
+    for scheme in ("exact", "repair", "smpc"):
         owner: Profile = "exact" if scheme == "exact" else "repair"
         found = known(results, name, owner, epsilons=(epsilon,), schemes=(scheme,))
         yield f"{NAMES[scheme]}, {_trials(found)}", found

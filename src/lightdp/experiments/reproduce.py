@@ -168,8 +168,7 @@ def _schemes(target: Target, profile: Profile) -> tuple[str, ...]:
         return ("repair", "smpc")
     if profile == "paper":
         return ("paper", "smpc", "local-paper") if target == "rounds" else ("paper",)
-    others = ("smpc", "central", "local") if target == "rounds" else ("smpc", "central")
-    return (profile, *others)
+    return (profile, "smpc", *(("central", "local") if target == "rounds" else ()))
 
 
 def _links(scheme: str) -> list[dict[str, Any]]:

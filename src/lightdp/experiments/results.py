@@ -99,7 +99,7 @@ def play(
             yield config, line
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_share, initargs=(jobs,)) as pool:
         try:
             waiting = {pool.submit(trial, config, work): config for config in missing}
             for done in as_completed(waiting):
@@ -109,6 +109,13 @@ def play(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _share(jobs: int) -> None:
+    """One of `jobs` processes on the same machine: a core, and its share of a GPU's memory."""
+    torch.set_num_threads(1)
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(1 / jobs)
 
 
 def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = lambda *_: None) -> Line:

@@ -212,7 +212,8 @@ def _factors(squares: Tensor, clip: float) -> Tensor:
 def _room(device: torch.device) -> int:
     if device.type != "cuda":
         return _BYTES
-    return min(_CUDA_BYTES, torch.cuda.get_device_properties(device).total_memory // 4)
+    ours = torch.cuda.get_device_properties(device).total_memory * torch.cuda.get_per_process_memory_fraction(device)
+    return min(_CUDA_BYTES, int(ours) // 4)
 
 
 def _filled(start: int, stop: int, step: int, device: torch.device) -> slice | Tensor:
