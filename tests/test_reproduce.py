@@ -170,6 +170,16 @@ def test_runs_side_by_side_give_what_runs_one_by_one_give(tmp_path: Path) -> Non
         assert a["epsilon"] <= 3
 
 
+def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    good = cells("table2", "exact", quick=True, epsilons=(3.0,), schemes=("exact",))[0]
+    bad = dataclasses.replace(good, data=str(tmp_path / "missing.npz"))
+    results, done = Results(tmp_path), []
+    with pytest.raises(ArgumentError, match=r"missing\.npz"):
+        done += list(play([bad, good], results, jobs=2))
+    assert results.find(good) is not None
+    assert results.find(bad) is None
+
+
 def test_lines_that_are_no_results_are_named(tmp_path: Path) -> None:
     (tmp_path / "paper-cnn.jsonl").write_text('{"config": {}}\n{"accuracy": 1}\n')
     with pytest.raises(ArgumentError, match=r"paper-cnn\.jsonl:2"):
@@ -321,6 +331,7 @@ def test_mistakes_end_in_one_line(
     for arguments, message in (
         (["table2", "--epsilon", "three"], "epsilon must be numbers"),
         (["table2", "--schemes", "magic", "--quick"], "schemes must name some of table2's, got schemes='magic'"),
+        (["sensitivity", "--profile", "repair", "--quick"], "sensitivity is one of profile='paper'"),
         (["page", "--docs", tmp_path], "docs must be a folder with results.md and img"),
     ):
         code, _, err = reproduce(monkeypatch, capsys, *arguments, "--results", tmp_path)
@@ -337,6 +348,8 @@ def test_a_sensitivity_is_kept_and_told_on_the_page(
     code, out, _ = reproduce(monkeypatch, capsys, "sensitivity", *options)
     assert code == 0
     assert "moves the update of a client by" in out
-    (line,) = Results(tmp_path).sensitivities()
+    assert reproduce(monkeypatch, capsys, "sensitivity", *options)[1] == out
+    (line,) = [json.loads(text) for text in (tmp_path / "sensitivity-linear.jsonl").read_text().splitlines()]
+    assert Results(tmp_path).sensitivities() == [line]
     assert 0 < line["ratio"]["median"] <= line["ratio"]["largest"]
     assert known(Results(tmp_path), "rounds", "paper")[0].trials == 0

@@ -118,11 +118,14 @@ def _play(configs: Any, kept: Any, jobs: int, data_path: Path | None) -> None:  
 
 
 def _sensitivity(config: Any, kept: Any, data_path: Path | None, *, as_json: bool) -> None:  # noqa: ANN401
-    from lightdp.experiments.sensitivity import moved  # noqa: PLC0415  needs optional dependencies
+    from lightdp.experiments.sensitivity import moved, settings  # noqa: PLC0415  needs optional dependencies
 
-    path = None if data_path is None else str(data_path)
-    line = moved(dataclasses.replace(config, data_path=path, scheme="none"), _REPLACED)
-    kept.add(config, line)
+    if config.unit != "paper":
+        raise ArgumentError("sensitivity is one of profile='paper': the others clip, and Δ is the clip")
+    line = kept.get(settings(config, _REPLACED))
+    if line is None:
+        line = moved(dataclasses.replace(config, data_path=None if data_path is None else str(data_path)), _REPLACED)
+        kept.add(config, line)
     if as_json:
         typer.echo(json.dumps(line))
         return

@@ -59,7 +59,11 @@ class Results:
 
     def find(self, config: Config) -> Line | None:
         """The run of these settings, if there is one."""
-        return self._lines.get(_key(same(config)))
+        return self.get(same(config))
+
+    def get(self, settings: dict[str, Any]) -> Line | None:
+        """The line of these settings, as they are kept."""
+        return self._lines.get(_key(settings))
 
     def add(self, config: Config, line: Line) -> None:
         """Keep a run, at the end of its file."""
@@ -87,6 +91,7 @@ def play(
     """Run what `results` does not have, several at once if asked for, and yield each run as it ends, kept already.
 
     An interrupted run leaves a checkpoint, from which the next call goes on. With one job, `watch` sees its rounds.
+    With several, a run that fails does not stop the others, and its error is raised when they are done.
     """
     missing = [config for config in configs if results.find(config) is None]
     work = results.folder / _WORK
@@ -98,17 +103,21 @@ def play(
             results.add(config, line)
             yield config, line
         return
-    context = multiprocessing.get_context("spawn")
+    context, failed = multiprocessing.get_context("spawn"), []
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_share, initargs=(jobs,)) as pool:
         try:
             waiting = {pool.submit(trial, config, work): config for config in missing}
             for done in as_completed(waiting):
-                line = done.result()
-                results.add(waiting[done], line)
-                yield waiting[done], line
+                if (error := done.exception()) is not None:
+                    failed.append(error)
+                    continue
+                results.add(waiting[done], done.result())
+                yield waiting[done], done.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+    if failed:
+        raise failed[0]
 
 
 def _share(jobs: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,11 @@ from lightdp.training import gradients, models, partition
 
 if TYPE_CHECKING:
     from lightdp.training.config import Config
+
+
+def settings(config: Config, replaced: int) -> dict[str, Any]:
+    """By which such a line is found."""
+    return same(dataclasses.replace(config, scheme="none")) | {"replaced": replaced}
 
 
 def moved(config: Config, replaced: int) -> dict[str, Any]:
@@ -43,7 +49,7 @@ def moved(config: Config, replaced: int) -> dict[str, Any]:
     assumed = 2 * config.local_lr * config.clip / len(mine)
     ratios = [float(torch.linalg.vector_norm(row - updates[0])) / assumed for row in updates[1:]]
     return {
-        "config": same(config) | {"replaced": replaced},
+        "config": settings(config, replaced),
         "records": len(mine),
         "assumed": assumed,
         "ratio": {"median": statistics.median(ratios), "largest": max(ratios)},
