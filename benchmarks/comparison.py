@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightdp._check import rounded_up
 from lightdp.cli.compare import broke, figure
+from lightdp.experiments.tables import filled
 from lightdp.report import compare_chart, save
 
 if TYPE_CHECKING:
@@ -53,14 +54,7 @@ def page(text: str, record: dict[str, Any]) -> str:
         "schemes": schemes(rows),
         "scaling": scaling(record),
     }
-    for name, block in blocks.items():
-        begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
-        if text.count(begin) != 1:
-            raise ValueError(f"{PAGE} must have one block {name}")
-        first, rest = text.split(begin)
-        last = rest[rest.index(end) :]
-        text = f"{first}{begin}{block}\n{last}"
-    return text
+    return filled(text, blocks)
 
 
 def command(record: dict[str, Any]) -> str:

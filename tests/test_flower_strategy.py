@@ -430,7 +430,7 @@ server = ServerApp()
 def main(grid, context):
     plan = lightdp.plan(clients=3, colluders=1, stragglers=1, rounds=2, epsilon=1e6, delta=1e-5, unit="client",
                         calibration="repair", clip=9.0)
-    strategy = lightdp.flower.LightDP(FedAvg(), plan, wait=60)
+    strategy = lightdp.flower.LightDP(FedAvg(), plan, wait=240)
     result = strategy.start(grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros((2, 3), np.float32))}))
     found = {"w": result.arrays["w"].numpy().tolist(), "train": {t: dict(m) for t, m in
              result.train_metrics_clientapp.items()}, "x": [m["x"] for m in result.evaluate_metrics_clientapp.values()],

@@ -6,11 +6,11 @@ import statistics
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from lightdp._check import ArgumentError, rounded_up
+from lightdp._check import rounded_up
 from lightdp.experiments import reproduce
 from lightdp.experiments.differences import composed, differences, printed_plan
 from lightdp.experiments.reproduce import EPSILONS, TABLES
-from lightdp.experiments.tables import MODELS, NAMES, Cell, known, markdown
+from lightdp.experiments.tables import MODELS, NAMES, Cell, filled, known, markdown
 from lightdp.schemes import SCHEMES
 
 if TYPE_CHECKING:
@@ -35,13 +35,7 @@ def page(text: str, results: Results) -> str:
         "speed": _speed(results),
         "differences": differences(results),
     }
-    for name, block in blocks.items():
-        begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
-        if text.count(begin) != 1:
-            raise ArgumentError(f"the page of results must have one block {name}, got {text.count(begin)}")
-        first, rest = text.split(begin)
-        text = f"{first}{begin}{block}\n{rest[rest.index(end) :]}"
-    return text
+    return filled(text, blocks)
 
 
 def _made(results: Results) -> str:

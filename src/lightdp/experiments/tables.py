@@ -7,10 +7,11 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from lightdp._check import ArgumentError
 from lightdp.experiments.reproduce import cells
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from lightdp.experiments.reproduce import Profile, Target
     from lightdp.experiments.results import Line, Results
@@ -113,3 +114,14 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table for a page."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def filled(text: str, blocks: Mapping[str, str]) -> str:
+    """A page whose blocks, each between its two marks, are these."""
+    for name, block in blocks.items():
+        begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
+        if text.count(begin) != 1:
+            raise ArgumentError(f"a page must have one block {name}, got {text.count(begin)}")
+        first, rest = text.split(begin)
+        text = f"{first}{begin}{block}\n{rest[rest.index(end) :]}"
+    return text
