@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lightdp.design import Plan
     from lightdp.training.config import Config
 
-_CHECKPOINT_SECONDS = 20.0
+_CHECKPOINT_SECONDS = 60.0
 
 
 @dataclass
