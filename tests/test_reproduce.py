@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from lightdp import cli, plan
 from lightdp._check import ArgumentError
+from lightdp.experiments import compare
 from lightdp.experiments.differences import differences
 from lightdp.experiments.page import page
 from lightdp.experiments.pictures import charts
@@ -21,6 +21,7 @@ from lightdp.experiments.results import Results, play, prepared
 from lightdp.experiments.sensitivity import moved
 from lightdp.experiments.tables import known, together
 from lightdp.report import results_chart
+from lightdp.schemes import SCHEMES, Task
 from lightdp.training import partition
 from lightdp.training.config import Config
 
@@ -92,6 +93,17 @@ def test_failing_links_are_compared_in_every_cell_with_ten_stragglers_or_more() 
     assert {(c.colluders, c.stragglers) for c in found} == {
         (10, 10), (20, 10), (30, 10), (40, 10), (15, 10), (15, 20), (15, 30),
     }  # fmt: skip
+
+
+def test_schemes_run_on_both_kinds_of_links_are_those_whose_clients_write_to_each_other() -> None:
+    links: dict[str, set[str | None]] = {}
+    for config in cells("time", "repair"):
+        links.setdefault(config.scheme, set()).add(config.links)
+    task = Task(12, 2, 2, 16)
+    for name, scheme in SCHEMES.items():
+        if name != "paillier":  # its keys take a while
+            assert (len(links[name]) == 2) == compare._talks(scheme, compare.Setting(task)), name
+    assert links["paillier"] == {"relayed"}
 
 
 def test_more_noise_means_a_smaller_learning_rate_whatever_the_scheme() -> None:
@@ -343,7 +355,6 @@ def test_mistakes_end_in_one_line(
 def test_a_sensitivity_is_kept_and_told_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    torch.manual_seed(0)
     options = ["--quick", "--model", "scattering-linear", "--results", tmp_path]
     code, out, _ = reproduce(monkeypatch, capsys, "sensitivity", *options)
     assert code == 0

@@ -24,6 +24,7 @@ NAMES = {
     "central": "central DP",
 }
 LABELS = NAMES | {
+    "plain": "FedAvg, no privacy",
     "local-paper": "local DP, paper's σ",
     "exact-sparse": "LightDP exact, sparse",
     "pairwise": "pairwise encryption",
