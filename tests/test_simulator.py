@@ -13,7 +13,7 @@ from lightdp.training.clients import _clipped
 from lightdp.training.config import Config, read_toml
 from lightdp.training.data import Dataset
 from lightdp.training.record import statement
-from lightdp.training.simulator import Run
+from lightdp.training.simulator import Run, _State
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,6 +160,29 @@ def test_the_average_of_weights_soon_forgets_the_start(tmp_path: Path, toy: Data
         path.append(float(run.state.weights[0]))
     assert path[-1] == pytest.approx(60.0)
     assert 50 < float(run.state.average[0]) < 58
+
+
+@pytest.mark.parametrize("unit", ["record", "client"])
+def test_the_closing_round_takes_noise_of_the_last_sum_out_of_weights_and_average(
+    tmp_path: Path, toy: Dataset, unit: Any
+) -> None:
+    run = Run(Config(**(QUICK | {"ema": 0.9, "momentum": 0.9, "unit": unit})), tmp_path / "run.jsonl", dataset=toy)
+    draw = torch.Generator().manual_seed(0)
+    first, last, noise = torch.randn(3, run.parameters, generator=draw) * 100
+
+    def ended(totals: list[torch.Tensor], closing: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        run.state = _State(*torch.zeros(3, run.parameters))
+        for total in totals:
+            run._step(total)
+            run.state.round += 1
+        run._mend(closing)
+        return run.state.weights, run.state.average
+
+    clean, mended = ended([first, last], torch.zeros_like(noise)), ended([first, last + noise], -noise)
+    dirty = ended([first, last + noise], torch.zeros_like(noise))
+    for wanted, found, other in zip(clean, mended, dirty, strict=True):
+        assert torch.allclose(found, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
+        assert not torch.allclose(other, wanted, rtol=0, atol=1e-2 * float(wanted.abs().max()))
 
 
 @pytest.mark.parametrize("clip", [2.0, 1e-20])

@@ -138,7 +138,7 @@ class Run:
                 self._save()
                 raise
             if self.plan is not None and self.plan.calibration == "repair":
-                self._step(self.channel.close(self.state.round).total)
+                self._mend(self.channel.close(self.state.round).total)
             self._save()
             yield write(self._last_line(stopped, time.monotonic() - begun))
 
@@ -184,12 +184,30 @@ class Run:
         """The server's step: linear in the sum."""
         if total is None:
             return
-        sign = -1.0 if self.config.unit == "record" else 1.0
         state = self.state
-        state.velocity.mul_(self.config.momentum).add_(total, alpha=sign / self.denominator)
+        state.velocity.mul_(self.config.momentum).add_(total, alpha=self._share())
         state.weights.add_(state.velocity, alpha=self.config.lr)
-        decay = min(self.config.ema, (1 + state.round) / (10 + state.round))  # at first the start counts for too much
+        decay = self._decay(state.round)
         state.average.mul_(decay).add_(state.weights, alpha=1 - decay)
+
+    def _mend(self, total: torch.Tensor | None) -> None:
+        """The closing round corrects the last step: almost all that is left to take out came in with its sum.
+
+        A step of its own would move the weights once more by momentum, without a gradient that says where to.
+        """
+        if total is None or self.state.round == 0:
+            return
+        change = self.config.lr * self._share()
+        self.state.weights.add_(total, alpha=change)
+        self.state.average.add_(total, alpha=change * (1 - self._decay(self.state.round - 1)))
+
+    def _share(self) -> float:
+        """What a sum counts in the server's step: gradients are gone down, updates are gone along."""
+        return (-1.0 if self.config.unit == "record" else 1.0) / self.denominator
+
+    def _decay(self, number: int) -> float:
+        """Of the average after step `number`: at first the start would count for too much."""
+        return min(self.config.ema, (1 + number) / (10 + number))
 
     def evaluate(self) -> tuple[float, float]:
         """Accuracy and loss of the averaged weights on the test set."""
