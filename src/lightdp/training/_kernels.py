@@ -1,4 +1,4 @@
-"""What gradients of every record need on a GPU beside torch's own kernels. Needs triton."""
+"""What gradients of every record, and lanes of clients, need on a GPU beside torch's own kernels. Needs triton."""
 
 from __future__ import annotations
 
@@ -11,10 +11,73 @@ import triton.language as tl  # type: ignore[import-not-found,import-untyped,unu
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+_PROGRAMS = 300  # that keep a large GPU busy
+
 
 # fmt: off
 @triton.jit  # type: ignore[untyped-decorator]  # triton is untyped
-def _weight(  # noqa: PLR0917  triton passes by position
+def _convolution(  # noqa: PLR0917  triton passes by position
+    x: tl.tensor, weight: tl.tensor, y: tl.tensor, lane_size: tl.tensor, positions: tl.tensor,
+    h: tl.constexpr, w: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, C: tl.constexpr,  # noqa: N803, E741
+    SIDE: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,  # noqa: N803
+    BP: tl.constexpr, BO: tl.constexpr, BC: tl.constexpr,  # noqa: N803
+) -> None:
+    tile, lane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    p, o = (tile // (O // BO)) * BP + tl.arange(0, BP), (tile % (O // BO)) * BO + tl.arange(0, BO)
+    c = tl.arange(0, BC)
+    x += lane * (positions // (h * w)) * (H * W * C)
+    weight += lane * lane_size
+    y += lane * positions * O
+    there, at = p < positions, p % (h * w)
+    up, left = (at // w) * STRIDE - PAD, (at % w) * STRIDE - PAD
+    corner = ((p // (h * w)) * (H * W) + up * W + left) * C
+    sums = tl.zeros((BP, BO), tl.float32)
+    for k in range(SIDE * SIDE * (C // BC)):
+        tap, piece = k // (C // BC), k % (C // BC) * BC
+        row, column = tap // SIDE, tap % SIDE
+        inside = there & (up + row >= 0) & (up + row < H) & (left + column >= 0) & (left + column < W)
+        source = x + (corner + (row * W + column) * C + piece)[:, None] + c[None, :]
+        kernel = tl.load(weight + (o * (SIDE * SIDE * C) + tap * C + piece)[None, :] + c[:, None])
+        sums = tl.dot(tl.load(source, mask=inside[:, None], other=0), kernel, sums)
+    tl.store(y + p[:, None] * O + o[None, :], sums.to(y.dtype.element_ty), mask=there[:, None])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _image(  # noqa: PLR0917
+    g: tl.tensor, weight: tl.tensor, dx: tl.tensor, lane_size: tl.tensor, images: tl.tensor,
+    h: tl.constexpr, w: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, C: tl.constexpr,  # noqa: N803, E741
+    SIDE: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,  # noqa: N803
+    BP: tl.constexpr, BC: tl.constexpr, BO: tl.constexpr,  # noqa: N803
+) -> None:
+    tile, lane, phase = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
+    p, c = (tile // (C // BC)) * BP + tl.arange(0, BP), (tile % (C // BC)) * BC + tl.arange(0, BC)
+    o = tl.arange(0, BO)
+    g += lane * images * (h * w * O)
+    weight += lane * lane_size
+    dx += lane * images * (H * W * C)
+    columns_of_x: tl.constexpr = W // STRIDE
+    image, at = p // (H // STRIDE * columns_of_x), p % (H // STRIDE * columns_of_x)
+    down, across = phase // STRIDE, phase % STRIDE
+    up, left = (at // columns_of_x) * STRIDE + down, (at % columns_of_x) * STRIDE + across
+    first_row, first_column = (down + PAD) % STRIDE, (across + PAD) % STRIDE
+    rows, columns = (SIDE - first_row + STRIDE - 1) // STRIDE, (SIDE - first_column + STRIDE - 1) // STRIDE
+    top, side = (up + PAD - first_row) // STRIDE, (left + PAD - first_column) // STRIDE
+    corner = (image * (h * w) + top * w + side) * O
+    sums = tl.zeros((BP, BC), tl.float32)
+    for k in range(rows * columns * (O // BO)):
+        tap, piece = k // (O // BO), k % (O // BO) * BO
+        i, j = tap // columns, tap % columns
+        inside = (image < images) & (top - i >= 0) & (top - i < h) & (side - j >= 0) & (side - j < w)
+        source = g + (corner - (i * w + j) * O + piece)[:, None] + o[None, :]
+        place = (first_row + i * STRIDE) * SIDE + first_column + j * STRIDE
+        kernel = tl.load(weight + ((piece + o) * (SIDE * SIDE) + place)[:, None] * C + c[None, :])
+        sums = tl.dot(tl.load(source, mask=inside[:, None], other=0), kernel, sums)
+    target = dx + ((image * H + up) * W + left)[:, None] * C + c[None, :]
+    tl.store(target, sums.to(dx.dtype.element_ty), mask=(image < images)[:, None])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _weight(  # noqa: PLR0917
     g: tl.tensor, x: tl.tensor, out: tl.tensor, positions: tl.tensor,
     h: tl.constexpr, w: tl.constexpr, H: tl.constexpr, W: tl.constexpr, O: tl.constexpr, C: tl.constexpr,  # noqa: N803, E741
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr,  # noqa: N803
@@ -46,10 +109,10 @@ def _weight(  # noqa: PLR0917  triton passes by position
             third = tl.dot(dy, tl.load(source + 2 * C, mask=inside, other=0), third)
     target = out + record * (O * ROWS * COLUMNS * C) + (o[:, None] * ROWS + row) * (COLUMNS * C) + c[None, :]
     inside = (o < O)[:, None] & (c < C)[None, :]
-    tl.store(target, first, mask=inside)
+    tl.store(target, first.to(out.dtype.element_ty), mask=inside)
     if COLUMNS == 3:
-        tl.store(target + C, second, mask=inside)
-        tl.store(target + 2 * C, third, mask=inside)
+        tl.store(target + C, second.to(out.dtype.element_ty), mask=inside)
+        tl.store(target + 2 * C, third.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -69,7 +132,67 @@ def _squares(rows: tl.tensor, out: tl.tensor, m: tl.tensor, B: tl.constexpr) -> 
     at = piece * B + tl.arange(0, B)
     values = tl.load(rows + record * m + at, mask=at < m, other=0).to(tl.float64)
     tl.store(out + record * tl.num_programs(1) + piece, tl.sum(values * values, 0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _descend(  # noqa: PLR0917
+    weights: tl.tensor, used: tl.tensor, g: tl.tensor, lr: tl.tensor, lane_size: tl.tensor, m: tl.tensor,
+    B: tl.constexpr,  # noqa: N803
+) -> None:
+    at, lane = tl.program_id(0) * B + tl.arange(0, B), tl.program_id(1).to(tl.int64)
+    place = lane * lane_size + at
+    step = tl.load(g + lane * m + at, mask=at < m, other=0).to(tl.float32) * lr
+    values = tl.load(weights + place, mask=at < m, other=0) - step
+    tl.store(weights + place, values, mask=at < m)
+    tl.store(used + place, values.to(used.dtype.element_ty), mask=at < m)
 # fmt: on
+
+
+def convolution(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    """Images x (lanes · b, c, h, w) by the kernels of their lanes, (lanes, outputs, side, side, c); channels last.
+
+    Each lane's kernels lie together; lanes may be apart. A program takes some positions and some outputs.
+    """
+    (n, inputs, *size), (lanes, outputs, side) = x.shape, weight.shape[:3]
+    smaller = [(length + 2 * padding - side) // stride + 1 for length in size]
+    y = torch.empty((n, outputs, *smaller), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    positions, (bo, bc) = n // lanes * smaller[0] * smaller[1], (_block(outputs, 128), _block(inputs, 64))
+    _convolution[triton.cdiv(positions, 128) * (outputs // bo), lanes](
+        x, weight, y, weight.stride(0), positions, *smaller, *size, outputs, inputs, side, stride, padding,
+        128, bo, bc, num_warps=8 if bo == 128 else 4, num_stages=3,
+    )  # fmt: skip
+    return y
+
+
+def image_gradients(g: Tensor, weight: Tensor, shape: torch.Size, stride: int, padding: int) -> Tensor:
+    """From the gradients g of what `convolution` gave, those of its images of `shape`.
+
+    Positions of images that are as far from a step of the stride meet the same places of the kernel, so a program
+    takes some of these and some inputs.
+    """
+    (n, inputs, *size), (lanes, outputs, side) = shape, weight.shape[:3]
+    dx = torch.empty(tuple(shape), dtype=g.dtype, device=g.device, memory_format=torch.channels_last)
+    positions, (bc, bo) = (
+        n // lanes * (size[0] // stride) * (size[1] // stride),
+        (_block(inputs, 128), _block(outputs, 64)),
+    )
+    _image[triton.cdiv(positions, 128) * (inputs // bc), lanes, stride**2](
+        g, weight, dx, weight.stride(0), n // lanes, *g.shape[2:], *size, outputs, inputs, side, stride, padding,
+        128, bc, bo, num_warps=8 if bc == 128 else 4, num_stages=3,
+    )  # fmt: skip
+    return dx
+
+
+def _block(size: int, largest: int) -> int:
+    """The largest power of two that divides `size`, but at most `largest`."""
+    return min(size & -size, largest)
+
+
+def descend(weights: Tensor, used: Tensor, g: Tensor, lr: float) -> None:
+    """weights -= lr · g, and the result in the type of `used`; each (lanes, ...), where lanes may be apart."""
+    m = weights[0].numel()
+    grid = triton.cdiv(m, 1024), len(weights)
+    _descend[grid](weights, used, g.contiguous(), lr, weights.stride(0), m, 1024, num_warps=4)
 
 
 def pull(g: Tensor, used: Tensor, lengths: Tensor) -> None:
@@ -87,30 +210,44 @@ def squares(rows: Tensor) -> Tensor:
 
 def fits(layer: nn.Conv2d, x: Tensor) -> bool:
     """Whether there is a kernel: square kernels of side 1 or 3, padded evenly, in half precision."""
-    even = len(set(layer.stride)) == 1 and len(set(_padding(layer))) == 1
+    even = len(set(layer.stride)) == 1 and len(set(padding(layer))) == 1
     return x.is_cuda and x.dtype == torch.bfloat16 and layer.kernel_size in {(1, 1), (3, 3)} and even
 
 
-def _padding(layer: nn.Conv2d) -> list[int]:
+def fits_lanes(layer: nn.Conv2d, x: Tensor) -> bool:
+    """Whether `convolution` and `image_gradients` take a layer that `fits`: whole blocks and whole strides."""
+    return layer.out_channels % 16 == 0 and all(length % layer.stride[0] == 0 for length in x.shape[2:])
+
+
+def padding(layer: nn.Conv2d) -> list[int]:
+    """On all four sides, in numbers also where the layer says "same"."""
     return layer._reversed_padding_repeated_twice  # noqa: SLF001  the only place where "same" is in numbers
 
 
-def weight_gradients(layer: nn.Conv2d, x: Tensor, g: Tensor, records: int) -> Tensor:
+def weight_gradients(
+    x: Tensor, g: Tensor, records: int, *, side: int, stride: int, padding: int, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """For inputs x and gradients g of outputs, as many views of each record: (records, outputs, inputs · kernel).
 
-    In the order (outputs, height, width, inputs) of the kernel, in float32, and without writing down what each output
-    sees: a program takes one record, some outputs, some inputs and one row of the kernel, and goes through all
-    positions of all views, so that each value of g that it reads serves every column of that row.
+    In the order (outputs, height, width, inputs) of the kernel, and without writing down what each output sees: a
+    program takes one record, some outputs, some inputs and one row of the kernel, and goes through all positions of
+    all views, so that each value of g that it reads serves every column of that row. Where records are few, each is
+    taken in parts, so that the whole GPU has work.
     """
     x, g = (t.contiguous(memory_format=torch.channels_last) for t in (x, g))
-    side, (outputs, inputs) = layer.kernel_size[0], layer.weight.shape[:2]
+    outputs, inputs, views = g.shape[1], x.shape[1], len(g) // records
     bo, bc = (min(64, max(16, triton.next_power_of_2(size))) for size in (outputs, inputs))
     bo = 128 if outputs % 128 == 0 else bo
-    out = torch.empty(records, outputs, side * side * inputs, device=x.device)
-    grid = records, side * triton.cdiv(inputs, bc) * triton.cdiv(outputs, bo)
-    _weight[grid](
-        g, x, out, len(g) // records * g.shape[2] * g.shape[3], *g.shape[2:], *x.shape[2:], outputs, inputs,
-        side, side, layer.stride[0], _padding(layer)[0], bo, bc, 64,
+    programs = side * triton.cdiv(inputs, bc) * triton.cdiv(outputs, bo)
+    parts = 1
+    while 2 * parts <= 8 and views % (2 * parts) == 0 and records * parts * programs < _PROGRAMS:
+        parts *= 2
+    out = torch.empty(
+        records * parts, outputs, side * side * inputs, device=x.device, dtype=dtype if parts == 1 else torch.float32
+    )
+    _weight[records * parts, programs](
+        g, x, out, views // parts * g.shape[2] * g.shape[3], *g.shape[2:], *x.shape[2:], outputs, inputs,
+        side, side, stride, padding, bo, bc, 64,
         num_warps=8 if bo == 128 else 4, num_stages=3,
     )  # fmt: skip
-    return out
+    return out if parts == 1 else out.unflatten(0, (records, parts)).sum(1, dtype=torch.float32).to(dtype)

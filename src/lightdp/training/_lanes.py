@@ -1,245 +1,242 @@
-"""Local SGD of many clients on one GPU: every step a CUDA graph, several clients on parallel streams.
+"""Local SGD of many clients on one GPU: lanes, each with weights of its own, that take every step together.
 
-A step of a small batch takes the GPU less time than it takes Python to launch it, and leaves most of the GPU idle.
-So a step is captured once for each stream and replayed. Of the time that ResNet-18 in batches of 32 keeps an H200
-busy, convolutions take two thirds and the norms, by kernels of our own, a quarter.
+A batch of 32 leaves most of a GPU idle, and starting its hundreds of small kernels takes longer than they run. So
+the batches of several clients go through one model whose layers have weights of each lane, by kernels of our own,
+and a whole step is captured once as a CUDA graph and replayed. A lane that is done with a client takes the next.
 """
 
 from __future__ import annotations
 
 import copy
 import heapq
-from functools import cache, partial
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import conv2d, cross_entropy, pad
+from torch.nn.utils.rnn import pad_sequence
 
-from lightdp.training.models import _Residual as Residual
+from lightdp.training import _layers
+from lightdp.training.models import _StandardisedConv as StandardisedConv
 
 try:
-    from lightdp.training import _norms
+    from lightdp.training import _kernels as kernels
 except ImportError:  # no triton, so no CUDA or no compiler
-    _norms = None  # type: ignore[assignment]
+    kernels = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
-_STREAMS = 17  # measured on an H200: 8 to 25 streams are within 2 % of each other
+_LANES = 17  # the share of 50 clients that three rows of lanes hold; more gain little, and the last client waits
 
 
 def mean_loss(model: nn.Module, parameters: dict[str, Tensor], x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-    """Mean cross-entropy over the records `rows`, without those that are -1."""
+    """Mean cross-entropy over the records `rows` (..., batch), without those that are -1, summed over lanes."""
     scores = functional_call(model, parameters, (x,))
     scores = scores.float() if scores.dtype == torch.bfloat16 else scores
     there = (rows >= 0).to(scores.dtype)
-    return cross_entropy(scores, y, reduction="none") @ (there / there.sum())
+    shares = there / there.sum(-1, keepdim=True).clamp_min(1)
+    return cross_entropy(scores, y, reduction="none") @ shares.flatten()
 
 
-class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """`nn.GroupNorm` for channels last, where tensor cores want them and torch's own kernels do not.
+class _Convolution(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    """Images (lanes · b, c, h, w), channels last, and kernels (lanes, outputs, side, side, c) of each lane."""
 
-    Also takes in what often follows, a sum with `skip` and a ReLU. Statistics are in float32.
-    """
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:  # noqa: ANN401
+        """The images' convolutions with the kernels of their lanes."""
+        x = _layers.channels_last(x)
+        ctx.save_for_backward(x, weight)
+        ctx.stride, ctx.padding = stride, padding
+        return kernels.convolution(x, weight, stride, padding)
 
-    def __init__(self, norm: nn.GroupNorm, *, relu: bool = False) -> None:
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """The gradients of the images, if anybody asks, and of the kernels."""
+        (x, weight), g = ctx.saved_tensors, _layers.channels_last(g)
+        dx = kernels.image_gradients(g, weight, x.shape, ctx.stride, ctx.padding) if ctx.needs_input_grad[0] else None
+        settings = {"side": weight.shape[2], "stride": ctx.stride, "padding": ctx.padding, "dtype": weight.dtype}
+        return dx, kernels.weight_gradients(x, g, len(weight), **settings).view(weight.shape), None, None
+
+
+class _Conv(nn.Module):  # type: ignore[misc]
+    """A convolution whose weight is (lanes, outputs, height, width, inputs) and whose bias is (lanes, outputs)."""
+
+    def __init__(self, layer: nn.Conv2d) -> None:
         super().__init__()
-        self.weight, self.bias, self.groups, self.eps = norm.weight, norm.bias, norm.num_groups, norm.eps
-        self.relu = relu
-        self.watch: Callable[[nn.Module, Tensor], None] | None = None
-
-    def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:
-        """The same as `nn.GroupNorm` and what it takes in, up to rounding.
-
-        A backward pass gives the layer and the gradients of (weight, bias) by record, (2, n, c), to `watch`, if set.
-        """
-        tap = None if self.watch is None else _tap(x, partial(self.watch, self))
-        fits = x.ndim == 4 and _norms is not None
-        if x.is_cuda and fits and _norms.block(x.shape[1], self.groups, x[0, 0].numel()) is not None:
-            return _norms.group_norm(x, self.weight, self.bias, skip, tap, self.groups, self.eps, self.relu)[0]
-        if tap is not None:
-            scale, shift = (torch.stack([self.weight, self.bias])[:, None] + tap).view(*tap.shape, *[1] * (x.ndim - 2))
-            y = nn.functional.group_norm(x, self.groups, eps=self.eps) * scale + shift
-        elif x.ndim != 4:
-            y = nn.functional.group_norm(x, self.groups, self.weight, self.bias, self.eps)
-        else:
-            y = self._composed(x)
-        y = y if skip is None else y + skip
-        return y.relu() if self.relu else y
-
-    def _composed(self, x: Tensor) -> Tensor:
-        """One scale and one shift for each channel of each record, which compiles well."""
-        wide = x.float()
-        moments = torch.stack([wide.mean((2, 3)), wide.square().mean((2, 3))])  # (2, n, channels)
-        mean, square = moments.unflatten(2, (self.groups, -1)).mean(3, keepdim=True)  # (n, groups, 1)
-        scale = (square - mean.square()).clamp_min(0).add(self.eps).rsqrt() * self.weight.view(self.groups, -1)
-        shift = self.bias.view(self.groups, -1) - mean * scale
-        return (wide * scale.flatten(1)[:, :, None, None] + shift.flatten(1)[:, :, None, None]).to(x.dtype)
-
-
-def _tap(x: Tensor, watch: Callable[[Tensor], None]) -> Tensor:
-    """Zeros to add to (weight, bias) of each record, (2, n, c), so that their gradients are those of the record."""
-    dtype = torch.promote_types(x.dtype, torch.float32)
-    tap = torch.zeros(2, *x.shape[:2], dtype=dtype, device=x.device, requires_grad=True)
-    tap.register_hook(watch)
-    return tap
-
-
-class _Sum(nn.Module):  # type: ignore[misc]
-    """A residual block whose main way ends in a norm that takes in the sum."""
-
-    def __init__(self, block: nn.Module) -> None:
-        super().__init__()
-        self.main, self.skip = block.main, block.skip
+        self.layer, self.standardised = [layer], isinstance(layer, StandardisedConv)  # a list: no module of its own
+        self.weight, self.bias = layer.weight, layer.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """The positive part of the sum of both ways."""
-        *first, norm = self.main
-        skip = self.skip(x)
-        for layer in first:
-            x = layer(x)
-        return norm(x, skip)
+        """The same as the layer in each lane, up to rounding."""
+        (layer,), weight = self.layer, self.weight
+        lanes, outputs = weight.shape[:2]
+        if self.standardised:
+            weight = StandardisedConv.standard(weight.flatten(0, 1))[0].unflatten(0, (lanes, outputs))
+        if kernels is not None and kernels.fits(layer, x) and kernels.fits_lanes(layer, x):
+            missing = -x.shape[1] % 16  # what a tensor core takes at once
+            if missing > 0:
+                x, weight = pad(x, (0, 0, 0, 0, 0, missing)), pad(weight, (0, missing))
+            y = _Convolution.apply(x, weight, layer.stride[0], kernels.padding(layer)[0])
+        else:
+            grouped = x.unflatten(0, (lanes, -1)).transpose(0, 1).flatten(1, 2)
+            kernel = weight.flatten(0, 1).permute(0, 3, 1, 2)
+            y = conv2d(grouped, kernel, None, layer.stride, layer.padding, groups=lanes)
+            y = y.unflatten(1, (lanes, outputs)).transpose(0, 1).flatten(0, 1)
+        if self.bias is None:
+            return y
+        return (y.unflatten(0, (lanes, -1)) + self.bias[:, None, :, None, None]).flatten(0, 1)
 
 
-def _descend(weights: list[Tensor], used: list[Tensor], gradients: list[Tensor], lr: float) -> None:
-    """One step of SGD in float32, and its result in the type that the next step computes in."""
-    torch._foreach_add_(weights, [g.float() for g in gradients], alpha=-lr)
-    torch._foreach_copy_(used, weights)
+class _Linear(nn.Module):  # type: ignore[misc]
+    """A dense layer whose weight is (lanes, outputs, inputs) and whose bias is (lanes, outputs)."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same as the layer in each lane."""
+        y = torch.bmm(x.unflatten(0, (len(self.weight), -1)), self.weight.transpose(1, 2))
+        return (y if self.bias is None else y + self.bias[:, None]).flatten(0, 1)
 
 
-@cache
-def _compiled() -> tuple[Callable[..., Tensor], Callable[..., None]]:
-    return torch.compile(mean_loss, dynamic=False), torch.compile(_descend, dynamic=False)
+def _with_lanes(model: nn.Module) -> nn.Module:
+    """The same layers with the same names of parameters, to be called with those of all lanes."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.Conv2d):
+                setattr(parent, name, _Conv(child))
+            elif isinstance(child, nn.Linear):
+                setattr(parent, name, _Linear(child))
+    return model
 
 
-class _Lane:
-    """A CUDA stream, weights of its own, and one SGD step on them captured as a graph.
+class _Lanes:
+    """Weights of each lane, in float32 and in the type that a step computes in, and that step.
 
-    The step computes on a copy of the float32 weights in `dtype`, images and kernels channels last.
+    Rows of weights have the parameters one after the other, kernels as (outputs, height, width, inputs).
     """
 
     def __init__(
-        self, model: nn.Module, x: Tensor, y: Tensor, *, batch: int, lr: float, dtype: torch.dtype, compiled: bool
+        self, model: nn.Module, x: Tensor, y: Tensor, *, count: int, batch: int, lr: float, dtype: torch.dtype
     ) -> None:
-        loss, descend = _compiled() if compiled else (mean_loss, _descend)
-        loss = mean_loss if _single(model) else loss
-        self.stream, self.graph = torch.cuda.Stream(x.device), torch.cuda.CUDAGraph()
-        self.rows = torch.zeros(batch, dtype=torch.int64, device=x.device)
-        self.weights = [channels_last(p.detach().float().clone()) for p in model.parameters()]
-        self.used = [w.to(dtype, copy=True) for w in self.weights]
+        size = sum(p.numel() for p in model.parameters())
+        self.rows = torch.full((count, batch), -1, device=x.device)
+        self.weights = torch.zeros(count, -(-size // 16) * 16, device=x.device)  # every lane on a boundary
+        self.used = self.weights.to(dtype, copy=True)
+        twin = _with_lanes(_layers.with_norms(copy.deepcopy(model)))
         names = [name for name, _ in model.named_parameters()]
-        parameters = dict(zip(names, [w.detach().requires_grad_() for w in self.used], strict=True))
+        wide, narrow = ([flat.detach() for flat in _views(model, flat)] for flat in (self.weights, self.used))
+        parameters = dict(zip(names, (w.requires_grad_() for w in narrow), strict=True))
 
         def step() -> None:
-            records = self.rows.clamp_min(0)
-            value = loss(model, parameters, channels_last(x[records].to(dtype)), y[records], self.rows)
+            records = self.rows.clamp_min(0).flatten()
+            seen = _layers.channels_last(x[records].to(dtype))
+            value = mean_loss(twin, parameters, seen, y[records], self.rows)
             gradients = torch.autograd.grad(value, list(parameters.values()), allow_unused=True, materialize_grads=True)
             with torch.no_grad():
-                descend(self.weights, self.used, list(gradients), lr)
+                for w, used, g in zip(wide, narrow, gradients, strict=True):
+                    _descend(w, used, g, lr)
 
-        self.stream.wait_stream(torch.cuda.current_stream(x.device))
-        with torch.cuda.stream(self.stream):
-            for _ in range(3):  # libraries and compilers set themselves up outside of the graph
-                step()
-        with torch.cuda.graph(self.graph, stream=self.stream):
+        self.step = _captured(step) if x.is_cuda else step
+
+    def load(self, lane: int, received: Tensor) -> None:
+        """Start a lane from these weights."""
+        self.weights[lane, : len(received)] = received
+        self.used[lane, : len(received)] = received
+
+
+def _views(model: nn.Module, flat: Tensor) -> list[Tensor]:
+    """The parameters of all lanes, (lanes, ...), as parts of rows (lanes, d)."""
+    shapes = [_last(p).shape for p in model.parameters()]
+    pieces = flat.split([*(shape.numel() for shape in shapes), flat.shape[1] - sum(map(torch.Size.numel, shapes))], 1)
+    return [piece.unflatten(1, shape) for piece, shape in zip(pieces, shapes, strict=False)]
+
+
+def _last(p: Tensor) -> Tensor:
+    return p.permute(0, 2, 3, 1) if p.ndim == 4 else p
+
+
+def _descend(weights: Tensor, used: Tensor, gradient: Tensor, lr: float) -> None:
+    """One step of SGD in float32, and its result in the type that the next step computes in."""
+    if kernels is not None and weights.is_cuda:
+        kernels.descend(weights, used, gradient, lr)
+    else:
+        weights.sub_(gradient, alpha=lr)
+        used.copy_(weights)
+
+
+def _captured(step: Callable[[], None]) -> Callable[[], None]:
+    """The step as a graph, after some to let libraries and compilers set themselves up."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
             step()
-
-    def train(self, received: list[Tensor], queue: list[tuple[Tensor, list[Tensor]]]) -> Iterator[None]:
-        """Run client after client, (plan, where its update goes), and yield whenever a batch has been queued."""
-        for plan, update in queue:
-            with torch.cuda.stream(self.stream), torch.no_grad():
-                torch._foreach_copy_(self.weights, received)
-                torch._foreach_copy_(self.used, received)
-            for rows in plan:
-                with torch.cuda.stream(self.stream):
-                    self.rows.copy_(rows)
-                    self.graph.replay()
-                yield
-            with torch.cuda.stream(self.stream), torch.no_grad():
-                torch._foreach_sub_(self.weights, received)
-                torch._foreach_copy_(update, self.weights)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
 
 
-_kept: WeakKeyDictionary[nn.Module, tuple[object, list[_Lane]]] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[nn.Module, tuple[object, _Lanes]] = WeakKeyDictionary()
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: float, *, dtype: torch.dtype) -> Tensor:
     """The update of each client, whose plan is its batches as rows of indices, filled up by -1. (clients, d)
 
-    Graphs are kept for the next call with the same model, data in the same place, and settings.
+    The graph is kept for the next call with the same model, data in the same place, and settings.
     """
-    received = [channels_last(p.detach().float()) for p in model.parameters()]
-    sizes = [p.numel() for p in received]
-    updates = torch.empty(len(plans), sum(sizes), device=x.device)
-    pieces = [piece.unflatten(1, p.shape) for piece, p in zip(updates.split(sizes, 1), received, strict=True)]
-    steps = [len(plan) for plan in plans]
-    rows = torch.cat(plans).to(x.device).split(steps)
+    received = torch.cat([_last(p.detach()).reshape(-1) for p in model.parameters()]).float()
+    updates = torch.zeros(len(plans), len(received), device=x.device)
     lanes = _lanes_for(model, x, y, count=len(plans), batch=plans[0].shape[1], lr=lr, dtype=dtype)
-    queues: list[list[tuple[Tensor, list[Tensor]]]] = [[] for _ in lanes]
-    loads = [(0, index) for index in range(len(lanes))]
-    for client in sorted(range(len(plans)), key=lambda client: -steps[client]):  # longest first, to the freest lane
-        load, index = heapq.heappop(loads)
-        queues[index].append((rows[client], [piece[client] for piece in pieces]))
-        heapq.heappush(loads, (load + steps[client], index))
-    main = torch.cuda.current_stream(x.device)
-    for lane in lanes:
-        lane.stream.wait_stream(main)
-    busy = [lane.train(received, queue) for lane, queue in zip(lanes, queues, strict=True)]
-    while busy:  # a batch of each in turn
-        busy = [work for work in busy if next(work, "done") is None]
-    for lane in lanes:
-        main.wait_stream(lane.stream)
+    queues = _queues([len(plan) for plan in plans], len(lanes.rows))
+    starts, ends = defaultdict(list), defaultdict(list)
+    for lane, queue in enumerate(queues):
+        at = 0
+        for client in queue:
+            starts[at].append(lane)
+            at += len(plans[client])
+            ends[at - 1].append((lane, client))
+    waiting = [torch.cat([plans[client] for client in queue] or [plans[0][:0]]) for queue in queues]
+    for step, rows in enumerate(pad_sequence(waiting, padding_value=-1).to(x.device)):
+        for lane in starts[step]:
+            lanes.load(lane, received)
+        lanes.rows.copy_(rows)
+        lanes.step()
+        for lane, client in ends[step]:
+            torch.sub(lanes.weights[lane, : len(received)], received, out=updates[client])
+    _layers.reorder(model, updates)
     return updates
+
+
+def _queues(steps: list[int], lanes: int) -> list[list[int]]:
+    """Which clients each lane trains one after the other: the longest first, to the lane that is free first."""
+    queues: list[list[int]] = [[] for _ in range(lanes)]
+    loads = [(0, lane) for lane in range(lanes)]
+    for client in sorted((c for c, count in enumerate(steps) if count > 0), key=lambda c: -steps[c]):
+        load, lane = heapq.heappop(loads)
+        queues[lane].append(client)
+        heapq.heappush(loads, (load + steps[client], lane))
+    return queues
 
 
 def _lanes_for(
     model: nn.Module, x: Tensor, y: Tensor, *, count: int, batch: int, lr: float, dtype: torch.dtype
-) -> list[_Lane]:
-    """Lanes for `count` clients, no more than useful, and few enough that the last clients do not train alone."""
+) -> _Lanes:
+    """Lanes for `count` clients: those of the last call, if they are enough and everything else is the same."""
     place = [(t.data_ptr(), t.shape, t.stride()) for t in (x, y)]
-    fixed = (place, batch, lr, dtype, model.training)
-    known, lanes = _kept.pop(model, (None, []))
-    lanes = lanes if known == fixed else []
-    wanted = -(-count // -(-count // _STREAMS))
-    twin = with_norms(copy.deepcopy(model, {id(b): b for b in model.buffers()})) if len(lanes) < wanted else model
-    while len(lanes) < wanted:
-        try:
-            lanes.append(_Lane(twin, x, y, batch=batch, lr=lr, dtype=dtype, compiled=True))
-        except RuntimeError:  # no compiler on this machine, or a model that it does not take
-            lanes.append(_Lane(model, x, y, batch=batch, lr=lr, dtype=dtype, compiled=False))
+    fixed, wanted = (place, batch, lr, dtype, model.training), min(count, _LANES)
+    known, lanes = _kept.pop(model, (None, None))
+    if lanes is None or known != fixed or len(lanes.rows) < wanted:
+        del lanes  # before others take its memory
+        lanes = _Lanes(model, x, y, count=wanted, batch=batch, lr=lr, dtype=dtype)
     _kept[model] = fixed, lanes
-    return lanes[:wanted]
-
-
-def _single(model: nn.Module) -> bool:
-    """Whether every layer is a kernel or two of its own already, so that compiling would gain nothing."""
-    ours = (Norm, _Sum, Residual)
-    return all(type(m).__module__.startswith("torch.nn.") or isinstance(m, ours) for m in model.modules())
-
-
-def channels_last(value: Tensor) -> Tensor:
-    return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
-
-
-def with_norms(model: nn.Module) -> nn.Module:
-    """The same function with the same names of parameters, whose norms take in what follows them."""
-    for parent in list(model.modules()):
-        children = list(parent.named_children())
-        for (name, child), (after, follower) in pairwise([*children, ("", None)]):
-            relu = type(parent) is nn.Sequential and type(follower) is nn.ReLU
-            if type(child) is nn.GroupNorm and child.affine:
-                setattr(parent, name, Norm(child, relu=relu))
-            elif relu and type(child) is Residual and type(norm := [*child.main.children()][-1]) is nn.GroupNorm:
-                child.main[-1] = Norm(norm, relu=True)
-                setattr(parent, name, _Sum(child))
-            else:
-                continue
-            if relu:
-                setattr(parent, after, nn.Identity())
-    return model
+    return lanes

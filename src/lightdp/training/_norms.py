@@ -41,7 +41,7 @@ def _of_groups(values: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:  # noqa: N8
 @triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # noqa: PLR0917  triton passes by position
     x: tl.tensor, weight: tl.tensor, bias: tl.tensor, skip: tl.tensor, y: tl.tensor, moments: tl.tensor,
-    eps: tl.tensor, n: tl.tensor, hw: tl.tensor, c: tl.tensor,
+    eps: tl.tensor, each: tl.tensor, n: tl.tensor, hw: tl.tensor, c: tl.tensor,
     P: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, RELU: tl.constexpr, SKIP: tl.constexpr,  # noqa: N803
 ) -> None:
     record, channels, at = tl.program_id(0), tl.program_id(1) * C + tl.arange(0, C), tl.arange(0, P)
@@ -51,7 +51,8 @@ def _forward(  # noqa: PLR0917  triton passes by position
     mean = _of_groups(tl.sum(values, 0), WIDTH) / (hw * WIDTH)
     values = tl.where(there, values - mean[None, :], 0.0)
     inverse = tl.rsqrt(_of_groups(tl.sum(values * values, 0), WIDTH) / (hw * WIDTH) + eps)
-    w, b = tl.load(weight + channels).to(tl.float32), tl.load(bias + channels).to(tl.float32)
+    own = (record // each) * c + channels
+    w, b = tl.load(weight + own).to(tl.float32), tl.load(bias + own).to(tl.float32)
     values = values * inverse[None, :] * w[None, :] + b[None, :]
     if SKIP:
         values += tl.load(skip + places, mask=there, other=0).to(tl.float32)
@@ -65,7 +66,7 @@ def _forward(  # noqa: PLR0917  triton passes by position
 @triton.jit  # type: ignore[untyped-decorator]
 def _backward(  # noqa: PLR0917
     dy: tl.tensor, x: tl.tensor, weight: tl.tensor, bias: tl.tensor, y: tl.tensor, moments: tl.tensor,
-    dx: tl.tensor, dskip: tl.tensor, sums: tl.tensor, n: tl.tensor, hw: tl.tensor, c: tl.tensor,
+    dx: tl.tensor, dskip: tl.tensor, sums: tl.tensor, each: tl.tensor, n: tl.tensor, hw: tl.tensor, c: tl.tensor,
     P: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, RELU: tl.constexpr, SKIP: tl.constexpr,  # noqa: N803
 ) -> None:
     record, channels, at = tl.program_id(0), tl.program_id(1) * C + tl.arange(0, C), tl.arange(0, P)
@@ -74,7 +75,8 @@ def _backward(  # noqa: PLR0917
     g = tl.load(dy + places, mask=there, other=0).to(tl.float32)
     values = tl.load(x + places, mask=there, other=0).to(tl.float32)
     mean, inverse = tl.load(moments + record * c + channels), tl.load(moments + (n + record) * c + channels)
-    w, b = tl.load(weight + channels).to(tl.float32), tl.load(bias + channels).to(tl.float32)
+    own = (record // each) * c + channels
+    w, b = tl.load(weight + own).to(tl.float32), tl.load(bias + own).to(tl.float32)
     values = (values - mean[None, :]) * inverse[None, :]
     if RELU:
         if SKIP:
@@ -101,76 +103,52 @@ def _launch(kernel: Any, x: Tensor, groups: int, *given: Any, relu: bool, skip: 
     kernel[n, c // size](*given, n, hw, c, **settings, num_warps=min(16, max(1, positions * size >> 10)))
 
 
-@torch.library.custom_op(  # type: ignore[untyped-decorator]  # torch is untyped here
-    "lightdp::group_norm",
-    mutates_args=(),
-    schema="(Tensor x, Tensor weight, Tensor bias, Tensor? skip, Tensor? tap, int groups, float eps, bool relu)"
-    " -> (Tensor, Tensor)",
-)
-def group_norm(  # noqa: PLR0917  an operator of torch
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    skip: Tensor | None,
-    tap: Tensor | None,  # noqa: ARG001  only its gradient counts
-    groups: int,
-    eps: float,
-    relu: bool,
-) -> tuple[Tensor, Tensor]:
-    """x normalised, plus `skip`, its positive part; and (mean, 1 / deviation) by record and channel. (2, n, c)
+class _GroupNorm(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    """x normalised, plus `skip`, its positive part. Weights and biases are (c,), or (lanes, c)."""
 
-    `tap`, zeros of (2, n, c), gets the gradients of (weight, bias) by record.
-    """
-    x = _last(x)
-    y, moments = _outputs(x)
-    given = (x, weight, bias, x if skip is None else _last(skip), y, moments, eps)
-    _launch(_forward, x, groups, *given, relu=relu, skip=skip is not None)
-    return y, moments
+    @staticmethod
+    def forward(  # noqa: PLR0917  an operator of torch
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        skip: Tensor | None,
+        tap: Tensor | None,  # noqa: ARG004  only its gradient counts
+        groups: int,
+        eps: float,
+        relu: bool,
+    ) -> Tensor:
+        """Keeps (mean, 1 / deviation) by record and channel for the way back."""
+        x, weight, bias = _last(x), weight.contiguous(), bias.contiguous()
+        y, moments = torch.empty_like(x), torch.empty((2, *x.shape[:2]), device=x.device)
+        given = (x, weight, bias, x if skip is None else _last(skip), y, moments, eps, _each(x, weight))
+        _launch(_forward, x, groups, *given, relu=relu, skip=skip is not None)
+        ctx.save_for_backward(x, weight, bias, moments, y if skip is not None and relu else None)
+        ctx.groups, ctx.relu, ctx.skip = groups, relu, skip is not None
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        """`tap`, zeros of (2, n, c), gets the gradients of (weight, bias) by record."""
+        x, weight, bias, moments, y = ctx.saved_tensors
+        dy, dx, sums = _last(dy), torch.empty_like(x), torch.empty_like(moments)
+        dskip = x if y is None else torch.empty_like(x)
+        given = (dy, x, weight, bias, x if y is None else y, moments, dx, dskip, sums, _each(x, weight))
+        _launch(_backward, x, ctx.groups, *given, relu=ctx.relu, skip=y is not None)
+        dw, db = None, None
+        if any(ctx.needs_input_grad[1:3]):
+            dw, db = sums.unflatten(1, (-1, _each(x, weight))).sum(2).to(weight.dtype).view(2, *weight.shape)
+        added = (dskip if ctx.relu else dy) if ctx.skip else None
+        return dx, dw, db, added, sums if ctx.needs_input_grad[4] else None, None, None, None
 
 
-@torch.library.custom_op(  # type: ignore[untyped-decorator]
-    "lightdp::group_norm_backward",
-    mutates_args=(),
-    schema="(Tensor dy, Tensor x, Tensor weight, Tensor bias, Tensor moments, Tensor? y, int groups, bool relu)"
-    " -> (Tensor, Tensor, Tensor)",
-)
-def _group_norm_backward(  # noqa: PLR0917
-    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, y: Tensor | None, groups: int, relu: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x, by record of (weight, bias), (2, n, c), and if y is given, of what was added."""
-    x, dy = _last(x), _last(dy)
-    (dx, sums), dskip = _outputs(x), _like(x, y)
-    given = (dy, x, weight, bias, x if y is None else _last(y), moments, dx, dskip, sums)
-    _launch(_backward, x, groups, *given, relu=relu, skip=y is not None)
-    return dx, sums, dskip
+group_norm = _GroupNorm.apply
 
 
 def _last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def _outputs(x: Tensor) -> tuple[Tensor, Tensor]:
-    moments = torch.empty((2, *x.shape[:2]), dtype=torch.float32, device=x.device)
-    return torch.empty_like(x, memory_format=torch.channels_last), moments
-
-
-def _like(x: Tensor, y: Tensor | None) -> Tensor:
-    return x.new_empty(0) if y is None else torch.empty_like(x, memory_format=torch.channels_last)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ANN401
-    x, weight, bias, skip, _, groups, _, relu = inputs
-    ctx.save_for_backward(x, weight, bias, output[1], output[0] if skip is not None and relu else None)
-    ctx.groups, ctx.relu, ctx.skip = groups, relu, skip is not None
-
-
-def _differentiate(ctx: Any, dy: Tensor, _moments: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-    dx, sums, masked = _group_norm_backward(dy, *ctx.saved_tensors, ctx.groups, ctx.relu)
-    dw, db = sums.sum(1).to(ctx.saved_tensors[1].dtype) if any(ctx.needs_input_grad[1:3]) else (None, None)
-    tapped = sums if ctx.needs_input_grad[4] else None
-    return dx, dw, db, (masked if ctx.relu else dy) if ctx.skip else None, tapped, None, None, None
-
-
-group_norm.register_fake(lambda x, *_: _outputs(x))
-_group_norm_backward.register_fake(lambda _dy, x, _w, _b, _m, y, *_: (*_outputs(x), _like(x, y)))
-group_norm.register_autograd(_differentiate, setup_context=_save)
+def _each(x: Tensor, weight: Tensor) -> int:
+    """The records that share weights."""
+    return x.shape[0] if weight.ndim == 1 else x.shape[0] // weight.shape[0]

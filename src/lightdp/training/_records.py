@@ -16,7 +16,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, pad
 
 from lightdp._check import ArgumentError
-from lightdp.training import _lanes
+from lightdp.training import _layers
 from lightdp.training.models import _Residual as Residual
 from lightdp.training.models import _StandardisedConv as StandardisedConv
 
@@ -80,10 +80,10 @@ class Records:
     """
 
     def __init__(self, model: nn.Module, *, half: bool) -> None:
-        self.model = _lanes.with_norms(copy.deepcopy(model)).requires_grad_(requires_grad=False)
+        self.model = _layers.with_norms(copy.deepcopy(model)).requires_grad_(requires_grad=False)
         self.half, self.tape = half, _Tape()
         for layer in self.model.modules():
-            if isinstance(layer, _lanes.Norm):
+            if isinstance(layer, _layers.Norm):
                 layer.watch = self.tape.norm
             elif isinstance(layer, nn.Conv2d | nn.Linear):
                 layer.register_forward_hook(self.tape.watch)
@@ -91,29 +91,19 @@ class Records:
     def gradients(self, x: Tensor, y: Tensor) -> list[Tensor]:
         """Of the mean cross-entropy of each record's views x (n, views, ...), by parameter: each (n, numel).
 
-        Kernels are in the order (outputs, height, width, inputs); `reorder` brings sums of them back.
+        Kernels are in the order (outputs, height, width, inputs); `_layers.reorder` brings sums of them back.
         """
         self.tape.count = len(x)
         images, views = x.flatten(0, 1), x.shape[1]
         half = self.half and x.is_cuda and x.dtype == torch.float32
         if half:
-            images = _lanes.channels_last(images.bfloat16())
+            images = _layers.channels_last(images.bfloat16())
         with torch.enable_grad(), torch.autocast(x.device.type, torch.bfloat16, enabled=half):
             scores = self.model(images)
             scores = scores.float() if half else scores
             (cross_entropy(scores, y.repeat_interleave(views), reduction="sum") / views).backward()
         found, self.tape.found = self.tape.found, {}
         return [found[p] if p in found else p.new_zeros(len(x), p.numel()) for p in self.model.parameters()]
-
-    def reorder(self, sums: Tensor) -> None:
-        """Bring rows (m, d), made from `gradients`, to the order of `model.parameters()`, in place."""
-        at = 0
-        for p in self.model.parameters():
-            if p.ndim == 4:
-                piece = sums[:, at : at + p.numel()]
-                last = piece.clone().unflatten(1, p.permute(0, 2, 3, 1).shape)
-                piece.copy_(last.permute(0, 1, 4, 2, 3).flatten(1))
-            at += p.numel()
 
 
 class _Tape:
@@ -166,7 +156,8 @@ def _of_linear(x: Tensor, g: Tensor, count: int) -> Tensor:
 def _of_convolution(layer: nn.Conv2d, x: Tensor, g: Tensor, count: int) -> Tensor:
     """For inputs x and gradients g of images: (count, outputs, kernel height · width · inputs)."""
     if kernels is not None and kernels.fits(layer, x):
-        weight = kernels.weight_gradients(layer, x, g, count)
+        settings = {"side": layer.kernel_size[0], "stride": layer.stride[0], "padding": kernels.padding(layer)[0]}
+        weight = kernels.weight_gradients(x, g, count, **settings)
     else:
         weight = _of_linear(_windows(layer, x).flatten(3), g.permute(0, 2, 3, 1), count)
     if isinstance(layer, StandardisedConv):
@@ -177,7 +168,7 @@ def _of_convolution(layer: nn.Conv2d, x: Tensor, g: Tensor, count: int) -> Tenso
 def _windows(layer: nn.Conv2d, x: Tensor) -> Tensor:
     """What each output sees of x: (images, height, width, kernel height, kernel width, inputs)."""
     around = layer._reversed_padding_repeated_twice  # noqa: SLF001  the only place where "same" is in numbers
-    x = pad(_lanes.channels_last(x), around).permute(0, 2, 3, 1)
+    x = pad(_layers.channels_last(x), around).permute(0, 2, 3, 1)
     for axis, (size, step) in enumerate(zip(layer.kernel_size, layer.stride, strict=True), 1):
         x = x.unfold(axis, size, step)
     return x.permute(0, 1, 2, 4, 5, 3)
@@ -189,7 +180,7 @@ def _pull(layer: StandardisedConv, g: Tensor) -> None:
     With the centred weights c and their length s, what is used is u = c / s; so g turns into what is left of it
     without its mean and its part along u, divided by s.
     """
-    used, lengths = layer.standardised()
+    used, lengths = layer.standard(layer.weight)
     used = used.permute(0, 2, 3, 1).flatten(1)
     if kernels is not None and g.is_cuda:
         kernels.pull(g, used, lengths)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp._check import ArgumentError, MissingExtraError, integer, positive
-from lightdp.training import _lanes, _records
+from lightdp.training import _lanes, _layers, _records
 
 try:
     import torch
@@ -115,7 +114,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
                 seen = x[rows] if views is None else views(x[rows], rows)
                 add(clip, sums, _segments(ends, start, stop), x=seen, y=y[rows])
             if records is not None:
-                records.reorder(sums)
+                _layers.reorder(model, sums)
     finally:
         torch.set_float32_matmul_precision(precision)
     return sums
@@ -143,10 +142,9 @@ def local_updates(
     given. Several clients train at once, with the result of one after the other up to rounding. Refused as by
     `clipped_sums`: layers that mix records or draw.
 
-    On CUDA a step is captured as a graph, once for a model, its data and these settings, and replayed on several
-    streams; models with layers of their own are compiled first, which takes up to a minute. It computes in bfloat16
-    on float32 weights, which moves an update by a few per cent of its norm, or with `half` false in float32 as
-    torch's own settings have it.
+    On CUDA, clients with a model of known layers take their steps together, captured as a graph, once for a model, its
+    data and these settings. That computes in bfloat16 on float32 weights, which moves an update by a few per cent of
+    its norm, or with `half` false in float32 as torch's own settings have it.
     """
     lr, epochs, batch = positive("lr", lr), integer("epochs", epochs, 1), integer("batch", batch, 1)
     key = (integer("seed", seed, 0), _BATCHES, integer("round", round, 0))
@@ -157,12 +155,9 @@ def local_updates(
         return torch.zeros_like(flatten(model)).repeat(len(plans), 1)
     if _linear(model) is not None:
         return _together(model, x, y, plans, lr)
-    if x.is_cuda and x.dtype == torch.float32:
-        try:
-            return _lanes.train(model, x, y, plans, lr, dtype=torch.bfloat16 if half else torch.float32)
-        except RuntimeError as error:
-            warnings.warn(f"no CUDA graph of this model, so its clients train one by one: {error}", stacklevel=2)
-    elif not x.is_cuda and batch * _record_bytes(model, x[:1], y[:1]) < _TOGETHER:
+    if x.is_cuda and x.dtype == torch.float32 and _records.knows(model):
+        return _lanes.train(model, x, y, plans, lr, dtype=torch.bfloat16 if half else torch.float32)
+    if not x.is_cuda and batch * _record_bytes(model, x[:1], y[:1]) < _TOGETHER:
         return _together(model, x, y, plans, lr)
     return _one_by_one(model, x, y, plans, lr)
 

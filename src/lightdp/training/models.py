@@ -138,11 +138,12 @@ class _StandardisedConv(nn.Conv2d):  # type: ignore[misc]  # likewise
 
     def forward(self, x: Tensor) -> Tensor:
         """The convolution with standardised weights; a function of parameters, not of data."""
-        return nn.functional.conv2d(x, self.standardised()[0], None, self.stride, self.padding)
+        return nn.functional.conv2d(x, self.standard(self.weight)[0], None, self.stride, self.padding)
 
-    def standardised(self) -> tuple[Tensor, Tensor]:
+    @staticmethod
+    def standard(weight: Tensor) -> tuple[Tensor, Tensor]:
         """The weights in use, and the lengths of the centred filters that they were divided by."""
-        weight = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        weight = weight - weight.mean((1, 2, 3), keepdim=True)
         lengths = (weight.square().sum((1, 2, 3), keepdim=True) + 1e-6).sqrt()
         return weight / lengths, lengths
 
@@ -153,22 +154,24 @@ def _linear(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def _cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Two convolutions and two dense layers with tanh, whose bounded activations keep gradients small (DP-SGD)."""
-    return _small(shape, classes, kernel=5, filters=(16, 32), hidden=64)
+    hidden = 64
+    layers = [*_pooled(shape[0], 16, 5), *_pooled(16, 32, 5), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(32 * _halved(shape, 2), hidden), nn.Tanh(), nn.Linear(hidden, classes))
 
 
 def _scattering_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """The same on scattering maps, which are already local averages: smaller kernels and more filters."""
-    return _small(shape, classes, kernel=3, filters=(64, 64), hidden=64)
+    """Two convolutions with tanh on scattering maps, which are local averages already, so that one pool is enough."""
+    layers = [*_pooled(shape[0], 64, 3), nn.Conv2d(64, 64, 3, padding="same"), nn.Tanh(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(64 * _halved(shape, 1), classes))
 
 
-def _small(shape: tuple[int, ...], classes: int, *, kernel: int, filters: tuple[int, int], hidden: int) -> nn.Module:
-    channels, height, width = shape
-    halved = [(-(-height // 2) + 1) // 2, (-(-width // 2) + 1) // 2]
-    layers: list[nn.Module] = []
-    for inputs, outputs in zip((channels, filters[0]), filters, strict=True):
-        layers += [nn.Conv2d(inputs, outputs, kernel, padding="same"), nn.Tanh(), nn.AvgPool2d(2, ceil_mode=True)]
-    dense = [nn.Flatten(), nn.Linear(filters[1] * math.prod(halved), hidden), nn.Tanh(), nn.Linear(hidden, classes)]
-    return nn.Sequential(*layers, *dense)
+def _pooled(inputs: int, outputs: int, kernel: int) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, kernel, padding="same"), nn.Tanh(), nn.AvgPool2d(2, ceil_mode=True)]
+
+
+def _halved(shape: tuple[int, ...], times: int) -> int:
+    """Positions of an image whose sides were halved and rounded up so often."""
+    return math.prod(-(-side // 2**times) for side in shape[1:])
 
 
 def _resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
