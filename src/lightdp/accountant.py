@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 _CLEARLY = 0.999  # a share of the budget that is below it by more than all roundings
+_AHEAD = 1000  # the most rounds that are looked ahead at once, each of them a number in a list
 
 
 @dataclass
@@ -89,6 +90,8 @@ class Odometer:
         self._ledgers = [_Ledger() for _ in self.clients]
         self._neighbours = None if plan.graph.complete else plan.graph.adjacency()
         self._known: dict[tuple[frozenset[tuple[float, int]], float], float] = {}  # of sampled ledgers
+        self._fits: list[float] = []  # costs of sampled rounds, the dearest first, that are within the budget together
+        self._ahead = min(plan.rounds // 2, _AHEAD)  # more rounds than these did not fit on top, or were not tried
         self._repair = plan.calibration == "repair"
         self._least = max(plan.honest - plan.stragglers, 1) if self._repair else plan.honest
         self._unit = plan.sigma_individual if plan.sigma_individual > 0 else plan.sigma_effective
@@ -108,7 +111,10 @@ class Odometer:
             mu = max(self._mu(ledger) for ledger in after)
             if gaussian.delta(_CLEARLY * self.plan.budget, mu) <= self.plan.delta:
                 return
-        if self._epsilon(_dominating(after, self._cost)) <= self.plan.budget:
+        dominating = _dominating(after, self._cost)
+        if self.plan.sampling_rate < 1 and self._fits_for_sure(dominating.special):
+            return
+        if self._epsilon(dominating) <= self.plan.budget:
             return  # one composition for all; where it is too coarse, one for each
         spent = [self._epsilon(ledger) for ledger in after]
         highest = int(np.argmax(spent))
@@ -211,6 +217,25 @@ class Odometer:
         else:
             after.ordinary[self._least] += 1
         return after
+
+    def _fits_for_sure(self, costs: list[float]) -> bool:
+        """Whether sampled rounds with these `costs`, the dearest first, are clearly within the budget.
+
+        A composition takes long, so it is made for many rounds at once: these and half of those that the plan has left,
+        each as dear as a used round can be. Whatever costs no more than that, round by round, fits too. So a dearer
+        round that nobody reckoned with only ends this knowledge. What did not fit once is not tried again.
+        """
+        if len(costs) <= len(self._fits) and all(k <= bound for k, bound in zip(costs, self._fits, strict=False)):
+            return True
+        left = self.plan.rounds - self.rounds
+        ahead = min(self._ahead, left // 2) if left > 0 else self._ahead
+        while ahead > 0:
+            more = sorted([*costs, *[self._cost[self._least]] * ahead], reverse=True)
+            if self._epsilon(_Ledger(special=more)) <= _CLEARLY * self.plan.budget:
+                self._fits = more
+                return True
+            self._ahead = ahead = ahead // 2
+        return False
 
     def _epsilon(self, ledger: _Ledger, delta: float | None = None) -> float:
         delta = self.plan.delta if delta is None else delta
