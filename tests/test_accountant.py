@@ -260,6 +260,7 @@ def test_sampled_budget_stops_hard() -> None:
         odometer.record(range(10))
     with pytest.raises(BudgetError, match="round 6 could take client"):
         odometer.admit()
+    assert plan.budget * 0.99 < odometer.largest() == odometer.epsilon().max() <= plan.budget
 
 
 def refusal(odometer: Odometer, *, forget: bool = False) -> str | None:

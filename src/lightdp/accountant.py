@@ -156,9 +156,13 @@ class Odometer:
         return np.array([self._epsilon(ledger, delta) for ledger in self._ledgers])
 
     def largest(self) -> float:
-        """The ε of the client that has spent most; with sampled batches a bound on it, by one composition."""
+        """The ε of the client that has spent most; with sampled batches a bound on it, by one composition.
+
+        Where that bound is above the budget, and so too coarse to tell anything, every client's ε is computed.
+        """
         if self.plan.sampling_rate < 1:
-            return self._epsilon(_dominating(self._ledgers, self._cost))
+            bound = self._epsilon(_dominating(self._ledgers, self._cost))
+            return bound if bound <= self.plan.budget else float(self.epsilon().max())
         return self._epsilon(max(self._ledgers, key=lambda ledger: math.fsum(ledger.costs(self._cost))))
 
     def remaining(self, rounds: int = 0) -> float:
