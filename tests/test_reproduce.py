@@ -17,12 +17,13 @@ from lightdp.experiments.differences import differences
 from lightdp.experiments.page import page
 from lightdp.experiments.pictures import charts
 from lightdp.experiments.reproduce import PROFILES, TABLES, TARGETS, cells, same
-from lightdp.experiments.results import Results, play, prepared
+from lightdp.experiments.results import Results, play, prepared, trial
 from lightdp.experiments.sensitivity import moved
 from lightdp.experiments.tables import known, together
 from lightdp.report import results_chart
 from lightdp.schemes import SCHEMES, Task
 from lightdp.training import partition
+from lightdp.training.clients import Clients
 from lightdp.training.config import Config
 
 ROOT = Path(__file__).parent.parent
@@ -167,6 +168,16 @@ def test_a_run_is_kept_once_and_an_interrupted_one_goes_on_where_it_stopped(tmp_
     assert list(play(configs, Results(tmp_path / "cut"))) == []
     assert len((tmp_path / "cut/quick-linear.jsonl").read_text().splitlines()) == 2
     assert list((tmp_path / "cut/.work").iterdir()) == []
+
+
+def test_a_run_whose_line_nobody_took_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (config,) = cells("table2", "repair", quick=True, epsilons=(3.0,), schemes=("repair",))[:1]
+    work = tmp_path / ".work"
+    work.mkdir()
+    line = trial(config, work)  # as a process does whose parent is killed meanwhile
+    monkeypatch.setattr(Clients, "updates", None)
+    assert list(play([config], Results(tmp_path))) == [(config, line)]
+    assert list(work.iterdir()) == []
 
 
 def test_runs_side_by_side_give_what_runs_one_by_one_give(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def play(
     if integer("jobs", jobs, 1) == 1:
         for config in missing:
             line = trial(config, work, watch)
-            results.add(config, line)
+            _keep(config, line, results)
             yield config, line
         return
     context, failed = multiprocessing.get_context("spawn"), []
@@ -111,13 +111,25 @@ def play(
                 if (error := done.exception()) is not None:
                     failed.append(error)
                     continue
-                results.add(waiting[done], done.result())
+                _keep(waiting[done], done.result(), results)
                 yield waiting[done], done.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     if failed:
         raise failed[0]
+
+
+def _keep(config: Config, line: Line, results: Results) -> None:
+    """Add a line, and only then drop the record and checkpoint that it was made from."""
+    results.add(config, line)
+    for file in _files(config, results.folder / _WORK):
+        file.unlink(missing_ok=True)
+
+
+def _files(config: Config, work: Path) -> tuple[Path, Path]:
+    path = work / f"{hashlib.sha256(_key(same(config)).encode()).hexdigest()[:24]}.jsonl"
+    return path, path.with_suffix(".checkpoint")
 
 
 def _share(jobs: int) -> None:
@@ -128,9 +140,8 @@ def _share(jobs: int) -> None:
 
 
 def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = lambda *_: None) -> Line:
-    """One run, whole or from its checkpoint, as the line that is kept of it."""
-    path = work / f"{hashlib.sha256(_key(same(config)).encode()).hexdigest()[:24]}.jsonl"
-    checkpoint = path.with_suffix(".checkpoint")
+    """One run, whole or from its checkpoint, as the line to keep of it; its files stay."""
+    path, checkpoint = _files(config, work)
     where = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     source, *features = prepared(config.data, config.data_path, config.model, config.mirror, where)
     run = Run(config, path, resume=checkpoint.exists(), dataset=source, prepared=tuple(features))
@@ -161,8 +172,6 @@ def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = la
             "time_measured": run.rehearsal.measured,
             "failed": sum(line["failed"] is not None for line in rounds),
         }
-    for file in (path, checkpoint):
-        file.unlink(missing_ok=True)
     return kept
 
 

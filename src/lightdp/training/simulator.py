@@ -39,6 +39,8 @@ class _State:
     velocity: torch.Tensor
     average: torch.Tensor
     round: int = 0
+    seconds: float = 0.0  # of all sessions so far
+    closed: bool = False  # whether the closing round is over
     seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)  # used and late, for the odometer
 
 
@@ -108,9 +110,10 @@ class Run:
 
     def play(self) -> Iterator[dict[str, Any]]:
         """Run to the end, the budget, or an interrupt; yield the first line, every round's and the last."""
-        begun = saved = time.monotonic()
+        saved = time.monotonic()
         first = self._first_line()
         kept = self._restore() if self.resume else []
+        begun = saved - self.state.seconds
         with self.path.open("a" if self.resume else "w", encoding="utf-8") as file:
 
             def write(line: dict[str, Any]) -> dict[str, Any]:
@@ -130,6 +133,7 @@ class Run:
                     except BudgetError:
                         stopped = "budget"
                         break
+                    self.state.seconds = time.monotonic() - begun
                     yield write(line)
                     if time.monotonic() - saved > _CHECKPOINT_SECONDS:
                         self._save()
@@ -137,10 +141,11 @@ class Run:
             except KeyboardInterrupt:
                 self._save()
                 raise
-            if self.plan is not None and self.plan.calibration == "repair":
+            if self.plan is not None and self.plan.calibration == "repair" and not self.state.closed:
                 self._mend(self.channel.close(self.state.round).total)
+            self.state.closed = True
             self._save()
-            yield write(self._last_line(stopped, time.monotonic() - begun))
+            yield write(self._last_line(stopped))
 
     # one round, as the paper's algorithm
 
@@ -235,7 +240,7 @@ class Run:
             "network": None if self.rehearsal is None else self.rehearsal.about(),
         }
 
-    def _last_line(self, stopped: str | None, seconds: float) -> dict[str, Any]:
+    def _last_line(self, stopped: str | None) -> dict[str, Any]:
         plan = self.plan
         accuracy, _ = self.evaluate()
         spent = self._spent()
@@ -252,7 +257,7 @@ class Run:
             "stopped": stopped,
             "bytes_up": -(-self.parameters * bits // 8) if self.rehearsal is None else self.rehearsal.sent,
             "bytes_down": 4 * self.parameters + -(-self.config.clients // 8),
-            "seconds": seconds,
+            "seconds": self.state.seconds,
             "statement": record.statement(self.config, plan, spent),
         }
 
