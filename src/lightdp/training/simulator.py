@@ -40,7 +40,6 @@ class _State:
     average: torch.Tensor
     round: int = 0
     seconds: float = 0.0  # of all sessions so far
-    closed: bool = False  # whether the closing round is over
     seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)  # used and late, for the odometer
 
 
@@ -141,9 +140,8 @@ class Run:
             except KeyboardInterrupt:
                 self._save()
                 raise
-            if self.plan is not None and self.plan.calibration == "repair" and not self.state.closed:
+            if self.plan is not None and self.plan.calibration == "repair":
                 self._mend(self.channel.close(self.state.round).total)
-            self.state.closed = True
             self._save()
             yield write(self._last_line(stopped))
 
