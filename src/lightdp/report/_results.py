@@ -100,7 +100,7 @@ def _models(rows: Rows) -> alt.LayerChart:
         base.mark_line(strokeWidth=2.4).encode(strokeDash=dashes),
         base.mark_point(filled=True, size=60, opacity=1),
     )
-    last = alt.Chart(alt.Data(values=_spread([row for row in shown if row["epsilon"] == ends[-1]])))
+    last = alt.Chart(alt.Data(values=_spread(shown, ends[-1])))
     words = last.mark_text(align="left", dx=12, fontSize=11, limit=330).encode(
         x=alt.datum(ends[-1]), y="place:Q", text="what:N", color=_colour(rows, orient="top")
     )
@@ -111,11 +111,12 @@ def _models(rows: Rows) -> alt.LayerChart:
     return alt.layer(line, dots, words).properties(width=430, height=330, title=title)
 
 
-def _spread(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Names beside the last points, moved apart where they would overlap."""
-    step = (max(row["accuracy"] for row in rows) - min(row["accuracy"] for row in rows)) / 18 if rows else 0.0
+def _spread(rows: list[dict[str, Any]], end: float) -> list[dict[str, Any]]:
+    """Names beside the points at `end`, moved apart where they would overlap."""
+    heights = [row["accuracy"] for row in rows]
+    step = (max(heights) - min(heights)) / 20 if rows else 0.0
     placed: list[dict[str, Any]] = []
-    for row in sorted(rows, key=lambda row: row["accuracy"]):
+    for row in sorted((row for row in rows if row["epsilon"] == end), key=lambda row: row["accuracy"]):
         place = row["accuracy"] if not placed else max(row["accuracy"], placed[-1]["place"] + step)
         placed.append(row | {"place": place})
     return placed
