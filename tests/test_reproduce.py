@@ -176,7 +176,7 @@ def test_a_run_whose_line_nobody_took_is_not_run_again(tmp_path: Path, monkeypat
     work.mkdir()
     line = trial(config, work)  # as a process does whose parent is killed meanwhile
     monkeypatch.setattr(Clients, "updates", None)
-    assert list(play([config], Results(tmp_path))) == [(config, line)]
+    assert list(play([config], Results(tmp_path))) == [(config, line | {"beside": 0})]
     assert list(work.iterdir()) == []
 
 

@@ -100,8 +100,7 @@ def play(
     if integer("jobs", jobs, 1) == 1:
         for config in missing:
             line = trial(config, work, watch)
-            _keep(config, line, results)
-            yield config, line
+            yield config, _kept(config, line, results, beside=0)
         return
     context, failed = multiprocessing.get_context("spawn"), []
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_share, initargs=(jobs,)) as pool:
@@ -111,8 +110,7 @@ def play(
                 if (error := done.exception()) is not None:
                     failed.append(error)
                     continue
-                _keep(waiting[done], done.result(), results)
-                yield waiting[done], done.result()
+                yield waiting[done], _kept(waiting[done], done.result(), results, beside=jobs - 1)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -120,11 +118,13 @@ def play(
         raise failed[0]
 
 
-def _keep(config: Config, line: Line, results: Results) -> None:
-    """Add a line, and only then drop the record and checkpoint that it was made from."""
+def _kept(config: Config, line: Line, results: Results, *, beside: int) -> Line:
+    """Add a line that `beside` others were made with, and only then drop the files that it was made from."""
+    line = line | {"beside": beside}
     results.add(config, line)
     for file in _files(config, results.folder / _WORK):
         file.unlink(missing_ok=True)
+    return line
 
 
 def _files(config: Config, work: Path) -> tuple[Path, Path]:
