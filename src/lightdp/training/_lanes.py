@@ -132,8 +132,8 @@ class _Lanes:
         self.used = self.weights.to(dtype, copy=True)
         twin = _with_lanes(_layers.with_norms(copy.deepcopy(model)))
         names = [name for name, _ in model.named_parameters()]
-        wide, narrow = ([flat.detach() for flat in _views(model, flat)] for flat in (self.weights, self.used))
-        parameters = dict(zip(names, (w.requires_grad_() for w in narrow), strict=True))
+        wide, narrow = _views(model, self.weights), [view.detach() for view in _views(model, self.used)]
+        parameters = dict(zip(names, (leaf.requires_grad_() for leaf in narrow), strict=True))
 
         def step() -> None:
             records = self.rows.clamp_min(0).flatten()
