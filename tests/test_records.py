@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from by_hand import GPU  # noqa: E402
 from torch import nn  # noqa: E402
 
 from lightdp._check import ArgumentError  # noqa: E402
@@ -27,7 +28,6 @@ SHAPES = {
     "resnet18": (2, 8, 8),
     "wrn-16-4": (3, 8, 8),
 }
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def built(name: str) -> nn.Module:
