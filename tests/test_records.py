@@ -11,9 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from by_hand import GPU  # noqa: E402
 from torch import nn  # noqa: E402
 
+from by_hand import GPU  # noqa: E402
 from lightdp._check import ArgumentError  # noqa: E402
 from lightdp.training import _layers, _records, gradients, models, views  # noqa: E402
 
