@@ -114,8 +114,14 @@ def residual() -> nn.Module:
     return nn.Sequential(*conv(1, 8, 3, 1), nn.ReLU(), block, nn.ReLU(), *ends)
 
 
+def dense() -> nn.Module:
+    """A dense layer along the rows of an image."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Flatten(), nn.Linear(24, CLASSES, bias=False))
+
+
 @pytest.mark.parametrize("lanes", [1, 2, 4])
-@pytest.mark.parametrize("make", [convolutional, residual])
+@pytest.mark.parametrize("make", [convolutional, residual, dense])
 def test_lanes_give_the_updates_of_a_plain_loop(make: Any, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_lanes, "_LANES", lanes)
     model = make()

@@ -156,7 +156,8 @@ def convolution(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     (n, inputs, *size), (lanes, outputs, side) = x.shape, weight.shape[:3]
     smaller = [(length + 2 * padding - side) // stride + 1 for length in size]
     y = torch.empty((n, outputs, *smaller), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    positions, (bo, bc) = n // lanes * smaller[0] * smaller[1], (_block(outputs, 128), _block(inputs, 64))
+    positions = n // lanes * smaller[0] * smaller[1]
+    bo, bc = _block(outputs, 128), _block(inputs, 64)
     _convolution[triton.cdiv(positions, 128) * (outputs // bo), lanes](
         x, weight, y, weight.stride(0), positions, *smaller, *size, outputs, inputs, side, stride, padding,
         128, bo, bc, num_warps=8 if bo == 128 else 4, num_stages=3,
@@ -172,10 +173,8 @@ def image_gradients(g: Tensor, weight: Tensor, shape: torch.Size, stride: int, p
     """
     (n, inputs, *size), (lanes, outputs, side) = shape, weight.shape[:3]
     dx = torch.empty(tuple(shape), dtype=g.dtype, device=g.device, memory_format=torch.channels_last)
-    positions, (bc, bo) = (
-        n // lanes * (size[0] // stride) * (size[1] // stride),
-        (_block(inputs, 128), _block(outputs, 64)),
-    )
+    positions = n // lanes * (size[0] // stride) * (size[1] // stride)
+    bc, bo = _block(inputs, 128), _block(outputs, 64)
     _image[triton.cdiv(positions, 128) * (inputs // bc), lanes, stride**2](
         g, weight, dx, weight.stride(0), n // lanes, *g.shape[2:], *size, outputs, inputs, side, stride, padding,
         128, bc, bo, num_warps=8 if bc == 128 else 4, num_stages=3,

@@ -102,8 +102,9 @@ class _Linear(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """The same as the layer in each lane."""
-        y = torch.bmm(x.unflatten(0, (len(self.weight), -1)), self.weight.transpose(1, 2))
-        return (y if self.bias is None else y + self.bias[:, None]).flatten(0, 1)
+        rows = x.reshape(len(self.weight), -1, x.shape[-1])
+        y = torch.bmm(rows, self.weight.transpose(1, 2))
+        return (y if self.bias is None else y + self.bias[:, None]).view(*x.shape[:-1], -1)
 
 
 def _with_lanes(model: nn.Module) -> nn.Module:
