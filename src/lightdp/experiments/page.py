@@ -28,6 +28,7 @@ def page(text: str, results: Results) -> str:
     blocks = {
         "made": _made(results),
         **{f"{name}-{kind}": _table(name, kind, results) for name in _BOTH for kind in ("paper", "training")},
+        "schemes": _schemes(results),
         "choices": _choices(results),
         "models": _models(results),
         "links": _links(results),
@@ -101,6 +102,25 @@ def _trials(found: Iterable[Cell]) -> str:
         if len(counts) == 1
         else f"{counts[0]} to {counts[-1]} trials"
     )
+
+
+def _schemes(results: Results) -> str:
+    """As printed, in the middle of the grid: what each scheme reaches, and how much noise it had."""
+    names = ("paper", "smpc", "local-paper")
+    rows = []
+    for model in reproduce.models("paper"):
+        found = {
+            (cell.config.epsilon, cell.config.scheme): cell for cell in known(results, "rounds", "paper", model=model)
+        }
+        rows += [
+            [MODELS[model], f"{epsilon:g}", *(_noisy(found[epsilon, name]) for name in names)] for epsilon in EPSILONS
+        ]
+    return markdown(["model", "ε", *(NAMES[name] for name in names)], rows)
+
+
+def _noisy(cell: Cell) -> str:
+    noise = f" ({statistics.mean(line['noise'] for line in cell.lines):.1e})" if cell.trials else ""
+    return f"{cell.text()}{noise}"
 
 
 def _choices(results: Results) -> str:
