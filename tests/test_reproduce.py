@@ -4,11 +4,13 @@ import dataclasses
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from lightdp import cli, plan
 from lightdp._check import ArgumentError
@@ -191,6 +193,23 @@ def test_runs_side_by_side_give_what_runs_one_by_one_give(tmp_path: Path) -> Non
         assert a["accuracy"] == b["accuracy"]
         assert a["epsilon"] == b["epsilon"]
         assert a["epsilon"] <= 3
+
+
+def test_an_interrupt_ends_runs_side_by_side_after_their_rounds_and_they_go_on(tmp_path: Path) -> None:
+    short, *_ = cells("table2", "exact", quick=True, epsilons=(3.0,), schemes=("exact",))
+    long = [dataclasses.replace(short, rounds=100_000, epsilon=1e9, seed=seed) for seed in range(3)]
+    results = Results(tmp_path)
+    runs = play([short, *long], results, jobs=2)
+    assert next(runs)[0] == short
+    while len(list((tmp_path / ".work").glob("*.jsonl"))) < 2:  # until both processes have something to lose
+        time.sleep(0.1)
+    with pytest.raises(KeyboardInterrupt):
+        runs.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    begun = [json.loads(path.read_text().splitlines()[-1]) for path in (tmp_path / ".work").glob("*.jsonl")]
+    kept = [torch.load(path, weights_only=True) for path in (tmp_path / ".work").glob("*.checkpoint")]
+    assert len(begun) == len(kept) == 2
+    assert {one["state"]["round"] for one in kept} == {line.get("round", 0) for line in begun}
+    assert [results.find(config) is None for config in (short, *long)] == [False, True, True, True]
 
 
 def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,6 +89,44 @@ def test_an_interrupted_run_goes_on_to_the_same_record_bit_by_bit(
     assert again == whole
 
 
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "channel.Distribution._left_by_stragglers",
+        "clients.Clients.updates",
+        "simulator.Run.evaluate",
+        "simulator.Odometer.record",
+        "simulator.Run._stepped",
+        "watch",
+    ],
+)
+def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(
+    tmp_path: Path, toy: Dataset, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = {"rounds": 8, "stragglers": 3, "arrivals": "uniform", "late_seen": 0.5, "momentum": 0.9, "lr": 0.01}
+    whole = played(tmp_path / "whole.jsonl", toy, **changed)
+    run = Run(Config(**(QUICK | changed)), tmp_path / "cut.jsonl", dataset=toy)
+    calls = iter(range(100))
+
+    def cut(*given: Any, **named: Any) -> Any:
+        if next(calls) == 4:
+            raise KeyboardInterrupt
+        return None if moment == "watch" else real(*given, **named)
+
+    with monkeypatch.context() as patch:
+        if moment != "watch":
+            place, _, name = moment.rpartition(".")
+            real = getattr(pkgutil.resolve_name(f"lightdp.training.{place}"), name)
+            patch.setattr(f"lightdp.training.{moment}", cut)
+        with pytest.raises(KeyboardInterrupt):
+            list(run.play(cut if moment == "watch" else lambda _: None))
+    assert run.state.round == 4
+    resumed = list(Run(Config(**(QUICK | changed)), tmp_path / "cut.jsonl", resume=True, dataset=toy).play())
+    for line in (whole[-1], resumed[-1]):
+        del line["seconds"]
+    assert resumed == whole
+
+
 def test_a_run_that_is_over_can_be_resumed_and_stays_as_it_is(tmp_path: Path, toy: Dataset) -> None:
     path = tmp_path / "run.jsonl"
     whole = played(path, toy, momentum=0.9)
@@ -161,9 +200,9 @@ def test_the_average_of_weights_soon_forgets_the_start(tmp_path: Path, toy: Data
     run = Run(Config(**(QUICK | {"ema": 0.99, "rounds": 60})), tmp_path / "run.jsonl", dataset=toy)
     run.state.average.fill_(1.0)
     path = []
-    for run.state.round in range(60):
+    for _ in range(60):
         run.state.velocity.zero_()
-        run._step(torch.full_like(run.state.weights, -run.denominator))  # one further up each time
+        run.state = run._stepped(torch.full_like(run.state.weights, -run.denominator))  # one further up each time
         path.append(float(run.state.weights[0]))
     assert path[-1] == pytest.approx(60.0)
     assert 50 < float(run.state.average[0]) < 58
@@ -180,8 +219,7 @@ def test_the_closing_round_takes_noise_of_the_last_sum_out_of_weights_and_averag
     def ended(totals: list[torch.Tensor], closing: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         run.state = _State(*torch.zeros(3, run.parameters))
         for total in totals:
-            run._step(total)
-            run.state.round += 1
+            run.state = run._stepped(total)
         run._mend(closing)
         return run.state.weights, run.state.average
 

@@ -127,16 +127,18 @@ def _play(run: Any, screen: Console, out: Path) -> dict[str, Any]:  # noqa: ANN4
         TextColumn("accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}  stragglers {task.fields[missing]}"),
         TimeRemainingColumn(),
     )
-    line: dict[str, Any] = {}
     with Progress(*columns, console=screen, transient=True) as bar:
         task = bar.add_task("run", total=run.config.rounds, accuracy="-", epsilon="-", missing="-")
+
+        def show(line: dict[str, Any]) -> None:
+            if line["kind"] == "round":
+                shown = {"missing": line["late"] + line["lost"]}
+                shown |= {} if line["accuracy"] is None else {"accuracy": f"{line['accuracy']:.1%}"}
+                shown |= {} if line["epsilon"] is None else {"epsilon": rounded_up(line["epsilon"], 3)}
+                bar.update(task, completed=line["round"], **shown)
+
         try:
-            for line in run.play():
-                if line["kind"] == "round":
-                    shown = {"missing": line["late"] + line["lost"]}
-                    shown |= {} if line["accuracy"] is None else {"accuracy": f"{line['accuracy']:.1%}"}
-                    shown |= {} if line["epsilon"] is None else {"epsilon": rounded_up(line["epsilon"], 3)}
-                    bar.update(task, completed=line["round"], **shown)
+            *_, line = run.play(show)
         except KeyboardInterrupt:
             bar.stop()
             typer.echo(f"interrupted after round {run.state.round}; go on with --resume --out {out}", err=True)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import multiprocessing
 import os
+import signal
 import statistics
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import lru_cache
@@ -26,11 +27,13 @@ except ImportError:
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from multiprocessing.synchronize import Event
 
     from lightdp.training.config import Config
 
 _WORK = ".work"
 Line = dict[str, Any]
+_over: Event | None = None
 
 
 class Results:
@@ -91,7 +94,8 @@ def play(
     """Run what `results` does not have, several at once if asked for, and yield each run as it ends, kept already.
 
     An interrupted run leaves a checkpoint, from which the next call goes on. With one job, `watch` sees its rounds.
-    With several, a run that fails does not stop the others, and its error is raised when they are done.
+    With several, all end after the rounds that they are in, and a run that fails does not stop the others: its error is
+    raised when they are done.
     """
     missing = [config for config in configs if results.find(config) is None]
     work = results.folder / _WORK
@@ -103,16 +107,18 @@ def play(
             yield config, _kept(config, line, results, beside=0)
         return
     context, failed = multiprocessing.get_context("spawn"), []
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_share, initargs=(jobs,)) as pool:
+    over = context.Event()
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_share, initargs=(jobs, over)) as pool:
         try:
-            waiting = {pool.submit(trial, config, work): config for config in missing}
+            waiting = {pool.submit(_beside, config, work): config for config in missing}
             for done in as_completed(waiting):
                 if (error := done.exception()) is not None:
                     failed.append(error)
                     continue
                 yield waiting[done], _kept(waiting[done], done.result(), results, beside=jobs - 1)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            over.set()
+            pool.shutdown(cancel_futures=True)
             raise
     if failed:
         raise failed[0]
@@ -132,11 +138,25 @@ def _files(config: Config, work: Path) -> tuple[Path, Path]:
     return path, path.with_suffix(".checkpoint")
 
 
-def _share(jobs: int) -> None:
-    """One of `jobs` processes on the same machine: a core, and its share of a GPU's memory."""
+def _share(jobs: int, over: Event) -> None:
+    """One of `jobs` processes on the same machine: a core, and its share of a GPU's memory, until all is `over`."""
+    global _over  # noqa: PLW0603  a process has no other way to hand it to its runs
+    _over = over
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; who started us says when
     torch.set_num_threads(1)
     if torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(1 / jobs)
+
+
+def _beside(config: Config, work: Path) -> Line:
+    """`trial` in a process of its own."""
+
+    def watch(*_: object) -> None:
+        if _over is not None and _over.is_set():
+            raise KeyboardInterrupt
+
+    watch()
+    return trial(config, work, watch)
 
 
 def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = lambda *_: None) -> Line:
@@ -145,10 +165,7 @@ def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = la
     where = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     source, *features = prepared(config.data, config.data_path, config.model, config.mirror, where)
     run = Run(config, path, resume=checkpoint.exists(), dataset=source, prepared=tuple(features))
-    lines = []
-    for line in run.play():
-        watch(config, line)
-        lines.append(line)
+    lines = list(run.play(lambda line: watch(config, line)))
     end, rounds = lines[-1], [line for line in lines if line["kind"] == "round"]
     plan = run.plan
     kept = {

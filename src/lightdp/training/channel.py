@@ -160,6 +160,11 @@ class Distribution:
     def _generator(self, seed: int) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(seed)
 
+    def undo(self) -> Callable[[], None]:
+        """What takes back all that changes from now on; noise itself never changes in place."""
+        held = [dataclasses.replace(group, parts=dict(group.parts), tries=dict(group.tries)) for group in self.groups]
+        return lambda: setattr(self, "groups", held)
+
     def state(self) -> list[dict[str, Any]]:
         """For a checkpoint."""
         return [dataclasses.asdict(group) for group in self.groups]
@@ -213,6 +218,10 @@ class Protocol:
         lasting = used * (self.plan.sigma_individual**2 + self.plan.wire_grid**2 / 12)
         residual = used * absent * met * self.plan.sigma_pairwise**2
         return _accounted(self.plan, torch.from_numpy(result.total).float(), lasting, residual)
+
+    def undo(self) -> Callable[[], None]:
+        """As Distribution, but what real clients have sent cannot be taken back."""
+        return lambda: None
 
     def close(self, number: int) -> Sum:  # noqa: ARG002  as Distribution
         """The closing round of everybody."""

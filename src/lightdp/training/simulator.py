@@ -23,7 +23,7 @@ from lightdp.training.clients import Clients
 from lightdp.training.rehearsal import Rehearsal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lightdp.design import Plan
     from lightdp.training.config import Config
@@ -107,8 +107,12 @@ class Run:
         # the same denominator in every round (R3)
         self.denominator = records * config.sampling_rate if config.unit == "record" else float(config.clients)
 
-    def play(self) -> Iterator[dict[str, Any]]:
-        """Run to the end, the budget, or an interrupt; yield the first line, every round's and the last."""
+    def play(self, watch: Callable[[dict[str, Any]], None] = lambda _: None) -> Iterator[dict[str, Any]]:
+        """Run to the end, the budget, or an interrupt; yield the first line, every round's and the last.
+
+        `watch` is told each line too. An interrupt at any moment, in `watch` as well, leaves a checkpoint of all rounds
+        that are over, and a record that `resume` goes on from.
+        """
         saved = time.monotonic()
         first = self._first_line()
         kept = self._restore() if self.resume else []
@@ -120,34 +124,41 @@ class Run:
                 file.flush()
                 return line
 
-            if self.resume:
-                yield from kept
-            else:
-                yield write(first)
-            stopped: str | None = None
+            stopped, before, undo = None, self.state, self.channel.undo()
             try:
+                for line in kept if self.resume else [write(first)]:
+                    watch(line)
+                    yield line
                 while self.state.round < self.config.rounds and stopped is None:
+                    before, undo = self.state, self.channel.undo()
                     try:
-                        line = self._round()
+                        line, after = self._round()
                     except BudgetError:
                         stopped = "budget"
                         break
-                    self.state.seconds = time.monotonic() - begun
-                    yield write(line)
+                    after.seconds = time.monotonic() - begun
+                    write(line)  # before the round counts: one line too many is cut off again, a missing one is not
+                    self.state = after
+                    watch(line)
+                    yield line
                     if time.monotonic() - saved > _CHECKPOINT_SECONDS:
                         self._save()
                         saved = time.monotonic()
             except KeyboardInterrupt:
+                if self.state is before:
+                    undo()
                 self._save()
                 raise
             if self.plan is not None and self.plan.calibration == "repair":
+                self._save()
                 self._mend(self.channel.close(self.state.round).total)
             self._save()
             yield write(self._last_line(stopped))
 
     # one round, as the paper's algorithm
 
-    def _round(self) -> dict[str, Any]:
+    def _round(self) -> tuple[dict[str, Any], _State]:
+        """The line of a round, and the state after it, which is not yet that of the run."""
         number = self.state.round
         if self.odometer is not None and not self.config.unbounded:
             self.odometer.admit()
@@ -159,16 +170,15 @@ class Run:
         bound = float("inf") if self.plan is None else self.plan.upload_range
         updates = self.clients.updates(self.model, number, self.channel.senders(came), bound)
         result = self.channel.round(number, came, updates)
-        self._step(result.total)
+        after = self._stepped(result.total)
+        after.seen = [*self.state.seen, (came.used, came.late)]
         if self.odometer is not None:
             self.odometer.record(came.used, came.late)
-        self.state.seen.append((came.used, came.late))
-        self.state.round += 1
-        looked = self.state.round % self.config.evaluate_every == 0 or self.state.round == self.config.rounds
-        accuracy, loss = self.evaluate() if looked else (None, None)
-        return {
+        looked = after.round % self.config.evaluate_every == 0 or after.round == self.config.rounds
+        accuracy, loss = self.evaluate(after) if looked else (None, None)
+        line = {
             "kind": "round",
-            "round": self.state.round,
+            "round": after.round,
             "accuracy": accuracy,
             "loss": loss,
             "epsilon": self._spent() if looked or self.config.sampling_rate == 1 else None,  # sampled, it takes a while
@@ -179,19 +189,21 @@ class Run:
             "residual_std": result.residual**0.5 / self.denominator,
             **network,
         }
+        return line, after
 
     def _spent(self) -> float | None:
         return None if self.odometer is None else self.odometer.largest()
 
-    def _step(self, total: torch.Tensor | None) -> None:
-        """The server's step: linear in the sum."""
-        if total is None:
-            return
-        state = self.state
-        state.velocity.mul_(self.config.momentum).add_(total, alpha=self._share())
-        state.weights.add_(state.velocity, alpha=self.config.lr)
-        decay = self._decay(state.round)
-        state.average.mul_(decay).add_(state.weights, alpha=1 - decay)
+    def _stepped(self, total: torch.Tensor | None) -> _State:
+        """The state after the server's step, which is linear in the sum; without a sum only time goes on."""
+        old = self.state
+        after = dataclasses.replace(old, round=old.round + 1)
+        if total is not None:
+            decay = self._decay(old.round)
+            after.velocity = (old.velocity * self.config.momentum).add_(total, alpha=self._share())
+            after.weights = old.weights.add(after.velocity, alpha=self.config.lr)
+            after.average = (old.average * decay).add_(after.weights, alpha=1 - decay)
+        return after
 
     def _mend(self, total: torch.Tensor | None) -> None:
         """The closing round corrects the last step: almost all that is left to take out came in with its sum.
@@ -212,9 +224,9 @@ class Run:
         """Of the average after step `number`: at first the start would count for too much."""
         return min(self.config.ema, (1 + number) / (10 + number))
 
-    def evaluate(self) -> tuple[float, float]:
-        """Accuracy and loss of the averaged weights on the test set."""
-        gradients.assign(self.model, self.state.average)
+    def evaluate(self, state: _State | None = None) -> tuple[float, float]:
+        """Accuracy and loss of the averaged weights, those of now unless `state` says other, on the test set."""
+        gradients.assign(self.model, (self.state if state is None else state).average)
         hits, loss = 0, 0.0
         with torch.no_grad():
             for x, y in zip(self.test_x.split(2000), self.test_y.split(2000), strict=True):
