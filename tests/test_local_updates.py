@@ -108,10 +108,10 @@ def residual() -> nn.Module:
         kind = models._StandardisedConv if stride == 1 else nn.Conv2d
         return [kind(inputs, outputs, size, stride, padding=size // 2, bias=False), nn.GroupNorm(4, outputs)]
 
-    main = nn.Sequential(*conv(8, 16, 3, 2), nn.ReLU(), *conv(16, 16, 3, 1))
-    block = models._Residual(main, nn.Sequential(*conv(8, 16, 1, 2)))
-    ends = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, CLASSES)]
-    return nn.Sequential(*conv(1, 8, 3, 1), nn.ReLU(), block, nn.ReLU(), *ends)
+    main = nn.Sequential(*conv(16, 32, 3, 2), nn.ReLU(), *conv(32, 32, 3, 1))
+    block = models._Residual(main, nn.Sequential(*conv(16, 32, 1, 2)))
+    ends = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, CLASSES)]
+    return nn.Sequential(*conv(1, 16, 3, 1), nn.ReLU(), block, nn.ReLU(), *ends)
 
 
 def dense() -> nn.Module:
@@ -141,17 +141,21 @@ def test_a_lane_takes_the_longest_client_that_waits_as_soon_as_it_is_free() -> N
 
 
 @GPU
-@pytest.mark.parametrize(("half", "tolerance"), [(False, 2e-2), (True, 0.1)])
-@pytest.mark.parametrize("make", [convolutional, residual, lambda: models.build("resnet18", (1, 16, 16), CLASSES, 0)])
-def test_lanes_on_a_gpu_give_the_updates_of_a_plain_loop(make: Any, half: bool, tolerance: float) -> None:
-    torch.backends.cudnn.allow_tf32 = False
+@pytest.mark.parametrize(
+    ("make", "half", "lr", "tolerance"),
+    [(convolutional, False, 0.1, 1e-3), (convolutional, True, 0.1, 5e-2), (residual, False, 0.1, 1e-3),
+     (residual, True, 0.003, 0.1)],
+)  # fmt: skip
+def test_lanes_on_a_gpu_give_the_updates_of_a_plain_loop(
+    make: Any, half: bool, lr: float, tolerance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are small, so that rounding stays small: what 1e-6 does to an update of ResNet-18 is tens of per cent."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     model = make().cuda()
     x, y, _ = (t.cuda() for t in records(40, model))
-    x = x if len(list(model.parameters())) < 20 else nn.functional.interpolate(x, (16, 16))
     for number in (5, 6):  # the second replays the graph of the first
-        settings: dict[str, Any] = {"epochs": 1, "batch": 8, "lr": 0.01, "seed": 3, "round": number}
-        updates = gradients.local_updates(model, x, y, PARTS, half=half, **settings)
-        plans = plans_of(3, number, epochs=1, batch=8)
-        assert close(updates, updates_by_hand(model, x, y, plans, 0.01), tolerance)
-        assert not close(updates, updates_by_hand(model, x, y, plans, 0.012), tolerance)
+        settings: dict[str, Any] = {"epochs": 2, "batch": 4, "seed": 3, "round": number}
+        updates = gradients.local_updates(model, x, y, PARTS, half=half, lr=lr, **settings)
+        assert close(updates, updates_by_hand(model, x, y, plans_of(3, number), lr), tolerance)
+        assert not close(updates, updates_by_hand(model, x, y, plans_of(3, number), 1.2 * lr), tolerance)
         gradients.assign(model, gradients.flatten(model) + updates.mean(0))

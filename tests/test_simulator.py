@@ -90,26 +90,29 @@ def test_an_interrupted_run_goes_on_to_the_same_record_bit_by_bit(
 
 
 @pytest.mark.parametrize(
-    "moment",
+    ("moment", "call"),
     [
-        "channel.Distribution._left_by_stragglers",
-        "clients.Clients.updates",
-        "simulator.Run.evaluate",
-        "simulator.Odometer.record",
-        "simulator.Run._stepped",
-        "watch",
+        ("channel.Distribution._left_by_stragglers", 4),
+        ("clients.Clients.updates", 4),
+        ("simulator.Run.evaluate", 4),
+        ("simulator.Odometer.record", 4),
+        ("simulator.Run._stepped", 4),
+        ("watch", 4),
+        ("simulator.Run._mended", 0),
+        ("simulator.Run._last_line", 0),
     ],
 )
 def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(
-    tmp_path: Path, toy: Dataset, moment: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, toy: Dataset, moment: str, call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = {"rounds": 8, "stragglers": 3, "arrivals": "uniform", "late_seen": 0.5, "momentum": 0.9, "lr": 0.01}
-    whole = played(tmp_path / "whole.jsonl", toy, **changed)
+    calm = Run(Config(**(QUICK | changed)), tmp_path / "whole.jsonl", dataset=toy)
+    whole = list(calm.play())
     run = Run(Config(**(QUICK | changed)), tmp_path / "cut.jsonl", dataset=toy)
     calls = iter(range(100))
 
     def cut(*given: Any, **named: Any) -> Any:
-        if next(calls) == 4:
+        if next(calls) == call:
             raise KeyboardInterrupt
         return None if moment == "watch" else real(*given, **named)
 
@@ -120,11 +123,13 @@ def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(
             patch.setattr(f"lightdp.training.{moment}", cut)
         with pytest.raises(KeyboardInterrupt):
             list(run.play(cut if moment == "watch" else lambda _: None))
-    assert run.state.round == 4
-    resumed = list(Run(Config(**(QUICK | changed)), tmp_path / "cut.jsonl", resume=True, dataset=toy).play())
+    assert run.state.round == (call or whole[-1]["rounds"])
+    again = Run(Config(**(QUICK | changed)), tmp_path / "cut.jsonl", resume=True, dataset=toy)
+    resumed = list(again.play())
     for line in (whole[-1], resumed[-1]):
         del line["seconds"]
     assert resumed == whole
+    assert torch.equal(again.state.average, calm.state.average)
 
 
 def test_a_run_that_is_over_can_be_resumed_and_stays_as_it_is(tmp_path: Path, toy: Dataset) -> None:
@@ -220,8 +225,8 @@ def test_the_closing_round_takes_noise_of_the_last_sum_out_of_weights_and_averag
         run.state = _State(*torch.zeros(3, run.parameters))
         for total in totals:
             run.state = run._stepped(total)
-        run._mend(closing)
-        return run.state.weights, run.state.average
+        ended = run._mended(closing)
+        return ended.weights, ended.average
 
     clean, mended = ended([first, last], torch.zeros_like(noise)), ended([first, last + noise], -noise)
     dirty = ended([first, last + noise], torch.zeros_like(noise))

@@ -144,16 +144,16 @@ class Run:
                     if time.monotonic() - saved > _CHECKPOINT_SECONDS:
                         self._save()
                         saved = time.monotonic()
+                before, undo = self.state, self.channel.undo()
+                if self.plan is not None and self.plan.calibration == "repair":
+                    self.state = self._mended(self.channel.close(self.state.round).total)
+                self._save()
+                yield write(self._last_line(stopped))
             except KeyboardInterrupt:
                 if self.state is before:
                     undo()
                 self._save()
                 raise
-            if self.plan is not None and self.plan.calibration == "repair":
-                self._save()
-                self._mend(self.channel.close(self.state.round).total)
-            self._save()
-            yield write(self._last_line(stopped))
 
     # one round, as the paper's algorithm
 
@@ -205,16 +205,17 @@ class Run:
             after.average = (old.average * decay).add_(after.weights, alpha=1 - decay)
         return after
 
-    def _mend(self, total: torch.Tensor | None) -> None:
-        """The closing round corrects the last step: almost all that is left to take out came in with its sum.
+    def _mended(self, total: torch.Tensor | None) -> _State:
+        """The state after the closing round, which corrects the last step: most that is left came in with its sum.
 
         A step of its own would move the weights once more by momentum, without a gradient that says where to.
         """
-        if total is None or self.state.round == 0:
-            return
-        change = self.config.lr * self._share()
-        self.state.weights.add_(total, alpha=change)
-        self.state.average.add_(total, alpha=change * (1 - self._decay(self.state.round - 1)))
+        old, after = self.state, dataclasses.replace(self.state)
+        if total is not None and old.round > 0:
+            change = self.config.lr * self._share()
+            after.weights = old.weights.add(total, alpha=change)
+            after.average = old.average.add(total, alpha=change * (1 - self._decay(old.round - 1)))
+        return after
 
     def _share(self) -> float:
         """What a sum counts in the server's step: gradients are gone down, updates are gone along."""
