@@ -124,6 +124,7 @@ def dense() -> nn.Module:
 @pytest.mark.parametrize("make", [convolutional, residual, dense])
 def test_lanes_give_the_updates_of_a_plain_loop(make: Any, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_lanes, "_LANES", lanes)
+    monkeypatch.setattr(_lanes, "_FEWER", (2, 1))
     model = make()
     x, y, _ = records(40, model)
     for number in (5, 6):  # the second finds the lanes of the first, with weights from it
@@ -136,7 +137,7 @@ def test_lanes_give_the_updates_of_a_plain_loop(make: Any, lanes: int, monkeypat
 
 
 def test_a_lane_takes_the_longest_client_that_waits_as_soon_as_it_is_free() -> None:
-    assert _lanes._queues([3, 0, 5, 4, 1], 2) == [[2, 4], [3, 0]]
+    assert _lanes._queues([3, 0, 5, 4, 1], 2) == [[3, 0], [2, 4]]  # seven steps, then six
     assert _lanes._queues([2], 3) == [[0], [], []]
 
 
@@ -151,6 +152,7 @@ def test_lanes_on_a_gpu_give_the_updates_of_a_plain_loop(
 ) -> None:
     """Both are small, so that rounding stays small: what 1e-6 does to an update of ResNet-18 is tens of per cent."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(_lanes, "_FEWER", (2, 1))
     model = make().cuda()
     x, y, _ = (t.cuda() for t in records(40, model))
     for number in (5, 6):  # the second replays the graph of the first

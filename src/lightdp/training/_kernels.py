@@ -246,7 +246,7 @@ def weight_gradients(
     )
     _weight[records * parts, programs](
         g, x, out, views // parts * g.shape[2] * g.shape[3], *g.shape[2:], *x.shape[2:], outputs, inputs,
-        side, side, stride, padding, bo, bc, 64,
+        side, side, stride, padding, bo, bc, 32,
         num_warps=8 if bo == 128 else 4, num_stages=3,
     )  # fmt: skip
     return out if parts == 1 else out.unflatten(0, (records, parts)).sum(1, dtype=torch.float32).to(dtype)

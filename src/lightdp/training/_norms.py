@@ -1,7 +1,9 @@
 """GroupNorm of images on a GPU, with the sum and the ReLU behind it, as one kernel each way. Needs triton.
 
-A program takes some channels of one record, whole groups of them, keeps all their positions in registers, and so
-reads every value once. Channels come last, as tensor cores want them; statistics are in float32.
+A program takes some channels of one record, whole groups of them, and keeps all their positions in registers. On the
+way back these may be too many values: then it goes through them in pieces, twice, and finds the second time what the
+first has left in the cache. Programs of one record follow each other, since memory gives more than some channels at
+once. Channels come last, as tensor cores want them; statistics are in float32.
 """
 
 from __future__ import annotations
@@ -15,13 +17,16 @@ import triton.language as tl  # type: ignore[import-not-found,import-untyped,unu
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LARGEST = 1 << 14  # values of a program
+_LARGEST = 1 << 15  # values of a program
+_PIECE = 1 << 13  # of these, at a time on the way back
 
 
 def block(channels: int, groups: int, positions: int) -> int | None:
     """How many channels a program takes, a power of two and whole groups, or None for a shape that does not fit."""
     width, power = channels // groups, channels & -channels  # the latter divides channels
-    size = max(width, min(power, max(8, power // 4)))
+    size = max(width, min(power, max(32, power // 4)))
+    while size > max(width, 8) and _power(positions) * size > _LARGEST:
+        size //= 2
     return size if power % width == 0 and _power(positions) * size <= _LARGEST else None
 
 
@@ -37,6 +42,13 @@ def _of_groups(values: tl.tensor, WIDTH: tl.constexpr) -> tl.tensor:  # noqa: N8
     return tl.reshape(tl.broadcast_to(sums[:, None], (size // WIDTH, WIDTH)), (size,))
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _place(c: tl.tensor, C: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:  # noqa: N803
+    """The record of a program, and its channels."""
+    blocks = c // C
+    return tl.program_id(0) // blocks, tl.program_id(0) % blocks * C + tl.arange(0, C)
+
+
 # fmt: off
 @triton.jit  # type: ignore[untyped-decorator]
 def _forward(  # noqa: PLR0917  triton passes by position
@@ -44,7 +56,7 @@ def _forward(  # noqa: PLR0917  triton passes by position
     eps: tl.tensor, each: tl.tensor, n: tl.tensor, hw: tl.tensor, c: tl.tensor,
     P: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, RELU: tl.constexpr, SKIP: tl.constexpr,  # noqa: N803
 ) -> None:
-    record, channels, at = tl.program_id(0), tl.program_id(1) * C + tl.arange(0, C), tl.arange(0, P)
+    (record, channels), at = _place(c, C), tl.arange(0, P)
     places = (record.to(tl.int64) * hw + at)[:, None] * c + channels[None, :]
     there = (at < hw)[:, None]
     values = tl.load(x + places, mask=there, other=0).to(tl.float32)
@@ -64,33 +76,52 @@ def _forward(  # noqa: PLR0917  triton passes by position
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _piece(  # noqa: PLR0917
+    dy: tl.tensor, x: tl.tensor, y: tl.tensor, places: tl.tensor, there: tl.tensor,
+    mean: tl.tensor, inverse: tl.tensor, w: tl.tensor, b: tl.tensor, RELU: tl.constexpr, SKIP: tl.constexpr,  # noqa: N803
+) -> tuple[tl.tensor, tl.tensor]:
+    """The gradient of what went into the ReLU, and the normalised values; with SKIP, y tells what the ReLU let pass."""
+    g = tl.load(dy + places, mask=there, other=0).to(tl.float32)
+    values = (tl.load(x + places, mask=there, other=0).to(tl.float32) - mean[None, :]) * inverse[None, :]
+    if SKIP:
+        g = tl.where(tl.load(y + places, mask=there, other=0) > 0, g, 0.0)
+    elif RELU:
+        g = tl.where(values * w[None, :] + b[None, :] > 0, g, 0.0)
+    return g, values
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _backward(  # noqa: PLR0917
     dy: tl.tensor, x: tl.tensor, weight: tl.tensor, bias: tl.tensor, y: tl.tensor, moments: tl.tensor,
     dx: tl.tensor, dskip: tl.tensor, sums: tl.tensor, each: tl.tensor, n: tl.tensor, hw: tl.tensor, c: tl.tensor,
     P: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, RELU: tl.constexpr, SKIP: tl.constexpr,  # noqa: N803
+    B: tl.constexpr,  # noqa: N803
 ) -> None:
-    record, channels, at = tl.program_id(0), tl.program_id(1) * C + tl.arange(0, C), tl.arange(0, P)
-    places = (record.to(tl.int64) * hw + at)[:, None] * c + channels[None, :]
-    there = (at < hw)[:, None]
-    g = tl.load(dy + places, mask=there, other=0).to(tl.float32)
-    values = tl.load(x + places, mask=there, other=0).to(tl.float32)
+    record, channels = _place(c, C)
     mean, inverse = tl.load(moments + record * c + channels), tl.load(moments + (n + record) * c + channels)
     own = (record // each) * c + channels
     w, b = tl.load(weight + own).to(tl.float32), tl.load(bias + own).to(tl.float32)
-    values = (values - mean[None, :]) * inverse[None, :]
-    if RELU:
+    by_w, by_b = tl.zeros((B, C), tl.float32), tl.zeros((B, C), tl.float32)
+    for piece in tl.static_range(P // B):
+        at = piece * B + tl.arange(0, B)
+        places, there = (record.to(tl.int64) * hw + at)[:, None] * c + channels[None, :], (at < hw)[:, None]
+        g, values = _piece(dy, x, y, places, there, mean, inverse, w, b, RELU, SKIP)
         if SKIP:
-            g = tl.where(tl.load(y + places, mask=there, other=0) > 0, g, 0.0)
             tl.store(dskip + places, g.to(dskip.dtype.element_ty), mask=there)
-        else:
-            g = tl.where(values * w[None, :] + b[None, :] > 0, g, 0.0)
-    dw, db = tl.sum(g * values, 0), tl.sum(g, 0)
+        by_w += g * values
+        by_b += g
+    dw, db = tl.sum(by_w, 0), tl.sum(by_b, 0)
     tl.store(sums + record * c + channels, dw)
     tl.store(sums + (n + record) * c + channels, db)
     along = _of_groups(dw * w, WIDTH) / (hw * WIDTH)
     shift = _of_groups(db * w, WIDTH) / (hw * WIDTH)
-    g = (g * w[None, :] - shift[None, :] - values * along[None, :]) * inverse[None, :]
-    tl.store(dx + places, g.to(dx.dtype.element_ty), mask=there)
+    for piece in tl.static_range(P // B):
+        at = piece * B + tl.arange(0, B)
+        places, there = (record.to(tl.int64) * hw + at)[:, None] * c + channels[None, :], (at < hw)[:, None]
+        if P > B:
+            g, values = _piece(dy, x, y, places, there, mean, inverse, w, b, RELU, SKIP)
+        g = (g * w[None, :] - shift[None, :] - values * along[None, :]) * inverse[None, :]
+        tl.store(dx + places, g.to(dx.dtype.element_ty), mask=there)
 # fmt: on
 
 
@@ -100,7 +131,12 @@ def _launch(kernel: Any, x: Tensor, groups: int, *given: Any, relu: bool, skip: 
     if size is None:
         raise ValueError(f"no kernel for {groups} groups of shape {tuple(x.shape)}")
     settings = {"P": positions, "C": size, "WIDTH": c // groups, "RELU": relu, "SKIP": skip}
-    kernel[n, c // size](*given, n, hw, c, **settings, num_warps=min(16, max(1, positions * size >> 10)))
+    if kernel is _backward:
+        settings["B"] = min(positions, max(1, _PIECE // size))
+        settings["num_warps"] = min(8, max(1, settings["B"] * size >> 10))
+    else:
+        settings["num_warps"] = min(8, max(2, positions * size >> 11))
+    kernel[(n * (c // size),)](*given, n, hw, c, **settings)
 
 
 class _GroupNorm(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
