@@ -85,7 +85,7 @@ _MODELS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """The models of each kind of guarantee and their settings; the first is the one meant if none is named."""
 _TRIALS = {"resnet18": 1, "wrn-16-4": 1, "scattering-cnn": 3, "scattering-linear": 5}
-_LEARNING = {"scattering-cnn": {3.0: 1.4, 6.0: 2.0, 9.0: 2.8}, "wrn-16-4": {3.0: 0.4, 6.0: 0.8, 9.0: 0.8}}
+_LEARNING = {"scattering-cnn": {3.0: 1.4, 6.0: 2.0, 9.0: 2.8}, "wrn-16-4": {3.0: 1.2, 6.0: 1.6, 9.0: 2.4}}
 """Learning rates by ε; the nearest is taken. Those of scattering + CNN come from few runs on a held-out tenth of the
 training data; those of WRN-16-4 are guesses, since every rate that was tried, up to 0.4, was too small."""
 _QUICK: dict[str, Any] = {"data": "digits", "clients": 10, "rounds": 10, "local_lr": 0.2, "evaluate_every": 1}

@@ -56,7 +56,8 @@ def _forward(  # noqa: PLR0917  triton passes by position
     eps: tl.tensor, each: tl.tensor, n: tl.tensor, hw: tl.tensor, c: tl.tensor,
     P: tl.constexpr, C: tl.constexpr, WIDTH: tl.constexpr, RELU: tl.constexpr, SKIP: tl.constexpr,  # noqa: N803
 ) -> None:
-    (record, channels), at = _place(c, C), tl.arange(0, P)
+    record, channels = _place(c, C)
+    at = tl.arange(0, P)
     places = (record.to(tl.int64) * hw + at)[:, None] * c + channels[None, :]
     there = (at < hw)[:, None]
     values = tl.load(x + places, mask=there, other=0).to(tl.float32)
