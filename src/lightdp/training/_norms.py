@@ -1,7 +1,7 @@
 """GroupNorm of images on a GPU, with the sum and the ReLU behind it, as one kernel each way. Needs triton.
 
 A program takes some channels of one record, whole groups of them, and keeps all their positions in registers. On the
-way back these may be too many values: then it goes through them in pieces, twice, and finds the second time what the
+way back these would be too many values: there it goes through them in pieces, twice, and finds the second time what the
 first has left in the cache. Programs of one record follow each other, since memory gives more than some channels at
 once. Channels come last, as tensor cores want them; statistics are in float32.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LARGEST = 1 << 15  # values of a program
-_PIECE = 1 << 13  # of these, at a time on the way back
+_PIECE = 1 << 12  # of these, at a time on the way back
 
 
 def block(channels: int, groups: int, positions: int) -> int | None:
@@ -103,8 +103,8 @@ def _backward(  # noqa: PLR0917
     own = (record // each) * c + channels
     w, b = tl.load(weight + own).to(tl.float32), tl.load(bias + own).to(tl.float32)
     by_w, by_b = tl.zeros((B, C), tl.float32), tl.zeros((B, C), tl.float32)
-    for piece in tl.static_range(P // B):
-        at = piece * B + tl.arange(0, B)
+    for start in range(0, P, B):
+        at = start + tl.arange(0, B)
         places, there = (record.to(tl.int64) * hw + at)[:, None] * c + channels[None, :], (at < hw)[:, None]
         g, values = _piece(dy, x, y, places, there, mean, inverse, w, b, RELU, SKIP)
         if SKIP:
@@ -116,11 +116,10 @@ def _backward(  # noqa: PLR0917
     tl.store(sums + (n + record) * c + channels, db)
     along = _of_groups(dw * w, WIDTH) / (hw * WIDTH)
     shift = _of_groups(db * w, WIDTH) / (hw * WIDTH)
-    for piece in tl.static_range(P // B):
-        at = piece * B + tl.arange(0, B)
+    for start in range(0, P, B):
+        at = start + tl.arange(0, B)
         places, there = (record.to(tl.int64) * hw + at)[:, None] * c + channels[None, :], (at < hw)[:, None]
-        if P > B:
-            g, values = _piece(dy, x, y, places, there, mean, inverse, w, b, RELU, SKIP)
+        g, values = _piece(dy, x, y, places, there, mean, inverse, w, b, RELU, SKIP)
         g = (g * w[None, :] - shift[None, :] - values * along[None, :]) * inverse[None, :]
         tl.store(dx + places, g.to(dx.dtype.element_ty), mask=there)
 # fmt: on
@@ -133,10 +132,10 @@ def _launch(kernel: Any, x: Tensor, groups: int, *given: Any, relu: bool, skip: 
         raise ValueError(f"no kernel for {groups} groups of shape {tuple(x.shape)}")
     settings = {"P": positions, "C": size, "WIDTH": c // groups, "RELU": relu, "SKIP": skip}
     if kernel is _backward:
-        settings["B"] = min(positions, max(1, _PIECE // size))
-        settings["num_warps"] = min(8, max(1, settings["B"] * size >> 10))
+        settings |= {"B": min(positions, max(1, _PIECE // size)), "num_warps": max(1, positions * size >> 10)}
     else:
-        settings["num_warps"] = min(8, max(2, positions * size >> 11))
+        settings["num_warps"] = max(2, positions * size >> 11)
+    settings["num_warps"] = min(8, settings["num_warps"])
     kernel[(n * (c // size),)](*given, n, hw, c, **settings)
 
 
