@@ -32,7 +32,7 @@ _BATCHES = 21  # purpose of the shuffles, so that no other draw of the same seed
 _TOGETHER = 1 << 20  # bytes of one batch below which clients train faster together than one by one, on a CPU
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001  the only common bases
 _BYTES = 1 << 28  # working memory of clients that train together
-_CUDA_BYTES = 1 << 34  # of records whose gradients are made together, where a GPU has four times as much
+_CUDA_BYTES = 1 << 35  # of records whose gradients are made together, where a GPU has four times as much
 _SHAPES = {"cpu": 1 << 30, "cuda": 16}  # different numbers of records: a GPU's library prepares itself for each anew
 
 
@@ -71,7 +71,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
 
     Record j belongs to client `owner[j]`; a client without records gets a zero row. With `views`, a record's gradient
     is the mean over views(x[rows], rows), (n, views, ...), of these records, and clipped after that. Working memory
-    stays near `chunk_bytes`, by default 256 MiB, or up to 16 GiB on CUDA; linear models never form the gradient of a
+    stays near `chunk_bytes`, by default 256 MiB, or up to 32 GiB on CUDA; linear models never form the gradient of a
     record. On CUDA, models of known layers compute gradients in bfloat16 before they are clipped, unless `half` is
     false. Refused: BatchNorm and Dropout in training mode, since a record's gradient must depend on that record alone,
     and gradients that are not finite.
