@@ -2,7 +2,12 @@
 
 from hypothesis import settings
 
-pytest_plugins = ["parties"]  # modules of fixtures, loaded for every test: they must not need an extra
+pytest_plugins = [
+    "command_line",
+    "flower_tape",
+    "parties",
+    "run_records",
+]  # modules of fixtures, loaded for every test: they must not need an extra
 
 settings.register_profile("lightdp", deadline=None, derandomize=True)
 settings.load_profile("lightdp")
