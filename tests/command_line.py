@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     Run = Callable[..., "Result"]
 
-
 EXAMPLE = {"clients": 50, "colluders": 10, "stragglers": 10, "rounds": 150, "epsilon": 3, "delta": 1e-5}
 
 

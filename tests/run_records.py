@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from lightdp.report import Run
 
 Lines = list[dict[str, Any]]
-
-
 PLAN = {
     "calibration": "repair",
     "epsilon_claimed": 3.0,

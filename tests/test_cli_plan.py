@@ -30,8 +30,6 @@ KEYS = [
     "unit",
     "adjacency",
 ]
-
-
 SCHEMES = ["central", "smpc", "repair", "exact", "paper", "local"]
 
 

@@ -132,8 +132,6 @@ def test_roster_of_one_is_refused() -> None:
 
 
 PRIME = 2**255 - 19
-
-
 SMALL_ORDER = [
     0,
     1,

@@ -60,7 +60,6 @@ def test_a_check_refuses_a_round_that_the_budget_does_not_last_for() -> None:
 
 # ---- the adversary's seat ----
 
-
 SEATS: dict[str, tuple[str, list[tuple[list[int], list[int]]], list[int]]] = {
     "exact": ("exact", [([0, 1, 2, 3, 4], []), ([0, 1, 2, 4], [])], [4]),
     "repair, no stragglers": ("repair", [([0, 1, 2, 3, 4], []), ([0, 1, 2, 3, 4], [])], [4]),
