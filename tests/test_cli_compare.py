@@ -3,31 +3,24 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.cells import cell_len
 
-from lightdp import cli
+from command_line import assert_refused
 from lightdp.report._compare import _LABEL, _apart, compare_chart
 
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from command_line import Run
+
 ROOT = Path(__file__).parent.parent
 QUICK = ["--clients", "8", "--colluders", "2", "--stragglers", "2", "--dimension", "300", "--rounds-played", "3"]
 QUICK += ["--schemes", "plain,local-paper,repair", "--link-failure", "0.1", "--seconds", "5"]
 FIGURES = {"trips": 4, "up": 3.2e5, "down": 1e4, "peer": 0.0, "client": 0.05, "server": 0.8, "modelled": 1.5}
-
-
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["lightdp", "compare", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
 
 
 def made() -> dict[str, Any]:
@@ -81,41 +74,35 @@ def made() -> dict[str, Any]:
     return {"conditions": where, "setting": setting, "rows": rows, "scaling": scaling}
 
 
-def test_the_table_fits_120_columns_and_says_what_was_played(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = run(monkeypatch, capsys, *QUICK)
-    assert code == 0
-    assert max(map(cell_len, out.splitlines())) <= 120
+def test_the_table_fits_120_columns_and_says_what_was_played(run: Run) -> None:
+    done = run("compare", *QUICK)
+    assert done.code == 0
+    assert max(map(cell_len, done.out.splitlines())) <= 120
     for words in ("N = 8, C̄ = 2, S̄ = 2, d = 300", "FedAvg, no privacy", "LightDP, repair", "true ε", "what broke it"):
-        assert words in out
-    assert "SecAgg" not in out
+        assert words in done.out
+    assert "SecAgg" not in done.out
 
 
-def test_json_is_a_record_that_can_be_shown_and_drawn_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = run(monkeypatch, capsys, *QUICK, "--json")
-    found = json.loads(out)
-    assert code == 0
+def test_json_is_a_record_that_can_be_shown_and_drawn_again(tmp_path: Path, run: Run) -> None:
+    done = run("compare", *QUICK, "--json")
+    found = json.loads(done.out)
+    assert done.code == 0
     assert [row["scheme"] for row in found["rows"]] == ["plain", "local-paper", "repair"]
     assert found["setting"]["rounds_played"] == found["rows"][0]["rounds"] == 3
     assert found["setting"]["rounds"] == 150
-    (tmp_path / "a.json").write_text(out)
-    code, out, _ = run(monkeypatch, capsys, "--record", tmp_path / "a.json", "--plot", tmp_path / "a.svg")
-    assert code == 0
-    assert "LightDP, repair" in out
+    (tmp_path / "a.json").write_text(done.out)
+    done = run("compare", "--record", tmp_path / "a.json", "--plot", tmp_path / "a.svg")
+    assert done.code == 0
+    assert "LightDP, repair" in done.out
     assert "LightDP, repair" in (tmp_path / "a.svg").read_text()
 
 
-def test_failures_extrapolation_and_what_cannot_be_had_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failures_extrapolation_and_what_cannot_be_had_are_shown(tmp_path: Path, run: Run) -> None:
     (tmp_path / "a.json").write_text(json.dumps(made() | {"stopped": True}))
-    code, out, _ = run(monkeypatch, capsys, "--record", tmp_path / "a.json")
-    flat = " ".join(out.split())
-    assert code == 0
-    assert max(map(cell_len, out.splitlines())) <= 120
+    done = run("compare", "--record", tmp_path / "a.json")
+    flat = " ".join(done.out.split())
+    assert done.code == 0
+    assert max(map(cell_len, done.out.splitlines())) <= 120
     for words in (
         "3/20",
         "shares 17×: 31",
@@ -165,14 +152,10 @@ def test_names_beside_lines_stand_apart_and_near_their_place() -> None:
     ],
 )
 def test_mistakes_end_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, options: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = run(monkeypatch, capsys, *options)
-    assert code == 2
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert words in err
+    assert_refused(run("compare", *options), words)
     assert list(tmp_path.iterdir()) == []
 
 

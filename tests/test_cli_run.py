@@ -1,32 +1,23 @@
 from __future__ import annotations
 
 import json
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from lightdp import cli
+from command_line import assert_refused
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from command_line import Run
+
 QUICK = ["--clients", "6", "--colluders", "1", "--stragglers", "1", "--rounds", "4", "--epsilon", "50"]
 
 
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["lightdp", "run", *map(str, arguments)])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(end.value.code or 0), out, err
-
-
-def test_a_run_prints_its_plan_and_table_and_writes_record_and_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, _ = run(monkeypatch, capsys, *QUICK, "--out", tmp_path / "a.jsonl")
-    assert code == 0
+def test_a_run_prints_its_plan_and_table_and_writes_record_and_page(tmp_path: Path, run: Run) -> None:
+    done = run("run", *QUICK, "--out", tmp_path / "a.jsonl")
+    assert done.code == 0
     for part in (
         "digits, linear with 650 parameters",
         "6 clients, iid: records 239 to 240 (median 240), different labels 10 to 10 (median 10)",
@@ -35,32 +26,28 @@ def test_a_run_prints_its_plan_and_table_and_writes_record_and_page(
         "lasting noise std a round",
         "up, client and round",
     ):
-        assert part in out
+        assert part in done.out
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["run", *["round"] * 4, "end"]
-    assert f"{100 * lines[-1]['accuracy']:.2f} %" in out
+    assert f"{100 * lines[-1]['accuracy']:.2f} %" in done.out
     assert (tmp_path / "a.html").read_text().lower().startswith("<!doctype html>")
 
 
-def test_flags_win_over_the_file_and_json_is_the_last_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_win_over_the_file_and_json_is_the_last_line(tmp_path: Path, run: Run) -> None:
     (tmp_path / "run.toml").write_text('scheme = "local"\nepsilon = 9.0\nmodel = "linear"\n')
     options = ["--config", tmp_path / "run.toml", *QUICK, "--no-report", "--json", "--out", tmp_path / "a.jsonl"]
-    code, out, _ = run(monkeypatch, capsys, *options)
+    done = run("run", *options)
     first = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[0])
-    assert code == 0
+    assert done.code == 0
     assert (first["config"]["scheme"], first["config"]["epsilon"]) == ("local", 50.0)
-    assert json.loads(out)["kind"] == "end"
+    assert json.loads(done.out)["kind"] == "end"
     assert not (tmp_path / "a.html").exists()
 
 
-def test_a_finished_run_can_be_resumed_and_ends_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finished_run_can_be_resumed_and_ends_the_same(tmp_path: Path, run: Run) -> None:
     options = [*QUICK, "--no-report", "--json", "--out", tmp_path / "a.jsonl"]
-    before = json.loads(run(monkeypatch, capsys, *options)[1])
-    after = json.loads(run(monkeypatch, capsys, *options, "--resume")[1])
+    before = json.loads(run("run", *options).out)
+    after = json.loads(run("run", *options, "--resume").out)
     assert before["rounds"] == after["rounds"] == 4
     assert before["epsilon"] == after["epsilon"]
 
@@ -81,12 +68,8 @@ def test_a_finished_run_can_be_resumed_and_ends_the_same(
     ],
 )
 def test_mistakes_end_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, options: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = run(monkeypatch, capsys, *options)
-    assert code == 2
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert words in err
+    assert_refused(run("run", *options), words)
     assert list(tmp_path.iterdir()) == []
