@@ -31,7 +31,6 @@ def test_the_odometer_of_a_client_is_that_of_the_theory() -> None:
     schedule = [[0, 1, 2, 3, 4], [1, 2, 3], [0, 1, 4], [0, 1, 2, 3]]
     for present in schedule:
         play(server, clients, present, since=0)
-    server.announce(since=0)
     clients[0].upload(server.announce(since=0), np.zeros(5))
     theory = Odometer(plan, [0])
     for used in schedule:
