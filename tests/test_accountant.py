@@ -74,13 +74,20 @@ def costs_by_round(odometer: Odometer, rounds: list[Round]) -> list[float]:
     return [ledger.special[at] if kind == "special" else odometer._cost[at] for kind, at in where]
 
 
-@given(training=trainings())
+@given(training=trainings(), known=st.booleans())
 @settings(max_examples=600, deadline=None)
-def test_odometer_bounds_the_exact_loss_of_every_training(training: tuple[Plan, list[Round], list[int]]) -> None:
-    """(R1) against the exact covariance: as a sum for whole batches, and as a matrix inequality for sampled ones."""
+def test_odometer_bounds_the_exact_loss_of_every_training(
+    training: tuple[Plan, list[Round], list[int]], *, known: bool
+) -> None:
+    """(R1) against the exact covariance: as a sum for whole batches, and as a matrix inequality for sampled ones.
+
+    `known`: whether client 0 learns which of the peers that were not used had sent.
+    """
     plan, rounds, colluders = training
     odometer = Odometer(plan, [0])
-    costs = costs_by_round(odometer, rounds)
+    peers = range(1, plan.clients)
+    told = [(used, [c for c in (0, *peers) if c in late or (c > 0 and c not in used)]) for used, late in rounds]
+    costs = costs_by_round(odometer, rounds if known else told)
     exact = loss(plan, rounds, colluders)
     assert len(costs) == len(exact)
     assert oracles.worst_mu_squared(exact) <= math.fsum(costs) * (1 + 1e-7)
@@ -116,6 +123,20 @@ def test_a_constant_charge_for_late_rounds_would_not_be_a_bound() -> None:
     assert exact > 1.09 * ((4 + 1 / gamma) / 17 + used)
     odometer = Odometer(plan, [0])
     assert exact <= math.fsum(costs_by_round(odometer, rounds))
+
+
+@pytest.mark.parametrize("gamma", [1.0, 10.0, 1024.0])
+def test_repairs_by_peers_that_were_away_are_counted_when_they_come_at_last(gamma: float) -> None:
+    """Client 0 cannot tell peers that sent in vain from peers that were away: three void rounds end no repair."""
+    everybody, others = [*range(20)], [*range(1, 20)]
+    happened: list[Round] = [(others, [0]), *[([], [])] * 3, *[([], everybody)] * 2, (everybody, [])]
+    told = [(used, late if 0 in late else [c for c in others if c not in used]) for used, late in happened]
+    plan = planned(20, 0, 1, calibration="repair", gamma=gamma)
+    costs = costs_by_round(Odometer(plan, [0]), told)
+    exact = loss(plan, happened)
+    assert oracles.worst_mu_squared(exact) <= math.fsum(costs)
+    scale = 1 / np.sqrt(costs)
+    assert np.linalg.eigvalsh(exact * np.outer(scale, scale)).max() <= 1
 
 
 def test_a_wrong_sigma_would_be_noticed() -> None:

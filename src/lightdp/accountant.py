@@ -33,16 +33,22 @@ _AHEAD = 1000  # the most rounds that are looked ahead at once, each of them a n
 
 @dataclass
 class _Window:
-    """A round of one client that came too late, while its peers may still repair it."""
+    """A round of one client that came too late, while its peers may still repair it.
+
+    A peer that is not used may have sent its repair or not, so it stays until it is used, however long that takes.
+    """
 
     honest: int  # a_t: peers used in that round that are honest for sure
-    tries: NDArray[np.int64]  # (N,) uploads that may still carry a peer's repair; 0: done
+    waiting: Mask  # (N,) peers that may still repair it
+    retries: NDArray[np.int64]  # (N,) repairs by each peer that may have come too late, at most `RETRIES`
     entry: int  # where the round's cost stands in the client's `special`
+    prompt: float  # what the round costs if all repairs come in time
 
-    def reserve(self, everyone: int) -> float:
-        """The most that retries may still add to the round's cost, each in a void round of `everyone` honest."""
-        left = np.sort(np.minimum(self.tries, RETRIES))[-self.honest :]
-        return float(left.sum()) / self.honest * (1 / self.honest + 1 / everyone)
+    def cost(self, everyone: int, *, all_late: bool = False) -> float:
+        """Of the round, with its retries or all that may still come, each perhaps in a void round of `everyone`."""
+        retries = np.where(self.waiting, RETRIES, self.retries) if all_late else self.retries
+        dearest = int(np.sort(retries)[-self.honest :].sum())  # whoever colludes
+        return min(1.0, self.prompt + dearest / self.honest * (1 / self.honest + 1 / everyone))
 
 
 @dataclass
@@ -61,7 +67,7 @@ class _Ledger:
         """The same with all that open windows may still cost."""
         special = list(self.special)
         for window in self.windows:
-            special[window.entry] = min(1.0, special[window.entry] + window.reserve(everyone))
+            special[window.entry] = window.cost(everyone, all_late=True)
         return _Ledger(self.ordinary.copy(), special, self.windows)
 
 
@@ -188,22 +194,21 @@ class Odometer:
             own = 1 / max(honest - 1, 1) if was_late else self.plan.gamma / (honest * self.plan.gamma + 1)
         crossed = 0.0
         for window in ledger.windows:
-            waiting = window.tries > 0
-            missed = min(int(np.sum(waiting & late)), window.honest)
-            flushed = min(int(np.sum(waiting & used)), window.honest)
-            share = own / window.honest
-            crossed += (missed if void else flushed) * share
-            retried = missed / window.honest**2 + (missed * share if void else 0.0)
-            ledger.special[window.entry] = min(1.0, ledger.special[window.entry] + retried)
-            window.tries = np.where(waiting & used, 0, window.tries - (waiting & late))
-        ledger.windows = [window for window in ledger.windows if window.tries.any()]
+            riding = window.waiting & (late if void else used)
+            crossed += min(int(riding.sum()), window.honest) * own / window.honest
+            window.retries = np.minimum(window.retries + (window.waiting & late), RETRIES)
+            window.waiting = window.waiting & ~used
+            ledger.special[window.entry] = window.cost(self.plan.honest)
+        ledger.windows = [window for window in ledger.windows if window.waiting.any()]
         if not seen:
             return
         if was_late:
             others = self.plan.honest - 1 - missing  # honest peers that were used, at least
+            cost = min(1.0, late_cost(self.plan.gamma, others, self._least) + crossed)
             if others > 0:
-                ledger.windows.append(_Window(others, np.where(used & peers, RETRIES + 1, 0), len(ledger.special)))
-            ledger.special.append(min(1.0, late_cost(self.plan.gamma, others, self._least) + crossed))
+                none = np.zeros(self.plan.clients, dtype=np.int64)
+                ledger.windows.append(_Window(others, used & peers, none, len(ledger.special), cost))
+            ledger.special.append(cost)
         elif crossed > 0:
             ledger.special.append(min(1.0, self._cost[honest] + crossed))
         else:
@@ -217,7 +222,8 @@ class Odometer:
         if self._repair and self.plan.late == "seen":
             late = worst_late_cost(self.plan.gamma, self.plan.honest, self.plan.stragglers)
         if late > used or ledger.windows:
-            after.special.append(min(1.0, max(late, used) + len(ledger.windows) / self._least))
+            riding = sum(min(int(window.waiting.sum()) / window.honest, 1.0) for window in ledger.windows)
+            after.special.append(min(1.0, max(late, used) + riding / self._least))
         else:
             after.ordinary[self._least] += 1
         return after
