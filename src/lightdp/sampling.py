@@ -2,6 +2,8 @@
 
 A client that draws each record of a round with probability `rate` and adds noise of standard deviation z · clip
 runs the subsampled Gaussian mechanism with noise multiplier z. Estimates are pessimistic: never below the truth.
+Compositions go through Fourier transforms in floating point, whose error in δ grows with the rounds; it is taken off
+the δ that is asked for, and a δ that is not well above it is refused.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from scipy.optimize import brentq
 
 from lightdp import gaussian
+from lightdp._check import InfeasibleError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Adjacency = Literal["add-remove", "replace"]
+
+_ERROR = 2.0**-50  # in δ, for each round composed: above ten times the largest seen with up to 10^6 rounds
 
 
 def epsilon(
@@ -38,13 +43,22 @@ def epsilon(
         delta: the δ at which ε is asked.
         adjacency: what may change between neighbouring data sets.
         coarse: how many times coarser than usual to compute: faster, and more pessimistic.
+
+    Raises:
+        InfeasibleError: `delta` is too small for so many rounds.
     """
     rounds = {z: count for z, count in sorted(rounds.items()) if count > 0}
+    if not rounds:
+        return 0.0
+    error = _ERROR * max(sum(rounds.values()), 100)
+    if delta < 4 * error:
+        raise InfeasibleError(
+            f"delta must be >= {4 * error:.1e} for {sum(rounds.values())} sampled rounds, got delta={delta:g}"
+        )
     step = _step(rounds, rate) * coarse
     parts = [_sampled(z, rate, adjacency, step).self_compose(count) for z, count in rounds.items()]
-    if not parts:
-        return 0.0
-    return float(functools.reduce(lambda left, right: left.compose(right), parts).get_epsilon_for_delta(delta))
+    whole = functools.reduce(lambda left, right: left.compose(right), parts)
+    return float(whole.get_epsilon_for_delta(delta - error))
 
 
 def noise_multiplier(
