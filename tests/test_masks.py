@@ -60,7 +60,7 @@ def test_every_plan_has_a_grid_that_fits(calibration: str, clients: int, epsilon
     assert grid.sigma_pairwise <= stream.SIGMA_MAX
     assert grid.sigma_pairwise / grid.sigma_individual >= math.sqrt(plan.gamma) * (1 - 1e-6)
     finest = grid.step * 2.0**-22
-    covered = plan.sigma_individual / plan.sensitivity * (plan.sensitivity + math.sqrt(length) * finest / 2)
+    covered = plan.sigma_individual / plan.sensitivity * (plan.sensitivity + math.sqrt(length) * finest)
     assert grid.step * grid.sigma_individual >= covered * (1 - 1e-12)
     assert grid.wire_step == pytest.approx(plan.wire_grid, rel=0.01 if length < 10**7 else 0.5)
 
@@ -73,6 +73,12 @@ def test_the_largest_gamma_still_leaves_128_steps_of_individual_noise() -> None:
 def test_sums_that_do_not_fit_32_bits_are_refused() -> None:
     with pytest.raises(InfeasibleError, match=r"bits a parameter do not fit the wire: .*coordinate_range"):
         Grid.of(planned(unit="record", coordinate_range=1e12), 10)
+
+
+def test_noise_that_covers_rounding_only_by_swelling_without_bound_is_refused() -> None:
+    plan = planned(rounds=10**6, epsilon=1e-3, calibration="local")
+    with pytest.raises(InfeasibleError, match="100000000 values cannot be rounded finely enough for noise of"):
+        Grid.of(plan, 10**8)
 
 
 def test_schemes_without_client_noise_are_refused() -> None:

@@ -56,7 +56,7 @@ class Grid:
         """The finest grid on which the plan's noise and sums fit 32 bits.
 
         Steps are enlarged so that σ covers the sensitivity plus √length steps of the finest grid, by which
-        rounding the data may move two neighbouring inputs apart.
+        rounding the data may move two neighbouring inputs apart; by more than twice, and the noise is refused.
         """
         length = integer("length", length, 1)
         if plan.calibration in ("smpc", "central"):
@@ -69,10 +69,16 @@ class Grid:
                 f"{plan.wire_bits} bits a parameter do not fit the wire: give the plan a smaller coordinate_range"
             )
         sigma = float(_WIRE_STEPS << shift)
-        step = plan.sigma_individual / sigma
-        moved = math.ldexp(math.sqrt(length), -_FINEST_BITS) * step
+        # σ steps are to be σ_U/Δ times Δ + moved steps
+        rest = sigma - math.ldexp(math.sqrt(length), -_FINEST_BITS) * plan.sigma_individual / plan.sensitivity
+        if rest <= sigma / 2:
+            raise InfeasibleError(
+                f"{length} values cannot be rounded finely enough for noise of {plan.sigma_individual:g} "
+                f"and sensitivity {plan.sensitivity:g}: ask for a larger epsilon, fewer rounds or fewer values"
+            )
+        step = plan.sigma_individual / rest
         pairwise = math.ceil(ratio * sigma * 16 - 1e-6) / 16  # alike on all machines, whatever their last bits
-        return cls(step * (1 + moved / plan.sensitivity), shift, plan.wire_bits, sigma, pairwise)
+        return cls(step, shift, plan.wire_bits, sigma, pairwise)
 
     @property
     def wire_step(self) -> float:
