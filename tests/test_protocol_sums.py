@@ -105,6 +105,12 @@ def test_weights_are_masked_with_the_update_and_their_sum_comes_back() -> None:
     assert np.linalg.norm(heaviest) <= plan.clip
 
 
+def test_sums_of_weights_do_not_wrap_where_the_range_of_an_update_is_narrow() -> None:
+    server, clients = joined(planned(epsilon=1e6, rounds=1, coordinate_range=0.01), 2, weighted=True)
+    result = play(server, clients, range(5), np.zeros(2))
+    assert result.weight == pytest.approx(5, abs=0.5)
+
+
 def test_the_mean_divides_by_the_same_number_in_every_round() -> None:
     server, clients = joined(
         planned(epsilon=1e6, calibration="exact"),

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float32] | NDArray[np.float64]
 
 _VERSION = 1  # of the state
-WEIGHT_SHARE = 0.1
-"""With weights: share of the clip that the weight's own coordinate takes, so that Δ covers both (P5)."""
+_WEIGHT_SHARE = 0.1  # of the clip
+
+
+def weight_share(plan: Plan) -> float:
+    """What a weight of 1 is worth in its own coordinate, so that Δ covers both (P5) and sums do not wrap (W1)."""
+    return min(_WEIGHT_SHARE * plan.clip, plan.upload_range)
 
 
 def agreement(plan: Plan, length: int, *, weighted: bool) -> bytes:
@@ -178,7 +182,7 @@ class Client:
             )
         if not 0 <= number("weight", weight) <= 1 or (weight != 1 and not self.weighted):
             raise ArgumentError(f"weight must be {'in [0, 1]' if self.weighted else '1'}, got weight={weight:g}")
-        share = WEIGHT_SHARE * self.plan.clip if self.weighted else 0.0
+        share = weight_share(self.plan) if self.weighted else 0.0
         vector = np.empty(self.length + self.weighted, update.dtype)
         whole = self.plan.unit == "client"
         if whole:

@@ -10,7 +10,7 @@ import numpy as np
 from lightdp import masks
 from lightdp._check import ProtocolError, integer, positive
 from lightdp.keys import Enrolment, Roster
-from lightdp.protocol.client import WEIGHT_SHARE, agreement
+from lightdp.protocol.client import agreement, weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload, bitmap, members
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Server:
             values = self._sum.total().astype(np.float64)
             values *= self._grid.wire_step
             total = values[: self.length]
-            weight = float(values[-1]) / (WEIGHT_SHARE * self.plan.clip) if self.weighted else None
+            weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
         result = Aggregate(self.round, used, total, weight, self.denominator)
         self._used.append(bitmap(used))
         self._sum = None
