@@ -146,7 +146,7 @@ def method_mod(message: Message, context: Context, call_next: Callable[[Message,
         return LocalDpMod(1e9, note["sensitivity"], note["epsilon"], DELTA)(message, context, call_next)
     if note["method"] == "secagg+":
         return secaggplus_mod(message, context, call_next)
-    config = context.run_config | {"lightdp-records-clipped": note["task"] == "digits"}
+    config = context.run_config | {"lightdp-record-clip": RATE * int(context.node_config["num-partitions"])}
     own = Context(context.run_id, context.node_id, context.node_config, context.state, config)
     return lightdp_mod(message, own, call_next)
 

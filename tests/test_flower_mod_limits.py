@@ -33,7 +33,8 @@ if TYPE_CHECKING:
         ("lightdp-max-epsilon", float("nan"), "lightdp-max-epsilon must be finite"),
         ("lightdp-max-delta", 2.0, "lightdp-max-delta must be in (0, 1)"),
         ("lightdp-min-colluders", 1.5, "lightdp-min-colluders must be an integer"),
-        ("lightdp-records-clipped", "yes", "lightdp-records-clipped must be true or false"),
+        ("lightdp-record-clip", True, "lightdp-record-clip must be a number"),
+        ("lightdp-record-rate", 1.5, "lightdp-record-rate must be in (0, 1]"),
         ("lightdp-state", 3, "lightdp-state must be a path"),
         ("lightdp-state", "/nowhere/at/all/state.json", "lightdp-state must be a file in a folder that exists"),
         ("lightdp-pins", "/nowhere/pins", "lightdp-identity and lightdp-pins must name files that can be read"),
@@ -90,6 +91,30 @@ def test_all_plans_together_stay_below_the_total(tmp_path: Path) -> None:
     assert refused(talk.key(0, run=b"run number three"), "epsilon=8 after 16 spent is above lightdp-total-epsilon=20")
 
 
+def test_a_total_needs_a_state_that_no_server_can_lead_astray(tmp_path: Path) -> None:
+    talk = Talk()
+    node = talk.grid.nodes[0]
+    node.config["lightdp-total-epsilon"] = 20.0
+    talk.grid.run_config["lightdp-state"] = str(tmp_path / "s.json")
+    assert refused(talk.key(0), "lightdp-total-epsilon needs lightdp-state in node_config")
+    node.config["lightdp-state"] = str(tmp_path)  # a file for each node id, which the server gives
+    assert refused(talk.key(0), "a folder with lightdp-name")
+    talk.grid.run_config["lightdp-name"] = "another"
+    assert refused(talk.key(0), "a folder with lightdp-name")
+    node.config["lightdp-name"] = "node-7"
+    assert talk.key(0).has_content()
+    assert [path.name for path in tmp_path.glob("*.json")] == ["node-7.json"]
+
+
+def test_a_file_that_holds_no_pins_is_not_quoted(tmp_path: Path) -> None:
+    (tmp_path / "records.csv").write_text("patient 17, an odd value\n", encoding="ascii")
+    talk = Talk()
+    talk.grid.run_config["lightdp-pins"] = str(tmp_path / "records.csv")
+    reply = talk.key(0)
+    assert refused(reply, "pins must be 'name 64-hex-digits' lines, which line 1 is not")
+    assert "patient" not in str(reply.error.reason)
+
+
 def test_a_plan_without_uploads_spends_nothing_of_the_total(tmp_path: Path) -> None:
     talk = Talk()
     talk.grid.nodes[0].config |= {"lightdp-state": str(tmp_path / "s.json"), "lightdp-total-epsilon": 10.0}
@@ -117,7 +142,7 @@ def test_pins_and_identities_are_read_from_files(tmp_path: Path) -> None:
 def test_records_are_sent_unclipped_only_if_the_app_says_that_it_clips_them() -> None:
     plan = a_plan(unit="record", clip=0.01, coordinate_range=50.0, epsilon=1e5)
     talk = Talk(an_app(lambda w: w + 3.0), plan)
-    talk.grid.run_config["lightdp-records-clipped"] = True
+    talk.grid.run_config["lightdp-record-clip"] = 0.01
     talk.enrol()
     for at in range(3):
         packed = talk.grid.handle(at, talk.start()).content.array_records["arrays"]["lightdp"].numpy().tobytes()
@@ -162,3 +187,15 @@ def test_a_plan_travels_as_its_arguments(changed: dict[str, Any]) -> None:
 def test_arguments_that_are_none_are_refused() -> None:
     with pytest.raises(ArgumentError, match="plan must be the arguments"):
         planned("[1, 2]")
+
+
+def test_a_plan_whose_clip_or_batches_are_smaller_than_the_apps_is_refused() -> None:
+    for changed, why in (
+        ({"clip": 0.0099}, "clip=0.0099 is below the app's, lightdp-record-clip=0.01"),
+        ({"clip": 0.01, "sampling_rate": 0.1}, "sampling_rate=0.1 is below lightdp-record-rate=0.2"),
+    ):
+        talk = Talk(plan=a_plan(unit="record", **changed))
+        talk.grid.nodes[0].config |= {"lightdp-record-clip": 0.01, "lightdp-record-rate": 0.2}
+        talk.grid.run_config |= {"lightdp-record-clip": 1e-6, "lightdp-record-rate": 1e-6}  # as the server would like
+        assert refused(talk.key(0), why)
+        assert talk.key(1).has_content()

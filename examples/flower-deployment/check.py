@@ -163,7 +163,7 @@ class Evidence:
         """What the clients' data added to each round's sum."""
         return {
             t: sum(
-                (task.update(self.model(t), self._data(self.names[i]), self.clients).ravel() for i in self.used[t]),
+                (task.update(self.model(t), self._data(self.names[i]), self.plan.clip).ravel() for i in self.used[t]),
                 np.zeros(self.length),
             )
             for t in range(len(self.used))

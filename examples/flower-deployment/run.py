@@ -173,7 +173,7 @@ class Deployment:
             "lightdp-max-epsilon": plan.budget,
             "lightdp-max-delta": plan.delta,
             "lightdp-min-colluders": plan.colluders,
-            "lightdp-records-clipped": True,
+            "lightdp-record-clip": plan.clip,
         }
         if node == SLOW:
             config |= {"slow-rounds": ",".join(map(str, self.scene.slow)), "slow-seconds": SLEEP}

@@ -63,6 +63,16 @@ def difference(trained: Mapping[str, Array], received: Mapping[str, Array]) -> N
     return vector
 
 
+def coarseness(arrays: Mapping[str, Array]) -> float:
+    """How far two vectors that start from these arrays may be moved apart by rounding each sum to the arrays' types.
+
+    The L2 norm of the steps between neighbouring floats at the arrays' values; infinite or NaN if they are not finite.
+    """
+    with np.errstate(all="ignore"):
+        squares = [np.square(np.spacing(np.abs(array)), dtype=np.float64).sum() for _, array in _floats(arrays)]
+    return math.sqrt(sum(squares))
+
+
 def moved(arrays: Mapping[str, Array], vector: NDArray[np.float64]) -> ArrayRecord:
     """`arrays` + `vector`, in the original types; what a type cannot hold becomes its largest value."""
     result, start = dict(arrays), 0

@@ -16,11 +16,16 @@ from lightdp.flower._vault import KEY, Vault, opened
 from lightdp.protocol import Client
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from flwr.clientapp.typing import ClientAppCallable
+
+    from lightdp.design import Plan
 
 T = TypeVar("T")
 
 _LOG = logging.getLogger("flwr.lightdp")
+_COARSE = 0.01  # of the clip: what rounding may add to a record's part of an update
 
 
 def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -28,7 +33,8 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
     Formal guarantees, whatever the server sends and the app returns:
     - of a train message, only the packed upload of `lightdp.protocol.Client`, metrics that `lightdp-allow-metrics`
-      names, or an error without data leave the node. The text of an app's exception stays in the node's log;
+      names, or an error without data leave the node. The text of an app's exception stays in the node's log. An
+      update that is not finite counts as zero: with a model of the server's making, a refusal would tell of the data;
     - nothing leaves without a plan within the node's limits (`Settings`), recomputed here from its arguments, and a
       roster that binds it;
     - each round is answered at most once, also if messages are repeated or handled at the same time, or the node
@@ -99,6 +105,8 @@ def _train(
     update, metrics = None, MetricRecord()
     if not _get(order, "closing", bool):  # a closing round carries no data, whatever it is called
         received = dict(_only(content.array_records, "message"))
+        if plan.unit == "record":
+            _refuse_coarse(received, plan)
         message.content = RecordDict({key: value for key, value in content.items() if key != KEY})
         try:
             reply = call_next(message, context)
@@ -107,6 +115,9 @@ def _train(
         if reply.has_error():
             raise ProtocolError(f"the app replied with error {reply.error.code}; see the node's log")
         update = _arrays.difference(_only(reply.content.array_records, "reply"), received)
+        if not np.isfinite([update.min(), update.max()]).all():
+            _LOG.warning("lightdp: the app's update is not finite: this round it counts as zero")
+            update[:] = 0
         for each in reply.content.metric_records.values():
             metrics.update({name: value for name, value in each.items() if name in settings.allow_metrics})
     record["budget"] = plan.budget
@@ -117,6 +128,20 @@ def _train(
     )  # fmt: skip
     bytes_only = ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))})
     return RecordDict({"arrays": bytes_only, "metrics": metrics})
+
+
+def _refuse_coarse(received: Mapping[str, Array], plan: Plan) -> None:
+    """Refuse a model so large that rounding `received + update` to its types undoes the clipping of records.
+
+    The app clips each record's part, but can return only the sum, in floats of the received arrays. Where these are
+    large, a record moves it by whole steps between floats or not at all.
+    """
+    coarse = _arrays.coarseness(received)
+    if not coarse <= _COARSE * plan.clip:
+        raise ProtocolError(
+            f"the received arrays are so large that rounding may move an update by {coarse:g}, not small beside the "
+            f"record's clip={plan.clip:g}; float64 arrays would be finer"
+        )
 
 
 def _only(records: Any, where: str) -> ArrayRecord:  # noqa: ANN401  a view that flwr does not export

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flwr.app import Context
 
 _PREFIX = "lightdp-"
+_ROUNDING = 1e-9  # numbers that were written down and read again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +32,17 @@ class Settings:
         max_epsilon: largest ε of a plan that this node accepts.
         max_delta: largest δ.
         min_colluders: least number of colluders that a plan must withstand.
-        total_epsilon: largest sum of the ε of all plans under which this node has sent something; needs `state`.
+        total_epsilon: largest sum of the ε of all plans under which this node has sent something; needs a `state`
+            of which no server decides where it is.
         state: where the state lives: a file, or a folder for a file of each node. It survives the node's restart.
         identity: file of the node's long-lived Ed25519 key; by default a new key for each run.
         pins: file of the identities of peers.
         name: the node's name in the roster; by default made from its id.
         allow_metrics: names of metrics that may leave, unprotected, with commas between them.
-        records_clipped: for unit "record", whether the app itself clips each record's part of its update to the
-            plan's `clip` and, where the plan samples, draws its batches as the plan says.
+        record_clip: for unit "record", the L2 norm to which the app itself clips each record's part of its update. The
+            noise fits the plan's `clip`, which the server chooses, so that it must not be below this.
+        record_rate: for unit "record", the probability with which the app puts a record into a batch (Poisson); the
+            plan's must not be below it.
     """
 
     max_epsilon: float | None = None
@@ -50,7 +54,8 @@ class Settings:
     pins: Path | None = None
     name: str
     allow_metrics: frozenset[str] = frozenset()
-    records_clipped: bool = False
+    record_clip: float | None = None
+    record_rate: float = 1.0
 
     @classmethod
     def of(cls, context: Context) -> Settings:
@@ -65,8 +70,8 @@ class Settings:
                     values[key.removeprefix(_PREFIX).replace("-", "_")] = read(key, config[key])
                     break
         result = cls(**values)
-        if result.total_epsilon is not None and result.state is None:
-            raise ArgumentError("lightdp-total-epsilon needs lightdp-state, a file that remembers what was spent")
+        if result.total_epsilon is not None:
+            _refuse_forgetting(context, result.state)
         return result
 
     def check(self, plan: Plan, *, spent: float = 0.0) -> None:
@@ -84,11 +89,23 @@ class Settings:
                 f"the plan's epsilon={plan.budget:g} after {spent:g} spent is above "
                 f"lightdp-total-epsilon={self.total_epsilon:g}"
             )
-        if plan.unit == "record" and not self.records_clipped:
-            raise ProtocolError(
-                "the plan protects records, and only the app can clip them: it must say so by lightdp-records-clipped"
-            )
+        if plan.unit == "record":
+            self._check_records(plan)
         refuse_unseen(plan)
+
+    def _check_records(self, plan: Plan) -> None:
+        if self.record_clip is None:
+            raise ProtocolError(
+                "the plan protects records, and only the app can clip them: lightdp-record-clip must say to what norm"
+            )
+        if plan.clip < self.record_clip * (1 - _ROUNDING):
+            raise ProtocolError(
+                f"the plan's clip={plan.clip:g} is below the app's, lightdp-record-clip={self.record_clip:g}"
+            )
+        if plan.sampling_rate < self.record_rate * (1 - _ROUNDING):
+            raise ProtocolError(
+                f"the plan's sampling_rate={plan.sampling_rate:g} is below lightdp-record-rate={self.record_rate:g}"
+            )
 
     def state_file(self) -> Path | None:
         """The file of this node's state."""
@@ -109,9 +126,22 @@ class Settings:
             ) from None
 
 
+def _refuse_forgetting(context: Context, state: Path | None) -> None:
+    """What was spent must be found again: neither a run's config nor a node's id may lead to another file."""
+    own = context.node_config
+    if state is None or "lightdp-state" not in own or (state.is_dir() and "lightdp-name" not in own):
+        raise ArgumentError(
+            "lightdp-total-epsilon needs lightdp-state in node_config, which remembers what was spent: a file, or a "
+            "folder with lightdp-name"
+        )
+
+
 def refuse_unseen(plan: Plan) -> None:
-    """A Flower server can read replies that come too late, so that no plan may rest on their not being seen."""
-    if plan.calibration == "repair" and plan.late == "unseen":
+    """A Flower server can read replies that come too late, so that no plan may rest on their not being seen.
+
+    Whatever the calibration: under late="unseen" a client counts no round of which it is told that it came too late.
+    """
+    if plan.late == "unseen":
         raise ProtocolError("the plan says late='unseen', but Flower keeps replies that come too late")
 
 
@@ -156,10 +186,10 @@ def _names(key: str, value: object) -> frozenset[str]:
     return frozenset(part.strip() for part in value.split(",") if part.strip() != "")
 
 
-def _flag(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{key} must be true or false, got {key}={value!r}")
-    return value
+def _rate(key: str, value: object) -> float:
+    if positive(key, value) > 1:
+        raise ArgumentError(f"{key} must be in (0, 1], got {key}={value!r}")
+    return positive(key, value)
 
 
 def _count(key: str, value: object) -> int:
@@ -176,5 +206,6 @@ _READERS = {
     "lightdp-pins": _path,
     "lightdp-name": _name,
     "lightdp-allow-metrics": _names,
-    "lightdp-records-clipped": _flag,
+    "lightdp-record-clip": positive,
+    "lightdp-record-rate": _rate,
 }

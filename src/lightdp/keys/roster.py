@@ -103,7 +103,10 @@ class Pins:
 
     @classmethod
     def parse(cls, text: str) -> Pins:
-        """Read the text; refuse lines that say something else, and names or identities that come twice."""
+        """Read the text; refuse lines that say something else, and names or identities that come twice.
+
+        Such a line is not quoted: the text may be of any file, and errors may travel.
+        """
         identities: dict[str, bytes] = {}
         for number, line in enumerate(text.splitlines(), start=1):
             content = line.partition("#")[0].strip()
@@ -111,10 +114,10 @@ class Pins:
                 continue
             match = _PIN.fullmatch(content)
             if match is None:
-                raise ArgumentError(f"pins must be 'name 64-hex-digits' lines, got line {number}: {line!r}")
+                raise ArgumentError(f"pins must be 'name 64-hex-digits' lines, which line {number} is not")
             name, identity = match[1], bytes.fromhex(match[2])
             if name in identities or identity in identities.values():
-                raise ArgumentError(f"pins must be unique, got line {number}: {line!r}")
+                raise ArgumentError(f"pins must be unique, got line {number}: {name}")
             identities[name] = identity
         return cls(identities)
 

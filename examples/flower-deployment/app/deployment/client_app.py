@@ -20,6 +20,6 @@ def train(message: Message, context: Context) -> Message:
     if str(message.content.config_records["config"]["server-round"]) in str(node.get("slow-rounds", "")).split(","):
         time.sleep(float(node["slow-seconds"]))
     [weights] = message.content.array_records["arrays"].to_numpy_ndarrays()
-    trained = weights + task.update(weights, str(node["data"]), int(context.run_config["clients"]))
+    trained = weights + task.update(weights, str(node["data"]), float(node["lightdp-record-clip"]))
     metrics = MetricRecord({"num-examples": 1})
     return Message(RecordDict({"arrays": ArrayRecord([trained]), "metrics": metrics}), reply_to=message)

@@ -52,10 +52,10 @@ def prepare(folder: Path, clients: int) -> None:
         np.savez(folder / f"{name}.npz", x=x[part], y=y[part])
 
 
-def update(weights: NDArray[np.float64], path: str | Path, clients: int) -> NDArray[np.float64]:
-    """What a client adds to the model: minus the sum of its images' gradients, each clipped to norm 1, scaled.
+def update(weights: NDArray[np.float64], path: str | Path, clip: float) -> NDArray[np.float64]:
+    """What a client adds to the model: minus the sum of its images' gradients, each clipped to norm 1, times `clip`.
 
-    One image changes it by at most RATE · clients, which is the plan's clip.
+    One image changes it by at most `clip`. That is the node's own number: what comes from the server could be larger.
     """
     with np.load(path) as data:
         x, y = data["x"], data["y"]
@@ -63,7 +63,7 @@ def update(weights: NDArray[np.float64], path: str | Path, clients: int) -> NDAr
     scores = np.exp(scores - scores.max(1, keepdims=True))
     error = scores / scores.sum(1, keepdims=True) - y
     norms = np.linalg.norm(error, axis=1) * np.linalg.norm(x, axis=1)  # of each image's gradient
-    return -RATE * clients * x.T @ (error / np.maximum(norms, 1)[:, None])
+    return -clip * x.T @ (error / np.maximum(norms, 1)[:, None])
 
 
 def accuracy(weights: NDArray[np.float64], path: Path) -> float:
