@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import math
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -393,3 +394,15 @@ def test_impossible_rounds_are_refused_and_cost_nothing(used: Any, late: Any, me
     with pytest.raises(ArgumentError, match=message):
         odometer.record(used, late)
     assert odometer.epsilon()[0] == odometer.rounds == 0
+
+
+def test_one_client_of_a_large_sparse_graph_keeps_its_own_neighbours_alone() -> None:
+    plan = planned(20_000, 1, 2, calibration="repair", degree=4)
+    tracemalloc.start()
+    try:
+        odometer = Odometer(plan, [7])
+        odometer.record([c for c in range(20_000) if c not in {7, 8}])
+        assert tracemalloc.get_traced_memory()[1] < 50e6  # all pairs of clients would be 400 MB
+    finally:
+        tracemalloc.stop()
+    assert odometer.largest() > 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -211,3 +213,19 @@ def test_every_refusal_is_one_of_ours() -> None:
     kinds = (ArgumentError, BudgetError, ProtocolError, WireError)
     assert all(issubclass(kind, LightDPError) for kind in kinds)
     assert not any(issubclass(a, b) for a, b in itertools.permutations(kinds, 2))
+
+
+def test_two_threads_get_one_upload_of_a_round() -> None:
+    length = 200_000
+    server, clients = joined(planned(), length)
+    start, together = server.announce(), threading.Barrier(2)
+
+    def ask(value: float) -> bytes | None:
+        together.wait()
+        try:
+            return clients[0].upload(start, np.full(length, value))
+        except ProtocolError:
+            return None
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(each is None for each in pool.map(ask, (0.0, 1e-4))) == [False, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -68,6 +69,11 @@ def test_a_state_of_another_plan_or_no_state_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "client-00.json"
     with pytest.raises(ArgumentError, match="must be those of the state"):
         Client.restore(planned(epsilon=9.0), length=5, store=File(path))
+    facts = json.loads(path.read_text())
+    for broken in ({"pair": "no hex"}, {"used": ["1f"]}, {"used": ["no hex"]}, {"sent": 5}):  # 1f: used, but never sent
+        path.write_text(json.dumps(facts | broken))
+        with pytest.raises(ArgumentError, match="store must hold a client's state"):
+            Client.restore(planned(), length=5, store=File(path))
     path.write_text('{"version": 2}')
     with pytest.raises(ArgumentError, match="a client's state of version 1"):
         Client.restore(planned(), length=5, store=File(path))

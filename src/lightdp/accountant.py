@@ -94,7 +94,8 @@ class Odometer:
         tracked = range(plan.clients) if clients is None else clients
         self.clients = [integer("clients", c, 0, plan.clients - 1) for c in tracked]
         self._ledgers = [_Ledger() for _ in self.clients]
-        self._neighbours = None if plan.graph.complete else plan.graph.adjacency()
+        rows = None if plan.graph.complete else plan.graph.neighbours()
+        self._neighbours = None if rows is None else {c: self._mask("peers", rows[c]) for c in self.clients}
         self._known: dict[tuple[frozenset[tuple[float, int]], float], float] = {}  # of sampled ledgers
         self._fits: list[float] = []  # costs of sampled rounds, the dearest first, that are within the budget together
         self._ahead = min(plan.rounds // 2, _AHEAD)  # more rounds than these did not fit on top, or were not tried

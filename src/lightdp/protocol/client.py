@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +35,9 @@ def weight_share(plan: Plan) -> float:
 
 
 def agreement(plan: Plan, length: int, *, weighted: bool) -> bytes:
-    """32 bytes that the roster binds: the plan and the shape of uploads."""
+    """32 bytes that the roster binds: the plan and the shape of uploads. Refuses weights that it does not cover."""
+    if weighted and plan.unit != "client":
+        raise ArgumentError(f"weighted needs unit='client', whose clip covers the weight, got unit={plan.unit!r}")
     return hashlib.sha256(plan.digest() + length.to_bytes(8, "little") + bytes([weighted])).digest()
 
 
@@ -42,7 +45,7 @@ class Client:
     """One client of one run.
 
     Formal guarantees, whatever bytes arrive:
-    - at most one upload leaves for each round, also after a restart from `store` (W3);
+    - at most one upload leaves for each round, also after a restart from `store` or if several threads ask (W3);
     - what leaves is clipped to the plan's sensitivity (the whole vector for unit "client"; for unit "record" the
       caller clips each record), clamped to the plan's range, and carries the plan's noise;
     - `upload` raises `BudgetError`, and nothing leaves, if the round could exceed the budget (R2);
@@ -76,12 +79,11 @@ class Client:
     ) -> None:
         self.plan, self.run, self.weighted, self.threads = plan, run, weighted, threads
         self.length = integer("length", length, 1)
-        if weighted and plan.unit != "client":
-            raise ArgumentError(f"weighted needs unit='client', whose clip covers the weight, got unit={plan.unit!r}")
         self._grid = masks.Grid.of(plan, length + weighted)
         self._agreement = agreement(plan, length, weighted=weighted)
         self._pins = pins
         self._store = store
+        self._lock = threading.Lock()  # what is decided on a state is done before another message is looked at
         self._pair = KeyPair.generate()
         self._enrolment = (Identity.generate() if identity is None else identity).enrol(self._pair, run=run, name=name)
         self._roster: Roster | None = None
@@ -101,16 +103,18 @@ class Client:
         if content.kind != Kind.ROSTER:
             raise ProtocolError(f"expected ROSTER, got {content.kind.name}")
         roster = Roster.from_bytes(bytes(content.payload), run=self.run, plan=self._agreement)
-        if self._roster is not None:
-            if roster.hash == self._roster.hash:
-                return
-            raise ProtocolError("the roster must not change in a run; whoever joins or leaves starts a new one")
-        self._enter(roster)
-        self._save()
+        with self._lock:
+            if self._roster is not None:
+                if roster.hash == self._roster.hash:
+                    return
+                raise ProtocolError("the roster must not change in a run; whoever joins or leaves starts a new one")
+            self._enter(roster)
+            self._save()
 
     def check(self, message: bytes) -> None:
         """Refuse an ANNOUNCE message as `upload` would, before work is done for it. Nothing is answered or spent."""
-        self._opened = (bytes(message), *self._open(message))
+        with self._lock:
+            self._opened = (bytes(message), *self._open(message))
 
     def upload(self, message: bytes, update: Floats | None, *, weight: float = 1.0) -> bytes:
         """Answer an ANNOUNCE message with the UPLOAD of this round.
@@ -123,6 +127,10 @@ class Client:
             BudgetError: the round could take this client over its budget.
             ArgumentError: the update is not a finite vector of the right length.
         """
+        with self._lock:
+            return self._upload(message, update, weight)
+
+    def _upload(self, message: bytes, update: Floats | None, weight: float) -> bytes:
         start, story = self._open(message) if self._opened is None or self._opened[0] != message else self._opened[1:]
         self._opened = None
         vector = self._vector(None if start.closing else update, weight)
@@ -249,7 +257,8 @@ class Client:
     def restore(cls, plan: Plan, *, length: int, store: Store, **options: Any) -> Client:  # noqa: ANN401  as __init__
         """The client whose state is in `store`, with the plan and options it was made with.
 
-        The state must be the newest: an older copy would let a round be answered twice.
+        The state must be the newest, and of no other client that still runs: an older copy, or a second client of one
+        state, would let a round be answered twice.
         """
         try:
             facts = json.loads(store.load())
@@ -267,6 +276,8 @@ class Client:
                 )
                 story.sent = {integer("sent", t, 0) for t in facts["sent"]}
                 story.learn(enumerate(bytes.fromhex(used) for used in facts["used"]))
-        except (KeyError, TypeError, WireError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, ProtocolError, ValueError) as error:
+            if isinstance(error, ArgumentError):
+                raise
             raise ArgumentError(f"store must hold a client's state: {error!r}") from None
         return client

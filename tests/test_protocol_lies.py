@@ -1,0 +1,123 @@
+"""A server that tells every client a story of its own, against what client 0 reserved before it answered (R1), (W4).
+
+Clients are their stories alone: who adds and repairs which noise follows from them. The adversary sees every upload.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import lightdp
+from lightdp._check import ProtocolError
+from lightdp.protocol.story import Story
+from lightdp.wire import bitmap
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from lightdp.accountant import _Ledger
+    from lightdp.design import Plan
+
+Wire = tuple[int, int, int, bytes]  # two clients, the round, the chain: what their stream key is made of
+
+
+def planned(clients: int, **changed: Any) -> Plan:
+    asked: dict[str, Any] = {"clients": clients, "colluders": 0, "stragglers": 1, "rounds": 1, "epsilon": 1.0}
+    return lightdp.plan(**(asked | {"delta": 1e-5, "unit": "client", "calibration": "repair"} | changed))
+
+
+class Liar:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        neighbours = plan.graph.neighbours().tolist()
+        self.stories = [Story(plan, i, bytes(32), neighbours[i]) for i in range(plan.clients)]
+        self.uploads: list[tuple[bool, dict[Wire, int]]] = []  # whether it has data of client 0, and its pairwise noise
+        self.reserved = 0.0  # by client 0, before its last upload with data
+
+    def tell(self, client: int, past: Sequence[Collection[int]], *, closing: bool = False) -> bool:
+        """Tell who was used in the rounds after those that the client knows, for an upload; False if refused."""
+        story = self.stories[client].copied()
+        sets = [bitmap(np.isin(np.arange(self.plan.clients), list(used))) for used in past]
+        try:
+            story.learn(enumerate(sets, start=len(story.used)))
+        except ProtocolError:
+            return False
+        now = len(story.used)
+        if now < max(story.sent, default=-1) + 1:
+            return False
+        if client == 0 and not closing:
+            self.reserved = self.cost(story.odometer._after_worst_round(story.odometer._ledgers[0]))
+        noise: dict[Wire, int] = {}
+        repair = story.repair
+        parts = [] if closing else [(now, story.neighbours, 1)]
+        for of, peers, sign in [*parts, *([] if repair is None else [(repair.round, repair.absent, -1)])]:
+            for peer in peers:
+                wire = (min(client, peer), max(client, peer), of, story.chains[of])
+                noise[wire] = sign if client < peer else -sign
+        story.sent.add(now)
+        self.stories[client] = story
+        self.uploads.append((client == 0 and not closing, noise))
+        return True
+
+    def cost(self, ledger: _Ledger) -> float:
+        return math.fsum(ledger.costs(self.stories[0].odometer._cost))
+
+    def charged(self) -> float:
+        return self.cost(self.stories[0].odometer._ledgers[0])
+
+    def true(self) -> float:
+        """(E2): μ² of client 0's uploads together, in units of (Δ/σ_U)², for the worst signs of their changes."""
+        wires = sorted({wire for _, noise in self.uploads for wire in noise})
+        pairwise = np.array([[noise.get(wire, 0) for wire in wires] for _, noise in self.uploads], dtype=float)
+        covariance = self.plan.gamma * pairwise @ pairwise.T + np.eye(len(self.uploads))
+        mine = np.flatnonzero([has for has, _ in self.uploads])
+        precision = np.linalg.inv(covariance)[np.ix_(mine, mine)]
+        signs = np.array(list(itertools.product((1, -1), repeat=len(mine))))
+        return float(np.einsum("si,ij,sj->s", signs, precision, signs).max())
+
+    def flush(self) -> None:
+        """All peers repair what they share with client 0, three times, in closing rounds, which hide nothing else."""
+        peers = set(range(1, self.plan.clients))
+        for past, peer in itertools.product((peers, (), ()), peers):
+            self.tell(peer, [past], closing=True)
+
+
+@pytest.mark.parametrize("gamma", [0.3, 3.0, 30.0])
+def test_peers_that_are_told_to_repair_a_used_upload_cost_more_than_is_charged_and_less_than_reserved(
+    gamma: float,
+) -> None:
+    liar = Liar(planned(8, gamma=gamma))
+    everybody = set(range(8))
+    for past in ([], [everybody]):
+        for client in everybody:
+            assert liar.tell(client, past)
+    honest = liar.true()
+    liar.flush()
+    liar.stories[0].learn([(1, bitmap(np.ones(8, dtype=bool)))])
+    assert liar.charged() == pytest.approx(honest)
+    assert honest * 1.1 < liar.true() <= liar.reserved
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_random_story_costs_more_than_was_reserved(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311  a schedule, not a secret
+    clients, stragglers = rng.choice([3, 4, 5, 6]), rng.choice([1, 2])
+    stragglers = min(stragglers, clients - 2)
+    everybody = set(range(clients))
+    degree = rng.choice([2, clients - 1])
+    liar = Liar(planned(clients, stragglers=stragglers, gamma=rng.choice([0.1, 1.0, 10.0]), degree=degree))
+    for now, client in itertools.product(range(rng.randint(1, 5)), everybody):
+        known = len(liar.stories[client].used)
+        missing = [everybody - set(rng.sample(range(clients), rng.randint(0, stragglers))) for _ in range(known, now)]
+        past = [rng.choice([everybody, everybody - {0}, everybody - {client}, used, set()]) for used in missing]
+        if client == 0 or rng.random() < 0.8:
+            liar.tell(client, past, closing=rng.random() < 0.2)
+    liar.flush()
+    if liar.reserved > 0:
+        assert liar.true() <= liar.reserved
