@@ -132,6 +132,71 @@ def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(
     assert torch.equal(again.state.average, calm.state.average)
 
 
+def interrupted(path: Path, toy: Dataset, rounds: int) -> None:
+    lines = Run(Config(**QUICK), path, dataset=toy).play()
+    for _ in range(rounds + 1):
+        next(lines)
+    with pytest.raises(KeyboardInterrupt):
+        lines.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+
+
+def test_a_run_killed_in_the_middle_of_a_line_goes_on(tmp_path: Path, toy: Dataset) -> None:
+    whole = played(tmp_path / "whole.jsonl", toy)
+    path = tmp_path / "cut.jsonl"
+    interrupted(path, toy, 3)
+    with path.open("a") as file:
+        file.write('{"kind": "round", "rou')
+    resumed = list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+    assert resumed[:-1] == whole[:-1]
+    assert [json.loads(text) for text in path.read_text().splitlines()] == resumed
+
+
+def test_a_new_run_drops_the_checkpoint_of_the_record_that_it_overwrites(tmp_path: Path, toy: Dataset) -> None:
+    """Or, killed at once, it would go on from the end of the other run."""
+    path = tmp_path / "run.jsonl"
+    played(path, toy)
+    lines = Run(Config(**QUICK), path, dataset=toy).play()
+    next(lines)
+    with pytest.raises(ArgumentError, match="resume needs the checkpoint"):
+        Run(Config(**QUICK), path, resume=True, dataset=toy)
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "no JSON", "no objects", "of other rounds"])
+def test_resume_refuses_a_record_without_the_rounds_of_its_checkpoint(
+    tmp_path: Path, toy: Dataset, damage: str
+) -> None:
+    path = tmp_path / "run.jsonl"
+    interrupted(path, toy, 3)
+    lines = path.read_text().splitlines(keepends=True)
+    if damage == "gone":
+        path.unlink()
+    else:
+        texts = {"short": lines[:-1], "no JSON": [*lines[:-1], "{\n"], "no objects": ["1\n"] * 4}
+        path.write_text("".join(texts.get(damage, [lines[0], *lines[2:], lines[1]])))
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(ArgumentError, match=r"resume needs the record of the 3 rounds in .*run\.checkpoint"):
+        list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+@pytest.mark.parametrize("kept", [0, 10, 1000])
+def test_resume_refuses_a_damaged_checkpoint(tmp_path: Path, toy: Dataset, kept: int) -> None:
+    path = tmp_path / "run.jsonl"
+    interrupted(path, toy, 3)
+    checkpoint = tmp_path / "run.checkpoint"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:kept])
+    before = path.read_bytes()
+    with pytest.raises(ArgumentError, match=r"resume needs a whole checkpoint, got .*run\.checkpoint"):
+        list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+    assert path.read_bytes() == before
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, toy: Dataset) -> None:
+    with pytest.raises(ArgumentError, match="got device='cuda'"):
+        played(tmp_path / "run.jsonl", toy, device="cuda")
+
+
 def test_a_run_that_is_over_can_be_resumed_and_stays_as_it_is(tmp_path: Path, toy: Dataset) -> None:
     path = tmp_path / "run.jsonl"
     whole = played(path, toy, momentum=0.9)
@@ -263,7 +328,7 @@ def test_resume_refuses_other_settings_a_missing_checkpoint_and_real_noise(tmp_p
     with pytest.raises(ArgumentError, match="resume needs fidelity='distribution'"):
         Run(Config(**QUICK, fidelity="protocol"), path, resume=True, dataset=toy)
     played(path, toy)
-    with pytest.raises(ArgumentError, match="resume needs the settings of the interrupted run"):
+    with pytest.raises(ArgumentError, match=r"resume needs the settings .*: epsilon was 20.0, got epsilon=19.0"):
         list(Run(Config(**(QUICK | {"epsilon": 19.0})), path, resume=True, dataset=toy).play())
 
 

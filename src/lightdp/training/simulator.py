@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import pickle
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -65,6 +66,8 @@ class Run:
         if resume and not self.checkpoint.exists():
             raise ArgumentError(f"resume needs the checkpoint {self.checkpoint}, which does not exist")
         device = "cuda" if torch.cuda.is_available() else "cpu"
+        if config.device == "cuda" != device:
+            raise ArgumentError("device must be one that torch can use here, got device='cuda'")
         self.device = torch.device(device if config.device == "auto" else config.device)
         source = (
             data.load(config.data, None if config.data_path is None else Path(config.data_path))
@@ -116,6 +119,8 @@ class Run:
         saved = time.monotonic()
         first = self._first_line()
         kept = self._restore() if self.resume else []
+        if not self.resume:
+            self.checkpoint.unlink(missing_ok=True)  # it belongs to the record that is now overwritten
         begun = saved - self.state.seconds
         with self.path.open("a" if self.resume else "w", encoding="utf-8") as file:
 
@@ -291,10 +296,23 @@ class Run:
             Path(temporary).unlink(missing_ok=True)
 
     def _restore(self) -> list[dict[str, Any]]:
-        """Take up the checkpoint, cut the record back to it, and return the lines that stay."""
-        content = torch.load(self.checkpoint, weights_only=True, map_location=self.device)
-        if content["config"] != dataclasses.asdict(self.config):
-            raise ArgumentError(f"resume needs the settings of the interrupted run, as in {self.path}")
+        """Take up the checkpoint, cut the record back to it, and return the lines that stay.
+
+        What comes after them in the record, also a line that was cut in half when the run was killed, is made again.
+        """
+        try:
+            content = torch.load(self.checkpoint, weights_only=True, map_location=self.device)
+        except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+            raise ArgumentError(
+                f"resume needs a whole checkpoint, got {self.checkpoint}: {type(error).__name__}; "
+                "without resume the run starts anew"
+            ) from None
+        for name, value in dataclasses.asdict(self.config).items():
+            if content["config"].get(name) != value:
+                raise ArgumentError(
+                    f"resume needs the settings of the interrupted run, as in {self.path}: "
+                    f"{name} was {content['config'].get(name)!r}, got {name}={value!r}"
+                )
         self.state = _State(**content["state"])
         self.state.seen = [(tuple(used), tuple(late)) for used, late in self.state.seen]
         if isinstance(self.channel, Distribution):
@@ -302,12 +320,17 @@ class Run:
         if self.odometer is not None:
             for used, late in self.state.seen:
                 self.odometer.record(used, late)
-        lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
-        kept = [
-            line
-            for line in lines
-            if line["kind"] == "run" or (line["kind"] == "round" and line["round"] <= self.state.round)
-        ]
-        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in kept)
-        self.path.write_text(text, encoding="utf-8")
-        return kept
+        wanted = list(range(self.state.round + 1))  # the first line, and one for each round
+        try:
+            kept = self.path.read_bytes().splitlines(keepends=True)[: len(wanted)]
+            lines = [json.loads(line) for line in kept]
+            whole = [line.get("round", 0) for line in lines] == wanted
+        except (OSError, ValueError, AttributeError):
+            whole = False
+        if not whole:
+            raise ArgumentError(
+                f"resume needs the record of the {self.state.round} rounds in {self.checkpoint}, got {self.path} "
+                "without some of them; without resume the run starts anew"
+            )
+        os.truncate(self.path, sum(map(len, kept)))
+        return lines
