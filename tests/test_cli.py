@@ -69,6 +69,14 @@ def test_every_error_of_ours_ends_in_one_line(run: Run, monkeypatch: pytest.Monk
     assert_refused(run(*plan_arguments()), "no budget left")
 
 
+def test_what_the_machine_refuses_ends_in_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise OSError(28, "No space left on device", "run.jsonl")
+
+    monkeypatch.setattr(design, "plan", refuse)
+    assert_refused(run(*plan_arguments()), "No space left on device: 'run.jsonl'")
+
+
 def test_ctrl_c_exits_with_130_and_no_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(**_: object) -> None:
         raise KeyboardInterrupt

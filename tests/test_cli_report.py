@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from command_line import assert_refused
 from run_records import Page, record, written
 
 if TYPE_CHECKING:
@@ -34,3 +35,8 @@ def test_the_command_refuses_a_broken_record_in_one_line_and_writes_nothing(run:
     assert result.err.startswith(f"error: {bad}, line 1: ")
     assert result.err.count("\n") == 1
     assert not (tmp_path / "report.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_refused_by_the_name_of_its_option(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "report.pdf"
+    assert_refused(run("report", written(tmp_path / "a.jsonl", record()), "--out", out), f"got out='{out}'")

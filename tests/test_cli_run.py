@@ -73,3 +73,9 @@ def test_mistakes_end_in_one_line(
     monkeypatch.chdir(tmp_path)
     assert_refused(run("run", *options), words)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_place_of_the_record_is_refused_before_data_is_read(tmp_path: Path, run: Run) -> None:
+    out = tmp_path / "a.jsonl"
+    out.mkdir()
+    assert_refused(run("run", "--data", "missing.npz", "--out", out), f"out must be writable, got out='{out}'")

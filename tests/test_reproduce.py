@@ -123,8 +123,8 @@ def test_more_noise_means_a_smaller_learning_rate_whatever_the_scheme() -> None:
         ("table4", "paper", {}, "target must be one of"),
         ("table2", "best", {}, "profile must be one of"),
         ("table2", "paper", {"model": "wrn"}, "model must be one of resnet18, scattering-linear"),
-        ("choices", "repair", {}, "choices is not one of profile='repair'"),
-        ("time", "paper", {}, "time is not one of profile='paper'"),
+        ("choices", "repair", {}, "profile must be paper for target='choices', got profile='repair'"),
+        ("time", "paper", {}, "profile must be exact or repair for target='time', got profile='paper'"),
         ("table2", "paper", {"trials": 0}, "trials must be"),
     ],
 )

@@ -45,12 +45,12 @@ app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
-    """Run the command line; user mistakes end in one line and exit code 2."""
+    """Run the command line; mistakes, and what the machine refuses, end in one line and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ε prints ?
     try:
         app()
-    except (LightDPError, MemoryError) as error:
+    except (LightDPError, MemoryError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

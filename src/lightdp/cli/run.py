@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -83,6 +84,8 @@ def _run(
     settings |= {name: value for name, value in flags.items() if value is not None}
     if not out.parent.is_dir() or out.suffix != ".jsonl":
         raise ArgumentError(f"out must be a .jsonl file in an existing folder, got out={str(out)!r}")
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):  # before the data is read
+        raise ArgumentError(f"out must be writable, got out={str(out)!r}")
     try:
         chosen = Config(**settings)
     except TypeError as error:

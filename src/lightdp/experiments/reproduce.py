@@ -123,7 +123,8 @@ def cells(
     choice("target", target, TARGETS)
     kind = "paper" if choice("profile", profile, PROFILES) == "paper" else "training"
     if (target == "choices") != (kind == "paper") and target in ("choices", "links", "time"):
-        raise ArgumentError(f"target {target} is not one of profile={profile!r}")
+        wanted = "paper" if target == "choices" else "exact or repair"
+        raise ArgumentError(f"profile must be {wanted} for target={target!r}, got profile={profile!r}")
     name = models(profile)[0] if model is None else choice("model", model, models(profile))
     common = _COMMON | (_PAPER if kind == "paper" else {"momentum": 0.9}) | {"model": name} | _MODELS[kind][name]
     found = [

@@ -33,7 +33,7 @@ def save_runs(runs: Sequence[Run], path: Path) -> None:
     """Write the runs as `path` says, whole or not at all: .html is the page, .png and .svg are its charts."""
     if not runs:
         raise ArgumentError("runs must be at least one, got none")
-    save(_Report(runs), path)
+    save(_Report(runs), path, name="out")
 
 
 class _Report:
