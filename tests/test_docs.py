@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import lightdp
+from lightdp._check import rounded_up
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -88,9 +89,21 @@ def test_accuracies_in_the_readme_are_those_of_the_records(record: str) -> None:
         "local": "local DP",
     }
     for scheme, row in measured.items():
-        shown = f"{100 * row['accuracy']:.1f} ± {100 * row['spread']:.1f}"
+        spent = "-" if row["epsilon"] is None else rounded_up(row["epsilon"], 2)
+        shown = f"{100 * row['accuracy']:.1f} ± {100 * row['spread']:.1f} | {spent}"
         title = titles.get(scheme, f"LightDP, {scheme}")
         assert re.search(rf"^\| {re.escape(title)}.*\| {re.escape(shown)} \|", README.read_text(), re.MULTILINE), shown
+
+
+def test_times_of_the_core_in_the_readme_are_those_of_the_record() -> None:
+    rows = json.loads((ROOT / "benchmarks/records/core.json").read_text())["rows"][:3]
+    plan, exact, design = (row["median_s"] for row in rows)
+    for shown in (
+        f"| plan for a million clients | {1000 * plan:.1f} ms |",
+        f"| exact noise of each of 2,000 clients on a graph | {exact:.2f} s |",
+        f"| design for 100 different clients | {design:.1f} s |",
+    ):
+        assert shown in README.read_text()
 
 
 def test_the_readme_has_the_table_of_models_of_the_results() -> None:

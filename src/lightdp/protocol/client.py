@@ -177,7 +177,11 @@ class Client:
         return max(self._story.sent, default=-1) + 1 if self._story is not None else 0
 
     def epsilon(self) -> float:
-        """What this client's data has cost so far, as far as announced."""
+        """What this client's data has cost in the rounds whose sets were announced.
+
+        An upload is not in it before the next announcement says who was used; `upload` let it go only if
+        its dearest outcome is within the budget.
+        """
         return 0.0 if self._story is None else float(self._story.odometer.epsilon()[0])
 
     def _vector(self, update: Floats | None, weight: float) -> Floats:
