@@ -132,6 +132,15 @@ def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(
     assert torch.equal(again.state.average, calm.state.average)
 
 
+@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_is_none_in_the_record(
+    tmp_path: Path, toy: Dataset, loss: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "evaluate", lambda *_: (0.5, loss))
+    lines = played(tmp_path / "run.jsonl", toy)
+    assert [line["loss"] for line in lines[1:-1]] == [None] * 6
+
+
 def interrupted(path: Path, toy: Dataset, rounds: int) -> None:
     lines = Run(Config(**QUICK), path, dataset=toy).play()
     for _ in range(rounds + 1):

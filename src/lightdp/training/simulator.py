@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import pickle
 import tempfile
@@ -185,7 +186,7 @@ class Run:
             "kind": "round",
             "round": after.round,
             "accuracy": accuracy,
-            "loss": loss,
+            "loss": loss if loss is not None and math.isfinite(loss) else None,  # JSON has no NaN
             "epsilon": self._spent() if looked or self.config.sampling_rate == 1 else None,  # sampled, it takes a while
             "used": len(came.used),
             "late": len(came.late),
