@@ -368,7 +368,7 @@ def _masks(found: Evidence) -> list[Claim]:
             f"{len(seen)} uploads",
         ),
         Claim(
-            "the killed node takes part again",
+            "the killed node takes part again" if killed["back"] else "a node was killed, too late to take part again",
             bool(after) or not killed["back"],
             f"killed in round {killed['round']}, whose upload {what}; used again in rounds {after}",
         ),
