@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from command_line import assert_refused
+from lightdp.training import simulator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from command_line import Run
@@ -50,6 +52,37 @@ def test_a_finished_run_can_be_resumed_and_ends_the_same(tmp_path: Path, run: Ru
     after = json.loads(run("run", *options, "--resume").out)
     assert before["rounds"] == after["rounds"] == 4
     assert before["epsilon"] == after["epsilon"]
+
+
+def test_an_interrupted_run_is_not_overwritten_but_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    options = ["run", *QUICK, "--no-report", "--out", tmp_path / "a.jsonl"]
+    with monkeypatch.context() as patched:
+        patched.setattr(simulator.Run, "_stepped", interrupt_after(2, simulator.Run._stepped))
+        stopped = run(*options)
+    assert stopped.code == 130
+    assert "interrupted after round 2; the same command with --resume goes on\n" in stopped.err
+    left = (tmp_path / "a.jsonl").read_bytes(), (tmp_path / "a.checkpoint").read_bytes()
+    refused = run(*options)
+    assert refused.code == 2
+    assert "out is of an interrupted run: add --resume, or remove it first" in refused.err
+    assert ((tmp_path / "a.jsonl").read_bytes(), (tmp_path / "a.checkpoint").read_bytes()) == left
+    assert run(*options, "--resume").code == 0
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert kinds == ["run", *["round"] * 4, "end"]
+    assert run(*options).code == 0  # what is finished may be made again
+
+
+def interrupt_after(rounds: int, step: Callable[..., Any]) -> Callable[..., Any]:
+    """`step` as it is for so many rounds, and then Ctrl-C."""
+
+    def stepped(self: simulator.Run, total: Any) -> Any:
+        if self.state.round == rounds:
+            raise KeyboardInterrupt
+        return step(self, total)
+
+    return stepped
 
 
 @pytest.mark.parametrize(

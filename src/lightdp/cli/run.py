@@ -82,20 +82,17 @@ def _run(
         raise MissingExtraError("train", "lightdp run") from None
     settings = {} if config is None else read_toml(config)
     settings |= {name: value for name, value in flags.items() if value is not None}
-    if not out.parent.is_dir() or out.suffix != ".jsonl":
-        raise ArgumentError(f"out must be a .jsonl file in an existing folder, got out={str(out)!r}")
-    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):  # before the data is read
-        raise ArgumentError(f"out must be writable, got out={str(out)!r}")
     try:
         chosen = Config(**settings)
     except TypeError as error:
         raise ArgumentError(f"config has a value of the wrong type: {error}") from None
+    _check_out(out, overwrite=resume or chosen.fidelity == "protocol")  # before the data is read
     screen = Console(stderr=True)
     with screen.status("reading data"):
         run = Run(chosen, out, resume=resume)
     if not as_json:
         _print_start(run)
-    last = _play(run, screen, out)
+    last = _play(run, screen)
     if as_json:
         typer.echo(json.dumps(last))
         if report:
@@ -110,6 +107,18 @@ def _run(
         typer.echo(f"\nwrote {out} and {out.with_suffix('.html')}")
 
 
+def _check_out(out: Path, *, overwrite: bool) -> None:
+    if not out.parent.is_dir() or out.suffix != ".jsonl":
+        raise ArgumentError(f"out must be a .jsonl file in an existing folder, got out={str(out)!r}")
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        raise ArgumentError(f"out must be writable, got out={str(out)!r}")
+    if overwrite or not (out.exists() and out.with_suffix(".checkpoint").exists()):
+        return
+    *_, last = out.read_bytes().splitlines() or [b""]
+    if not last.startswith(b'{"kind": "end"'):
+        raise ArgumentError(f"out is of an interrupted run: add --resume, or remove it first, got out={str(out)!r}")
+
+
 def _print_start(run: Any) -> None:  # noqa: ANN401
     sizes = run.partition
     typer.echo(f"{run.config.data}, {run.config.model} with {run.parameters:,} parameters on {run.device}")
@@ -122,7 +131,7 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
         typer.echo(f"{run.plan}\n")
 
 
-def _play(run: Any, screen: Console, out: Path) -> dict[str, Any]:  # noqa: ANN401
+def _play(run: Any, screen: Console) -> dict[str, Any]:  # noqa: ANN401
     columns = (
         TextColumn("round"),
         MofNCompleteColumn(),
@@ -144,6 +153,6 @@ def _play(run: Any, screen: Console, out: Path) -> dict[str, Any]:  # noqa: ANN4
             *_, line = run.play(show)
         except KeyboardInterrupt:
             bar.stop()
-            typer.echo(f"interrupted after round {run.state.round}; go on with --resume --out {out}", err=True)
+            typer.echo(f"interrupted after round {run.state.round}; the same command with --resume goes on", err=True)
             sys.exit(130)
     return line
