@@ -1,6 +1,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +14,6 @@ from lightdp.training import simulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from command_line import Run
 
@@ -72,6 +75,20 @@ def test_an_interrupted_run_is_not_overwritten_but_goes_on(
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert kinds == ["run", *["round"] * 4, "end"]
     assert run(*options).code == 0  # what is finished may be made again
+
+
+def test_being_asked_to_terminate_is_ctrl_c(tmp_path: Path) -> None:
+    out = tmp_path / "a.jsonl"
+    many = ["--rounds", "1000000", "--no-report", "--out", str(out)]
+    script = str(Path(sys.executable).with_name("lightdp"))
+    with subprocess.Popen([script, "run", *QUICK, *many], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and not (out.exists() and b'"round": 3' in out.read_bytes()):
+            time.sleep(0.05)
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"the same command with --resume goes on" in err
+    assert out.with_suffix(".checkpoint").exists()
 
 
 def interrupt_after(rounds: int, step: Callable[..., Any]) -> Callable[..., Any]:

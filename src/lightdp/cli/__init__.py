@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -45,7 +46,11 @@ app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
-    """Run the command line; mistakes, and what the machine refuses, end in one line and exit code 2."""
+    """Run the command line; mistakes, and what the machine refuses, end in one line and exit code 2.
+
+    Being asked to terminate is taken as Ctrl-C, so that it loses nothing either.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ε prints ?
