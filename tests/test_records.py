@@ -95,6 +95,22 @@ def test_strides_uneven_padding_and_layers_without_parameters_are_known(layers: 
     assert gap(found, expected) < 1e-9
 
 
+@pytest.mark.parametrize("first", [[nn.Linear(4, 6)], [nn.ReLU(inplace=True), nn.Linear(4, 6)]])
+def test_layers_that_work_in_place_change_neither_gradients_nor_records(first: list[nn.Module]) -> None:
+    model = nn.Sequential(*first, nn.ReLU(inplace=True), nn.Linear(6, 5)).double()
+    x, y = records((4,))
+    x = x.double()
+    before = x.clone()
+    found = torch.cat(_records.Records(model, half=False).gradients(x, y), 1)
+    assert torch.equal(x, before)
+    assert model[-2].inplace
+    assert _records.knows(model)
+    for layer in model:
+        if isinstance(layer, nn.ReLU):
+            layer.inplace = False
+    assert gap(found, torch.cat(_records.by_vmap(model, x, y), 1)) < 1e-9
+
+
 def test_one_parameter_in_two_layers_gets_both_gradients() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 5)).double()

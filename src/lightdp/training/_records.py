@@ -87,6 +87,8 @@ class Records:
                 layer.watch = self.tape.norm
             elif isinstance(layer, nn.Conv2d | nn.Linear):
                 layer.register_forward_hook(self.tape.watch)
+            elif isinstance(layer, nn.ReLU):
+                layer.inplace = False  # what a watched layer gave, or the caller's records, must stay as they are
 
     def gradients(self, x: Tensor, y: Tensor) -> list[Tensor]:
         """Of the mean cross-entropy of each record's views x (n, views, ...), by parameter: each (n, numel).
