@@ -112,6 +112,28 @@ def test_many_small_features_beside_a_large_one_count_in_full() -> None:
     assert 1e-3 * (1 - 3e-6) <= float(term.double().norm()) <= 1e-3
 
 
+def test_terms_that_underflow_would_lengthen_are_refused() -> None:
+    """The few values of a short row are squared in float64; at 3e38, residuals would shrink to subnormal numbers."""
+    model = nn.Linear(15, 100)
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    x, one = torch.full((1, 15), 3e38), torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(ArgumentError, match=r"must be finite and below 1e\+23"):
+        gradients.clipped_sums(model, x, one, one, 1, 1e-6)
+    with pytest.raises(ArgumentError, match=r"clip must be >= 1e-12, got clip=1e-24"):
+        gradients.clipped_sums(model, torch.full((1, 15), 1e-23), one, one, 1, 1e-24)
+    term = gradients.clipped_sums(model, x / 1e17, one, one, 1, 1e-12)
+    assert 1e-12 * (1 - 3e-6) <= float(term.double().norm()) <= 1e-12
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_parameters_whose_rounding_could_lengthen_a_term_are_refused(dtype: Any) -> None:
+    model = linear().to(dtype)
+    x, y, owner = records(4, linear())
+    with pytest.raises(ArgumentError, match="float32 or float64, got"):
+        gradients.clipped_sums(model, x.to(dtype), y, owner, 4, 0.5)
+
+
 @pytest.mark.parametrize("make", [lambda: linear(bias=False), convolutional])
 def test_a_record_without_gradient_adds_nothing(make: Any) -> None:
     model = make()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["assign", "clipped_sums", "flatten", "local_updates"]
 
 _MARGIN = 1e-6  # more than rounding can add to a clipped norm: 9 · 2^-24 by `squares`, 2 · 2^-24 by the scaling
+_LEAST_CLIP = 1e-12  # far above what squares lose by underflow
+_MOST = 1e23  # a norm that, for the least clip, still leaves factors and what they shrink above float32's underflow
 _BATCHES = 21  # purpose of the shuffles, so that no other draw of the same seed and round repeats them
 _TOGETHER = 1 << 20  # bytes of one batch below which clients train faster together than one by one, on a CPU
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001  the only common bases
@@ -74,9 +76,15 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     stays near `chunk_bytes`, by default 256 MiB, or up to 32 GiB on CUDA; linear models never form the gradient of a
     record. On CUDA, models of known layers compute gradients in bfloat16 before they are clipped, unless `half` is
     false. Refused: BatchNorm and Dropout in training mode, since a record's gradient must depend on that record alone,
-    and gradients that are not finite.
+    gradients that are not finite or beyond 1e23, a clip below 1e-12, and parameters of less than float32, in which
+    rounding alone could lengthen a term.
     """
     clip, clients = positive("clip", clip), integer("clients", clients, 1)
+    if clip < _LEAST_CLIP:
+        raise ArgumentError(f"clip must be >= {_LEAST_CLIP:g}, got clip={clip:g}")
+    kinds = {p.dtype for p in model.parameters()}
+    if not kinds <= {torch.float32, torch.float64}:
+        raise ArgumentError(f"model must have parameters in float32 or float64, got {sorted(map(str, kinds))}")
     _refuse(model, x, y)
     if owner.shape != y.shape:
         raise ArgumentError(f"owner must have shape {tuple(y.shape)}, got {tuple(owner.shape)}")
@@ -172,7 +180,8 @@ def _add_linear(
     features, bias = x.flatten(1), layer.bias is not None
     residuals = nn.functional.linear(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
     residuals.scatter_add_(1, y[:, None], residuals.new_full((len(y), 1), -1.0))
-    residuals *= _factors(residuals.double().square().sum(1) * (_records.squares(features) + int(bias)), clip)[:, None]
+    lengths = _moderate(_records.squares(features) + int(bias))
+    residuals *= _factors(residuals.double().square().sum(1) * lengths, clip)[:, None]
     weights = sums[:, : layer.weight.numel()].unflatten(1, layer.weight.shape)
     for client, rows in segments:
         weights[client].addmm_(residuals[rows].T, features[rows])
@@ -199,9 +208,15 @@ def _add_any(
 
 
 def _factors(squares: Tensor, clip: float) -> Tensor:
-    if not bool(squares.isfinite().all()):
-        raise ArgumentError("gradients must be finite, got NaN or infinity: look at x and at the model's parameters")
-    return (clip * (1 - _MARGIN) / squares.sqrt()).clamp_max(1.0)
+    return (clip * (1 - _MARGIN) / _moderate(squares).sqrt()).clamp_max(1.0)
+
+
+def _moderate(squares: Tensor) -> Tensor:
+    if not bool((squares < _MOST**2).all()):  # NaN is not below anything
+        raise ArgumentError(
+            f"gradients must be finite and below {_MOST:g} in norm: look at x and at the model's parameters"
+        )
+    return squares
 
 
 def _room(device: torch.device) -> int:
