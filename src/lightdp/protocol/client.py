@@ -180,7 +180,8 @@ class Client:
         """What this client's data has cost in the rounds whose sets were announced.
 
         An upload is not in it before the next announcement says who was used; `upload` let it go only if
-        its dearest outcome is within the budget.
+        its dearest outcome is within the budget. A closing round, which has no data and needs no budget, counts like
+        any other if a server goes on after it: then this number may exceed the budget, and what was revealed does not.
         """
         return 0.0 if self._story is None else float(self._story.odometer.epsilon()[0])
 
