@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 Adjacency = Literal["add-remove", "replace"]
 
 _ERROR = 2.0**-50  # in δ, for each round composed: above ten times the largest seen with up to 10^6 rounds
+_POINTS = 2**21  # of a composed distribution, about: half a gigabyte and seconds, whatever is asked for
 
 
 def epsilon(
@@ -89,9 +90,15 @@ def noise_multiplier(
 
 
 def _step(rounds: Mapping[float, int], rate: float) -> float:
-    """A discretisation fine enough to lose about 1e-4 in ε: errors grow with the rounds and with the noise."""
+    """A discretisation fine enough to lose about 1e-4 in ε: errors grow with the rounds and with the noise.
+
+    Coarser, and so more pessimistic, where many rounds with little noise would take more than `_POINTS` of it: who
+    asks may be a server that this machine has no reason to trust.
+    """
     total, largest = max(sum(rounds.values()), 1), max(rounds, default=1.0)
     wanted = min(1e-2 / math.sqrt(total), 0.05 * max(rate, 0.02) / largest)
+    variance = sum(count * min(z**-2, rate**2 * math.expm1(min(z**-2, 99.0))) for z, count in rounds.items())
+    wanted = max(wanted, 16 * math.sqrt(variance) / _POINTS)  # 8 standard deviations of the loss to each side
     return 2.0 ** math.floor(math.log2(wanted))  # powers of 2, so that the cache below is hit
 
 

@@ -160,7 +160,7 @@ def planned(text: str) -> Plan:
     try:
         asked = json.loads(text)
         law = asked.pop("straggler_law")
-        checked = custom(asked["stragglers"], law["pmf"])
+        checked = custom(len(law["pmf"]) - 1, law["pmf"])  # it travels whole: no number says how much to allocate
         return plan(**asked, straggler_law=StragglerLaw(str(law["name"]), checked.pmf))
     except LightDPError:
         raise
