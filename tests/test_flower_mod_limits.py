@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -187,6 +190,29 @@ def test_a_plan_travels_as_its_arguments(changed: dict[str, Any]) -> None:
 def test_arguments_that_are_none_are_refused() -> None:
     with pytest.raises(ArgumentError, match="plan must be the arguments"):
         planned("[1, 2]")
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"rounds": 2**32, "sampling_rate": 0.5, "delta": 0.1}, "rounds must be <= 1000000 where batches are sampled"),
+        ({"stragglers": 2**40, "clients": 2**32 - 2}, "stragglers must be in 0"),
+        ({"stragglers": 2**31, "clients": 2**32 - 2}, "straggler_law must cover 0..2147483648, got a law on 0..1"),
+    ],
+)
+@pytest.mark.parametrize("calibration", ["exact", "repair"])
+def test_a_plan_that_would_take_the_machines_memory_is_refused(
+    asked: dict[str, Any], why: str, calibration: str
+) -> None:
+    text = json.loads(arguments(a_plan(unit="record", calibration=calibration))) | asked
+    text |= {"degree": text["clients"] - 1}
+    tracemalloc.start()
+    try:
+        with pytest.raises(ArgumentError, match=re.escape(why)):
+            planned(json.dumps(text))
+        assert tracemalloc.get_traced_memory()[1] < 2**25
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_plan_whose_clip_or_batches_are_smaller_than_the_apps_is_refused() -> None:

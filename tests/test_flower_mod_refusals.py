@@ -14,9 +14,10 @@ from flwr.serverapp.strategy import FedAvg
 
 import lightdp
 from flower_grid import LocalGrid
-from flower_talk import RUN, Talk, a_plan, an_app, refused
+from flower_talk import RUN, Talk, a_plan, an_app, enrolment, refused
 from lightdp._check import ArgumentError
 from lightdp.flower._settings import arguments
+from lightdp.protocol.client import agreement
 
 
 def test_a_train_message_of_a_plain_strategy_is_refused() -> None:
@@ -153,11 +154,31 @@ def test_an_apps_error_says_nothing_of_the_data(caplog: pytest.LogCaptureFixture
 
 
 def test_a_closing_round_does_not_train() -> None:
-    def fail(_: Any) -> Any:
-        raise AssertionError("trained")
+    trained = []
 
-    talk = Talk(an_app(fail))
+    def train(w: Any) -> Any:
+        trained.append(w)
+        return w
+
+    talk = Talk(an_app(train))
     talk.enrol()
-    start, roster = talk.server.announce(closing=True), talk.server.roster()
-    reply = talk.grid.handle(0, talk.order(run=RUN, start=start, roster=roster, closing=True))
-    assert talk.server.receive(reply.content.array_records["arrays"]["lightdp"].numpy().tobytes())
+    for closing in (False, True):
+        for at in range(3):
+            start, roster = talk.server.announce(since=0, closing=closing), talk.server.roster()
+            reply = talk.grid.handle(at, talk.order(run=RUN, start=start, roster=roster, closing=closing))
+            assert talk.server.receive(reply.content.array_records["arrays"]["lightdp"].numpy().tobytes())
+        talk.server.close()
+    assert len(trained) == 3
+
+
+@pytest.mark.parametrize(("announced", "said"), [(True, True), (True, False), (False, True), (False, False)])
+def test_a_length_that_no_array_has_shown_is_not_allocated(announced: bool, said: bool) -> None:
+    talk = Talk()
+    length = 2**39
+    talk.server._agreement = agreement(talk.plan, length, weighted=False)
+    for at in range(3):
+        talk.server.enrol(enrolment(talk.key(at, length=length)))
+    roster = talk.server.roster()
+    order = talk.order(run=RUN, start=talk.server.announce(closing=announced), roster=roster, closing=said)
+    reply = talk.grid.handle(0, order)
+    assert refused(reply, f"length={length}")

@@ -77,3 +77,22 @@ def test_epsilon_bounds_the_simulated_privacy_loss() -> None:
 
     assert simulated(z) == pytest.approx(delta, abs=0.001)
     assert simulated(0.8 * z) > delta + 0.005
+
+
+@pytest.mark.parametrize(("count", "multiplier"), [(10**4, 0.3), (10**6, 0.3), (10**6, 1.3)])
+def test_many_rounds_with_little_noise_are_composed_in_bounded_memory(count: int, multiplier: float) -> None:
+    spread = math.sqrt(count) / multiplier  # of the loss of whole batches
+    assert spread / sampling._step({multiplier: count}, rate=1.0) < 2**18
+
+
+def test_coarser_steps_are_pessimistic_and_hardly_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = {1.3: 4000}
+    fine = sampling.epsilon(rounds, rate=0.5, delta=1e-5, adjacency="add-remove")
+    monkeypatch.setattr(sampling, "_POINTS", 2**18)
+    coarse = sampling.epsilon(rounds, rate=0.5, delta=1e-5, adjacency="add-remove")
+    assert fine < coarse < fine * (1 + 1e-4)
+
+
+def test_more_sampled_rounds_than_were_ever_checked_are_refused() -> None:
+    with pytest.raises(InfeasibleError, match=r"rounds must be <= 1000000 .* got rounds=1000001"):
+        sampling.epsilon({1.0: 10**6, 2.0: 1}, rate=0.5, delta=0.1, adjacency="add-remove")

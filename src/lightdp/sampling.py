@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 Adjacency = Literal["add-remove", "replace"]
 
-_ERROR = 2.0**-50  # in δ, for each round composed: above ten times the largest seen with up to 10^6 rounds
+_ROUNDS = 10**6  # beyond, nobody has looked how large the error of the transforms is
+_ERROR = 2.0**-50  # in δ, for each round composed: above ten times the largest seen with up to `_ROUNDS`
 _POINTS = 2**21  # of a composed distribution, about: half a gigabyte and seconds, whatever is asked for
 
 
@@ -46,16 +47,17 @@ def epsilon(
         coarse: how many times coarser than usual to compute: faster, and more pessimistic.
 
     Raises:
-        InfeasibleError: `delta` is too small for so many rounds.
+        InfeasibleError: there are too many rounds, or `delta` is too small for so many.
     """
     rounds = {z: count for z, count in sorted(rounds.items()) if count > 0}
     if not rounds:
         return 0.0
-    error = _ERROR * max(sum(rounds.values()), 100)
+    total = sum(rounds.values())
+    if total > _ROUNDS:
+        raise InfeasibleError(f"rounds must be <= {_ROUNDS} where batches are sampled, got rounds={total}")
+    error = _ERROR * max(total, 100)
     if delta < 4 * error:
-        raise InfeasibleError(
-            f"delta must be >= {4 * error:.1e} for {sum(rounds.values())} sampled rounds, got delta={delta:g}"
-        )
+        raise InfeasibleError(f"delta must be >= {4 * error:.1e} for {total} sampled rounds, got delta={delta:g}")
     step = _step(rounds, rate) * coarse
     parts = [_sampled(z, rate, adjacency, step).self_compose(count) for z, count in rounds.items()]
     whole = functools.reduce(lambda left, right: left.compose(right), parts)

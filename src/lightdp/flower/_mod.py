@@ -103,7 +103,9 @@ def _train(
     start = _get(order, "start", bytes)
     client.check(start)  # or it would train for nothing
     update, metrics = None, MetricRecord()
-    if not _get(order, "closing", bool):  # a closing round carries no data, whatever it is called
+    closing = _get(order, "closing", bool)  # a closing round carries no data, whatever it is called
+    _refuse_unshown(client, content, closing=closing)
+    if not closing:
         received = dict(_only(content.array_records, "message"))
         if plan.unit == "record":
             _refuse_coarse(received, plan)
@@ -128,6 +130,14 @@ def _train(
     )  # fmt: skip
     bytes_only = ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))})
     return RecordDict({"arrays": bytes_only, "metrics": metrics})
+
+
+def _refuse_unshown(client: Client, content: RecordDict, *, closing: bool) -> None:
+    """Refuse to allocate what the key round's `length` says before a message has brought arrays as large."""
+    if closing and client.rounds_answered == 0:
+        raise ProtocolError(f"a closing round must follow one whose arrays hold length={client.length} floats")
+    if not closing and (size := _arrays.length(_only(content.array_records, "message"))) != client.length:
+        raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")
 
 
 def _refuse_coarse(received: Mapping[str, Array], plan: Plan) -> None:
