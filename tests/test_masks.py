@@ -81,6 +81,15 @@ def test_noise_that_covers_rounding_only_by_swelling_without_bound_is_refused() 
         Grid.of(plan, 10**8)
 
 
+def test_a_delta_beyond_the_reach_of_the_noise_is_refused() -> None:
+    asked: dict[str, Any] = {"clients": 8, "colluders": 1, "stragglers": 2, "rounds": 100, "epsilon": 3.0}
+    with pytest.raises(InfeasibleError, match=r"delta must be >= 8.0e-12 for 100 rounds .* got delta=7e-12"):
+        Grid.of(lightdp.plan(**asked, delta=7e-12, unit="client"), 10**6)
+    assert Grid.of(lightdp.plan(**asked, delta=9e-12, unit="client"), 10**6)
+    reach = float(np.sqrt(-2 * np.log(2.0**-62)))
+    assert math.erfc(reach / math.sqrt(2)) == pytest.approx(masks._BEYOND, rel=0.1)
+
+
 def test_schemes_without_client_noise_are_refused() -> None:
     with pytest.raises(ArgumentError, match="got 'central'"):
         Grid.of(planned(calibration="central"), 10)

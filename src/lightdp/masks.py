@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _SCALES = 3  # individual noise is a sum of Gaussians: σ_U, then two fine ones, each 2^11 times finer than the last
 _FINEST_BITS = 22
 _WIRE_STEPS = 16  # σ_U in wire steps: q = σ_U/16
+_BEYOND = 2e-20  # chance that a true Gaussian exceeds the reach of `lightdp.stream`
 _LARGEST_SHIFT = 6  # σ_U of 2^10 fine steps is fine enough; the rest is room for the modulus
 
 
@@ -56,9 +57,14 @@ class Grid:
         """The finest grid on which the plan's noise and sums fit 32 bits.
 
         Steps are enlarged so that σ covers the sensitivity plus √length steps of the finest grid, by which
-        rounding the data may move two neighbouring inputs apart; by more than twice, and the noise is refused.
+        rounding the data may move two neighbouring inputs apart; by more than twice, and the noise is refused. So is
+        a δ that is not well above the chance that Gaussian noise would, once in the training, exceed what is drawn.
         """
         length = integer("length", length, 1)
+        if plan.delta < (least := 4 * _BEYOND * plan.rounds * length):
+            raise InfeasibleError(
+                f"delta must be >= {least:.1e} for {plan.rounds} rounds of {length} values, got delta={plan.delta:g}"
+            )
         if plan.calibration in ("smpc", "central"):
             raise ArgumentError(f"calibration must be one whose clients add noise alone, got {plan.calibration!r}")
         ratio = math.sqrt(plan.gamma)
