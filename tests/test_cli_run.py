@@ -106,6 +106,7 @@ def interrupt_after(rounds: int, step: Callable[..., Any]) -> Callable[..., Any]
     ("options", "words"),
     [
         (["--data", "nothing"], "data must be"),
+        (["--lr", "1e300"], "lr must be <= 1e+38, got lr=1e+300"),
         (["--data", "missing.npz"], "missing.npz"),
         (["--model", "perceptron"], "perceptron"),
         (["--clients", "3", "--colluders", "3"], "colluders must be in 0..2, got colluders=3"),

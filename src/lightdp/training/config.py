@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 KNOWN = ("none", "central", "local", "smpc", "paper", "exact", "repair")
 """Schemes of which only the noise is played; others also have failures and take time, see `Rehearsal`."""
+_LARGEST = 1e38  # learning rate: what float32 holds
 Unit = Literal["record", "client", "paper"]
 Fidelity = Literal["distribution", "protocol"]
 
@@ -116,7 +117,8 @@ class Config:
         for name in ("augment", "epochs", "batch", "evaluate_every"):
             integer(name, getattr(self, name), 1)
         for name in ("lr", "local_lr"):
-            positive(name, getattr(self, name))
+            if positive(name, getattr(self, name)) > _LARGEST:
+                raise ArgumentError(f"{name} must be <= {_LARGEST:g}, got {name}={getattr(self, name):g}")
         for name in ("momentum", "ema"):
             if not 0 <= number(name, getattr(self, name)) < 1:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
