@@ -66,7 +66,8 @@ def difference(trained: Mapping[str, Array], received: Mapping[str, Array]) -> N
 def coarseness(arrays: Mapping[str, Array]) -> float:
     """How far two vectors that start from these arrays may be moved apart by rounding each sum to the arrays' types.
 
-    The L2 norm of the steps between neighbouring floats at the arrays' values; infinite or NaN if they are not finite.
+    The L2 norm of the steps between neighbouring floats at the arrays' values, so for vectors that are not much larger
+    than these; infinite or NaN if they are not finite.
     """
     with np.errstate(all="ignore"):
         squares = [np.square(np.spacing(np.abs(array)), dtype=np.float64).sum() for _, array in _floats(arrays)]

@@ -144,7 +144,8 @@ def _refuse_coarse(received: Mapping[str, Array], plan: Plan) -> None:
     """Refuse a model so large that rounding `received + update` to its types undoes the clipping of records.
 
     The app clips each record's part, but can return only the sum, in floats of the received arrays. Where these are
-    large, a record moves it by whole steps between floats or not at all.
+    large, a record moves it by whole steps between floats or not at all. What rounding may do below that is the
+    app's to allow for, as its clipping is.
     """
     coarse = _arrays.coarseness(received)
     if not coarse <= _COARSE * plan.clip:
