@@ -274,6 +274,18 @@ def test_a_repair_plan_lasts_its_rounds_when_every_round_is_at_its_worst(late: s
     assert odometer.epsilon()[0] <= plan.budget
 
 
+@pytest.mark.parametrize("late", ["seen", "unseen"])
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+@pytest.mark.parametrize("rounds", [1, 2, 8])
+def test_a_repair_plan_lasts_its_rounds_when_stragglers_are_as_expected(late: str, rate: float, rounds: int) -> None:
+    plan = planned(20, 2, 4, rounds=rounds, calibration="repair", late=late, sampling_rate=rate)
+    odometer = Odometer(plan, [0])
+    for _ in range(rounds):  # before each, what is left must do for four stragglers
+        odometer.admit()
+        odometer.record(range(18), [18, 19] if late == "seen" else [])
+    assert odometer.epsilon()[0] <= plan.budget
+
+
 def test_sampled_budget_stops_hard() -> None:
     plan = planned(10, 2, 0, rounds=5, sampling_rate=0.2)
     odometer = Odometer(plan)

@@ -103,6 +103,12 @@ def worst_late_cost(gamma: float, honest: int, stragglers: int) -> float:
     return min(1.0, late_cost(gamma, peers, peers) + RETRIES * (1 / peers + 1 / honest))
 
 
+def worst_cost(gamma: float, honest: int, stragglers: int, late: str) -> float:
+    """(R1): the most that one more round can cost, which the budget must have left for it to begin."""
+    used = 1 / float(gain(max(honest - stragglers, 1), gamma))
+    return max(used, worst_late_cost(gamma, honest, stragglers)) if late == "seen" else used
+
+
 def on_grid(cost: float) -> float:
     """`cost` rounded up, by at most 2 %: sampled rounds of one cost compose as one kind, which saves much time."""
     return math.exp(math.ceil(math.log(cost) / _GRID - 1e-9) * _GRID)

@@ -151,10 +151,7 @@ def _repair(draft: Plan, gamma: float | None) -> Plan:
     def cost(gamma: float) -> float:
         """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
         used = calibrate.repair_cost(law, draft.honest, gamma)
-        if draft.late == "unseen":
-            return used
-        late = calibrate.worst_late_cost(gamma, draft.honest, draft.stragglers)
-        return used + (max(late, used) - used) / draft.rounds
+        return used + (calibrate.worst_cost(gamma, draft.honest, draft.stragglers, draft.late) - used) / draft.rounds
 
     if gamma is None:
         gamma = calibrate.repair_gamma(law, draft.graph, draft.rounds, cost)

@@ -249,13 +249,11 @@ def sampled_levels(draft: Plan) -> dict[float, int]:
     """How many of the plan's rounds have which σ_eff, as a multiple of σ_eff or, under repair, of σ_U (R2)."""
     if draft.calibration != "repair":
         return {1.0: draft.rounds}
-    late = draft.late == "seen"
-    used = draft.rounds - late
+    used = draft.rounds - 1
     counts = {draft.stragglers: used} if draft.reserve == "worst" else draft.law.quantiles(used, _SAMPLED_LEVELS)
     costs = [(1 / float(gain(max(draft.honest - s, 1), draft.gamma)), count) for s, count in counts.items()]
-    if late:
-        worst = calibrate.worst_late_cost(draft.gamma, draft.honest, draft.stragglers)
-        costs.append((calibrate.on_grid(worst), 1))
+    worst = calibrate.worst_cost(draft.gamma, draft.honest, draft.stragglers, draft.late)
+    costs.append((calibrate.on_grid(worst) if draft.late == "seen" else worst, 1))
     result: dict[float, int] = {}
     for cost, count in costs:
         result[1 / math.sqrt(cost)] = result.get(1 / math.sqrt(cost), 0) + count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from lightdp._check import choice
@@ -132,10 +133,11 @@ def _time(rows: Rows) -> alt.HConcatChart:
             [row for row in rows if row["links"] == links or (links == "direct" and row["scheme"] not in talking)]
         )
         scale = alt.Scale(type="log", domain=[min(times), max(times)], nice=False)
-        axis = alt.Axis(grid=False, format=",~g")
+        powers = range(math.floor(math.log10(min(times))), math.ceil(math.log10(max(times))) + 1)
+        axis = alt.Axis(grid=False, format=",~g", values=[step * 10.0**power for power in powers for step in (1, 3)])
         base = alt.Chart(alt.Data(values=here)).encode(
             x=alt.X("seconds:Q", title="seconds, modelled", scale=scale, axis=axis),
-            y=alt.Y("accuracy:Q", title=None, axis=alt.Axis(format="%")),
+            y=alt.Y("accuracy:Q", title=None, scale=alt.Scale(nice=False), axis=alt.Axis(format="%", tickCount=7)),
             color=_colour(rows, columns=5, labelLimit=220),
         )
         width = alt.condition("indexof(datum.label, 'LightDP') === 0", alt.value(3.4), alt.value(1.8))
