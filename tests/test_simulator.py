@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from lightdp._check import ArgumentError
+from lightdp.training.checkpoint import State
 from lightdp.training.clients import _clipped
 from lightdp.training.config import Config, read_toml
 from lightdp.training.data import Dataset
 from lightdp.training.record import statement
-from lightdp.training.simulator import Run, _State
+from lightdp.training.simulator import Run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,7 +184,7 @@ def test_resume_refuses_a_record_without_the_rounds_of_its_checkpoint(
         texts = {"short": lines[:-1], "no JSON": [*lines[:-1], "{\n"], "no objects": ["1\n"] * 4}
         path.write_text("".join(texts.get(damage, [lines[0], *lines[2:], lines[1]])))
     before = path.read_bytes() if path.exists() else None
-    with pytest.raises(ArgumentError, match=r"resume needs the record of the 3 rounds in .*run\.checkpoint"):
+    with pytest.raises(ArgumentError, match=r"resume needs the record of the 3 rounds of .*run\.jsonl"):
         list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
     assert (path.read_bytes() if path.exists() else None) == before
 
@@ -296,7 +297,7 @@ def test_the_closing_round_takes_noise_of_the_last_sum_out_of_weights_and_averag
     first, last, noise = torch.randn(3, run.parameters, generator=draw) * 100
 
     def ended(totals: list[torch.Tensor], closing: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        run.state = _State(*torch.zeros(3, run.parameters))
+        run.state = State(*torch.zeros(3, run.parameters))
         for total in totals:
             run.state = run._stepped(total)
         ended = run._mended(closing)

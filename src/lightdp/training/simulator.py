@@ -5,11 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
-import pickle
-import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +14,10 @@ from torch.nn import functional
 
 from lightdp._check import ArgumentError, BudgetError
 from lightdp.accountant import Odometer
-from lightdp.training import data, gradients, models, partition, record
+from lightdp.training import checkpoint, data, gradients, models, partition, record
 from lightdp.training.arrivals import arrivals
 from lightdp.training.channel import Distribution, Protocol
+from lightdp.training.checkpoint import State
 from lightdp.training.clients import Clients
 from lightdp.training.rehearsal import Rehearsal
 
@@ -31,18 +28,6 @@ if TYPE_CHECKING:
     from lightdp.training.config import Config
 
 _CHECKPOINT_SECONDS = 60.0
-
-
-@dataclass
-class _State:
-    """What changes from round to round, all of it in a checkpoint."""
-
-    weights: torch.Tensor
-    velocity: torch.Tensor
-    average: torch.Tensor
-    round: int = 0
-    seconds: float = 0.0  # of all sessions so far
-    seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)  # used and late, for the odometer
 
 
 class Run:
@@ -91,7 +76,7 @@ class Run:
         self.parameters = len(weights)
         records, smallest = len(source.train_y), min(len(part) for part in parts)
         self.plan: Plan | None = config.plan(records, self.parameters, smallest)
-        self.state = _State(weights, torch.zeros_like(weights), weights.clone())
+        self.state = State(weights, torch.zeros_like(weights), weights.clone())
         self.odometer = None if self.plan is None else Odometer(self.plan)
         self.came = arrivals(
             config.arrivals,
@@ -163,7 +148,7 @@ class Run:
 
     # one round, as the paper's algorithm
 
-    def _round(self) -> tuple[dict[str, Any], _State]:
+    def _round(self) -> tuple[dict[str, Any], State]:
         """The line of a round, and the state after it, which is not yet that of the run."""
         number = self.state.round
         if self.odometer is not None and not self.config.unbounded:
@@ -200,7 +185,7 @@ class Run:
     def _spent(self) -> float | None:
         return None if self.odometer is None else self.odometer.largest()
 
-    def _stepped(self, total: torch.Tensor | None) -> _State:
+    def _stepped(self, total: torch.Tensor | None) -> State:
         """The state after the server's step, which is linear in the sum; without a sum only time goes on."""
         old = self.state
         after = dataclasses.replace(old, round=old.round + 1)
@@ -211,7 +196,7 @@ class Run:
             after.average = (old.average * decay).add_(after.weights, alpha=1 - decay)
         return after
 
-    def _mended(self, total: torch.Tensor | None) -> _State:
+    def _mended(self, total: torch.Tensor | None) -> State:
         """The state after the closing round, which corrects the last step: most that is left came in with its sum.
 
         A step of its own would move the weights once more by momentum, without a gradient that says where to.
@@ -231,7 +216,7 @@ class Run:
         """Of the average after step `number`: at first the start would count for too much."""
         return min(self.config.ema, (1 + number) / (10 + number))
 
-    def evaluate(self, state: _State | None = None) -> tuple[float, float]:
+    def evaluate(self, state: State | None = None) -> tuple[float, float]:
         """Accuracy and loss of the averaged weights, those of now unless `state` says other, on the test set."""
         gradients.assign(self.model, (self.state if state is None else state).average)
         hits, loss = 0, 0.0
@@ -279,59 +264,17 @@ class Run:
         }
 
     def _save(self) -> None:
-        """Write the checkpoint, whole or not at all."""
         channel = self.channel.state() if isinstance(self.channel, Distribution) else []
-        content = {
-            "config": dataclasses.asdict(self.config),
-            "state": dataclasses.asdict(self.state),
-            "channel": channel,
-        }
-        handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".checkpoint-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                torch.save(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(self.checkpoint)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        checkpoint.write(self.checkpoint, self.config, self.state, channel)
 
     def _restore(self) -> list[dict[str, Any]]:
-        """Take up the checkpoint, cut the record back to it, and return the lines that stay.
-
-        What comes after them in the record, also a line that was cut in half when the run was killed, is made again.
-        """
-        try:
-            content = torch.load(self.checkpoint, weights_only=True, map_location=self.device)
-        except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
-            raise ArgumentError(
-                f"resume needs a whole checkpoint, got {self.checkpoint}: {type(error).__name__}; "
-                "without resume the run starts anew"
-            ) from None
-        for name, value in dataclasses.asdict(self.config).items():
-            if content["config"].get(name) != value:
-                raise ArgumentError(
-                    f"resume needs the settings of the interrupted run, as in {self.path}: "
-                    f"{name} was {content['config'].get(name)!r}, got {name}={value!r}"
-                )
-        self.state = _State(**content["state"])
-        self.state.seen = [(tuple(used), tuple(late)) for used, late in self.state.seen]
+        """Take up the checkpoint, cut the record back to it, and return the lines that stay."""
+        state, channel = checkpoint.read(self.checkpoint, self.config, self.device)
+        lines = checkpoint.cut(self.path, state.round)
+        self.state = state
         if isinstance(self.channel, Distribution):
-            self.channel.load(content["channel"])
+            self.channel.load(channel)
         if self.odometer is not None:
-            for used, late in self.state.seen:
+            for used, late in state.seen:
                 self.odometer.record(used, late)
-        wanted = list(range(self.state.round + 1))  # the first line, and one for each round
-        try:
-            kept = self.path.read_bytes().splitlines(keepends=True)[: len(wanted)]
-            lines = [json.loads(line) for line in kept]
-            whole = [line.get("round", 0) for line in lines] == wanted
-        except (OSError, ValueError, AttributeError):
-            whole = False
-        if not whole:
-            raise ArgumentError(
-                f"resume needs the record of the {self.state.round} rounds in {self.checkpoint}, got {self.path} "
-                "without some of them; without resume the run starts anew"
-            )
-        os.truncate(self.path, sum(map(len, kept)))
         return lines
