@@ -18,7 +18,7 @@ from lightdp._check import ArgumentError, ProtocolError
 from lightdp.flower import LightDP
 from lightdp.flower._settings import Settings, arguments, planned
 from lightdp.keys import Identity
-from lightdp.protocol import Server
+from lightdp.protocol import Client, Server
 from lightdp.stragglers import binomial
 
 if TYPE_CHECKING:
@@ -151,6 +151,30 @@ def test_records_are_sent_unclipped_only_if_the_app_says_that_it_clips_them() ->
         packed = talk.grid.handle(at, talk.start()).content.array_records["arrays"]["lightdp"].numpy().tobytes()
         assert talk.server.receive(packed)
     assert talk.server.close().mean() == pytest.approx(np.full(4, 3.0), abs=0.5)
+
+
+def test_a_records_part_is_within_the_clip_also_after_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = float(np.spacing(np.float32(1)))
+    clip, seen = 2 * 499.51 * step, list[np.ndarray]()
+    upload = Client.upload
+
+    def watched(self: Client, start: bytes, update: np.ndarray) -> bytes:
+        seen.append(update.copy())
+        return upload(self, start, update)
+
+    monkeypatch.setattr(Client, "upload", watched)
+    for part in (0.0, clip / 2):  # without a record and with it, whose part of four values has norm clip
+
+        def change(w: np.ndarray, part: float = part) -> np.ndarray:
+            return (w + np.float64(part)).astype(np.float32)
+
+        talk = Talk(an_app(change), a_plan(unit="record", clip=clip))
+        talk.arrays = ArrayRecord({"w": Array(np.ones(4, np.float32))})
+        talk.grid.run_config["lightdp-record-clip"] = clip
+        talk.enrol()
+        assert talk.grid.handle(0, talk.start()).has_content()
+    assert np.linalg.norm(np.full(4, 500 * step)) > clip * 1.0009  # what float32 makes of it
+    assert clip * 0.99 < np.linalg.norm(seen[1] - seen[0]) <= clip
 
 
 # ---- settings and plans ----

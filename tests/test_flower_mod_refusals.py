@@ -128,7 +128,9 @@ def test_a_model_whose_rounding_would_undo_the_clipping_of_records_is_refused(va
     talk.grid.run_config["lightdp-record-clip"] = 0.1
     talk.enrol()
     talk.arrays = ArrayRecord({"w": Array(np.array([0.0, 1.0, value, -1.0]))})
-    assert refused(talk.grid.handle(0, talk.start()), "the received arrays are so large")
+    assert refused(talk.grid.handle(0, talk.start()), "the received arrays are so large, many or coarse")
+    talk.arrays = ArrayRecord({"w": Array(np.full(4, 2.0, np.float16))})
+    assert refused(talk.grid.handle(0, talk.start()), "the received arrays are so large, many or coarse")
     talk.arrays = ArrayRecord({"w": Array(np.full(4, 1000.0, np.float32))})
     assert talk.grid.handle(0, talk.start()).has_content()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,12 +43,15 @@ def length(arrays: Mapping[str, Array]) -> int:
     return result
 
 
-def difference(trained: Mapping[str, Array], received: Mapping[str, Array]) -> NDArray[Any]:
-    """The vector of trained − received, in float64 if one of the received arrays is, otherwise in float32."""
+def difference(trained: Mapping[str, Array], received: Mapping[str, Array], *, wide: bool = False) -> NDArray[Any]:
+    """The vector of trained − received, in float64 if one of the received arrays is, otherwise in float32.
+
+    With `wide` it is in float64, and trained arrays must be of types at least as fine as the received ones.
+    """
     if set(trained) != set(received):
         raise ArgumentError(f"trained arrays must be {sorted(received)}, got {sorted(trained)}")
     before = list(_floats(received))
-    kind = np.float64 if any(array.dtype == np.float64 for _, array in before) else np.float32
+    kind = np.float64 if wide or any(array.dtype == np.float64 for _, array in before) else np.float32
     vector = np.empty(sum(array.size for _, array in before), kind)
     start = 0
     for key, old in before:
@@ -56,6 +60,8 @@ def difference(trained: Mapping[str, Array], received: Mapping[str, Array]) -> N
             raise ArgumentError(
                 f"trained array {key} must be numbers of shape {old.shape}, got {new.dtype} {new.shape}"
             )
+        if wide and (new.dtype.kind != "f" or new.dtype.itemsize < old.dtype.itemsize):
+            raise ArgumentError(f"trained array {key} must be as fine as the received {old.dtype}, got {new.dtype}")
         part = vector[start : start + old.size].reshape(old.shape)
         with np.errstate(all="ignore"):  # what is not finite is refused when it is clipped
             np.subtract(new, old, out=part, dtype=kind, casting="unsafe")
@@ -63,15 +69,31 @@ def difference(trained: Mapping[str, Array], received: Mapping[str, Array]) -> N
     return vector
 
 
-def coarseness(arrays: Mapping[str, Array]) -> float:
-    """How far two vectors that start from these arrays may be moved apart by rounding each sum to the arrays' types.
+def reach(arrays: Mapping[str, Array], *, most: float, largest: float) -> tuple[float, float]:
+    """How large values may be that are added to these arrays, and how far rounding may then move two sums apart.
 
-    The L2 norm of the steps between neighbouring floats at the arrays' values, so for vectors that are not much larger
-    than these; infinite or NaN if they are not finite.
+    The first is `largest`, or that halved until the second, an L2 norm, is at most `most`; (0, inf) if it never is.
+    A sum is off by half of the step between floats at |a| + r, so two of them are by a step, which is at most twice
+    the larger of those at a and at r. Taking a off in float64 and scaling what is left rounds sums of float64 twice
+    more, by no more than that each; beside the steps of other types it is nothing.
     """
-    with np.errstate(all="ignore"):
-        squares = [np.square(np.spacing(np.abs(array)), dtype=np.float64).sum() for _, array in _floats(arrays)]
-    return math.sqrt(sum(squares))
+    squares, sizes = 0.0, Counter[type[np.floating[Any]]]()
+    with np.errstate(all="ignore"):  # what is not finite fits nothing
+        for _, array in _floats(arrays):
+            kind = array.dtype.type
+            squares += _sums(kind) ** 2 * float(np.square(np.spacing(np.abs(array)), dtype=np.float64).sum())
+            sizes[kind] += array.size
+        while largest > 0:
+            added = (size * (_sums(kind) * float(np.spacing(kind(largest)))) ** 2 for kind, size in sizes.items())
+            if (apart := 2 * math.sqrt(squares + sum(added))) <= most:
+                return largest, apart
+            largest /= 2
+    return 0.0, math.inf
+
+
+def _sums(kind: type[np.floating[Any]]) -> int:
+    """How often a sum of this type is rounded until it is part of an upload."""
+    return 3 if kind is np.float64 else 1
 
 
 def moved(arrays: Mapping[str, Array], vector: NDArray[np.float64]) -> ArrayRecord:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LOG = logging.getLogger("flwr.lightdp")
-_COARSE = 0.01  # of the clip: what rounding may add to a record's part of an update
+_COARSE = 0.01  # of the clip: what rounding may at most add to a record's part of an update
+_ROUNDING = 1e-7  # more than all roundings in float64 that are not counted
 
 
 def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -107,8 +108,7 @@ def _train(
     _refuse_unshown(client, content, closing=closing)
     if not closing:
         received = dict(_only(content.array_records, "message"))
-        if plan.unit == "record":
-            _refuse_coarse(received, plan)
+        room = _room(received, plan) if plan.unit == "record" else None
         message.content = RecordDict({key: value for key, value in content.items() if key != KEY})
         try:
             reply = call_next(message, context)
@@ -116,10 +116,14 @@ def _train(
             raise RuntimeError("the app's own, whose text is not ours to send") from error
         if reply.has_error():
             raise ProtocolError(f"the app replied with error {reply.error.code}; see the node's log")
-        update = _arrays.difference(_only(reply.content.array_records, "reply"), received)
+        update = _arrays.difference(_only(reply.content.array_records, "reply"), received, wide=room is not None)
         if not np.isfinite([update.min(), update.max()]).all():
             _LOG.warning("lightdp: the app's update is not finite: this round it counts as zero")
             update[:] = 0
+        if room is not None:
+            largest, share = room
+            np.clip(update, -largest, largest, out=update)
+            update *= share
         for each in reply.content.metric_records.values():
             metrics.update({name: value for name, value in each.items() if name in settings.allow_metrics})
     record["budget"] = plan.budget
@@ -140,19 +144,20 @@ def _refuse_unshown(client: Client, content: RecordDict, *, closing: bool) -> No
         raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")
 
 
-def _refuse_coarse(received: Mapping[str, Array], plan: Plan) -> None:
-    """Refuse a model so large that rounding `received + update` to its types undoes the clipping of records.
+def _room(received: Mapping[str, Array], plan: Plan) -> tuple[float, float]:
+    """How large values of an update may be, and what share of it leaves, so that a record's part is within the clip.
 
-    The app clips each record's part, but can return only the sum, in floats of the received arrays. Where these are
-    large, a record moves it by whole steps between floats or not at all. What rounding may do below that is the
-    app's to allow for, as its clipping is.
+    The app clips each record's part, but can return only the sum, rounded to floats. Where these are large, a record
+    moves it by whole steps between floats or not at all. So much is taken off as rounding may have added; both numbers
+    depend on what the server knows. A model for which that were more than a hundredth of the clip is refused.
     """
-    coarse = _arrays.coarseness(received)
-    if not coarse <= _COARSE * plan.clip:
+    largest, apart = _arrays.reach(received, most=_COARSE * plan.clip, largest=plan.upload_range)
+    if largest < min(plan.clip, plan.upload_range):
         raise ProtocolError(
-            f"the received arrays are so large that rounding may move an update by {coarse:g}, not small beside the "
-            f"record's clip={plan.clip:g}; float64 arrays would be finer"
+            "the received arrays are so large, many or coarse that rounding may move an update by more than "
+            f"{_COARSE:.0%} of the record's clip={plan.clip:g}; finer floats would do"
         )
+    return largest, plan.clip / (plan.clip + apart) * (1 - _ROUNDING)
 
 
 def _only(records: Any, where: str) -> ArrayRecord:  # noqa: ANN401  a view that flwr does not export
