@@ -47,6 +47,16 @@ def test_epsilon_is_on_the_private_side_exactly_and_tight(log_mu: float, delta: 
         assert oracles.delta(epsilon * (1 - 1e-6), mu) > delta
 
 
+@given(log_mu=st.floats(2, 9), delta=st.floats(-300, -1e-3).map(lambda x: 10**x))
+@settings(max_examples=100, deadline=None)
+def test_huge_epsilons_are_on_the_private_side_too(log_mu: float, delta: float) -> None:
+    epsilon = gaussian.epsilon(10**log_mu, delta)
+    mu = gaussian.mu(epsilon, delta)
+    assert oracles.delta(epsilon, 10**log_mu) <= delta
+    assert oracles.delta(epsilon, mu) <= delta
+    assert mu == pytest.approx(10**log_mu, rel=1e-9)
+
+
 @given(epsilon=EPSILONS, log_mu=st.floats(-6, 2))
 @settings(max_examples=200, deadline=None)
 def test_delta_rounds_up_exactly(epsilon: float, log_mu: float) -> None:

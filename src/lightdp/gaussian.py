@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import erfcx, log_ndtr, ndtr
+from scipy.special import erfcx, ndtr
 
 from lightdp._check import ArgumentError, non_negative, number
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_SLACK = 1e-12  # bound on the absolute error of `_log_delta`, relative to max(1, |log δ|)
+_SLACK = 1e-12  # bound on the absolute error of `_log_delta`, relative to max(1, |log δ|), if u below were exact
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _LOG_SQRT_TAU = math.log(2 * math.pi) / 2
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
@@ -46,7 +46,9 @@ def log_delta(epsilon: float, mu: float) -> float:
     if mu == 0:
         return -math.inf
     value = _log_delta(epsilon, mu)
-    return min(0.0, value + _SLACK * max(1.0, -value))
+    # what the rounding of u below, by 2^-52 of its terms, makes of log δ, whose slope is at most 1 + |u|
+    further = 2.0**-51 * (epsilon / mu + mu / 2) * (1 + abs(epsilon / mu - mu / 2)) if value > -1e199 else 0.0
+    return min(0.0, value + _SLACK * max(1.0, -value) + further)
 
 
 def delta(epsilon: float, mu: float) -> float:
@@ -115,15 +117,15 @@ def _private_root(excess: Callable[[float], float], low: float, high: float, *, 
 
 def _log_delta(epsilon: float, mu: float) -> float:
     """log δ(ε; μ) for finite ε >= 0 and μ > 0, to `_SLACK`."""
-    u = epsilon / mu - mu / 2
-    if mu <= 1:  # the two Mills ratios are close: integrate their derivative instead of subtracting
+    u = min(epsilon / mu - mu / 2, 1e100)  # far beyond, squares would overflow; δ falls with u
+    if mu <= max(1.0, u):  # the two Mills ratios are close: integrate their derivative instead of subtracting
         x = u + mu * (_NODES + 1) / 2
-        return -u * u / 2 - _LOG_SQRT_TAU + math.log(mu / 2 * float(_WEIGHTS @ _mills_slope(x)))
+        return -u * u / 2 - _LOG_SQRT_TAU + math.log(mu / 2) + math.log(float(_WEIGHTS @ _mills_slope(x)))
     if u >= 0:
         difference = _mills(u) - _mills(u + mu)
         return -u * u / 2 - _LOG_SQRT_TAU + math.log(difference)
-    # δ is large: take the log of 1 − (1 − δ)
-    complement = float(ndtr(u)) + math.exp(epsilon + float(log_ndtr(-u - mu)))
+    # δ is large: take the log of 1 − (1 − δ), where e^ε φ(u + μ) = φ(u)
+    complement = float(ndtr(u)) + math.exp(-u * u / 2 - _LOG_SQRT_TAU) * _mills(u + mu)
     return math.log1p(-min(complement, 1 - 2.0**-53))
 
 

@@ -78,7 +78,7 @@ def paper_gamma(m: float, honest: int) -> float:
 def paper_sigma(gamma: float, honest: int, epsilon: float, delta: float) -> float:
     """(D1): the paper's σ_U* for sensitivity 1, as printed."""
     n, g = float(honest), gamma
-    inner = 2 * math.log(2 / delta) * ((n - 1) * g + 1) * ((n - 1) * g**2 + (g + 1) ** 2)
+    inner = 2 * (math.log(2) - math.log(delta)) * ((n - 1) * g + 1) * ((n - 1) * g**2 + (g + 1) ** 2)
     return math.sqrt(inner) / (epsilon * (n * g + 1))
 
 
