@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _WORK = ".work"
 Line = dict[str, Any]
 _over: Event | None = None
+_busy = False
 
 
 class Results:
@@ -94,8 +95,7 @@ def play(
     """Run what `results` does not have, several at once if asked for, and yield each run as it ends, kept already.
 
     An interrupted run leaves a checkpoint, from which the next call goes on. With one job, `watch` sees its rounds.
-    With several, all end after the rounds that they are in, and a run that fails does not stop the others: its error is
-    raised when they are done.
+    With several, a run that fails does not stop the others: its error is raised when they are done.
     """
     missing = [config for config in configs if results.find(config) is None]
     work = results.folder / _WORK
@@ -118,6 +118,8 @@ def play(
                 yield waiting[done], _kept(waiting[done], done.result(), results, beside=jobs - 1)
         except BaseException:
             over.set()
+            for process in multiprocessing.active_children():
+                process.terminate()
             pool.shutdown(cancel_futures=True)
             raise
     if failed:
@@ -143,20 +145,28 @@ def _share(jobs: int, over: Event) -> None:
     global _over  # noqa: PLW0603  a process has no other way to hand it to its runs
     _over = over
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every process; who started us says when
+    signal.signal(signal.SIGTERM, _end)
     torch.set_num_threads(1)
     if torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(1 / jobs)
 
 
+def _end(*_: object) -> None:
+    """End the run of this process, if there is one: at any moment it keeps the rounds that are over."""
+    if _busy:
+        raise KeyboardInterrupt
+
+
 def _beside(config: Config, work: Path) -> Line:
     """`trial` in a process of its own."""
-
-    def watch(*_: object) -> None:
+    global _busy  # noqa: PLW0603
+    _busy = True  # before the look at `over`, which was set before anybody was told to end
+    try:
         if _over is not None and _over.is_set():
             raise KeyboardInterrupt
-
-    watch()
-    return trial(config, work, watch)
+        return trial(config, work)
+    finally:
+        _busy = False
 
 
 def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = lambda *_: None) -> Line:
