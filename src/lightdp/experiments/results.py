@@ -107,7 +107,7 @@ def play(
             yield config, _kept(config, line, results, beside=0)
         return
     context, failed = multiprocessing.get_context("spawn"), []
-    over = context.Event()
+    over, strangers = context.Event(), set(multiprocessing.active_children())
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_share, initargs=(jobs, over)) as pool:
         try:
             waiting = {pool.submit(_beside, config, work): config for config in missing}
@@ -118,7 +118,7 @@ def play(
                 yield waiting[done], _kept(waiting[done], done.result(), results, beside=jobs - 1)
         except BaseException:
             over.set()
-            for process in multiprocessing.active_children():
+            for process in set(multiprocessing.active_children()) - strangers:
                 process.terminate()
             pool.shutdown(cancel_futures=True)
             raise
