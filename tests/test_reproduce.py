@@ -4,13 +4,11 @@ import dataclasses
 import json
 import re
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from lightdp import cli, plan
 from lightdp._check import ArgumentError
@@ -19,13 +17,12 @@ from lightdp.experiments.differences import differences
 from lightdp.experiments.page import page
 from lightdp.experiments.pictures import charts
 from lightdp.experiments.reproduce import PROFILES, TABLES, TARGETS, cells, same
-from lightdp.experiments.results import Results, play, prepared, trial
+from lightdp.experiments.results import Results, play, prepared
 from lightdp.experiments.sensitivity import moved
 from lightdp.experiments.tables import known, together
 from lightdp.report import results_chart
 from lightdp.schemes import SCHEMES, Task
 from lightdp.training import partition
-from lightdp.training.clients import Clients
 from lightdp.training.config import Config
 
 ROOT = Path(__file__).parent.parent
@@ -146,92 +143,7 @@ def test_a_kept_config_says_all_but_where_it_ran() -> None:
                 assert Config(**same(config)) == config
 
 
-# runs that are kept
-
-
-def test_a_run_is_kept_once_and_an_interrupted_one_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    configs = cells("table2", "repair", quick=True, epsilons=(3.0,), schemes=("repair",))[:2]
-    whole = [line for _, line in play(configs, Results(tmp_path / "whole"))]
-
-    def interrupt(config: Config, line: dict[str, Any]) -> None:
-        if config == configs[1] and line["kind"] == "round" and line["round"] == 4:
-            raise KeyboardInterrupt
-
-    results = Results(tmp_path / "cut")
-    with pytest.raises(KeyboardInterrupt):
-        list(play(configs, results, watch=interrupt))
-    assert [results.find(config) is None for config in configs] == [False, True]
-    rounds: list[int] = []
-    again = Results(tmp_path / "cut")
-    played = list(play(configs, again, watch=lambda _, line: rounds.append(line.get("round", 0))))
-    assert [config for config, _ in played] == configs[1:]
-    for name in ("accuracy", "curve", "epsilon", "noise"):
-        assert played[0][1][name] == whole[1][name]
-    assert list(play(configs, Results(tmp_path / "cut"))) == []
-    assert len((tmp_path / "cut/quick-linear.jsonl").read_text().splitlines()) == 2
-    assert list((tmp_path / "cut/.work").iterdir()) == []
-
-
-def test_a_run_whose_line_nobody_took_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (config,) = cells("table2", "repair", quick=True, epsilons=(3.0,), schemes=("repair",))[:1]
-    work = tmp_path / ".work"
-    work.mkdir()
-    line = trial(config, work)  # as a process does whose parent is killed meanwhile
-    monkeypatch.setattr(Clients, "updates", None)
-    assert list(play([config], Results(tmp_path))) == [(config, line | {"beside": 0})]
-    assert list(work.iterdir()) == []
-
-
-def test_runs_side_by_side_give_what_runs_one_by_one_give(tmp_path: Path) -> None:
-    configs = cells("table2", "exact", quick=True, epsilons=(3.0,), schemes=("exact",))[:3]
-    one, two = Results(tmp_path / "one"), Results(tmp_path / "two")
-    assert len(list(play(configs, one))) == len(list(play(configs, two, jobs=2))) == 3
-    for config in configs:
-        a, b = one.find(config), two.find(config)
-        assert a is not None
-        assert b is not None
-        assert a["accuracy"] == b["accuracy"]
-        assert a["epsilon"] == b["epsilon"]
-        assert a["epsilon"] <= 3
-
-
-@pytest.mark.parametrize("epochs", [1, 10_000])
-def test_an_interrupt_ends_runs_side_by_side_at_once_and_they_go_on(tmp_path: Path, epochs: int) -> None:
-    short, *_ = cells("table2", "exact", quick=True, epsilons=(3.0,), schemes=("exact",))
-    endless: dict[str, Any] = {"rounds": 100_000, "epsilon": 1e9} | (
-        {"unit": "client", "epochs": epochs} if epochs > 1 else {}
-    )
-    long = [dataclasses.replace(short, **endless, seed=seed) for seed in range(3)]
-    results = Results(tmp_path)
-    runs = play([short, *long], results, jobs=2)
-    assert next(runs)[0] == short
-    while len(list((tmp_path / ".work").glob("*.jsonl"))) < 2:  # until both processes have something to lose
-        time.sleep(0.1)
-    with pytest.raises(KeyboardInterrupt):
-        runs.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
-    begun = list((tmp_path / ".work").glob("*.jsonl"))
-    assert len(begun) == 2
-    for path in begun:
-        written = json.loads(path.read_text().splitlines()[-1]).get("round", 0)
-        kept = torch.load(path.with_suffix(".checkpoint"), weights_only=True)["state"]["round"]
-        assert kept in (written, written - 1)  # a line too many is cut off again
-    assert [results.find(config) is None for config in (short, *long)] == [False, True, True, True]
-
-
-def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
-    good = cells("table2", "exact", quick=True, epsilons=(3.0,), schemes=("exact",))[0]
-    bad = dataclasses.replace(good, data=str(tmp_path / "missing.npz"))
-    results, done = Results(tmp_path), []
-    with pytest.raises(ArgumentError, match=r"missing\.npz"):
-        done += list(play([bad, good], results, jobs=2))
-    assert results.find(good) is not None
-    assert results.find(bad) is None
-
-
-def test_lines_that_are_no_results_are_named(tmp_path: Path) -> None:
-    (tmp_path / "paper-cnn.jsonl").write_text('{"config": {}}\n{"accuracy": 1}\n')
-    with pytest.raises(ArgumentError, match=r"paper-cnn\.jsonl:2"):
-        Results(tmp_path)
+# trials of a cell
 
 
 def test_trials_of_a_cell_stand_together_with_their_spread(tmp_path: Path) -> None:

@@ -58,10 +58,9 @@ def read(path: Path, config: Config, device: torch.device) -> tuple[State, list[
             f"resume needs a whole checkpoint, got {path}: {type(error).__name__}; without resume the run starts anew"
         ) from None
     for name, value in dataclasses.asdict(config).items():
-        if content["config"].get(name) != value:
+        if (was := content["config"].get(name)) != value:
             raise ArgumentError(
-                f"resume needs the settings of the interrupted run, as in {path}: "
-                f"{name} was {content['config'].get(name)!r}, got {name}={value!r}"
+                f"resume needs the settings of the interrupted run: {name} was {was!r}, got {name}={value!r}"
             )
     state = State(**content["state"])
     state.seen = [(tuple(used), tuple(late)) for used, late in state.seen]
