@@ -5,20 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lightdp._check import ArgumentError
-from lightdp.experiments.reproduce import cells
+from lightdp.experiments.reproduce import cells, same
 from lightdp.experiments.results import Results, play, trial
 from lightdp.training.clients import Clients
+from lightdp.training.config import Config
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from lightdp.training.config import Config
+ROOT = Path(__file__).parents[1]
 
 
 def test_a_run_is_kept_once_and_an_interrupted_one_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -99,6 +98,28 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
         done += list(play([bad, good], results, jobs=2))
     assert results.find(good) is not None
     assert results.find(bad) is None
+
+
+def test_kept_runs_say_every_setting_and_the_seed() -> None:
+    paths = sorted((ROOT / "results").glob("*.jsonl"))
+    assert paths
+    for path in paths:
+        for text in path.read_text(encoding="utf-8").splitlines():
+            settings = json.loads(text)["config"]
+            settings.pop("replaced", None)  # of sensitivities
+            assert same(Config(**settings)) == settings
+
+
+def test_a_line_older_than_a_setting_is_a_run_without_it(tmp_path: Path) -> None:
+    (config,) = cells("table2", "repair", quick=True, epsilons=(3.0,), schemes=("repair",))[:1]
+    assert config.late_seen == 0
+    old = {name: value for name, value in same(config).items() if name != "late_seen"}
+    (tmp_path / "quick-linear.jsonl").write_text(json.dumps({"config": old, "accuracy": 0.5}) + "\n")
+    results = Results(tmp_path)
+    found = results.find(config)
+    assert found is not None
+    assert found["config"] == same(config)
+    assert results.find(dataclasses.replace(config, late_seen=0.5)) is None
 
 
 def test_lines_that_are_no_results_are_named(tmp_path: Path) -> None:

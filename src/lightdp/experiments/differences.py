@@ -91,7 +91,7 @@ def _measured(results: Results) -> str:
         f"{MODELS[line['config']['model']]} by {line['ratio']['median']:.3g} Δ (median) and up to "
         f"{line['ratio']['largest']:.3g} Δ"
         for line in results.sensitivities()
-        if line["config"].get("data") == "cifar10"
+        if line["config"]["data"] == "cifar10"
     ]
     return f" Replacing one record moves an update of one epoch of {'; of '.join(found)}." if found else ""
 

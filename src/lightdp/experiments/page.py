@@ -41,8 +41,8 @@ def page(text: str, results: Results) -> str:
 
 def _made(results: Results) -> str:
     """How many runs there are, of what, and where they ran."""
-    lines = [line for line in results.runs() if line["config"].get("data") == "cifar10"]
-    kinds = Counter((line["config"].get("unit", "record"), line["config"]["model"], line["device"]) for line in lines)
+    lines = [line for line in results.runs() if line["config"]["data"] == "cifar10"]
+    kinds = Counter((line["config"]["unit"], line["config"]["model"], line["device"]) for line in lines)
     rows = [
         ["as printed" if unit == "paper" else "whole training", MODELS[model], device, f"{count:,}",
          f"{statistics.median(line['seconds'] for line in lines if _is(line, unit, model, device)):.3g} s"]
@@ -53,7 +53,7 @@ def _made(results: Results) -> str:
 
 def _is(line: Mapping[str, Any], unit: str, model: str, device: str) -> bool:
     config = line["config"]
-    return bool((config.get("unit", "record"), config["model"], line["device"]) == (unit, model, device))
+    return bool((config["unit"], config["model"], line["device"]) == (unit, model, device))
 
 
 def _table(name: Target, profile: str, results: Results) -> str:

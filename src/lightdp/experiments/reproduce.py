@@ -210,9 +210,5 @@ def _rate(cell: dict[str, Any]) -> float:
 
 
 def same(config: Config) -> dict[str, Any]:
-    """What tells this run from others: its settings that are not the usual ones, but not where it ran."""
-    usual = {entry.name: entry.default for entry in dataclasses.fields(Config)}
-    chosen = dataclasses.asdict(config)
-    return {
-        name: value for name, value in chosen.items() if value != usual[name] and name not in ("data_path", "device")
-    }
+    """What tells this run from others: all of its settings, but not where it ran."""
+    return {name: value for name, value in dataclasses.asdict(config).items() if name not in ("data_path", "device")}

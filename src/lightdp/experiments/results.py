@@ -21,6 +21,7 @@ try:
     import torch
 
     from lightdp.training import data, models
+    from lightdp.training.config import Config
     from lightdp.training.simulator import Run
 except ImportError:
     raise MissingExtraError("train", "lightdp reproduce") from None
@@ -28,8 +29,6 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.synchronize import Event
-
-    from lightdp.training.config import Config
 
 _WORK = ".work"
 Line = dict[str, Any]
@@ -43,10 +42,12 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lines: dict[str, Line] = {}
+        usual = same(Config())  # a setting that a line lacks is newer than the line, which ran without it
         for path in sorted(folder.glob("*.jsonl")):
             for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 try:
                     line = json.loads(text)
+                    line["config"] = usual | line["config"]
                     self._lines[_key(line["config"])] = line
                 except (KeyError, TypeError, json.JSONDecodeError) as error:
                     raise ArgumentError(
