@@ -63,6 +63,10 @@ class _Ledger:
         """The cost of every round."""
         return [cost_of[a] for a, count in self.ordinary.items() for _ in range(count)] + self.special
 
+    def total(self, cost_of: Sequence[float]) -> float:
+        """Of all rounds."""
+        return math.fsum([*(count * cost_of[a] for a, count in self.ordinary.items()), *self.special])
+
     def reserved(self, everyone: int) -> _Ledger:
         """The same with all that open windows may still cost."""
         special = list(self.special)
@@ -170,7 +174,7 @@ class Odometer:
         if self.plan.sampling_rate < 1:
             bound = self._epsilon(_dominating(self._ledgers, self._cost))
             return bound if bound <= self.plan.budget else float(self.epsilon().max())
-        return self._epsilon(max(self._ledgers, key=lambda ledger: math.fsum(ledger.costs(self._cost))))
+        return self._epsilon(max(self._ledgers, key=lambda ledger: ledger.total(self._cost)))
 
     def remaining(self, rounds: int = 0) -> float:
         """The ε left to the client that has spent most, after `rounds` more used rounds with S̄ stragglers each.
@@ -263,7 +267,7 @@ class Odometer:
         return self._known[rounds, delta]
 
     def _mu(self, ledger: _Ledger) -> float:
-        return math.sqrt(math.fsum(ledger.costs(self._cost))) * self.plan.sensitivity / self._unit
+        return math.sqrt(ledger.total(self._cost)) * self.plan.sensitivity / self._unit
 
     def _peers(self, client: int) -> Mask:
         if self._neighbours is not None:
