@@ -390,6 +390,8 @@ def test_claims_of_the_paper_next_to_the_truth() -> None:
     assert [c.rounds for c in claims] == [1, 150, 150, 150]
     with pytest.raises(ArgumentError, match="calibration='exact'"):
         paper_claims(planned(50, 10, 10))
+    with pytest.raises(ArgumentError, match=r"sampling_rate=0\.1"):  # the formulas are of whole batches
+        paper_claims(planned(50, 10, 10, calibration="paper", sampling_rate=0.1))
 
 
 @pytest.mark.parametrize(

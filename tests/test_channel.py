@@ -90,7 +90,7 @@ def test_the_closing_round_takes_out_all_that_is_left(fidelity: Any) -> None:
     plan, rounds = planned("repair", None), TRAININGS["stragglers"][:2]
     channel = fidelity(plan, LENGTH, 5)
     sums = played(channel, rounds)
-    closing = channel.close(len(rounds)).total.numpy()
+    closing = channel.close(len(rounds)).numpy()
     left = (sums.sum(axis=0) + closing).var() / plan.sigma_individual**2
     assert left == pytest.approx(4 + 4 + 6, rel=6 * np.sqrt(2 / LENGTH) + 0.002)  # individual noise of every upload
 

@@ -69,7 +69,11 @@ def test_strategies_that_need_each_update_are_refused(inner: Strategy) -> None:
 @pytest.mark.parametrize(
     ("inner", "plan", "why"),
     [
-        (FedAvg(fraction_train=0.5), a_plan(), "fraction_train must be 1: pairwise noise cancels only if every client"),
+        (
+            FedAvg(fraction_train=0.5),
+            a_plan(),
+            "fraction_train must be 1, got fraction_train=0.5: noise cancels only if every client",
+        ),
         (FedAvg(min_train_nodes=4), a_plan(), "min_train_nodes must be at most the plan's 3 clients"),
         (FedAvg(min_available_nodes=9), a_plan(), "min_available_nodes=9"),
         (LightDP(FedAvg(), a_plan()), a_plan(), "must not be a LightDP itself"),

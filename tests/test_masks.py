@@ -70,9 +70,10 @@ def test_the_largest_gamma_still_leaves_128_steps_of_individual_noise() -> None:
     assert (grid.sigma_individual, grid.sigma_pairwise) == (128, 4096)
 
 
-def test_sums_that_do_not_fit_32_bits_are_refused() -> None:
+@pytest.mark.parametrize("calibration", ["exact", "local"])
+def test_sums_that_do_not_fit_32_bits_are_refused(calibration: str) -> None:
     with pytest.raises(InfeasibleError, match=r"bits a parameter do not fit the wire: .*coordinate_range"):
-        Grid.of(planned(unit="record", coordinate_range=1e12), 10)
+        Grid.of(planned(unit="record", coordinate_range=1e12, calibration=calibration), 10)
 
 
 def test_noise_that_covers_rounding_only_by_swelling_without_bound_is_refused() -> None:
@@ -91,7 +92,7 @@ def test_a_delta_beyond_the_reach_of_the_noise_is_refused() -> None:
 
 
 def test_schemes_without_client_noise_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="got 'central'"):
+    with pytest.raises(ArgumentError, match="got calibration='central'"):
         Grid.of(planned(calibration="central"), 10)
 
 

@@ -30,7 +30,7 @@ def test_a_check_answers_nothing_and_refuses_what_was_answered(tmp_path: Path) -
     for _ in range(2):
         clients[0].check(first)
     assert (tmp_path / "client-00.json").read_bytes() == state
-    assert clients[0].rounds_answered == 0
+    assert clients[0].next_round == 0
     assert server.receive(clients[0].upload(first, np.zeros(5)))
     for attempt in (clients[0].check, lambda message: clients[0].upload(message, np.zeros(5))):
         with pytest.raises(ProtocolError, match="round 0 was answered"):
@@ -55,7 +55,7 @@ def test_an_upload_after_a_check_learns_what_the_checked_message_tells(tapes: li
     clients[0].check(start)
     clients[0].upload(start, np.zeros(5))
     assert len(tapes[-1].terms[-1]) == 5  # four peers, and the repair of the one that was absent
-    assert clients[0].rounds_answered == 2
+    assert clients[0].next_round == 2
 
 
 def test_a_round_is_answered_once_in_order_and_with_its_past() -> None:

@@ -106,7 +106,7 @@ BROKEN: dict[str, tuple[Callable[[Lines], Lines], int, str]] = {
     "huge": (changed(2, noise_std=10**400), 3, "too large"),
     "epsilon hidden": (changed(2, epsilon=None), 3, "epsilon must not be null in a run with a plan"),
     "epsilon hidden at the end": (changed(8, epsilon=None), 9, "epsilon must not be null in a run with a plan"),
-    "stopped": (changed(8, stopped="x"), 9, "stopped must be one of budget, interrupted, got stopped='x'"),
+    "stopped": (changed(8, stopped="x"), 9, "stopped must be one of budget, got stopped='x'"),
     "statement": (changed(8, statement="all is well"), 9, "statement must be a list of sentences"),
     "calibration": (changed(0, plan=PLAN | {"calibration": "magic"}), 1, "plan: calibration must be one of"),
     "plan without delta": (changed(0, plan={"calibration": "exact"}), 1, "plan: must have epsilon_claimed, delta"),

@@ -75,6 +75,14 @@ def probability(name: str, value: object) -> float:
     return result
 
 
+def share(name: str, value: object) -> float:
+    """`value` as a float in the closed interval [0, 1]."""
+    result = number(name, value)
+    if not 0 <= result <= 1:
+        raise ArgumentError(f"{name} must be in [0, 1], got {name}={result:g}")
+    return result
+
+
 def integer(name: str, value: object, low: int, high: int | None = None) -> int:
     """`value` as an int in [low, high]."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):

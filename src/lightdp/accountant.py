@@ -87,6 +87,7 @@ class Odometer:
     | --- | --- | --- |
     | used | (1 + γ)/(aγ + 1), more while peers repair a late round of it | (σ_U/σ_eff)² |
     | too late, perhaps seen | about (3 + 1/γ)/a, more for repairs that come late too, at most 1 | as used |
+    | too late, unseen as the plan says | 0 | 0 |
     | in a void round, perhaps seen | as used, with a = n | as used |
     | never sent | 0 | 0 |
     """
@@ -150,7 +151,8 @@ class Odometer:
             late = () if unseen else np.flatnonzero(~used_mask)
         late_mask = self._mask("late", late)
         if np.any(used_mask & late_mask):
-            raise ArgumentError("late must not name used clients")
+            both = np.flatnonzero(used_mask & late_mask).tolist()
+            raise ArgumentError(f"late must not name used clients, got {both} in both")
         count = int(used_mask.sum())
         if count and self.plan.clients - count > self.plan.stragglers:
             least = self.plan.clients - self.plan.stragglers
@@ -309,6 +311,8 @@ def paper_claims(plan: Plan) -> tuple[Claim, ...]:
     """
     if plan.calibration != "paper":
         raise ArgumentError(f"plan must be of the paper's calibration, got calibration={plan.calibration!r}")
+    if plan.sampling_rate != 1:
+        raise ArgumentError(f"plan must use whole batches, as the paper does, got sampling_rate={plan.sampling_rate:g}")
     mu_footnote = plan.sensitivity / plan.sigma_effective  # of one round
     mu_once = mu_footnote * plan.rounds**0.25
     claims = (

@@ -50,9 +50,9 @@ def clamp(vector: Array, bound: float) -> None:
     This projects onto a convex set: it never moves two vectors apart, so it raises no sensitivity.
     NaN and infinity are refused before anything is written.
     """
-    targets = _floats("vector", [vector])
-    _refuse_mismatch(targets, targets)
-    _largest("vector", targets)
+    _largest("vector", _floats("vector", [vector]))
+    if not vector.flags.writeable:
+        raise ArgumentError("vector must be writeable, got one that is read-only")
     with np.errstate(over="ignore"):
         limit = vector.dtype.type(positive("bound", bound))
     if float(limit) > bound:
@@ -132,7 +132,7 @@ def _refuse_mismatch(sources: list[Array], targets: list[Array]) -> None:
         raise ArgumentError("out must have the shapes and types of arrays")
     for i, target in enumerate(targets):
         if not target.flags.writeable:
-            raise ArgumentError(f"array {i} must be writeable")
+            raise ArgumentError(f"arrays must be writeable, got array {i} read-only")
         for j, source in enumerate(sources):
             if np.may_share_memory(source, target) and not (i == j and source is target):
                 raise ArgumentError(f"arrays must not overlap, got arrays {i} and {j}")

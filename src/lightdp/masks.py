@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lightdp import stream
 from lightdp._check import ArgumentError, InfeasibleError, integer
+from lightdp.design import WIRE_STEPS
 from lightdp.stream import Term
 from lightdp.wire import encode
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 _SCALES = 3  # individual noise is a sum of Gaussians: σ_U, then two fine ones, each 2^11 times finer than the last
 _FINEST_BITS = 22
-_WIRE_STEPS = 16  # σ_U in wire steps: q = σ_U/16
 _BEYOND = 2e-20  # chance that a true Gaussian exceeds the reach of `lightdp.stream`
 _LARGEST_SHIFT = 6  # σ_U of 2^10 fine steps is fine enough; the rest is room for the modulus
 
@@ -66,15 +66,17 @@ class Grid:
                 f"delta must be >= {least:.1e} for {plan.rounds} rounds of {length} values, got delta={plan.delta:g}"
             )
         if plan.calibration in ("smpc", "central"):
-            raise ArgumentError(f"calibration must be one whose clients add noise alone, got {plan.calibration!r}")
+            raise ArgumentError(
+                f"calibration must be one whose clients add noise alone, got calibration={plan.calibration!r}"
+            )
         ratio = math.sqrt(plan.gamma)
-        room = math.floor(math.log2(stream.SIGMA_MAX / _WIRE_STEPS / max(ratio, 1.0)))
+        room = math.floor(math.log2(stream.SIGMA_MAX / WIRE_STEPS / max(ratio, 1.0)))
         shift = min(room, 32 - plan.wire_bits, _LARGEST_SHIFT)
         if shift < 0:
             raise InfeasibleError(
                 f"{plan.wire_bits} bits a parameter do not fit the wire: give the plan a smaller coordinate_range"
             )
-        sigma = float(_WIRE_STEPS << shift)
+        sigma = float(WIRE_STEPS << shift)
         # σ steps are to be σ_U/Δ times Δ + moved steps
         rest = sigma - math.ldexp(math.sqrt(length), -_FINEST_BITS) * plan.sigma_individual / plan.sensitivity
         if rest <= sigma / 2:

@@ -156,7 +156,8 @@ def _variances(individual: ArrayLike, pairwise: ArrayLike) -> tuple[NDArray[np.f
         raise ArgumentError(f"individual must be (N,) and pairwise (N, N), got {u.shape} and {k.shape}")
     for name, values in (("individual", u), ("pairwise", k)):
         if not np.all(np.isfinite(values)) or np.any(values < 0):
-            raise ArgumentError(f"{name} must hold finite variances >= 0")
+            wrong = values[~np.isfinite(values) | (values < 0)]
+            raise ArgumentError(f"{name} must hold finite variances >= 0, got {wrong[0]:g}")
     if np.any(k != k.T) or np.any(np.diag(k) != 0):
         raise ArgumentError("pairwise must be symmetric with a zero diagonal")
     positive("the sum of individual variances", u.sum())

@@ -50,7 +50,9 @@ def command(
     reserve: Annotated[
         Reserve, typer.Option(help="With repair: stragglers that the budget must last for.")
     ] = "expected",
-    late: Annotated[Late, typer.Option(help="With repair: whether the server may see late uploads.")] = "seen",
+    late: Annotated[
+        Late, typer.Option(help="Whether the server may see uploads that come too late; unseen ones cost nothing.")
+    ] = "seen",
     records: Annotated[int | None, typer.Option(help="Records of all clients together.")] = None,
     parameters: Annotated[int | None, typer.Option(help="Parameters of the model.")] = None,
     coordinate_range: Annotated[
@@ -94,7 +96,7 @@ def command(
         typer.echo(json.dumps(chosen.to_dict() | _compare_json(rows), indent=2, allow_nan=False))
         return
     typer.echo(str(chosen))
-    if calibration == "paper":
+    if calibration == "paper" and sampling_rate == 1:
         _print_claims(chosen)
     if rows:
         _print_comparison(chosen, rows)

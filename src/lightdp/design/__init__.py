@@ -4,11 +4,12 @@ from lightdp.design._calibrate import GAMMA_MAX, RETRIES, late_cost, on_grid, wo
 from lightdp.design._compare import Comparison, compare
 from lightdp.design._make import plan
 from lightdp.design._per_client import PerClientPlan, plan_per_client
-from lightdp.design._plan import Calibration, Late, Plan, Reserve, Unit
+from lightdp.design._plan import WIRE_STEPS, Calibration, Late, Plan, Reserve, Unit
 
 __all__ = [
     "GAMMA_MAX",
     "RETRIES",
+    "WIRE_STEPS",
     "Calibration",
     "Comparison",
     "Late",

@@ -27,9 +27,9 @@ class Scheme:
 
 SCHEMES = (
     Scheme("central", "central DP", 1, "a curious server: it sees all updates"),
-    Scheme("smpc", "SMPC + DP (SecAgg)", 4, "more than S̄ lost, or lost peer links (P7)"),
-    Scheme("repair", "LightDP, repair", 1, "a non-linear server update (R3)"),
-    Scheme("exact", "LightDP, exact", 1, "nothing; stragglers leave noise"),
+    Scheme("smpc", "SMPC + DP (SecAgg)", 4, "over S̄ lost, or lost peer links (P7)"),
+    Scheme("repair", "LightDP, repair", 1, "over S̄ lost, or non-linear steps (R3)"),
+    Scheme("exact", "LightDP, exact", 1, "over S̄ lost; stragglers leave noise"),
     Scheme("paper", "LightDP, paper's γ", 1, "as exact; its own σ misses ε (P1-P3)"),
     Scheme("local", "local DP", 1, "nothing; noise alone protects"),
 )

@@ -25,6 +25,7 @@ Unit = Literal["record", "client"]
 Reserve = Literal["expected", "worst"]
 Late = Literal["seen", "unseen"]
 
+WIRE_STEPS = 16  # σ of a client's own noise in steps of the wire: rounding then hardly shows in it
 _SAMPLED_LEVELS = 8  # how finely the straggler law is resolved where each level costs a PLD
 _UNKNOWN_PARAMETERS = 2**30
 _UNKNOWN_RECORDS_PER_CLIENT = 1024
@@ -37,7 +38,8 @@ class Plan:
     Formal guarantee: a training of `rounds` rounds in which every client adds this noise, with uploads clipped so
     that one unit changes them by at most `sensitivity`, is (`epsilon()`, `delta`)-DP for each client, against the
     server together with any `colluders` of the other clients. With `repair` the accountant ends the training
-    earlier if the stragglers that happen cost more than was planned for.
+    earlier if the stragglers that happen cost more than was planned for. The schemes to compare with ask for more:
+    "smpc" that nobody sees anything but the sum, "central" a server that is trusted.
 
     Attributes:
         calibration: how the noise was chosen: "exact" (D2), "repair" (R1), "paper" (D1), or a scheme to compare
@@ -56,8 +58,9 @@ class Plan:
         parameters: number of model parameters, where known.
         coordinate_range: the user's own bound on one coordinate of one upload before noise, where given.
         reserve: under repair, whether the noise lasts `rounds` rounds of "expected" or of "worst" stragglers.
-        late: under repair, whether the server may have "seen" uploads that came too late to be used. Then one such
-            round of each client is provided for, and more of them end the training earlier.
+        late: whether the server may have "seen" uploads that came too late to be used. Then they cost what they tell;
+            under repair one such round of each client is provided for, and more of them end the training earlier. If
+            "unseen", they cost nothing: a server that keeps them, or calls late what was not, gets them for free.
         gamma: σ_K²/σ_U².
         sigma_individual: σ_U, the standard deviation of the noise that a client draws for itself.
         sigma_effective: σ_eff, what protects one client (E2); under repair, on quadratic average over `law`.
@@ -110,7 +113,7 @@ class Plan:
 
     @property
     def noise_multiplier(self) -> float:
-        """σ_eff/Δ, the number that other DP tools ask for."""
+        """σ_eff/Δ, of a round as a Gaussian mechanism; with "replace", tools that count σ in clips want twice this."""
         return self.sigma_effective / self.sensitivity
 
     @property
@@ -144,13 +147,25 @@ class Plan:
 
     def _residual_in_mean(self) -> float:
         clients = self.clients
-        met = self.graph.degree / (clients - 1)  # share of the stragglers that a client is paired with
-        return self.sigma_pairwise**2 * met * self.law.mean(lambda s: s / (clients - s))
+        return self.law.mean(lambda s: s / (clients - s)) * self._met * self.sigma_pairwise**2
+
+    def residual_in_sum(self, used: int) -> float:
+        """Variance of the pairwise noise that `used` uploads share with those absent, whoever they are, on average."""
+        return used * (self.clients - used) * self._met * self.sigma_pairwise**2
+
+    @property
+    def _met(self) -> float:
+        """The share of the others that a client is paired with."""
+        return self.graph.degree / (self.clients - 1)
+
+    def individual_in_sum(self, used: int) -> float:
+        """Variance of the individual noise of `used` uploads and of their rounding to the wire (W1)."""
+        return used * (self.sigma_individual**2 + self.wire_grid**2 / 12)
 
     @property
     def wire_grid(self) -> float:
-        """q = σ_U/16: the step to which an upload is rounded, once, after the noise (W1)."""
-        return self.sigma_individual / 16
+        """q: the step to which an upload is rounded, once, after the noise (W1)."""
+        return self.sigma_individual / WIRE_STEPS
 
     @property
     def upload_range(self) -> float:
@@ -167,23 +182,20 @@ class Plan:
     def wire_bits(self) -> int:
         """b (W1): bits a parameter such that the sum wraps with probability < 2⁻⁴⁰ in the whole training.
 
-        32 for schemes that send floats.
+        At least 32 for local DP, which usually sends floats; 32 for central DP, which always does.
         """
-        if self.calibration in ("local", "central"):
+        if self.calibration == "central":
             return 32
-        worst = max((self.clients - s) * min(s, self.graph.degree) for s in {self.stragglers, self._fullest_cut()})
+        cut = min(self.stragglers, self.clients // 2)  # the most wires between used clients and stragglers
+        worst = (self.clients - cut) * min(cut, self.graph.degree)
         repaired = self.clients * min(self.stragglers, self.graph.degree) if self.calibration == "repair" else 0
         residual = (worst + repaired) * self.sigma_pairwise**2
-        individual = self.clients * (self.sigma_individual**2 + self.wire_grid**2 / 12)
+        individual = self.individual_in_sum(self.clients)
         values = self.rounds * (_UNKNOWN_PARAMETERS if self.parameters is None else self.parameters)
         log_tail = -41 * math.log(2) - math.log(values)  # two sides
         reach = -float(brentq(lambda x: log_ndtr(x) - log_tail, -40.0, 0.0)) * math.sqrt(individual + residual)
         steps = 2 * (self.clients * self.upload_range + reach) / self.wire_grid
-        return max(2, math.ceil(math.log2(steps + 2)))
-
-    def _fullest_cut(self) -> int:
-        """The number of stragglers, at most S̄, that leaves most wires between used clients and stragglers."""
-        return min(self.stragglers, self.clients // 2)
+        return max(32 if self.calibration == "local" else 2, math.ceil(math.log2(steps + 2)))
 
     def settings(self) -> dict[str, Any]:
         """The arguments of `plan` that ask for this plan, except `calibration` and `gamma`."""

@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from lightdp import gaussian
-from lightdp._check import ArgumentError, MissingExtraError, choice, integer, non_negative, positive
+from lightdp._check import ArgumentError, MissingExtraError, choice, integer, positive, share
 from lightdp.experiments.bench import conditions
 from lightdp.schemes import SCHEMES, Cost, Faults, Links, Player, climb
 
@@ -72,8 +72,7 @@ class Setting:
             choice("schemes", name, SCHEMES)
         if len(set(self.schemes)) < len(self.schemes):
             raise ArgumentError(f"schemes must differ, got schemes={','.join(self.schemes)!r}")
-        if non_negative("dropout", self.dropout) > 1:
-            raise ArgumentError(f"dropout must be in [0, 1], got dropout={self.dropout:g}")
+        share("dropout", self.dropout)
         integer("rounds_played", self.rounds, 1)
         integer("seed", self.seed, 0)
         positive("seconds", self.seconds)
@@ -183,7 +182,7 @@ def _spent(cost: Cost, played: list[Played], done: list[Played]) -> dict[str, fl
         "traffic": lambda one: one.up + one.down + one.peer,
     }
     return {
-        name: value(cost) * sum(value(one.cost) for one in played) / sum(value(one.cost) for one in done)
+        name: value(cost) * (sum(value(one.cost) for one in played) / sum(value(one.cost) for one in done))
         for name, value in values.items()
     }
 

@@ -12,7 +12,7 @@ import dataclasses
 from typing import Any, Literal, NamedTuple, get_args
 
 from lightdp._check import ArgumentError, choice, integer
-from lightdp.schemes import SCHEMES
+from lightdp.schemes import SCHEMES, Smpc
 from lightdp.training.config import KNOWN, Config
 
 Target = Literal["rounds", "table2", "table3", "choices", "links", "time"]
@@ -189,8 +189,9 @@ def _quick(cell: dict[str, Any]) -> dict[str, Any]:
 
 def _possible(cell: dict[str, Any]) -> bool:
     """Secure aggregation needs an honest client that does not straggle."""
-    alone = ("none", "plain", "central", "local", "local-paper", "paper", "exact", "repair")
-    return cell["scheme"] in alone or cell["clients"] > cell["colluders"] + cell["stragglers"]
+    scheme = SCHEMES.get(cell["scheme"])
+    secure = cell["scheme"] == "smpc" or (scheme is not None and issubclass(scheme, Smpc))
+    return not secure or cell["clients"] > cell["colluders"] + cell["stragglers"]
 
 
 def _rate(cell: dict[str, Any]) -> float:

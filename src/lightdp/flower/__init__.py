@@ -6,7 +6,7 @@
 Messages between the two, all of type TRAIN, with a ConfigRecord "lightdp":
 
     key round, once:    plan (its arguments), run, length  ->  enrolment
-    each round:         run, start [, roster]              ->  one uint8 array: the packed upload
+    each round:         run, start, closing [, roster]     ->  one uint8 array: the packed upload; allowed metrics
 
 The bytes are those of `lightdp.protocol`. Evaluate and query messages pass untouched.
 """

@@ -63,7 +63,7 @@ def difference(trained: Mapping[str, Array], received: Mapping[str, Array], *, w
         if wide and (new.dtype.kind != "f" or new.dtype.itemsize < old.dtype.itemsize):
             raise ArgumentError(f"trained array {key} must be as fine as the received {old.dtype}, got {new.dtype}")
         part = vector[start : start + old.size].reshape(old.shape)
-        with np.errstate(all="ignore"):  # what is not finite is refused when it is clipped
+        with np.errstate(all="ignore"):  # the caller looks for what is not finite
             np.subtract(new, old, out=part, dtype=kind, casting="unsafe")
         start += old.size
     return vector

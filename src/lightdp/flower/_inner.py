@@ -60,8 +60,10 @@ def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
             "taken out in the next, which a non-linear update would not undo (R3); use calibration='exact', or say "
             "linear=True if it is linear"
         )
-    if getattr(strategy, "fraction_train", 1.0) != 1.0:
-        raise ArgumentError("fraction_train must be 1: pairwise noise cancels only if every client is asked")
+    if (fraction := getattr(strategy, "fraction_train", 1.0)) != 1.0:
+        raise ArgumentError(
+            f"fraction_train must be 1, got fraction_train={fraction}: noise cancels only if every client is asked"
+        )
     for bound in ("min_train_nodes", "min_available_nodes"):
         asked = getattr(strategy, bound, 0)
         if asked > plan.clients:

@@ -138,7 +138,7 @@ def _train(
 
 def _refuse_unshown(client: Client, content: RecordDict, *, closing: bool) -> None:
     """Refuse to allocate what the key round's `length` says before a message has brought arrays as large."""
-    if closing and client.rounds_answered == 0:
+    if closing and client.next_round == 0:
         raise ProtocolError(f"a closing round must follow one whose arrays hold length={client.length} floats")
     if not closing and (size := _arrays.length(_only(content.array_records, "message"))) != client.length:
         raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from lightdp._check import ArgumentError, WireError, octets
+from lightdp._files import durable
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
@@ -48,23 +48,11 @@ class Identity:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a new PEM file that only its owner can read, whole or not at all; never replace one."""
         pem = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        folder = Path(path).parent
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".identity-")  # mode 0600
         try:
-            with os.fdopen(handle, "wb") as file:
+            with durable(path, replace=False) as file:
                 file.write(pem)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, path)  # unlike a rename, fails if there is an identity already
         except FileExistsError:
             raise ArgumentError(f"path must not exist yet, got path={os.fspath(path)!r}") from None
-        finally:
-            Path(temporary).unlink()
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Identity:

@@ -161,7 +161,7 @@ class Client:
         if content.kind != Kind.ANNOUNCE:
             raise ProtocolError(f"expected ANNOUNCE, got {content.kind.name}")
         start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
-        if start.round < self.rounds_answered:
+        if start.round < self.next_round:
             raise ProtocolError(f"round {start.round} was answered, or is over")
         story = self._story.copied()
         story.learn(start.history())
@@ -172,7 +172,7 @@ class Client:
         return start, story
 
     @property
-    def rounds_answered(self) -> int:
+    def next_round(self) -> int:
         """The first round that this client may still answer."""
         return max(self._story.sent, default=-1) + 1 if self._story is not None else 0
 
@@ -268,7 +268,7 @@ class Client:
         try:
             facts = json.loads(store.load())
             if facts["version"] != _VERSION:
-                raise ArgumentError(f"store must hold a client's state of version {_VERSION}")
+                raise ArgumentError(f"store must hold a client's state of version {_VERSION}, got {facts['version']!r}")
             run, pair = bytes.fromhex(facts["run"]), KeyPair(bytes.fromhex(facts["pair"]))
             enrolment = Enrolment.from_bytes(bytes.fromhex(facts["enrolment"]), run=run)
             client = cls(plan, length=length, run=run, name=enrolment.name, **options)

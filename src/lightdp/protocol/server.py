@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp import masks
-from lightdp._check import ProtocolError, integer, positive
+from lightdp._check import ProtocolError, integer
 from lightdp.keys import Enrolment, Roster
 from lightdp.protocol.client import agreement, weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload, bitmap, members
@@ -28,20 +28,18 @@ class Aggregate:
         used: which clients' uploads are in the sum. (N,)
         total: the noisy sum of their updates, or None if the round was void: fewer than the minimum came. (length,)
         weight: the noisy sum of their weights, if updates are weighted and the round was not void.
-        denominator: what `mean` divides by, the same in every round (R3).
     """
 
     round: int
     used: NDArray[np.bool_]
     total: NDArray[np.float64] | None
     weight: float | None
-    denominator: float
 
     def mean(self) -> NDArray[np.float64]:
-        """total/denominator."""
+        """total/N: the same denominator in every round, whoever came (R3)."""
         if self.total is None:
             raise ProtocolError(f"round {self.round} was void: there is no mean")
-        return self.total / self.denominator
+        return self.total / len(self.used)
 
 
 class Server:
@@ -52,15 +50,11 @@ class Server:
         length: number of values of an update.
         run: 16 bytes that name the run.
         weighted: whether updates carry weights, as the clients have it.
-        denominator: what the mean divides by in every round; by default the number of clients.
     """
 
-    def __init__(
-        self, plan: Plan, *, length: int, run: bytes, weighted: bool = False, denominator: float | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, *, length: int, run: bytes, weighted: bool = False) -> None:
         self.plan, self.run, self.weighted = plan, run, weighted
         self.length = integer("length", length, 1)
-        self.denominator = positive("denominator", plan.clients if denominator is None else denominator)
         self.minimum = plan.clients - plan.stragglers
         self._grid = masks.Grid.of(plan, length + weighted)
         self._agreement = agreement(plan, length, weighted=weighted)
@@ -156,11 +150,6 @@ class Server:
         self._received[content.client] = True
         return True
 
-    @property
-    def waiting(self) -> int:
-        """How many clients have not answered the open round."""
-        return self.plan.clients - int(self._received.sum())
-
     def close(self) -> Aggregate:
         """End the open round with whoever has answered."""
         if self._sum is None:
@@ -175,7 +164,7 @@ class Server:
             values *= self._grid.wire_step
             total = values[: self.length]
             weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
-        result = Aggregate(self.round, used, total, weight, self.denominator)
+        result = Aggregate(self.round, used, total, weight)
         self._used.append(bitmap(used))
         self._sum = None
         return result

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from lightdp._check import ArgumentError
+from lightdp._files import durable
+
+if TYPE_CHECKING:
+    import os
 
 
 class Store(Protocol):
@@ -31,22 +33,8 @@ class File:
 
     def save(self, state: bytes) -> None:
         """Replace the file."""
-        folder = self.path.parent
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".state-")  # mode 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(state)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(self.path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with durable(self.path) as file:
+            file.write(state)
 
     def load(self) -> bytes:
         """What the file holds."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from lightdp._check import ArgumentError, choice, integer, non_negative, number, probability
+from lightdp._check import ArgumentError, choice, integer, non_negative, number, probability, share
 from lightdp.report._style import LABELS, NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-_STOPPED = ("budget", "interrupted")
+_STOPPED = ("budget",)
 _MAY_MISS = ("modelled_seconds", "failed")  # where no network was modelled
 _OF_PRIVACY = ("epsilon", "epsilon_claimed", "delta", "unit", "adjacency")
 
@@ -253,12 +253,6 @@ def _sentences(name: str, value: object) -> tuple[str, ...]:
     return tuple(_text(name, sentence) for sentence in value)
 
 
-def _share(name: str, value: object) -> float:
-    if not 0 <= (result := number(name, value)) <= 1:
-        raise ArgumentError(f"{name} must be in [0, 1], got {name}={result:g}")
-    return result
-
-
 def _count(name: str, value: object) -> int:
     return integer(name, value, 0)
 
@@ -305,7 +299,7 @@ _FIRST: dict[str, Callable[[str, Any], Any]] = {
 }
 _ROUND: dict[str, Callable[[str, Any], Any]] = {
     "round": _count,
-    "accuracy": _or_none(_share),
+    "accuracy": _or_none(share),
     "loss": _or_none(number),
     "epsilon": _or_none(non_negative),
     "used": _count,
@@ -317,7 +311,7 @@ _ROUND: dict[str, Callable[[str, Any], Any]] = {
     "failed": _or_none(_text),
 }
 _END: dict[str, Callable[[str, Any], Any]] = {
-    "accuracy": _or_none(_share),
+    "accuracy": _or_none(share),
     "epsilon": _or_none(non_negative),
     "epsilon_claimed": _or_none(non_negative),
     "delta": _or_none(probability),

@@ -1,4 +1,4 @@
-"""Pictures of what `lightdp reproduce` found; rows come from `lightdp.experiments.page`."""
+"""Pictures of what `lightdp reproduce` found; rows come from `lightdp.experiments.pictures`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from lightdp.report._record import Run
 
-_STOPPED = {None: "at its end", "budget": "at the budget", "interrupted": "interrupted"}
+_STOPPED = {None: "at its end", "budget": "at the budget"}
 _UNITS = {"paper": "client, assumed"}
 LONG = {
     "accuracy": "test accuracy, final model",

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from lightdp._check import ArgumentError, LightDPError, choice, integer, non_negative, positive
+from lightdp._check import LightDPError, choice, integer, non_negative, positive, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,8 +46,7 @@ class Links:
 
     def __post_init__(self) -> None:
         choice("peers", self.peers, ("relayed", "direct"))
-        if non_negative("failure", self.failure) > 1:
-            raise ArgumentError(f"failure must be in [0, 1], got failure={self.failure:g}")
+        share("failure", self.failure)
         for name in ("uplink", "downlink"):
             positive(name, getattr(self, name))
         non_negative("latency", self.latency)

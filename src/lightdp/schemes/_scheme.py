@@ -13,7 +13,7 @@ import numpy as np
 
 from lightdp import stream
 from lightdp._check import integer, positive
-from lightdp.design import Calibration, Plan, plan
+from lightdp.design import WIRE_STEPS, Calibration, Plan, plan
 from lightdp.schemes._net import Net, RoundFailedError
 from lightdp.wire import encode
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_STEPS = 16  # σ of a client's own noise in grid steps, as in our protocol
 _LEAST = 32  # grid steps in the clip of schemes that send values without noise of their own
 
 
@@ -48,7 +47,7 @@ class Task:
         self.plan("exact")  # refuses the rest
 
     def plan(self, calibration: Calibration) -> Plan:
-        """The noise of this calibration at the same true guarantee."""
+        """The noise of this calibration at the same guarantee, which "paper" claims and does not keep."""
         return _plan(self, calibration)
 
 
@@ -92,7 +91,7 @@ class Grid:
     @classmethod
     def of(cls, task: Task, sigma: float) -> Grid:
         """For clients that add noise of standard deviation `sigma` each."""
-        step = sigma / _STEPS if sigma > 0 else task.clip / _LEAST / math.sqrt(task.clients)
+        step = sigma / WIRE_STEPS if sigma > 0 else task.clip / _LEAST / math.sqrt(task.clients)
         largest = task.clients * task.clip / step + 10 * math.sqrt(task.clients) * max(sigma / step, 1)
         return cls(step, 1 + math.ceil(math.log2(2 * largest)), sigma / step)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Exact(Scheme):
     """Pairwise noise that cancels, one upload; what stragglers leave stays."""
 
-    name, title, source = "exact", "LightDP, exact", "LightDP-FL with exact calibration (D1)"
+    name, title, source = "exact", "LightDP, exact", "LightDP-FL with exact calibration (D2)"
     broken_by = "fewer than N - S̄ uploads; stragglers leave noise"
     calibration: ClassVar[Literal["exact", "repair", "paper"]] = "exact"
 
@@ -84,12 +84,7 @@ class Exact(Scheme):
 
     def noise(self, used: int) -> float:
         """Everybody's own, and what is shared with those who are absent; whoever they are, on average."""
-        graph = self.plan.graph
-        absent = (graph.clients - used) * graph.degree / (graph.clients - 1)
-        return self._own(used) + used * absent * self.plan.sigma_pairwise**2
-
-    def _own(self, used: int) -> float:
-        return used * (self.plan.sigma_individual**2 + self.plan.wire_grid**2 / 12)
+        return self.plan.individual_in_sum(used) + self.plan.residual_in_sum(used)
 
 
 class ExactSparse(Exact):
@@ -119,7 +114,7 @@ class Repair(Exact):
 
     def lasting(self, used: int) -> float:
         """Everybody's own."""
-        return self._own(used)
+        return self.plan.individual_in_sum(used)
 
 
 class Paper(Exact):

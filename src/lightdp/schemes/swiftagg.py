@@ -63,7 +63,7 @@ class SwiftAgg(Coded):
         self.groups = max(1, task.clients // max(2 * lost, 2)) if groups is None else integer("groups", groups, 1)
         self.positions = task.clients // self.groups
         if self.positions <= lost:
-            raise ArgumentError(f"groups must leave more than {lost} in each, got groups={groups}")
+            raise ArgumentError(f"groups must leave more than {lost} in each, got groups={self.groups}")
 
     @cached_property
     def code(self) -> Code:

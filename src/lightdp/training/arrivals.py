@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightdp._check import ArgumentError, integer, non_negative, number, positive
+from lightdp._check import ArgumentError, integer, non_negative, positive, share
 from lightdp.stragglers import StragglerLaw, binomial
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float
     """
     clients = integer("clients", clients, 1)
     bound, seed = integer("bound", bound, 0, clients), integer("seed", seed, 0)
-    late_seen = _share("late_seen", late_seen)
+    late_seen = share("late_seen", late_seen)
     kind, _, settings = spec.partition(":")
     if late_seen > 0 and kind in {"latency", "trace"}:
         raise ArgumentError(f"late_seen must be 0 with {kind}, which knows who was late, got late_seen={late_seen:g}")
@@ -85,7 +85,7 @@ def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float
             who = _missing(clients, seed, late_seen, lambda rng: rng.permutation(clients) < rng.integers(bound + 1))
         case "links", _:
             (failure,) = _numbers(spec, settings, 1)
-            failure = _share("links", failure)
+            failure = share("links", failure)
             who = _missing(clients, seed, late_seen, lambda rng: rng.random(clients) < failure)
         case "latency", _:
             who = _latency(clients, seed, _numbers(spec, settings, 3, 5))
@@ -108,7 +108,7 @@ def law(spec: str, *, clients: int, bound: int) -> StragglerLaw | None:
     kind, _, settings = spec.partition(":")
     if kind != "links":
         return None
-    failure = _share("links", *_numbers(spec, settings, 1))
+    failure = share("links", *_numbers(spec, settings, 1))
     return binomial(bound, clients, failure) if 0 < failure < 1 else None
 
 
@@ -127,7 +127,7 @@ def _latency(clients: int, seed: int, settings: list[float]) -> _Law:
     """Log-normal seconds against a deadline."""
     median, spread, deadline, fraction, factor = settings if len(settings) == 5 else [*settings, 0.0, 1.0]
     median, spread = positive("latency MEDIAN", median), non_negative("latency SPREAD", spread)
-    deadline, fraction = positive("latency DEADLINE", deadline), _share("latency SLOWFRACTION", fraction)
+    deadline, fraction = positive("latency DEADLINE", deadline), share("latency SLOWFRACTION", fraction)
     slow = _generator(seed, _SLOW).permutation(clients) < math.floor(fraction * clients + 0.5)
     patience = math.log(deadline) - math.log(median) - slow * math.log(positive("latency SLOWFACTOR", factor))
 
@@ -190,13 +190,6 @@ def _numbers(spec: str, settings: str, *counts: int) -> list[float]:
         usage = next(usage for usage in SPECS if usage.startswith(spec.partition(":")[0]))
         raise ArgumentError(f"arrivals must be given as {usage}, got arrivals={spec!r}")
     return values
-
-
-def _share(name: str, value: float) -> float:
-    """`value` as a float in the closed interval [0, 1]."""
-    if not 0 <= (result := number(name, value)) <= 1:
-        raise ArgumentError(f"{name} must be in [0, 1], got {name}={result:g}")
-    return result
 
 
 def _generator(*entropy: int) -> Generator:

@@ -108,13 +108,11 @@ class Distribution:
                 self.groups.append(_Group(parts, dict.fromkeys(parts, RETRIES + 1), noise))
         return _accounted(self.plan, total, lasting, residual)
 
-    def close(self, number: int) -> Sum:
-        """The closing round: everybody takes out what is left, with fresh individual noise (R4)."""
+    def close(self, number: int) -> torch.Tensor:
+        """The sum of the closing round: everybody takes out what is left, with fresh individual noise (R4)."""
         draw = self._generator(_mix(self.seed, number))
         carriers = sorted({i for group in self.groups for i in group.parts})
-        lasting = self._lasting(len(carriers))
-        total = lasting**0.5 * _normal(self.parameters, draw) - self._repaired(carriers, draw)
-        return Sum(total, lasting, 0.0)
+        return self._lasting(len(carriers)) ** 0.5 * _normal(self.parameters, draw) - self._repaired(carriers, draw)
 
     def _lasting(self, used: int) -> float:
         """Variance of the individual noise of `used` uploads, their rounding to the wire included (W1)."""
@@ -124,8 +122,9 @@ class Distribution:
             return self.share(used) * self.plan.sigma_effective**2
         if self.plan.calibration == "central":
             return self.plan.sigma_effective**2
-        rounding = 0.0 if self.plan.calibration == "local" else self.plan.wire_grid**2 / 12
-        return used * (self.plan.sigma_individual**2 + rounding)
+        if self.plan.calibration == "local":
+            return used * self.plan.sigma_individual**2  # floats: nothing is rounded
+        return self.plan.individual_in_sum(used)
 
     def _left_by_stragglers(self, used: list[int]) -> dict[int, float]:
         """Variance of the pairwise noise that each used client shares with stragglers."""
@@ -212,25 +211,20 @@ class Protocol:
             self.server.receive(message)
         if result.total is None:
             return Sum(None, 0.0, 0.0)
-        used = len(came.used)
-        absent = self.plan.clients - used
-        met = self.plan.graph.degree / (self.plan.clients - 1)
-        lasting = used * (self.plan.sigma_individual**2 + self.plan.wire_grid**2 / 12)
-        residual = used * absent * met * self.plan.sigma_pairwise**2
+        lasting, residual = (f(len(came.used)) for f in (self.plan.individual_in_sum, self.plan.residual_in_sum))
         return _accounted(self.plan, torch.from_numpy(result.total).float(), lasting, residual)
 
     def undo(self) -> Callable[[], None]:
         """As Distribution, but what real clients have sent cannot be taken back."""
         return lambda: None
 
-    def close(self, number: int) -> Sum:  # noqa: ARG002  as Distribution
-        """The closing round of everybody."""
+    def close(self, number: int) -> torch.Tensor | None:  # noqa: ARG002  as Distribution
+        """The sum of the closing round, to which everybody comes."""
         start = self.server.announce(since=0, closing=True)
         for client in self.clients:
             self.server.receive(client.upload(start, None))
-        result = self.server.close()
-        total = None if result.total is None else torch.from_numpy(result.total).float()
-        return Sum(total, self.plan.clients * self.plan.sigma_individual**2, 0.0)
+        total = self.server.close().total
+        return None if total is None else torch.from_numpy(total).float()
 
 
 def _accounted(plan: Plan, total: torch.Tensor, lasting: float, residual: float) -> Sum:

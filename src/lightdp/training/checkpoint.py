@@ -6,16 +6,17 @@ import dataclasses
 import json
 import os
 import pickle
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lightdp._check import ArgumentError
+from lightdp._files import durable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lightdp.training.config import Config
 
 
@@ -34,15 +35,8 @@ class State:
 def write(path: Path, config: Config, state: State, channel: list[Any]) -> None:
     """The whole checkpoint, or none."""
     content = {"config": dataclasses.asdict(config), "state": dataclasses.asdict(state), "channel": channel}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".checkpoint-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    with durable(path) as file:
+        torch.save(content, file)
 
 
 def read(path: Path, config: Config, device: torch.device) -> tuple[State, list[Any]]:

@@ -8,7 +8,7 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from lightdp._check import ArgumentError, choice, integer, non_negative, number, positive
+from lightdp._check import ArgumentError, choice, integer, number, positive, share
 from lightdp.design import Calibration, Plan, Reserve, plan
 from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
 from lightdp.training.arrivals import law
@@ -122,8 +122,7 @@ class Config:
         for name in ("momentum", "ema"):
             if not 0 <= number(name, getattr(self, name)) < 1:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
-        if non_negative("late_seen", self.late_seen) > 1:
-            raise ArgumentError(f"late_seen must be in [0, 1], got late_seen={self.late_seen:g}")
+        share("late_seen", self.late_seen)
         integer("seed", self.seed, 0, 2**63 - 1)
         if self.fidelity == "protocol" and self.scheme not in ("local", "paper", "exact", "repair"):
             raise ArgumentError(
