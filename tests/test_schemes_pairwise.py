@@ -10,7 +10,8 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 from lightdp._check import ProtocolError
 from lightdp.schemes import SCHEMES, Faults, Grid, Links, Net, RoundFailedError, Task
-from lightdp.schemes.pairwise import Client, Pairwise, add_masks
+from lightdp.schemes._masks import add_masks
+from lightdp.schemes.pairwise import Client, Pairwise
 from lightdp.wire import Accumulator
 
 TASK = Task(clients=6, colluders=1, stragglers=2, dimension=5000, epsilon=8.0, rounds=5)

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from lightdp._check import ProtocolError, WireError
 from lightdp.keys import KeyPair
 from lightdp.schemes import _shamir
+from lightdp.schemes._masks import add_masks, derive, sign, words
 from lightdp.schemes._net import RoundFailedError
-from lightdp.schemes.pairwise import add_masks, derive, sign, words
 from lightdp.wire import Accumulator, bitmap, members
 
 if TYPE_CHECKING:

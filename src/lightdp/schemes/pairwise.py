@@ -1,4 +1,4 @@
-"""Pairwise encryption without recovery: masks that cancel if everybody comes, and keys and streams for such masks.
+"""Pairwise encryption without recovery: masks that cancel if everybody comes.
 
 Mugunthan, Polychroniadou, Byrd, Balch: "SMPAI: Secure Multi-Party Computation for Federated Learning" (2019). Clients
 agree on a key for each pair once. In round r client i uploads x_i + Σ_j s_ij PRG(k_ij, r) mod 2^b, with s_ij = 1 for
@@ -12,57 +12,25 @@ import struct
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from lightdp._check import ProtocolError
 from lightdp.keys import KeyPair
+from lightdp.schemes._masks import add_masks, derive, sign, words
 from lightdp.schemes._net import RoundFailedError
 from lightdp.schemes._scheme import Grid, Result, Smpc, Task
 from lightdp.wire import Accumulator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from lightdp.schemes._net import Net
 
-_CHUNK = 1 << 16  # bytes of a stream at a time: they stay in the cache
-_ZEROS = memoryview(bytes(_CHUNK))
 _ROUND = struct.Struct("<Q")
-
-
-def words(values: NDArray[np.integer], bits: int) -> NDArray[np.unsignedinteger]:
-    """A copy modulo 2^16 or, where `bits` asks for more, 2^32: both keep what is known modulo 2^bits. (d,)"""
-    return values.astype("<u2" if bits <= 16 else "<u4")
-
-
-def add_masks(out: NDArray[np.unsignedinteger], terms: Iterable[tuple[bytes, int]]) -> None:
-    """Add sign × PRG(key) for each (key, sign) in place: uniform words of AES-256-CTR. Each key is for one vector."""
-    signed = [(Cipher(AES256(key), CTR(bytes(16))).encryptor(), sign) for key, sign in terms]
-    stream = bytearray(_CHUNK + 15)
-    uniform, step = np.frombuffer(stream, out.dtype, _CHUNK // out.itemsize), _CHUNK // out.itemsize
-    for start in range(0, out.size, step):
-        part = out[start : start + step]
-        for cipher, sign in signed:
-            cipher.update_into(_ZEROS[: part.nbytes], stream)
-            (np.add if sign > 0 else np.subtract)(part, uniform[: part.size], out=part)
-
-
-def derive(secret: bytes, purpose: str, one: int, other: int) -> bytes:
-    """A key for one purpose from an X25519 secret of two clients."""
-    info = b"lightdp/1 schemes " + purpose.encode() + struct.pack("<II", one, other)
-    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(secret)
-
-
-def sign(me: int, peer: int) -> int:
-    """Of the mask that `me` and `peer` share, in the upload of `me`."""
-    return 1 if me < peer else -1
 
 
 class Client:
