@@ -122,6 +122,22 @@ def test_an_update_that_is_not_finite_leaves_as_zero_and_is_not_told_apart(value
     assert talk.server.close().mean() == pytest.approx(np.zeros(4), abs=0.05)
 
 
+@pytest.mark.parametrize("records", [8, 9])
+def test_records_whose_sum_overflows_count_as_the_largest_and_not_as_nothing(records: int) -> None:
+    def change(w: np.ndarray[Any, Any]) -> Any:
+        with np.errstate(over="ignore"):
+            return (w + records * np.array([8000.0, 0, 0, 0])).astype(w.dtype)  # nine are beyond float16
+
+    talk = Talk(an_app(change), a_plan(unit="record", clip=8000.0, epsilon=1e6, rounds=1))
+    talk.arrays = ArrayRecord({"w": Array(np.zeros(4, np.float16))})
+    talk.grid.run_config["lightdp-record-clip"] = 8000.0
+    talk.enrol()
+    for at in range(3):
+        upload = talk.grid.handle(at, talk.start()).content.array_records["arrays"]["lightdp"]
+        talk.server.receive(upload.numpy().tobytes())
+    assert talk.server.close().mean() == pytest.approx([31743, 0, 0, 0], abs=100)
+
+
 @pytest.mark.parametrize("value", [2.0**46, np.inf, np.nan])
 def test_a_model_whose_rounding_would_undo_the_clipping_of_records_is_refused(value: float) -> None:
     talk = Talk(plan=a_plan(unit="record", clip=0.1))

@@ -120,3 +120,15 @@ def test_delta_is_the_power_of_the_best_test_by_simulation() -> None:
 def test_bad_arguments_are_named(call: object, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-12, 3.0])
+@pytest.mark.parametrize("delta", [5e-324, 1e-322, 1e-310])
+def test_deltas_that_are_no_normal_floats_have_a_mu(epsilon: float, delta: float) -> None:
+    mu = gaussian.mu(epsilon, delta)
+    assert 0 <= mu < 10
+    assert mu == 0 or gaussian.log_delta(epsilon, mu) <= math.log(delta)
+
+
+def test_the_least_mu_has_a_delta() -> None:
+    assert 0 < gaussian.delta(0.0, 5e-324) < 1e-320

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import time
 from pathlib import Path
@@ -84,7 +85,8 @@ def test_an_interrupt_ends_runs_side_by_side_at_once_and_they_go_on(tmp_path: Pa
     assert len(begun) == 2
     for path in begun:
         written = json.loads(path.read_text().splitlines()[-1]).get("round", 0)
-        kept = torch.load(path.with_suffix(".checkpoint"), weights_only=True)["state"]["round"]
+        packed = path.with_suffix(".checkpoint").read_bytes()[32:]
+        kept = torch.load(io.BytesIO(packed), weights_only=True)["state"]["round"]
         assert kept in (written, written - 1)  # a line too many is cut off again
         assert epochs == 1 or written == 0  # nobody waits until a long round is over
     assert [results.find(config) is None for config in (short, *long)] == [False, True, True, True]
@@ -122,7 +124,40 @@ def test_a_line_older_than_a_setting_is_a_run_without_it(tmp_path: Path) -> None
     assert results.find(dataclasses.replace(config, late_seen=0.5)) is None
 
 
+@pytest.mark.parametrize("damaged", ["jsonl", "checkpoint"])
+def test_a_damaged_interrupted_run_is_run_anew(tmp_path: Path, damaged: str) -> None:
+    (config,) = cells("table2", "repair", quick=True, epsilons=(3.0,), schemes=("repair",))[:1]
+
+    def interrupt(_: Config, line: dict[str, Any]) -> None:
+        if line["kind"] == "round" and line["round"] == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(play([config], Results(tmp_path), watch=interrupt))
+    (path,) = (tmp_path / ".work").glob(f"*.{damaged}")
+    path.write_bytes(path.read_bytes()[:-40])
+    rounds: list[int] = []
+    ((_, line),) = play([config], Results(tmp_path), watch=lambda _, line: rounds.append(line.get("round", 0)))
+    assert rounds[:2] == [0, 1]
+    assert line["rounds"] == 10
+
+
+def test_a_file_without_its_last_newline_takes_another_line(tmp_path: Path) -> None:
+    one, two = cells("table2", "repair", quick=True, epsilons=(3.0,), schemes=("repair",))[:2]
+    results = Results(tmp_path)
+    results.add(one, {"config": same(one)})
+    path = tmp_path / "quick-linear.jsonl"
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    results.add(two, {"config": same(two)})
+    again = Results(tmp_path)
+    assert again.find(one) is not None
+    assert again.find(two) is not None
+
+
 def test_lines_that_are_no_results_are_named(tmp_path: Path) -> None:
     (tmp_path / "paper-cnn.jsonl").write_text('{"config": {}}\n{"accuracy": 1}\n')
+    with pytest.raises(ArgumentError, match=r"paper-cnn\.jsonl:2"):
+        Results(tmp_path)
+    (tmp_path / "paper-cnn.jsonl").write_bytes(b'{"config": {}}\n\xff\n')
     with pytest.raises(ArgumentError, match=r"paper-cnn\.jsonl:2"):
         Results(tmp_path)

@@ -80,7 +80,8 @@ class Odometer:
 
     Formal guarantee: if a client uploads only after `admit` let it, and `record` is told every round, the
     adversary's view of its data is (`epsilon`, plan.delta)-DP and `epsilon` never exceeds plan.budget, whoever
-    straggled and whether or not the server saw the uploads that came too late. Straggler sets may depend on
+    straggled and whether or not the server saw the uploads that came too late. If plan.late is "unseen", then as long
+    as they are: one that was seen after all is counted, but no room was kept for it. Straggler sets may depend on
     earlier rounds where whole batches are used (a privacy filter); with sampled batches they must not.
 
     | round of a client | its cost k under repair | otherwise |

@@ -106,7 +106,7 @@ def _log_target(delta: float) -> float:
 def _private_root(excess: Callable[[float], float], low: float, high: float, *, towards: float) -> float:
     """The root of a monotone function, moved in the direction of `towards` until `excess` is <= 0."""
     tightest = 4 * float(np.finfo(float).eps)
-    value = float(brentq(excess, low, high, xtol=5e-324, rtol=tightest, maxiter=2000))
+    value = float(brentq(excess, low, high, xtol=2e-323, rtol=tightest, maxiter=2000))
     steps = 1
     while excess(value) > 0:
         for _ in range(steps):
@@ -120,7 +120,7 @@ def _log_delta(epsilon: float, mu: float) -> float:
     u = min(epsilon / mu - mu / 2, 1e100)  # far beyond, squares would overflow; δ falls with u
     if mu <= max(1.0, u):  # the two Mills ratios are close: integrate their derivative instead of subtracting
         x = u + mu * (_NODES + 1) / 2
-        return -u * u / 2 - _LOG_SQRT_TAU + math.log(mu / 2) + math.log(float(_WEIGHTS @ _mills_slope(x)))
+        return -u * u / 2 - _LOG_SQRT_TAU + math.log(mu) - math.log(2) + math.log(float(_WEIGHTS @ _mills_slope(x)))
     if u >= 0:
         difference = _mills(u) - _mills(u + mu)
         return -u * u / 2 - _LOG_SQRT_TAU + math.log(difference)

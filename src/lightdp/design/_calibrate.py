@@ -110,7 +110,11 @@ def worst_cost(gamma: float, honest: int, stragglers: int, late: str) -> float:
 
 
 def on_grid(cost: float) -> float:
-    """`cost` rounded up, by at most 2 %: sampled rounds of one cost compose as one kind, which saves much time."""
+    """`cost` rounded up, by at most 2 %: sampled rounds of one cost compose as one kind, which saves much time.
+
+    What is above a point of the grid by a relative 2e-11 or less, as by rounding, goes to that point: compositions
+    round ε up by far more.
+    """
     return math.exp(math.ceil(math.log(cost) / _GRID - 1e-9) * _GRID)
 
 

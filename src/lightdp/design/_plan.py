@@ -59,8 +59,9 @@ class Plan:
         coordinate_range: the user's own bound on one coordinate of one upload before noise, where given.
         reserve: under repair, whether the noise lasts `rounds` rounds of "expected" or of "worst" stragglers.
         late: whether the server may have "seen" uploads that came too late to be used. Then they cost what they tell;
-            under repair one such round of each client is provided for, and more of them end the training earlier. If
-            "unseen", they cost nothing: a server that keeps them, or calls late what was not, gets them for free.
+            under repair room for one such round is kept until the end, and each that happens ends the training some
+            rounds earlier. If "unseen", they cost nothing: a server that keeps them, or calls late what was not, gets
+            them for free.
         gamma: σ_K²/σ_U².
         sigma_individual: σ_U, the standard deviation of the noise that a client draws for itself.
         sigma_effective: σ_eff, what protects one client (E2); under repair, on quadratic average over `law`.

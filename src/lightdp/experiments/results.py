@@ -21,6 +21,7 @@ try:
     import torch
 
     from lightdp.training import data, models
+    from lightdp.training.checkpoint import ResumeError
     from lightdp.training.config import Config
     from lightdp.training.simulator import Run
 except ImportError:
@@ -44,12 +45,12 @@ class Results:
         self._lines: dict[str, Line] = {}
         usual = same(Config())  # a setting that a line lacks is newer than the line, which ran without it
         for path in sorted(folder.glob("*.jsonl")):
-            for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            for number, text in enumerate(path.read_bytes().splitlines(), 1):
                 try:
                     line = json.loads(text)
                     line["config"] = usual | line["config"]
                     self._lines[_key(line["config"])] = line
-                except (KeyError, TypeError, json.JSONDecodeError) as error:
+                except (KeyError, TypeError, ValueError) as error:  # ValueError: neither JSON nor UTF-8
                     raise ArgumentError(
                         f"results must be lines of JSON with a config, got {path}:{number}: {error!r}"
                     ) from None
@@ -75,8 +76,10 @@ class Results:
         self.folder.mkdir(parents=True, exist_ok=True)
         kind = "quick" if config.data == "digits" else "paper" if config.unit == "paper" else "training"
         kind = "sensitivity" if "ratio" in line else kind
-        with (self.folder / f"{kind}-{config.model}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n")
+        path, text = self.folder / f"{kind}-{config.model}.jsonl", json.dumps(line, allow_nan=False, ensure_ascii=False)
+        ended = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{text}\n" if ended else f"\n{text}\n")
             file.flush()
             os.fsync(file.fileno())
         self._lines[_key(line["config"])] = line
@@ -175,8 +178,15 @@ def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = la
     path, checkpoint = _files(config, work)
     where = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     source, *features = prepared(config.data, config.data_path, config.model, config.mirror, where)
-    run = Run(config, path, resume=checkpoint.exists(), dataset=source, prepared=tuple(features))
-    lines = list(run.play(lambda line: watch(config, line)))
+
+    def played(*, resume: bool) -> tuple[Run, list[Line]]:
+        run = Run(config, path, resume=resume, dataset=source, prepared=tuple(features))
+        return run, list(run.play(lambda line: watch(config, line)))
+
+    try:
+        run, lines = played(resume=checkpoint.exists())
+    except ResumeError:  # nobody but us keeps these files: what is damaged or outdated is made anew
+        run, lines = played(resume=False)
     end, rounds = lines[-1], [line for line in lines if line["kind"] == "round"]
     plan = run.plan
     kept = {

@@ -35,7 +35,8 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     Formal guarantees, whatever the server sends and the app returns:
     - of a train message, only the packed upload of `lightdp.protocol.Client`, metrics that `lightdp-allow-metrics`
       names, or an error without data leave the node. The text of an app's exception stays in the node's log. An
-      update that is not finite counts as zero: with a model of the server's making, a refusal would tell of the data;
+      update that is not finite counts as zero: with a model of the server's making, a refusal would tell of the data.
+      With `unit="record"` the app must have left out records whose part is not a number: zero is another sum;
     - nothing leaves without a plan within the node's limits (`Settings`), recomputed here from its arguments, and a
       roster that binds it;
     - each round is answered at most once, also if messages are repeated or handled at the same time, or the node
@@ -117,13 +118,12 @@ def _train(
         if reply.has_error():
             raise ProtocolError(f"the app replied with error {reply.error.code}; see the node's log")
         update = _arrays.difference(_only(reply.content.array_records, "reply"), received, wide=room is not None)
+        largest, share = (np.inf, 1.0) if room is None else room
+        np.clip(update, -largest, largest, out=update)  # of records, also what has overflown: rounding is monotone
         if not np.isfinite([update.min(), update.max()]).all():
             _LOG.warning("lightdp: the app's update is not finite: this round it counts as zero")
             update[:] = 0
-        if room is not None:
-            largest, share = room
-            np.clip(update, -largest, largest, out=update)
-            update *= share
+        update *= share
         for each in reply.content.metric_records.values():
             metrics.update({name: value for name, value in each.items() if name in settings.allow_metrics})
     record["budget"] = plan.budget

@@ -265,11 +265,11 @@ class Run:
 
     def _save(self) -> None:
         channel = self.channel.state() if isinstance(self.channel, Distribution) else []
-        checkpoint.write(self.checkpoint, self.config, self.state, channel)
+        checkpoint.write(self.checkpoint, self.config, self.plan, self.state, channel)
 
     def _restore(self) -> list[dict[str, Any]]:
         """Take up the checkpoint, cut the record back to it, and return the lines that stay."""
-        state, channel = checkpoint.read(self.checkpoint, self.config, self.device)
+        state, channel = checkpoint.read(self.checkpoint, self.config, self.plan, self.device)
         lines = checkpoint.cut(self.path, state.round)
         self.state = state
         if isinstance(self.channel, Distribution):

@@ -63,7 +63,9 @@ def update(weights: NDArray[np.float64], path: str | Path, clip: float) -> NDArr
     scores = np.exp(scores - scores.max(1, keepdims=True))
     error = scores / scores.sum(1, keepdims=True) - y
     norms = np.linalg.norm(error, axis=1) * np.linalg.norm(x, axis=1)  # of each image's gradient
-    return -clip * x.T @ (error / np.maximum(norms, 1)[:, None])
+    error /= np.maximum(norms, 1)[:, None]
+    error[~np.isfinite(error).all(1)] = 0  # one image whose gradient is no number must not spoil the sum of all
+    return -clip * x.T @ error
 
 
 def accuracy(weights: NDArray[np.float64], path: Path) -> float:
