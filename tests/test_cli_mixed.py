@@ -47,7 +47,13 @@ def test_mixed_prints_a_line_per_kind(run: Run, kinds: Callable[[str], Path]) ->
 
 def test_mixed_json_agrees_with_the_design(run: Run, kinds: Callable[[str], Path]) -> None:
     found = json.loads(
-        run("plan-mixed", kinds(f"\ufeff{HEAD}4,0.02,3\n2,0.5,5\n"), *MIXED[2:], "--colluders=1", "--json").out
+        run(
+            "plan-mixed",
+            kinds("\ufeffclients, straggling, epsilon\n4,0.02,3\n2, 0.5, 5\n"),
+            *MIXED[2:],
+            "--colluders=1",
+            "--json",
+        ).out
     )
     expected = design.plan_per_client(
         epsilons=[3] * 4 + [5] * 2, straggling=[0.02] * 4 + [0.5] * 2, colluders=1, rounds=150, delta=1e-5

@@ -77,6 +77,21 @@ def test_an_interrupted_run_is_not_overwritten_but_goes_on(
     assert run(*options).code == 0  # what is finished may be made again
 
 
+def test_a_run_with_real_noise_cannot_go_on_and_says_so_but_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    out = ["--no-report", "--out", tmp_path / "a.jsonl"]
+    with monkeypatch.context() as patched:
+        patched.setattr(simulator.Run, "_stepped", interrupt_after(2, simulator.Run._stepped))
+        stopped = run("run", *QUICK, *out, "--fidelity", "protocol")
+        assert stopped.code == 130
+        assert "real noise cannot be made again, so this run cannot go on" in stopped.err
+        assert run("run", *QUICK, *out).code == 130  # over the remains of the other
+    refused = run("run", *QUICK, *out, "--fidelity", "protocol")
+    assert refused.code == 2
+    assert "out is of an interrupted run" in refused.err
+
+
 def test_being_asked_to_terminate_is_ctrl_c(tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
     many = ["--rounds", "1000000", "--no-report", "--out", str(out)]

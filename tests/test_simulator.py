@@ -217,6 +217,11 @@ def test_a_toml_file_has_the_same_names_and_no_others(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('scheme = "exact"\nepsilon = 6.0\n')
     assert read_toml(path) == {"scheme": "exact", "epsilon": 6.0}
+    path.write_text("sampling-rate = 0.5\n")  # as the flag is written
+    assert read_toml(path) == {"sampling_rate": 0.5}
+    path.write_text("sampling-rate = 0.5\nsampling_rate = 1.0\n")
+    with pytest.raises(ArgumentError, match="config must say each name once"):
+        read_toml(path)
     path.write_text("epsilonn = 6.0\n")
     with pytest.raises(ArgumentError, match="got epsilonn in"):
         read_toml(path)

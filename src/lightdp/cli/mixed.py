@@ -60,7 +60,7 @@ def _kinds(file: Path) -> list[tuple[int, float, float]]:
     got = f"got file={str(file)!r}"
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
-            rows = list(csv.DictReader(lines))
+            rows = list(csv.DictReader(lines, skipinitialspace=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ArgumentError(f"file must be a readable CSV, {got}: {reason}") from None

@@ -68,6 +68,8 @@ def command(
 
     kept = Results(results)
     if target == "page":
+        if not kept.runs():
+            raise ArgumentError(f"results must be a folder with kept runs, got results={str(results)!r}")
         _write(kept, docs)
         return
     asked = "rounds" if target == "sensitivity" else target

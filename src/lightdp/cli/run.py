@@ -30,13 +30,13 @@ Examples:
 
 - `lightdp run --data cifar10 --data-path DIR --model scattering-linear --clients 50 --lr 8 --clip 0.1`
 
-- `lightdp run --scheme local --out local.jsonl` and `lightdp report repair.jsonl local.jsonl`: compare
+- `lightdp run --scheme local --out local.jsonl` and `lightdp report run.jsonl local.jsonl`: compare
 
 - `lightdp run --fidelity protocol`: real keys, masks and bytes
 
 - `lightdp run --config run.toml --epsilon 6`: flags win over the file
 
-- Ctrl-C loses nothing: the same command with `--resume` goes on.
+- Ctrl-C loses nothing: the same command with `--resume` goes on (real keys and noise cannot be made again, though)
 """
 
 
@@ -86,7 +86,7 @@ def _run(
         chosen = Config(**settings)
     except TypeError as error:
         raise ArgumentError(f"config has a value of the wrong type: {error}") from None
-    _check_out(out, overwrite=resume or chosen.fidelity == "protocol")  # before the data is read
+    _check_out(out, resume=resume)  # before the data is read
     screen = Console(stderr=True)
     with screen.status("reading data"):
         run = Run(chosen, out, resume=resume)
@@ -107,15 +107,16 @@ def _run(
         typer.echo(f"\nwrote {out} and {out.with_suffix('.html')}")
 
 
-def _check_out(out: Path, *, overwrite: bool) -> None:
+def _check_out(out: Path, *, resume: bool) -> None:
     if not out.parent.is_dir() or out.suffix != ".jsonl":
         raise ArgumentError(f"out must be a .jsonl file in an existing folder, got out={str(out)!r}")
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
         raise ArgumentError(f"out must be writable, got out={str(out)!r}")
-    if overwrite or not (out.exists() and out.with_suffix(".checkpoint").exists()):
+    if resume or not (out.exists() and out.with_suffix(".checkpoint").exists()):
         return
-    *_, last = out.read_bytes().splitlines() or [b""]
-    if not last.startswith(b'{"kind": "end"'):
+    first, *_, last = out.read_bytes().splitlines() * 2 or [b"", b""]
+    lasting = b'"fidelity": "protocol"' not in first  # real noise cannot be made again, so such a run cannot go on
+    if lasting and not last.startswith(b'{"kind": "end"'):
         raise ArgumentError(f"out is of an interrupted run: add --resume, or remove it first, got out={str(out)!r}")
 
 
@@ -153,6 +154,9 @@ def _play(run: Any, screen: Console) -> dict[str, Any]:  # noqa: ANN401
             *_, line = run.play(show)
         except KeyboardInterrupt:
             bar.stop()
-            typer.echo(f"interrupted after round {run.state.round}; the same command with --resume goes on", err=True)
+            goes_on = "the same command with --resume goes on"
+            if run.config.fidelity == "protocol":
+                goes_on = "real noise cannot be made again, so this run cannot go on; its record so far stays"
+            typer.echo(f"interrupted after round {run.state.round}; {goes_on}", err=True)
             sys.exit(130)
     return line

@@ -86,7 +86,7 @@ def _noise(plan: Plan) -> list[str]:
     average = ", on quadratic average" if plan.calibration == "repair" else ""
     result.append(f"effective  σ   {plan.sigma_effective:.6g}, what protects one client{average}")
     result.append(f"noise multiplier {plan.noise_multiplier:.6g} = effective σ / sensitivity {plan.sensitivity:g}")
-    if not plan.graph.complete:
+    if not plan.graph.complete and plan.gamma > 0:
         price = price_of_sparsity(plan.graph, plan.colluders, plan.gamma)
         result.append(f"the graph of degree {plan.graph.degree} needs {price:.3g} times the σ of the complete one")
     return result

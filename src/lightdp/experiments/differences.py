@@ -30,7 +30,7 @@ weighted afterwards leave {weighted:.2g} times the variance of the individual no
 masked with the update.
 P6: noise in the mean at ε = 3 for one round: LightDP-FL as printed {own:.3g} Δ², SMPC + DP {smpc:.3g} Δ², {ratio:.1f}
 times less ({fair:.1f} times at the same true ε). For ε = 3 over 150 rounds exact calibration leaves {exact:.2f} times
-SMPC + DP's noise, repair {repair:.2f} times.
+SMPC + DP's noise, repair {repair:.2f} times, or {seen:.2f} times where uploads that come too late may be seen.
 """
 _LINKS = """
 P7: whether secure aggregation survives 5 % failing links hangs on who carries the shares; failed rounds of {rounds},
@@ -82,6 +82,7 @@ def _numbers() -> dict[str, Any]:
         "fair": one.noise_in_mean() / _middle(calibration="smpc", epsilon=one.epsilon()).noise_in_mean(),
         "exact": training["exact"] / training["smpc"],
         "repair": training["repair"] / training["smpc"],
+        "seen": _middle(calibration="repair", rounds=150, late="seen").noise_in_mean() / training["smpc"],
     }
 
 

@@ -41,6 +41,8 @@ class Results:
     """The lines of a folder, by the settings of their runs."""
 
     def __init__(self, folder: Path) -> None:
+        if folder.exists() and not folder.is_dir():
+            raise ArgumentError(f"results must be a folder, got results={str(folder)!r}")
         self.folder = folder
         self._lines: dict[str, Line] = {}
         usual = same(Config())  # a setting that a line lacks is newer than the line, which ran without it
@@ -74,8 +76,8 @@ class Results:
     def add(self, config: Config, line: Line) -> None:
         """Keep a run, at the end of its file."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        kind = "quick" if config.data == "digits" else "paper" if config.unit == "paper" else "training"
-        kind = "sensitivity" if "ratio" in line else kind
+        kind = "sensitivity" if "ratio" in line else "paper" if config.unit == "paper" else "training"
+        kind = "quick" if config.data == "digits" else kind
         path, text = self.folder / f"{kind}-{config.model}.jsonl", json.dumps(line, allow_nan=False, ensure_ascii=False)
         ended = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
         with path.open("a", encoding="utf-8") as file:

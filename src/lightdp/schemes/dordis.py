@@ -127,9 +127,9 @@ class Dordis(SecAgg):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
+        variance = self._needed / self.grid.step**2  # or why there is none
         self._honest = task.clients - task.colluders
         inverse = [0.0, *(1 / (self._honest - k) for k in range(task.stragglers + 1))]
-        variance = self._needed / self.grid.step**2
         self.sigmas = [math.sqrt(variance * (b - a)) for a, b in pairwise(inverse)]
         """Of the layers 0 ... S̄, in grid steps; together they are those of SecAgg."""
 

@@ -213,11 +213,14 @@ def peer_failure(links: str | None) -> float | None:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file, each a field of `Config`."""
+    """The settings of a TOML file, each a field of `Config`; hyphens, as in flags, are as good as underscores."""
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        written = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ArgumentError(f"config must be a readable TOML file, got config={str(path)!r}: {error}") from None
+    found = {name.replace("-", "_"): value for name, value in written.items()}
+    if len(found) < len(written):
+        raise ArgumentError(f"config must say each name once, got one with hyphens and with underscores in {path}")
     known = {field.name for field in dataclasses.fields(Config)}
     unknown = sorted(set(found) - known)
     if unknown:
