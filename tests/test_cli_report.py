@@ -27,6 +27,13 @@ def test_the_command_writes_the_page_and_prints_the_figures(
     assert Page(Path("report.html").read_text(encoding="utf-8")).charts
 
 
+def test_runs_that_do_not_compare_are_said_not_to(run: Run, tmp_path: Path) -> None:
+    lines = record("exact")
+    lines[0]["config"]["data"] = "cifar10"
+    files = [written(tmp_path / "a.jsonl", record("repair")), written(tmp_path / "b.jsonl", lines)]
+    assert "The runs differ in data: cifar10, digits." in run("report", *files, "--out", tmp_path / "a.html").out
+
+
 def test_the_command_refuses_a_broken_record_in_one_line_and_writes_nothing(run: Run, tmp_path: Path) -> None:
     good = written(tmp_path / "good.jsonl", record())
     bad = written(tmp_path / "bad.jsonl", record()[1:])

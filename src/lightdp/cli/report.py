@@ -32,10 +32,12 @@ def command(
     out: Annotated[Path, typer.Option(help="Write FILE.html, .png or .svg.")] = Path("report.html"),
 ) -> None:
     """Read, print the figures, write the page."""
-    from lightdp.report import read_run, run_table, save_runs  # noqa: PLC0415  an optional dependency
+    from lightdp.report import caveats, read_run, run_table, save_runs  # noqa: PLC0415  an optional dependency
 
     found = [read_run(path) for path in runs]
     with Console(stderr=True).status(f"drawing {escape(str(out))}"):
         save_runs(found, out)
     table.show(run_table(found))
+    for sentence in caveats(found):
+        typer.echo(sentence)
     typer.echo(f"wrote {out}")
