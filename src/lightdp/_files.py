@@ -20,7 +20,7 @@ def durable(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[I
         FileExistsError: there is one of that name, and `replace` is false.
     """
     folder = Path(path).parent
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{Path(path).name}-")  # mode 0600
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".lightdp-")  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
