@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lightdp.schemes import Peers, Played, Scheme, Task
 
 FIGURES = ("trips", "up", "down", "peer", "client", "server", "modelled")
-_PLAYED = ("wall", "memory")
+PLAYED = ("wall", "memory")
 _TURNS = 3  # rounds at the full size, where all would take too long
 SHORTEST = 1024  # a line through shorter vectors would tell more of fixed costs than of slopes
 _PATIENCE = 3  # times the seconds of a scheme, before it plays fewer rounds than were asked for
@@ -159,7 +159,7 @@ def _figures(setting: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, 
         "completed": len(done),
         "failures": [{"stage": stage, "why": why, "count": count} for (stage, why), count in failures.most_common()],
         **_noise(player, done),
-        **{name: getattr(cost, name) for name in (*FIGURES, *_PLAYED)},
+        **{name: getattr(cost, name) for name in (*FIGURES, *PLAYED)},
         "degree": getattr(player.scheme, "degree", None),
         "spent": _spent(cost, played, done),
         "measured": not cost.extrapolated,
@@ -229,7 +229,7 @@ def _few(player: Player, faults: Faults) -> Cost:
 
 def median(costs: list[Cost]) -> Cost:
     """Field by field; bytes are the same in most rounds, and seconds on a busy machine need it."""
-    names = ("trips", "up", "down", "peer", "client", "server", "modelled", "wall", "memory")
+    names = (*FIGURES, *PLAYED)
     return dataclasses.replace(
         costs[0], **{name: statistics.median(getattr(one, name) for one in costs) for name in names}
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from threadpoolctl import threadpool_limits
 
 from lightdp._check import ArgumentError, MissingExtraError
-from lightdp.experiments.compare import FIGURES, SHORTEST, median
+from lightdp.experiments.compare import FIGURES, PLAYED, SHORTEST, median
 from lightdp.schemes import SCHEMES, Cost, Player, climb
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def scale(setting: Setting, record: dict[str, Any], told: Callable[[str], None] 
 
 
 def _row_cost(row: dict[str, Any], dimension: int) -> Cost:
-    figures = {name: row[name] for name in (*FIGURES, "wall", "memory")}
+    figures = {name: row[name] for name in (*FIGURES, *PLAYED)}
     return Cost(dimension=dimension, extrapolated=not row["measured"], **figures)
 
 
