@@ -35,7 +35,23 @@ def test_the_odometer_of_a_client_is_that_of_the_theory() -> None:
     theory = Odometer(plan, [0])
     for used in schedule:
         theory.record(used, [j for j in range(1, 5) if j not in used])  # client 0 missed round 1 without sending
-    assert clients[0].epsilon() == theory.epsilon()[0] > 0
+    assert clients[0].epsilon() == theory.epsilon(ahead=True)[0] > theory.epsilon()[0] > 0
+
+
+@pytest.mark.parametrize("used", [[0, 1, 2, 3, 4], [0, 1, 2], [1, 2, 3], []])
+@pytest.mark.parametrize("late", ["seen", "unseen"])
+def test_an_upload_counts_at_its_dearest_until_it_is_known_who_was_used(used: list[int], late: str) -> None:
+    server, clients = joined(planned(late=late), 5)
+    upload = [client.upload(server.announce(), np.zeros(5)) for client in clients]
+    at_most = clients[0].epsilon()
+    for i in used:
+        server.receive(upload[i])
+    server.close()
+    start = server.announce(since=0, closing=True)
+    clients[0].upload(start, None)  # which has no data and costs nothing
+    assert 0 <= clients[0].epsilon() <= at_most <= clients[0].plan.budget
+    assert at_most > 0
+    assert (clients[0].epsilon() == 0) == (late == "unseen" and used == [1, 2, 3])
 
 
 def test_training_stops_at_the_budget_and_nothing_leaves(tmp_path: Path) -> None:

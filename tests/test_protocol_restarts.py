@@ -94,3 +94,14 @@ def test_a_client_restored_before_it_had_a_roster_joins_with_the_key_it_enrolled
     server.enrol(again.enrol())  # the same enrolment
     again.join(server.roster())
     assert server.receive(again.upload(server.announce(), np.zeros(5)))
+
+
+def test_what_a_client_has_spent_survives_a_restart(tmp_path: Path) -> None:
+    plan = planned()
+    server, clients = joined(plan, 5, folder=tmp_path)
+    store = File(tmp_path / "client-00.json")
+    clients[0].upload(server.announce(), np.zeros(5))
+    assert Client.restore(plan, length=5, store=store).epsilon() == clients[0].epsilon() > 0
+    server.close()
+    clients[0].upload(server.announce(since=0, closing=True), None)
+    assert Client.restore(plan, length=5, store=store).epsilon() == clients[0].epsilon() > 0

@@ -165,9 +165,10 @@ class Odometer:
                 ledger.ordinary[self.plan.honest] += 1
         self.rounds += 1
 
-    def epsilon(self, delta: float | None = None) -> NDArray[np.float64]:
-        """What each tracked client has spent, rounded up. (clients,)"""
-        return np.array([self._epsilon(ledger, delta) for ledger in self._ledgers])
+    def epsilon(self, delta: float | None = None, *, ahead: bool = False) -> NDArray[np.float64]:
+        """What each tracked client has spent, rounded up; if `ahead`, with one more round at its dearest. (clients,)"""
+        ledgers = [self._after_worst_round(ledger) for ledger in self._ledgers] if ahead else self._ledgers
+        return np.array([self._epsilon(ledger, delta) for ledger in ledgers])
 
     def largest(self) -> float:
         """The ε of the client that has spent most; with sampled batches a bound on it, by one composition.

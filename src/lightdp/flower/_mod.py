@@ -129,7 +129,7 @@ def _train(
     record["budget"] = plan.budget
     packed = client.upload(start, update)
     _LOG.info(
-        "lightdp: an upload leaves; ε = %s of %g at δ = %g was spent before it, for one %s",
+        "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent, for one %s",
         rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit,
     )  # fmt: skip
     bytes_only = ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))})

@@ -137,6 +137,7 @@ class Client:
         terms = self._terms(story, start.round, closing=start.closing)
         packed = masks.mask(vector, self._grid, terms, threads=self.threads)
         story.sent.add(start.round)
+        story.closing = start.round if start.closing else story.closing
         self._story, before = story, self._story
         try:
             self._save()
@@ -177,13 +178,15 @@ class Client:
         return max(self._story.sent, default=-1) + 1 if self._story is not None else 0
 
     def epsilon(self) -> float:
-        """What this client's data has cost in the rounds whose sets were announced.
+        """What this client's data has cost, rounded up.
 
-        An upload is not in it before the next announcement says who was used; `upload` let it go only if
-        its dearest outcome is within the budget. A closing round, which has no data and needs no budget, counts like
-        any other if a server goes on after it: then this number may exceed the budget, and what was revealed does not.
+        An upload counts at its dearest until the next announcement says who was used. A closing round, which has no
+        data and needs no budget, counts like any other if a server goes on after it: then this number may exceed the
+        budget, and what was revealed does not.
         """
-        return 0.0 if self._story is None else float(self._story.odometer.epsilon()[0])
+        if self._story is None:
+            return 0.0
+        return float(self._story.odometer.epsilon(ahead=self._story.pending)[0])
 
     def _vector(self, update: Floats | None, weight: float) -> Floats:
         """The clipped, clamped, weighted update, with its weight's coordinate if there is one."""
@@ -255,6 +258,7 @@ class Client:
             "roster": None if self._roster is None else self._roster.to_bytes().hex(),
             "used": [] if story is None else [used.hex() for used in story.used],
             "sent": [] if story is None else sorted(story.sent),
+            "closing": None if story is None else story.closing,
         }
         self._store.save(json.dumps(facts).encode())
 
@@ -280,6 +284,7 @@ class Client:
                     Roster.from_bytes(bytes.fromhex(facts["roster"]), run=run, plan=client._agreement)
                 )
                 story.sent = {integer("sent", t, 0) for t in facts["sent"]}
+                story.closing = None if facts.get("closing") is None else integer("closing", facts["closing"], 0)
                 story.learn(enumerate(bytes.fromhex(used) for used in facts["used"]))
         except (KeyError, TypeError, ProtocolError, ValueError) as error:
             if isinstance(error, ArgumentError):

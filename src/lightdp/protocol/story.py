@@ -43,8 +43,14 @@ class Story:
         self.odometer = Odometer(plan, [me])
         self.used: list[bytes] = []  # a bitmap for each past round
         self.sent: set[int] = set()
+        self.closing: int | None = None  # the round in which it sent without data
         self.chains = [start]  # chains[t] goes into the keys of round t
         self.repair: Repair | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether it has sent data in a round of which it does not know yet who was used."""
+        return len(self.used) in self.sent and len(self.used) != self.closing
 
     def copied(self) -> Story:
         """A story that learns apart from this one; what never changes is shared."""
