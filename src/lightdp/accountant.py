@@ -1,4 +1,4 @@
-"""What a training has really cost each client: the odometer of (R1)-(R2), and what the paper's σ really buys.
+"""What a training has really cost each client: the odometer of (R1)-(R2).
 
 A round of a client costs k, its squared μ in units of (Δ/σ_U)². (R1) bounds a client's rounds by independent
 Gaussian mechanisms with these costs, so they add up, or compose as sampled ones where batches are sampled (R2).
@@ -293,36 +293,3 @@ def _dominating(ledgers: Sequence[_Ledger], cost_of: Sequence[float]) -> _Ledger
     for row, column in zip(matrix, columns, strict=True):
         row[: len(column)] = column
     return _Ledger(special=matrix.max(axis=0).tolist())
-
-
-@dataclass(frozen=True)
-class Claim:
-    """An ε that the paper's formulas claim for some rounds, and what their noise really gives."""
-
-    rule: str
-    rounds: int
-    claimed: float
-    true: float
-
-
-def paper_claims(plan: Plan) -> tuple[Claim, ...]:
-    """(P1)-(P3): the paper's noise for one round and for T, under its footnote's rule and under the right one.
-
-    `plan` is one with calibration "paper", whose σ follows the footnote: variances scaled by sqrt(T). The right
-    rule scales standard deviations by sqrt(T).
-    """
-    if plan.calibration != "paper":
-        raise ArgumentError(f"plan must be of the paper's calibration, got calibration={plan.calibration!r}")
-    if plan.sampling_rate != 1:
-        raise ArgumentError(f"plan must use whole batches, as the paper does, got sampling_rate={plan.sampling_rate:g}")
-    mu_footnote = plan.sensitivity / plan.sigma_effective  # of one round
-    mu_once = mu_footnote * plan.rounds**0.25
-    claims = (
-        ("one round", 1, mu_once),
-        ("T rounds, unscaled", plan.rounds, mu_once * math.sqrt(plan.rounds)),
-        ("T rounds, footnote: σ² × √T", plan.rounds, mu_footnote * math.sqrt(plan.rounds)),
-        ("T rounds, right: σ × √T", plan.rounds, mu_once),
-    )
-    return tuple(
-        Claim(rule, rounds, plan.epsilon_claimed, gaussian.epsilon(mu, plan.delta)) for rule, rounds, mu in claims
-    )

@@ -12,7 +12,6 @@ from rich.console import Console
 
 from lightdp import design, stragglers
 from lightdp._check import ArgumentError, rounded_up
-from lightdp.accountant import paper_claims
 from lightdp.cli import table
 from lightdp.design import Calibration, Late, Plan, Reserve, Unit
 from lightdp.sampling import Adjacency
@@ -181,6 +180,6 @@ def _print_claims(chosen: Plan) -> None:
     lines.add_column("rule for T rounds")
     for name in ("rounds", "ε claimed", "ε true"):
         lines.add_column(name, justify="right")
-    for claim in paper_claims(chosen):
+    for claim in design.paper_claims(chosen):
         lines.add_row(claim.rule, str(claim.rounds), f"{claim.claimed:g}", rounded_up(claim.true))
     table.show(lines)

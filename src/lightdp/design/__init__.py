@@ -1,6 +1,7 @@
 """(D1)-(D4): from clients, colluders, stragglers, rounds and (ε, δ) to noise that is provably enough."""
 
 from lightdp.design._calibrate import GAMMA_MAX, RETRIES, late_cost, on_grid, worst_late_cost
+from lightdp.design._claims import Claim, paper_claims
 from lightdp.design._compare import Comparison, compare
 from lightdp.design._make import plan
 from lightdp.design._per_client import PerClientPlan, plan_per_client
@@ -11,6 +12,7 @@ __all__ = [
     "RETRIES",
     "WIRE_STEPS",
     "Calibration",
+    "Claim",
     "Comparison",
     "Late",
     "PerClientPlan",
@@ -20,6 +22,7 @@ __all__ = [
     "compare",
     "late_cost",
     "on_grid",
+    "paper_claims",
     "plan",
     "plan_per_client",
     "worst_late_cost",

@@ -6,8 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from lightdp._check import rounded_up
-from lightdp.accountant import paper_claims
-from lightdp.design import Plan, plan
+from lightdp.design import Plan, paper_claims, plan
 from lightdp.experiments.reproduce import FAILING, MIDDLE
 from lightdp.experiments.tables import MODELS, known
 from lightdp.gaussian import epsilon as true_epsilon
