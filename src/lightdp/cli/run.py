@@ -114,9 +114,9 @@ def _check_out(out: Path, *, resume: bool) -> None:
         raise ArgumentError(f"out must be writable, got out={str(out)!r}")
     if resume or not (out.exists() and out.with_suffix(".checkpoint").exists()):
         return
-    first, *_, last = out.read_bytes().splitlines() * 2 or [b"", b""]
-    lasting = b'"fidelity": "protocol"' not in first  # real noise cannot be made again, so such a run cannot go on
-    if lasting and not last.startswith(b'{"kind": "end"'):
+    lines = out.read_bytes().splitlines() or [b""]
+    lasting = b'"fidelity": "protocol"' not in lines[0]  # real noise cannot be made again, so such a run cannot go on
+    if lasting and not lines[-1].startswith(b'{"kind": "end"'):
         raise ArgumentError(f"out is of an interrupted run: add --resume, or remove it first, got out={str(out)!r}")
 
 

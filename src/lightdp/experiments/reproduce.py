@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from lightdp._check import ArgumentError, choice, integer
 from lightdp.schemes import SCHEMES, Smpc
-from lightdp.training.config import KNOWN, Config
+from lightdp.training.config import KNOWN, PLACES, Config
 
 Target = Literal["rounds", "table2", "table3", "choices", "links", "time"]
 Profile = Literal["paper", "exact", "repair"]
@@ -213,4 +213,4 @@ def _rate(cell: dict[str, Any]) -> float:
 
 def same(config: Config) -> dict[str, Any]:
     """What tells this run from others: all of its settings, but not where it ran."""
-    return {name: value for name, value in dataclasses.asdict(config).items() if name not in ("data_path", "device")}
+    return {name: value for name, value in dataclasses.asdict(config).items() if name not in PLACES}

@@ -178,9 +178,10 @@ class Client:
         return max(self._story.sent, default=-1) + 1 if self._story is not None else 0
 
     def epsilon(self) -> float:
-        """What this client's data has cost, rounded up.
+        """What this client's data has cost, rounded up, as far as it was told.
 
-        An upload counts at its dearest until the next announcement says who was used. A closing round, which has no
+        An upload counts at its dearest until the next announcement says who was used; what peers repair of a round
+        that came too late counts once it is announced (`upload` kept room for all of it). A closing round, which has no
         data and needs no budget, counts like any other if a server goes on after it: then this number may exceed the
         budget, and what was revealed does not.
         """

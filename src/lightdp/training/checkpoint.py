@@ -15,14 +15,13 @@ import torch
 
 from lightdp._check import ArgumentError
 from lightdp._files import durable
+from lightdp.training.config import PLACES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lightdp.design import Plan
     from lightdp.training.config import Config
-
-_PLACES = ("data_path", "device")  # where a run finds its data and computes may change when it goes on
 
 
 class ResumeError(ArgumentError):
@@ -75,7 +74,7 @@ def read(path: Path, config: Config, plan: Plan | None, device: torch.device) ->
             f"resume needs a whole checkpoint, got {path}: {type(error).__name__}; without resume the run starts anew"
         ) from None
     for name, value in dataclasses.asdict(config).items():
-        if name not in _PLACES and was.get(name) != value:
+        if name not in PLACES and was.get(name) != value:
             raise ResumeError(
                 f"resume needs the settings of the interrupted run: {name} was {was.get(name)!r}, got {name}={value!r}"
             )

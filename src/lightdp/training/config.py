@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 KNOWN = ("none", "central", "local", "smpc", "paper", "exact", "repair")
 """Schemes of which only the noise is played; others also have failures and take time, see `Rehearsal`."""
+PLACES = ("data_path", "device")
+"""Settings that say where a run finds its data and computes, not what it is."""
 _LARGEST = 1e38  # learning rate: what float32 holds
 Unit = Literal["record", "client", "paper"]
 Fidelity = Literal["distribution", "protocol"]
