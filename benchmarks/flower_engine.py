@@ -16,7 +16,7 @@ flower: ServerApp and ClientApp of the message API with the strategy FedAvg, by 
     between processes, which our `distribution` fidelity does not; it also waits in steps of 0.1 s. Both are part
     of what a user of the engine pays for a round.
 none, repair: a round of `lightdp.training.simulator.Run`, whole: arrivals, received weights, 50 updates, clipping,
-    the sum, noise, the server's step, the odometer and the line of the record. Only `gradients.local_updates` is
+    the sum, noise, the server's step, the odometer and the line of the record. Only `sgd.local_updates` is
     replaced by the constant. "none" is FedAvg of everybody; "repair" has up to 10 stragglers a round, pairwise noise
     that they leave and its later repair, added in distribution.
 protocol: "repair" with real clients and a real server: keys, masks, packed uploads. It does what Flower's engine
@@ -53,7 +53,7 @@ from flwr.serverapp.strategy import FedAvg  # type: ignore[import-not-found,unus
 from flwr.simulation import run_simulation  # type: ignore[import-not-found,unused-ignore]
 
 from lightdp.experiments import bench
-from lightdp.training import gradients
+from lightdp.training import gradients, sgd
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.simulator import Run
@@ -94,7 +94,7 @@ def work(message: Any, _context: Any) -> Any:  # noqa: ANN401  Flower's own type
 
 
 def same_work(model: nn.Module, _x: Tensor, _y: Tensor, parts: Sequence[Tensor], **_settings: object) -> Tensor:
-    """The same of all our clients, as `gradients.local_updates` returns it: trained minus received."""
+    """The same of all our clients, as `sgd.local_updates` returns it: trained minus received."""
     received = gradients.flatten(model)
     return (received.expand(len(parts), -1) + STEP).sub_(received)
 
@@ -148,7 +148,7 @@ class Turns:
 def measure(turns: int, protocol_every: int) -> dict[str, Any]:
     """The record."""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    with tempfile.TemporaryDirectory() as folder, patch.object(gradients, "local_updates", same_work):
+    with tempfile.TemporaryDirectory() as folder, patch.object(sgd, "local_updates", same_work):
         sides = Turns(Path(folder), protocol_every)
         client, server, models = ClientApp(), ServerApp(), []
         client.train()(work)

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from lightdp.training import _records, gradients, models, views
+from lightdp.training import _records, gradients, models, sgd, views
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.simulator import Run
@@ -129,10 +129,10 @@ def on_cuda(part: int, repeats: int) -> dict[str, object]:
     """Seconds of a round of ResNet-18, and how far its updates are from those in float64."""
     x, y, parts = _records_of((3, 32, 32), 1000, "cuda")
     model = models.build("resnet18", (3, 32, 32), 10, seed=0).cuda()
-    plans = [gradients._batches(p, 1, 32, (0, i)) for i, p in enumerate(parts)]  # noqa: SLF001  the same work for both
+    plans = [sgd._batches(p, 1, 32, (0, i)) for i, p in enumerate(parts)]  # noqa: SLF001  the same work for both
 
     def ours(lr: float = 0.01, subset: list[Tensor] = parts) -> Tensor:
-        return gradients.local_updates(model, x, y, subset, epochs=1, batch=32, lr=lr, seed=0, round=1)
+        return sgd.local_updates(model, x, y, subset, epochs=1, batch=32, lr=lr, seed=0, round=1)
 
     start = time.perf_counter()
     ours()
@@ -145,7 +145,7 @@ def on_cuda(part: int, repeats: int) -> dict[str, object]:
     row["round_ratio"] = eager_round / row["round_s"]
     torch.backends.cudnn.allow_tf32 = False
     few = [p[:128] for p in parts[:2]]
-    kept = [gradients._batches(p, 1, 32, (0, 21, 1, i)) for i, p in enumerate(few)]  # noqa: SLF001
+    kept = [sgd._batches(p, 1, 32, (0, 21, 1, i)) for i, p in enumerate(few)]  # noqa: SLF001
     exact = torch.stack(eager(copy.deepcopy(model).double(), x.double(), y, kept, 1e-4))
     plain = torch.stack(eager(model, x, y, kept, 1e-4))
     torch.backends.cudnn.allow_tf32 = True
@@ -190,13 +190,13 @@ def on_cpu(repeats: int) -> dict[str, object]:
     for name, shape in SMALL:
         x, y, parts = _records_of(shape, 24, "cpu")
         model = models.build(name, shape, 10, seed=0)
-        plans = [gradients._batches(p, 1, 16, (0, i)) for i, p in enumerate(parts)]  # noqa: SLF001
+        plans = [sgd._batches(p, 1, 16, (0, i)) for i, p in enumerate(parts)]  # noqa: SLF001
         owner = torch.arange(CLIENTS).repeat_interleave(24)
         local = (model, x, y, plans, 0.1)
         works: dict[str, Callable[[], object]] = {
             "local: eager": partial(eager, *local),
-            "local: one by one": partial(gradients._one_by_one, *local),  # noqa: SLF001
-            "local: together": partial(gradients._together, *local),  # noqa: SLF001
+            "local: one by one": partial(sgd._one_by_one, *local),  # noqa: SLF001
+            "local: together": partial(sgd._together, *local),  # noqa: SLF001
             "sums: record by record": partial(record_by_record, model, x, y, owner, 1.0),
         }
         works |= {} if name == "linear" else {"sums: vmap": partial(by_vmap, model, x, y, owner, 1.0)}

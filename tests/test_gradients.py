@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 
 from by_hand import CLASSES, MODELS, close, convolutional, linear, records, sums_by_record  # noqa: E402
 from lightdp._check import ArgumentError  # noqa: E402
-from lightdp.training import gradients  # noqa: E402
+from lightdp.training import gradients, sgd  # noqa: E402
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -182,7 +182,7 @@ def test_working_memory_decides_how_many_records_are_taken_at_once(monkeypatch: 
 def test_what_the_layers_hold_for_the_backward_pass_counts_as_working_memory() -> None:
     model = convolutional()
     x, y, _ = records(3, model)
-    assert gradients._record_bytes(model, x, y) >= 4 * 3 * 144  # of the convolution, the norm and tanh alone
+    assert gradients.record_bytes(model, x, y) >= 4 * 3 * 144  # of the convolution, the norm and tanh alone
 
 
 def test_nothing_holds_the_records_afterwards() -> None:
@@ -221,7 +221,7 @@ def _hooked() -> nn.Module:
 
 
 def test_only_exactly_linear_models_take_the_closed_form() -> None:
-    assert all(gradients._linear(model) is not None for model in (linear(), linear()[1], nn.Sequential(linear()[1])))
+    assert all(gradients.linear(model) is not None for model in (linear(), linear()[1], nn.Sequential(linear()[1])))
     others = [
         convolutional(),
         _Doubled(36, CLASSES),
@@ -230,7 +230,7 @@ def test_only_exactly_linear_models_take_the_closed_form() -> None:
         nn.Sequential(nn.Flatten(0), nn.Linear(36, CLASSES)),
         nn.Sequential(nn.Tanh(), nn.Linear(36, CLASSES)),
     ]
-    assert all(gradients._linear(model) is None for model in others)
+    assert all(gradients.linear(model) is None for model in others)
 
 
 @pytest.mark.parametrize("layer", [nn.BatchNorm2d(1), nn.Dropout(0.5)])
@@ -240,7 +240,7 @@ def test_layers_that_mix_records_or_draw_are_refused_in_training_mode_only(layer
     with pytest.raises(ArgumentError, match=rf"got {type(layer).__name__} '0' in training mode"):
         gradients.clipped_sums(model, x, y, owner, 4, 1.0)
     with pytest.raises(ArgumentError, match="in training mode"):
-        gradients.local_updates(model, x, y, [torch.arange(4)], epochs=1, batch=2, lr=0.1, seed=0, round=0)
+        sgd.local_updates(model, x, y, [torch.arange(4)], epochs=1, batch=2, lr=0.1, seed=0, round=0)
     model.eval()
     assert close(
         gradients.clipped_sums(model, x, y, owner, 4, 1.0),
@@ -271,4 +271,4 @@ def test_wrong_arguments_are_named() -> None:
     with pytest.raises(ArgumentError, match="clip must be > 0"):
         gradients.clipped_sums(model, x, y, owner, 4, 0.0)
     with pytest.raises(ArgumentError, match="batch must be >= 1"):
-        gradients.local_updates(model, x, y, [torch.arange(4)], epochs=1, batch=0, lr=0.1, seed=0, round=0)
+        sgd.local_updates(model, x, y, [torch.arange(4)], epochs=1, batch=0, lr=0.1, seed=0, round=0)

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from by_hand import CLASSES, GPU, MODELS, close, convolutional, gradient, linear, records, updates_by_hand  # noqa: E402
-from lightdp.training import _lanes, gradients, models  # noqa: E402
+from lightdp.training import _lanes, gradients, models, sgd  # noqa: E402
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,8 +20,8 @@ PARTS = [torch.arange(0, 11), torch.arange(11, 15), torch.arange(0), torch.arang
 
 
 def plans_of(seed: int, number: int, *, epochs: int = 2, batch: int = 4) -> list[Tensor]:
-    key = (seed, gradients._BATCHES, number)
-    return [gradients._batches(part, epochs, batch, (*key, client)) for client, part in enumerate(PARTS)]
+    key = (seed, sgd._BATCHES, number)
+    return [sgd._batches(part, epochs, batch, (*key, client)) for client, part in enumerate(PARTS)]
 
 
 @pytest.mark.parametrize("make", MODELS)
@@ -30,7 +30,7 @@ def test_each_way_gives_the_updates_of_a_plain_loop(make: Any, way: str) -> None
     model = make()
     x, y, _ = records(40, model)
     expected = updates_by_hand(model, x, y, plans_of(3, 5), 0.1)
-    updates = getattr(gradients, way)(model, x, y, plans_of(3, 5), 0.1)
+    updates = getattr(sgd, way)(model, x, y, plans_of(3, 5), 0.1)
     assert float(expected.norm()) > 0.1
     assert close(updates, expected, 1e-5)
     assert torch.equal(updates[2], torch.zeros_like(updates[2]))
@@ -39,18 +39,18 @@ def test_each_way_gives_the_updates_of_a_plain_loop(make: Any, way: str) -> None
 def test_clients_in_groups_of_bounded_memory_train_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     model = convolutional()
     x, y, _ = records(40, model)
-    expected = gradients._together(model, x, y, plans_of(0, 1), 0.1)
-    monkeypatch.setattr(gradients, "_BYTES", 1)
-    assert close(gradients._together(model, x, y, plans_of(0, 1), 0.1), expected, 1e-5)
+    expected = sgd._together(model, x, y, plans_of(0, 1), 0.1)
+    monkeypatch.setattr(sgd, "_BYTES", 1)
+    assert close(sgd._together(model, x, y, plans_of(0, 1), 0.1), expected, 1e-5)
 
 
 @pytest.mark.parametrize("together", [0, 1 << 30])
 def test_local_updates_follow_their_batches_and_leave_the_model(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gradients, "_TOGETHER", together)
+    monkeypatch.setattr(sgd, "_TOGETHER", together)
     model = convolutional()
     x, y, _ = records(40, model)
     received = gradients.flatten(model)
-    updates = gradients.local_updates(model, x, y, PARTS, epochs=2, batch=4, lr=0.1, seed=3, round=5)
+    updates = sgd.local_updates(model, x, y, PARTS, epochs=2, batch=4, lr=0.1, seed=3, round=5)
     assert close(updates, updates_by_hand(model, x, y, plans_of(3, 5), 0.1), 1e-5)
     assert torch.equal(gradients.flatten(model), received)
     assert all(p.grad is None for p in model.parameters())
@@ -59,20 +59,20 @@ def test_local_updates_follow_their_batches_and_leave_the_model(together: int, m
 def test_one_batch_of_everything_is_one_step_of_gradient_descent() -> None:
     model = linear()
     x, y, _ = records(40, model)
-    updates = gradients.local_updates(model, x, y, [torch.arange(40)], epochs=1, batch=64, lr=0.5, seed=0, round=0)
+    updates = sgd.local_updates(model, x, y, [torch.arange(40)], epochs=1, batch=64, lr=0.5, seed=0, round=0)
     assert close(updates[0], -0.5 * gradient(model, x, y), 1e-5)
 
 
 def test_clients_without_any_records_get_zero_rows() -> None:
     x, y, _ = records(4, linear())
     nobody = [torch.arange(0)] * 2
-    updates = gradients.local_updates(linear(), x, y, nobody, epochs=1, batch=2, lr=0.1, seed=0, round=0)
+    updates = sgd.local_updates(linear(), x, y, nobody, epochs=1, batch=2, lr=0.1, seed=0, round=0)
     assert torch.equal(updates, torch.zeros(2, 185))
 
 
 def test_every_epoch_uses_every_record_once_and_only_its_last_batch_is_short() -> None:
     part = torch.arange(100, 111)
-    plan = gradients._batches(part, 3, 4, (1, 2))
+    plan = sgd._batches(part, 3, 4, (1, 2))
     assert plan.shape == (9, 4)
     for epoch in plan.split(3):
         assert torch.equal(epoch[epoch >= 0].sort().values, part)
@@ -82,10 +82,8 @@ def test_every_epoch_uses_every_record_once_and_only_its_last_batch_is_short() -
 
 def test_batches_are_a_function_of_seed_round_and_client() -> None:
     part = torch.arange(50)
-    plans = [
-        gradients._batches(part, 1, 10, key) for key in [(0, 21, 1, 2), (1, 21, 1, 2), (0, 21, 2, 2), (0, 21, 1, 3)]
-    ]
-    assert torch.equal(plans[0], gradients._batches(part, 1, 10, (0, 21, 1, 2)))
+    plans = [sgd._batches(part, 1, 10, key) for key in [(0, 21, 1, 2), (1, 21, 1, 2), (0, 21, 2, 2), (0, 21, 1, 3)]]
+    assert torch.equal(plans[0], sgd._batches(part, 1, 10, (0, 21, 1, 2)))
     assert all(not torch.equal(plans[0], other) for other in plans[1:])
 
 
@@ -93,8 +91,8 @@ def test_other_clients_do_not_change_a_clients_batches() -> None:
     model = linear()
     x, y, _ = records(40, model)
     settings: dict[str, Any] = {"epochs": 1, "batch": 4, "lr": 0.1, "seed": 0, "round": 1}
-    alone = gradients.local_updates(model, x, y, PARTS[:1], **settings)
-    assert close(gradients.local_updates(model, x, y, PARTS, **settings)[:1], alone, 1e-5)
+    alone = sgd.local_updates(model, x, y, PARTS[:1], **settings)
+    assert close(sgd.local_updates(model, x, y, PARTS, **settings)[:1], alone, 1e-5)
 
 
 # lanes
@@ -157,7 +155,7 @@ def test_lanes_on_a_gpu_give_the_updates_of_a_plain_loop(
     x, y, _ = (t.cuda() for t in records(40, model))
     for number in (5, 6):  # the second replays the graph of the first
         settings: dict[str, Any] = {"epochs": 2, "batch": 4, "seed": 3, "round": number}
-        updates = gradients.local_updates(model, x, y, PARTS, half=half, lr=lr, **settings)
+        updates = sgd.local_updates(model, x, y, PARTS, half=half, lr=lr, **settings)
         assert close(updates, updates_by_hand(model, x, y, plans_of(3, number), lr), tolerance)
         assert not close(updates, updates_by_hand(model, x, y, plans_of(3, number), 1.2 * lr), tolerance)
         gradients.assign(model, gradients.flatten(model) + updates.mean(0))

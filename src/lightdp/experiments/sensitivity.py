@@ -11,7 +11,7 @@ import torch
 
 from lightdp.experiments.reproduce import same
 from lightdp.experiments.results import prepared
-from lightdp.training import gradients, models, partition
+from lightdp.training import models, partition, sgd
 
 if TYPE_CHECKING:
     from lightdp.training.config import Config
@@ -42,7 +42,7 @@ def moved(config: Config, replaced: int) -> dict[str, Any]:
     for trial, place in enumerate(rng.choice(len(mine), replaced, replace=False).tolist()):
         plans.append(torch.where(own == place, len(mine) + trial, own))
     model = models.build(config.model, tuple(x.shape[1:]), source.classes, config.seed).to(device)
-    updates = gradients.local_updates(
+    updates = sgd.local_updates(
         model, x, y, plans, numbers=[0] * len(plans), epochs=config.epochs, batch=config.batch, lr=config.local_lr,
         seed=config.seed, round=0, half=False,
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from lightdp.training import gradients, models, views
+from lightdp.training import gradients, models, sgd, views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -98,7 +98,7 @@ class Clients:
 
     def _local_updates(self, model: torch.nn.Module, number: int, piece: list[int]) -> torch.Tensor:
         config = self.config
-        return gradients.local_updates(
+        return sgd.local_updates(
             model,
             self.x,
             self.y,

@@ -1,4 +1,4 @@
-"""What clients compute on their own data: sums of clipped per-record gradients, and updates by local SGD."""
+"""What clients compute on their own data: sums of clipped gradients of records."""
 
 from __future__ import annotations
 
@@ -6,34 +6,28 @@ from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lightdp._check import ArgumentError, MissingExtraError, integer, positive
-from lightdp.training import _lanes, _layers, _records
+from lightdp.training import _layers, _records
 
 try:
     import torch
     from torch import nn
-    from torch.func import functional_call, grad, vmap
     from torch.nn.functional import cross_entropy
 except ImportError:
     raise MissingExtraError("train", "Training") from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["assign", "clipped_sums", "flatten", "local_updates"]
+__all__ = ["assign", "clipped_sums", "flatten"]
 
 _MARGIN = 1e-6  # more than rounding can add to a clipped norm: 9 · 2^-24 by `squares`, 2 · 2^-24 by the scaling
 _LEAST_CLIP = 1e-12  # far above what squares lose by underflow
 _MOST = 1e23  # a norm that, for the least clip, still leaves factors and what they shrink above float32's underflow
-_BATCHES = 21  # purpose of the shuffles, so that no other draw of the same seed and round repeats them
-_TOGETHER = 1 << 20  # bytes of one batch below which clients train faster together than one by one, on a CPU
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001  the only common bases
-_BYTES = 1 << 28  # working memory of clients that train together
+_BYTES = 1 << 28  # working memory
 _CUDA_BYTES = 1 << 35  # of records whose gradients are made together, where a GPU has four times as much
 _SHAPES = {"cpu": 1 << 30, "cuda": 16}  # different numbers of records: a GPU's library prepares itself for each anew
 
@@ -85,7 +79,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     kinds = {p.dtype for p in model.parameters()}
     if not kinds <= {torch.float32, torch.float64}:
         raise ArgumentError(f"model must have parameters in float32 or float64, got {sorted(map(str, kinds))}")
-    _refuse(model, x, y)
+    refuse(model, x, y)
     if owner.shape != y.shape:
         raise ArgumentError(f"owner must have shape {tuple(y.shape)}, got {tuple(owner.shape)}")
     sums = torch.zeros_like(flatten(model)).repeat(clients, 1)
@@ -94,14 +88,14 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     low, high = int(owner.min()), int(owner.max())
     if low < 0 or high >= clients:
         raise ArgumentError(f"owner must be in 0..{clients - 1}, got {low}..{high}")
-    layer = _linear(model) if views is None else None
+    layer = linear(model) if views is None else None
     records = _records.Records(model, half=half) if layer is None and _records.knows(model) else None
     if layer is not None:
         add, each = partial(_add_linear, layer), 8 * x[0].numel()
     else:
         views = (lambda records, _: records[:, None]) if views is None else views
         (one,) = views(x[:1], slice(1))
-        held = _record_bytes(model, one, y[:1].expand(len(one)))
+        held = record_bytes(model, one, y[:1].expand(len(one)))
         half_and_freed = 4 if records is not None and x.is_cuda else 1  # layer by layer, unlike under vmap
         each = held // half_and_freed + 8 * sums.shape[1]
         gradients = partial(_records.by_vmap, model) if records is None else records.gradients
@@ -126,48 +120,6 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     finally:
         torch.set_float32_matmul_precision(precision)
     return sums
-
-
-def local_updates(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    parts: Sequence[Tensor],
-    *,
-    numbers: Sequence[int] | None = None,
-    epochs: int,
-    batch: int,
-    lr: float,
-    seed: int,
-    round: int,  # noqa: A002  the protocol's word
-    half: bool = True,
-) -> Tensor:
-    """FedAvg's local work: the trained minus the received parameters of each client. (clients, d)
-
-    Client i starts from `model`, which stays as it is, and runs `epochs` of plain SGD on cross-entropy over the
-    records `parts[i]` in shuffled batches of `batch`, the last of an epoch as small as it comes; without records
-    its row is zero. Its batches are a function of (seed, round, numbers[i]), where `numbers` counts from 0 unless
-    given. Several clients train at once, with the result of one after the other up to rounding. Refused as by
-    `clipped_sums`: layers that mix records or draw.
-
-    On CUDA, clients with a model of known layers take their steps together, captured as a graph, once for a model, its
-    data and these settings. That computes in bfloat16 on float32 weights, which moves an update by a few per cent of
-    its norm, or with `half` false in float32 as torch's own settings have it.
-    """
-    lr, epochs, batch = positive("lr", lr), integer("epochs", epochs, 1), integer("batch", batch, 1)
-    key = (integer("seed", seed, 0), _BATCHES, integer("round", round, 0))
-    _refuse(model, x, y)
-    names = range(len(parts)) if numbers is None else numbers
-    plans = [_batches(part, epochs, batch, (*key, client)) for client, part in zip(names, parts, strict=True)]
-    if not any(map(len, plans)):
-        return torch.zeros_like(flatten(model)).repeat(len(plans), 1)
-    if _linear(model) is not None:
-        return _together(model, x, y, plans, lr)
-    if x.is_cuda and x.dtype == torch.float32 and _records.knows(model):
-        return _lanes.train(model, x, y, plans, lr, dtype=torch.bfloat16 if half else torch.float32)
-    if not x.is_cuda and batch * _record_bytes(model, x[:1], y[:1]) < _TOGETHER:
-        return _together(model, x, y, plans, lr)
-    return _one_by_one(model, x, y, plans, lr)
 
 
 # clipped sums
@@ -244,65 +196,10 @@ def _segments(ends: list[int], start: int, stop: int) -> Iterator[tuple[int, sli
         at = end
 
 
-# local updates: a plan is a client's batches, one a row, as indices of records; -1 fills up short batches
+# what local SGD needs too
 
 
-def _batches(part: Tensor, epochs: int, batch: int, key: tuple[int, ...]) -> Tensor:
-    rng = np.random.default_rng(list(key))  # noqa: TID251  shuffling, nothing that protects
-    records: NDArray[np.int64] = part.detach().cpu().numpy()
-    plan = np.full((epochs, -(-len(records) // batch) * batch), -1, dtype=np.int64)
-    for epoch in plan:
-        epoch[: len(records)] = rng.permutation(records)
-    return torch.from_numpy(plan.reshape(-1, batch))
-
-
-def _one_by_one(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: float) -> Tensor:
-    """The plain loop that the other two must agree with."""
-    received = flatten(model)
-    parameters = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
-    sgd = torch.optim.SGD(parameters.values(), lr=lr)
-    updates = torch.empty(len(plans), len(received), dtype=received.dtype, device=received.device)
-    for update, plan in zip(updates, plans, strict=True):
-        for p, start in zip(parameters.values(), model.parameters(), strict=True):
-            p.data.copy_(start)
-        for rows in plan:
-            batch = rows[rows >= 0].to(x.device)
-            sgd.zero_grad()
-            cross_entropy(functional_call(model, parameters, (x[batch],)), y[batch]).backward()
-            sgd.step()
-        torch.cat([p.detach().reshape(-1) for p in parameters.values()], out=update)
-    return updates.sub_(received)
-
-
-def _together(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: float) -> Tensor:
-    """Clients side by side under vmap, each with its own parameters, as many as fit into the working memory."""
-    received = flatten(model)
-    start = {name: p.detach() for name, p in model.named_parameters()}
-    gradients = vmap(grad(partial(_lanes.mean_loss, model)))
-    updates = torch.zeros(len(plans), len(received), dtype=received.dtype, device=received.device)
-    order = sorted(range(len(plans)), key=lambda client: -len(plans[client]))  # those still at work come first
-    each = 16 * len(received) + 2 * x.element_size() * plans[0].shape[1] * x[0].numel()
-    for group in _pieces(order, max(1, _BYTES // each)):
-        parameters = {name: p.expand(len(group), *p.shape).clone() for name, p in start.items()}
-        for step in range(len(plans[group[0]])):
-            rows = torch.stack([plans[client][step] for client in group if step < len(plans[client])]).to(x.device)
-            now = {name: p[: len(rows)] for name, p in parameters.items()}
-            records = rows.clamp_min(0)
-            for name, g in gradients(now, x[records], y[records], rows).items():
-                now[name].sub_(g, alpha=lr)
-        updates[group] = torch.cat([(p - start[name]).flatten(1) for name, p in parameters.items()], 1)
-    return updates
-
-
-def _pieces(items: list[int], size: int) -> Iterator[list[int]]:
-    for at in range(0, len(items), size):
-        yield items[at : at + size]
-
-
-# what both refuse
-
-
-def _linear(model: nn.Module) -> nn.Linear | None:
+def linear(model: nn.Module) -> nn.Linear | None:
     """The layer, if `model` is one `nn.Linear`, alone or after a plain `nn.Flatten`; types must match exactly."""
     layers = list(model.children()) if type(model) is nn.Sequential else [model]
     if any(m._forward_hooks or m._forward_pre_hooks for m in (model, *layers)):  # noqa: SLF001  no public name
@@ -312,7 +209,8 @@ def _linear(model: nn.Module) -> nn.Linear | None:
     return layers[0] if len(layers) == 1 and type(layers[0]) is nn.Linear else None
 
 
-def _refuse(model: nn.Module, x: Tensor, y: Tensor) -> None:
+def refuse(model: nn.Module, x: Tensor, y: Tensor) -> None:
+    """Labels that do not fit the records, and layers that mix records or draw."""
     if x.shape[:1] != y.shape or y.is_floating_point():
         raise ArgumentError(f"y must be one label for each of the {len(x)} records, got shape {tuple(y.shape)}")
     for name, layer in model.named_modules():
@@ -322,7 +220,7 @@ def _refuse(model: nn.Module, x: Tensor, y: Tensor) -> None:
             )
 
 
-def _record_bytes(model: nn.Module, x: Tensor, y: Tensor) -> int:
+def record_bytes(model: nn.Module, x: Tensor, y: Tensor) -> int:
     """What the backward pass of one record, or of its views, holds on to, twice: about the most that it needs."""
     own = {p.data_ptr() for p in model.parameters()}
     held = 0

@@ -1,0 +1,123 @@
+"""What clients compute on their own data: updates by local SGD, of many clients at once."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+
+from lightdp._check import integer, positive
+from lightdp.training import _lanes, _records, gradients
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+__all__ = ["local_updates"]
+
+_BATCHES = 21  # purpose of the shuffles, so that no other draw of the same seed and round repeats them
+_TOGETHER = 1 << 20  # bytes of one batch below which clients train faster together than one by one, on a CPU
+_BYTES = 1 << 28  # working memory of clients that train together
+
+
+def local_updates(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    parts: Sequence[Tensor],
+    *,
+    numbers: Sequence[int] | None = None,
+    epochs: int,
+    batch: int,
+    lr: float,
+    seed: int,
+    round: int,  # noqa: A002  the protocol's word
+    half: bool = True,
+) -> Tensor:
+    """FedAvg's local work: the trained minus the received parameters of each client. (clients, d)
+
+    Client i starts from `model`, which stays as it is, and runs `epochs` of plain SGD on cross-entropy over the
+    records `parts[i]` in shuffled batches of `batch`, the last of an epoch as small as it comes; without records
+    its row is zero. Its batches are a function of (seed, round, numbers[i]), where `numbers` counts from 0 unless
+    given. Several clients train at once, with the result of one after the other up to rounding. Refused as by
+    `clipped_sums`: layers that mix records or draw.
+
+    On CUDA, clients with a model of known layers take their steps together, captured as a graph, once for a model, its
+    data and these settings. That computes in bfloat16 on float32 weights, which moves an update by a few per cent of
+    its norm, or with `half` false in float32 as torch's own settings have it.
+    """
+    lr, epochs, batch = positive("lr", lr), integer("epochs", epochs, 1), integer("batch", batch, 1)
+    key = (integer("seed", seed, 0), _BATCHES, integer("round", round, 0))
+    gradients.refuse(model, x, y)
+    names = range(len(parts)) if numbers is None else numbers
+    plans = [_batches(part, epochs, batch, (*key, client)) for client, part in zip(names, parts, strict=True)]
+    if not any(map(len, plans)):
+        return torch.zeros_like(gradients.flatten(model)).repeat(len(plans), 1)
+    if gradients.linear(model) is not None:
+        return _together(model, x, y, plans, lr)
+    if x.is_cuda and x.dtype == torch.float32 and _records.knows(model):
+        return _lanes.train(model, x, y, plans, lr, dtype=torch.bfloat16 if half else torch.float32)
+    if not x.is_cuda and batch * gradients.record_bytes(model, x[:1], y[:1]) < _TOGETHER:
+        return _together(model, x, y, plans, lr)
+    return _one_by_one(model, x, y, plans, lr)
+
+
+# local updates: a plan is a client's batches, one a row, as indices of records; -1 fills up short batches
+
+
+def _batches(part: Tensor, epochs: int, batch: int, key: tuple[int, ...]) -> Tensor:
+    rng = np.random.default_rng(list(key))  # noqa: TID251  shuffling, nothing that protects
+    records: NDArray[np.int64] = part.detach().cpu().numpy()
+    plan = np.full((epochs, -(-len(records) // batch) * batch), -1, dtype=np.int64)
+    for epoch in plan:
+        epoch[: len(records)] = rng.permutation(records)
+    return torch.from_numpy(plan.reshape(-1, batch))
+
+
+def _one_by_one(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: float) -> Tensor:
+    """The plain loop that the other two must agree with."""
+    received = gradients.flatten(model)
+    parameters = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+    sgd = torch.optim.SGD(parameters.values(), lr=lr)
+    updates = torch.empty(len(plans), len(received), dtype=received.dtype, device=received.device)
+    for update, plan in zip(updates, plans, strict=True):
+        for p, start in zip(parameters.values(), model.parameters(), strict=True):
+            p.data.copy_(start)
+        for rows in plan:
+            batch = rows[rows >= 0].to(x.device)
+            sgd.zero_grad()
+            cross_entropy(functional_call(model, parameters, (x[batch],)), y[batch]).backward()
+            sgd.step()
+        torch.cat([p.detach().reshape(-1) for p in parameters.values()], out=update)
+    return updates.sub_(received)
+
+
+def _together(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: float) -> Tensor:
+    """Clients side by side under vmap, each with its own parameters, as many as fit into the working memory."""
+    received = gradients.flatten(model)
+    start = {name: p.detach() for name, p in model.named_parameters()}
+    slopes = vmap(grad(partial(_lanes.mean_loss, model)))
+    updates = torch.zeros(len(plans), len(received), dtype=received.dtype, device=received.device)
+    order = sorted(range(len(plans)), key=lambda client: -len(plans[client]))  # those still at work come first
+    each = 16 * len(received) + 2 * x.element_size() * plans[0].shape[1] * x[0].numel()
+    for group in _pieces(order, max(1, _BYTES // each)):
+        parameters = {name: p.expand(len(group), *p.shape).clone() for name, p in start.items()}
+        for step in range(len(plans[group[0]])):
+            rows = torch.stack([plans[client][step] for client in group if step < len(plans[client])]).to(x.device)
+            now = {name: p[: len(rows)] for name, p in parameters.items()}
+            records = rows.clamp_min(0)
+            for name, g in slopes(now, x[records], y[records], rows).items():
+                now[name].sub_(g, alpha=lr)
+        updates[group] = torch.cat([(p - start[name]).flatten(1) for name, p in parameters.items()], 1)
+    return updates
+
+
+def _pieces(items: list[int], size: int) -> Iterator[list[int]]:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
