@@ -1,6 +1,7 @@
 """A server that tells every client a story of its own, against what client 0 reserved before it answered (R1), (W4).
 
 Clients are their stories alone: who adds and repairs which noise follows from them. The adversary sees every upload.
+The last test plays the strongest known attack against real clients, keys and bytes.
 """
 
 from __future__ import annotations
@@ -14,15 +15,21 @@ import numpy as np
 import pytest
 
 import lightdp
-from lightdp._check import ProtocolError
+from lightdp import gaussian
+from lightdp._check import BudgetError, ProtocolError
+from lightdp.design import RETRIES
 from lightdp.protocol.story import Story
-from lightdp.wire import bitmap
+from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload, bitmap
+from parties import RUN, joined
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from numpy.typing import NDArray
+
     from lightdp.accountant import _Ledger
     from lightdp.design import Plan
+    from lightdp.protocol import Client
 
 Wire = tuple[int, int, int, bytes]  # two clients, the round, the chain: what their stream key is made of
 
@@ -121,3 +128,98 @@ def test_no_random_story_costs_more_than_was_reserved(seed: int) -> None:
     liar.flush()
     if liar.reserved > 0:
         assert liar.true() <= liar.reserved
+
+
+def rotation(liar: Liar) -> None:
+    """(W5): client 0 and one group of peers after the other are said to be used; each group is told that 0 was not.
+
+    The groups are as small as the protocol allows. Each, once told, repairs what it shares with client 0 three times.
+    """
+    clients, least = liar.plan.clients, liar.plan.clients - liar.plan.stragglers
+    groups = [range(start, start + least - 1) for start in range(1, clients - least + 2, least - 1)]
+    told: list[list[set[int]]] = [[] for _ in range(clients)]
+    gone: set[int] = set()
+    for group in groups:
+        for client in sorted({0, *group} | gone):
+            known = len(liar.stories[client].used)
+            assert liar.tell(client, told[client][known:], closing=client in gone)
+        for client in range(clients):
+            mine = set(range(1, clients)) if client in group else {0, *group}
+            told[client].append(set() if client in gone else mine)
+        gone |= {*group}
+    for _ in range(1 + RETRIES):
+        for client in range(clients):
+            known = len(liar.stories[client].used)
+            liar.tell(client, told[client][known:], closing=True)
+            told[client].append(set())
+
+
+@pytest.mark.parametrize("gamma", [5.0, 100.0])
+@pytest.mark.parametrize(("clients", "stragglers"), [(8, 6), (8, 5), (10, 7), (12, 10), (6, 2)])
+def test_rotating_lies_cost_no_more_than_was_reserved(clients: int, stragglers: int, gamma: float) -> None:
+    liar = Liar(planned(clients, stragglers=stragglers, gamma=gamma))
+    rotation(liar)
+    assert liar.true() <= liar.reserved
+    if (stragglers, gamma) == (clients - 2, 100.0):  # room for one late round, which costs at most 1, would not do
+        used = (1 + gamma) / (2 * gamma + 1)
+        assert liar.true() > (clients - 2) * used + 1
+
+
+def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> None:
+    """Keys, masks and bytes of real clients; each coordinate is one experiment of the best linear test."""
+    clients, length = 8, 4000
+    plan = planned(clients, stragglers=6, gamma=100.0, epsilon=8.0, rounds=7, reserve="worst", unit="record",
+                   coordinate_range=4.0)  # fmt: skip
+    _, parties = joined(plan, length)
+    told: list[list[bytes]] = [[] for _ in range(clients)]
+    secret = np.arange(length) % 2 == 0
+    seen: list[NDArray[np.float64]] = []
+    noise: list[dict[Wire, int]] = []
+    mine: list[int] = []
+
+    def ask(i: int, *, closing: bool = False) -> None:
+        party: Client = parties[i]
+        roster, now = party._roster, len(told[i])
+        assert roster is not None
+        payload = Announcement(round=now, clients=clients, used=b"".join(told[i]), closing=closing).to_bytes()
+        start = Message(kind=Kind.ANNOUNCE, run=RUN, round=now, roster=roster.hash, payload=payload).to_bytes()
+        data = None if closing else (secret * (i == 0)).astype(np.float32)
+        message = Message.from_bytes(party.upload(start, data), run=RUN, roster=roster.hash)
+        bits, story = party._grid.bits, party._story
+        assert story is not None
+        total = Accumulator(length, bits)
+        total.add(Upload.from_bytes(message.payload, length=length, bits=bits).packed)
+        seen.append(total.total() * party._grid.wire_step)
+        parts = [] if closing else [(now, story.neighbours, 1)]
+        parts += [] if story.repair is None else [(story.repair.round, story.repair.absent, -1)]
+        keys = {}
+        for of, peers, sign in parts:
+            for peer in peers:
+                keys[min(i, peer), max(i, peer), of, story.chains[of]] = sign if i < peer else -sign
+        noise.append(keys)
+        mine.append(int(i == 0 and not closing))
+
+    used = {i: bitmap(np.isin(np.arange(clients), [0, i])) for i in range(1, clients)}
+    others = bitmap(np.arange(clients) > 0)
+    for peer in range(1, clients):  # groups of one
+        for i in range(peer + 1):
+            ask(i, closing=0 < i < peer)
+        for i in range(clients):
+            told[i].append(bytes(1) if 0 < i < peer else others if i == peer else used[peer])
+    for _ in range(1 + RETRIES):
+        for i in range(clients):
+            ask(i, closing=True)
+            told[i].append(bytes(1))
+    with pytest.raises(BudgetError):
+        ask(0)
+    wires = sorted({wire for each in noise for wire in each})
+    pairwise = np.array([[each.get(wire, 0) for wire in wires] for each in noise], dtype=float)
+    covariance = plan.sigma_individual**2 * (plan.gamma * pairwise @ pairwise.T + np.eye(len(noise)))
+    shift = np.array(mine, dtype=float)
+    best = np.linalg.solve(covariance, shift)
+    exact = float(np.sqrt(shift @ best))
+    statistic = best @ np.array(seen) / exact  # N(μ, 1) where the secret is 1, N(0, 1) where it is 0
+    measured = statistic[secret].mean() - statistic[~secret].mean()
+    assert measured == pytest.approx(exact, abs=5 * math.sqrt(4 / length))
+    assert statistic[~secret].std() == pytest.approx(1, abs=5 / math.sqrt(length))
+    assert exact <= gaussian.mu(plan.budget, plan.delta)

@@ -15,7 +15,7 @@ import numpy as np
 
 from lightdp import gaussian, sampling
 from lightdp._check import ArgumentError, BudgetError, integer
-from lightdp.design import RETRIES, late_cost, on_grid, worst_late_cost
+from lightdp.design import RETRIES, late_cost, on_grid, worst_cost
 from lightdp.network import gain
 
 if TYPE_CHECKING:
@@ -224,15 +224,17 @@ class Odometer:
             ledger.ordinary[honest] += 1
 
     def _after_worst_round(self, ledger: _Ledger) -> _Ledger:
-        """`ledger` after one more round at its dearest, with all that may follow from it."""
+        """`ledger` after one more round at its dearest, with all that may follow from it and from lies (W5)."""
         after = ledger.reserved(self.plan.honest)
         used = self._cost[self._least]
-        late = 0.0
-        if self._repair and self.plan.late == "seen":
-            late = worst_late_cost(self.plan.gamma, self.plan.honest, self.plan.stragglers)
-        if late > used or ledger.windows:
-            riding = sum(min(int(window.waiting.sum()) / window.honest, 1.0) for window in ledger.windows)
-            after.special.append(min(1.0, max(late, used) + riding / self._least))
+        if not self._repair:
+            after.ordinary[self._least] += 1
+            return after
+        riding = sum(min(int(window.waiting.sum()) / window.honest, 1.0) for window in ledger.windows)
+        plan = self.plan
+        worst = worst_cost(plan.gamma, plan.honest, plan.stragglers, plan.late, riding / self._least)
+        if worst > used:
+            after.special.append(worst)
         else:
             after.ordinary[self._least] += 1
         return after

@@ -1,6 +1,6 @@
 """(D1)-(D4): from clients, colluders, stragglers, rounds and (ε, δ) to noise that is provably enough."""
 
-from lightdp.design._calibrate import GAMMA_MAX, RETRIES, late_cost, on_grid, worst_late_cost
+from lightdp.design._calibrate import GAMMA_MAX, RETRIES, late_cost, on_grid, worst_cost
 from lightdp.design._claims import Claim, paper_claims
 from lightdp.design._compare import Comparison, compare
 from lightdp.design._make import plan
@@ -25,5 +25,5 @@ __all__ = [
     "paper_claims",
     "plan",
     "plan_per_client",
-    "worst_late_cost",
+    "worst_cost",
 ]

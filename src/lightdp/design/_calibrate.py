@@ -103,10 +103,31 @@ def worst_late_cost(gamma: float, honest: int, stragglers: int) -> float:
     return min(1.0, late_cost(gamma, peers, peers) + RETRIES * (1 / peers + 1 / honest))
 
 
-def worst_cost(gamma: float, honest: int, stragglers: int, late: str) -> float:
-    """(R1): the most that one more round can cost, which the budget must have left for it to begin."""
+def lie_cost(gamma: float, honest: int, stragglers: int) -> float:
+    """(W5): the most that peers which a server tells other straggler sets can add to a client's used rounds.
+
+    Each of the n − 1 honest peers leaves the client's history once. In a used round with a honest clients, k of which
+    leave there and repair what they share with the client up to 1 + `RETRIES` times, the round costs at most
+    u(a) + k e(a), and e falls with a.
+    """
+    least = max(honest - stragglers, 2)  # a round with one honest client has no peers that could leave
+    if honest < 2 or gamma == 0:
+        return 0.0
+    all_leave = 1 / (1 + (least - 1) * gamma / (1 + (2 + RETRIES) * gamma))
+    return (honest - 1) * (all_leave - 1 / float(gain(least, gamma))) / (least - 1)
+
+
+def worst_cost(gamma: float, honest: int, stragglers: int, late: str, crossed: float = 0.0) -> float:
+    """(R1), (W5): the most that one more round can cost, which the budget must have left for it to begin.
+
+    A server that tells clients different straggler sets may spread the costs of its lies over all rounds; room for
+    them is kept until the end, and it is not bounded by 1. `crossed`: cross terms with repairs that ride in the round.
+    """
     used = 1 / float(gain(max(honest - stragglers, 1), gamma))
-    return max(used, worst_late_cost(gamma, honest, stragglers)) if late == "seen" else used
+    if late != "seen":
+        return min(1.0, used + crossed)
+    in_time_or_late = min(1.0, max(used, worst_late_cost(gamma, honest, stragglers)) + crossed)
+    return max(in_time_or_late, used + lie_cost(gamma, honest, stragglers) + crossed)
 
 
 def on_grid(cost: float) -> float:
