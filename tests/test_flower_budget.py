@@ -52,12 +52,24 @@ def test_training_stops_at_the_budget_with_what_it_has() -> None:
 
 def test_clients_that_have_used_up_their_budgets_end_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(rounds=5, epsilon=5.0, calibration="exact")
-    real = Odometer.admit
-    monkeypatch.setattr(Odometer, "admit", lambda self: None if len(self.clients) > 1 else real(self))  # a blind server
+    monkeypatch.setattr(Odometer, "exhausted", lambda _: frozenset())  # a blind server
     strategy, result = trained(LocalGrid(an_app(), 5), plan, num_rounds=50)
-    assert strategy.stopped == "5 clients have used up their budgets"
+    assert strategy.stopped == "the budget is used up: 5 of 5 clients can take no further round"
     assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]  # the sixth was void
     assert result.train_metrics_clientapp[6]["lightdp-used"] == 0
+
+
+def test_a_client_that_is_late_in_every_round_does_not_end_the_training_of_the_others() -> None:
+    plan = planned(clients=10, stragglers=2, colluders=2, rounds=20, epsilon=3.0)
+    grid = LocalGrid(an_app(), 10)
+    grid.faults = {(when, 0): "late" for when in range(1, 99)}
+    strategy, result = trained(grid, plan, num_rounds=20)
+    rows = result.train_metrics_clientapp
+    assert strategy.stopped is None
+    assert len(rows) == 20
+    assert [row["lightdp-used"] for row in rows.values()] == [9] * 20
+    assert 0 < rows[20]["lightdp-late"] < 10  # then its own odometer kept it away
+    assert rows[20]["lightdp-epsilon"] <= 3.0
 
 
 def test_each_start_spends_a_budget_of_its_own_and_the_accountant_adds_them() -> None:

@@ -173,7 +173,7 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
     _, parties = joined(plan, length)
     told: list[list[bytes]] = [[] for _ in range(clients)]
     secret = np.arange(length) % 2 == 0
-    seen: list[NDArray[np.float64]] = []
+    seen: list[NDArray[np.floating[Any]]] = []
     noise: list[dict[Wire, int]] = []
     mine: list[int] = []
 

@@ -74,6 +74,25 @@ def test_a_gpu_that_is_not_there_is_refused(tmp_path: Path, toy: Dataset) -> Non
         played(tmp_path / "run.jsonl", toy, device="cuda")
 
 
+@pytest.mark.parametrize("fidelity", ["distribution", "protocol"])
+def test_a_client_that_is_late_in_every_round_becomes_a_straggler_and_the_others_go_on(
+    tmp_path: Path, toy: Dataset, fidelity: str
+) -> None:
+    trace = tmp_path / "late.csv"
+    trace.write_text("round,client,status\n" + "".join(f"{t},3,late\n" for t in range(1, 13)))
+    lines = played(
+        tmp_path / "run.jsonl", toy, rounds=12, epsilon=3.0, arrivals=f"trace:{trace}", reserve="worst",
+        fidelity=fidelity,
+    )  # fmt: skip
+    late = [line["late"] for line in lines[1:-1]]
+    assert len(late) == 12
+    assert late == sorted(late, reverse=True)
+    assert 0 < sum(late) < 12
+    assert all(line["used"] == 7 for line in lines[1:-1])
+    assert lines[-1]["stopped"] is None
+    assert lines[-1]["epsilon"] <= 3
+
+
 def test_training_stops_hard_at_the_budget(tmp_path: Path, toy: Dataset) -> None:
     lines = played(
         tmp_path / "run.jsonl", toy, scheme="repair", rounds=30, epsilon=2.0, arrivals="uniform", late_seen=1.0

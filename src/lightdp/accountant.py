@@ -114,28 +114,37 @@ class Odometer:
             self._cost = [(self._unit / plan.sigma_effective) ** 2] * (plan.honest + 1)
 
     def admit(self) -> None:
-        """Let the next round begin, whatever its stragglers will be.
+        """Let the next round begin for every tracked client, whatever its stragglers will be.
 
         Raises:
             BudgetError: it could take a tracked client over the budget; nothing was spent.
         """
+        over = self._over()
+        if over:
+            client = max(over, key=lambda each: over[each])
+            raise BudgetError(
+                f"round {self.rounds + 1} could take client {client} to epsilon={over[client]:.6g}, "
+                f"over the budget of {self.plan.budget:g} at delta={self.plan.delta:g}"
+            )
+
+    def exhausted(self) -> frozenset[int]:
+        """(R8): tracked clients that the next round could take over the budget. They stay away; others go on."""
+        return frozenset(self._over())
+
+    def _over(self) -> dict[int, float]:
+        """The ε of each tracked client that one more round could take over the budget."""
         after = [self._after_worst_round(ledger) for ledger in self._ledgers]
         if self.plan.sampling_rate == 1:  # far from the budget, one δ tells as much as each client's ε
             mu = max(self._mu(ledger) for ledger in after)
             if gaussian.delta(_CLEARLY * self.plan.budget, mu) <= self.plan.delta:
-                return
+                return {}
         dominating = _dominating(after, self._cost)
         if self.plan.sampling_rate < 1 and self._fits_for_sure(dominating.special):
-            return
+            return {}
         if self._epsilon(dominating) <= self.plan.budget:
-            return  # one composition for all; where it is too coarse, one for each
-        spent = [self._epsilon(ledger) for ledger in after]
-        highest = int(np.argmax(spent))
-        if spent[highest] > self.plan.budget:
-            raise BudgetError(
-                f"round {self.rounds + 1} could take client {self.clients[highest]} to epsilon={spent[highest]:.6g}, "
-                f"over the budget of {self.plan.budget:g} at delta={self.plan.delta:g}"
-            )
+            return {}  # one composition for all; where it is too coarse, one for each
+        spent = {client: self._epsilon(ledger) for client, ledger in zip(self.clients, after, strict=True)}
+        return {client: epsilon for client, epsilon in spent.items() if epsilon > self.plan.budget}
 
     def record(self, used: Collection[int], late: Collection[int] | None = None) -> None:
         """Count a round that happened.

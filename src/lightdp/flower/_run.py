@@ -149,6 +149,11 @@ class Run:
                 self._carriers |= set(used)
         return result
 
+    def exhausted(self) -> set[int]:
+        """(R8): nodes that can take no further round, by their own word or by what the server has counted."""
+        names = {self.server.names[i] for i in self.odometer.exhausted()}
+        return self.refused | {node for node, name in self.nodes.items() if name in names}
+
     def take_late(self, grid: Grid) -> int:
         """Look for replies to earlier rounds; count their uploads as late. Returns how many there were."""
         before = sum(len(self.server.late(t)) for t in range(len(self._used)))

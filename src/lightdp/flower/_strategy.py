@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
 
-from lightdp._check import ArgumentError, BudgetError, ProtocolError, integer, positive, rounded_up
+from lightdp._check import ArgumentError, ProtocolError, integer, positive, rounded_up
 from lightdp.flower import _arrays
 from lightdp.flower._accountant import Accountant
 from lightdp.flower._inner import Narrow, NoNodesError, refuse
@@ -34,8 +34,9 @@ class LightDP(Strategy):
     Each round every client of the roster gets the inner strategy's train message; what comes back are masked bytes,
     of which only the sum can be read. `received arrays + noisy mean` goes to the inner strategy as one reply of
     weight 1. The mean divides by the number of clients, whoever straggled (R3). Rounds with fewer uploads than the
-    plan's minimum are void and leave the model as it is. The budget, or too many void rounds in a row, ends the
-    training with what it has.
+    plan's minimum are void and leave the model as it is. A client
+    that has used up its budget is a straggler from then on; more of them than the plan allows for, or too many void
+    rounds in a row, end the training with what it has.
 
     Metrics of each round: `lightdp-epsilon` (spent so far, at the plan's δ, by the client that has spent most),
     `lightdp-used`, `lightdp-late` (uploads seen too late so far), and in the last one `lightdp-stopped` (1 if the
@@ -209,12 +210,8 @@ class LightDP(Strategy):
         self._late += run.take_late(grid)
         if self.accountant is not None:
             self.accountant.follow(run.odometer)
-        try:
-            run.odometer.admit()
-        except BudgetError as error:
-            self._stop(f"the budget is used up: {error}")
-        if len(run.refused) > self.plan.stragglers:
-            self._stop(f"{len(run.refused)} clients have used up their budgets")
+        if (exhausted := len(run.exhausted())) > self.plan.stragglers:  # fewer are stragglers for good (R8)
+            self._stop(f"the budget is used up: {exhausted} of {self.plan.clients} clients can take no further round")
         if self._void >= self.patience:
             self._stop(f"{self._void} rounds in a row were void: fewer than {run.server.minimum} uploads came")
         return self.stopped is not None

@@ -46,6 +46,11 @@ class Arrivals:
     used: tuple[int, ...]
     late: tuple[int, ...]
 
+    def without(self, away: frozenset[int], least: int) -> Arrivals:
+        """The same round without the uploads of clients that are `away`; void if fewer than `least` are left to use."""
+        used, late = (tuple(i for i in who if i not in away) for who in (self.used, self.late))
+        return Arrivals(used, late) if not self.used or len(used) >= least else Arrivals((), tuple(sorted(used + late)))
+
 
 def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float = 0.0) -> Callable[[int], Arrivals]:
     """A function from the number of a round, from 1, to who came.

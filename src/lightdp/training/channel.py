@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from lightdp._check import BudgetError
 from lightdp.design import RETRIES
 from lightdp.protocol import Client, Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
 
     from lightdp.design import Plan
     from lightdp.training.arrivals import Arrivals
@@ -77,6 +80,10 @@ class Distribution:
         self.plan, self.parameters, self.seed, self.device, self.share = plan, parameters, seed, device, share
         self.groups: list[_Group] = []
         self.adjacent = None if plan is None or plan.graph.complete else plan.graph.adjacency()
+
+    def refusing(self) -> frozenset[int]:
+        """Clients that will not answer the next round by their own count: here nobody counts for itself."""
+        return frozenset()
 
     def senders(self, came: Arrivals) -> list[int]:
         """Whose updates a round needs: what came too late is in no sum."""
@@ -174,11 +181,11 @@ class Distribution:
 
 
 class Protocol:
-    """Real clients and a real server, in memory: real keys, masks and bytes."""
+    """Real clients and a real server, in memory: real keys, masks and bytes; sums go to `device`."""
 
-    def __init__(self, plan: Plan, parameters: int, seed: int) -> None:
+    def __init__(self, plan: Plan, parameters: int, seed: int, device: torch.device | str = "cpu") -> None:
         run = seed.to_bytes(16, "little")
-        self.plan = plan
+        self.plan, self.device = plan, device
         self.server = Server(plan, length=parameters, run=run)
         digits = len(str(plan.clients))
         self.clients = [
@@ -190,6 +197,16 @@ class Protocol:
         roster = self.server.roster()
         for client in self.clients:
             client.join(roster)
+
+    def refusing(self) -> frozenset[int]:
+        """Clients whose own odometers refuse the next round: they do not know which of their peers had sent (R8)."""
+        start, refused = self.server.announce(since=0), set()
+        for i, client in enumerate(self.clients):
+            try:
+                client.check(start)
+            except BudgetError:
+                refused.add(i)
+        return frozenset(refused)
 
     def senders(self, came: Arrivals) -> list[int]:
         """Whose updates a round needs."""
@@ -212,7 +229,7 @@ class Protocol:
         if result.total is None:
             return Sum(None, 0.0, 0.0)
         lasting, residual = (f(len(came.used)) for f in (self.plan.individual_in_sum, self.plan.residual_in_sum))
-        return _accounted(self.plan, torch.from_numpy(result.total).float(), lasting, residual)
+        return _accounted(self.plan, self._tensor(result.total), lasting, residual)
 
     def undo(self) -> Callable[[], None]:
         """As Distribution, but what real clients have sent cannot be taken back."""
@@ -224,7 +241,10 @@ class Protocol:
         for client in self.clients:
             self.server.receive(client.upload(start, None))
         total = self.server.close().total
-        return None if total is None else torch.from_numpy(total).float()
+        return None if total is None else self._tensor(total)
+
+    def _tensor(self, total: NDArray[np.float64]) -> torch.Tensor:
+        return torch.from_numpy(total).to(self.device, torch.float32)
 
 
 def _accounted(plan: Plan, total: torch.Tensor, lasting: float, residual: float) -> Sum:

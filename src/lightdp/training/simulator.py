@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lightdp.design import Plan
+    from lightdp.training.arrivals import Arrivals
     from lightdp.training.config import Config
 
 _CHECKPOINT_SECONDS = 60.0
@@ -88,7 +89,7 @@ class Run:
         self.rehearsal = Rehearsal(config, self.parameters) if config.compared or config.links is not None else None
         self.channel: Distribution | Protocol
         if config.fidelity == "protocol" and self.plan is not None:
-            self.channel = Protocol(self.plan, self.parameters, config.seed)
+            self.channel = Protocol(self.plan, self.parameters, config.seed, self.device)
         else:
             secure = config.compared and self.plan is not None and self.plan.calibration == "smpc"
             share = self.rehearsal.noise if self.rehearsal is not None and secure else None
@@ -151,9 +152,7 @@ class Run:
     def _round(self) -> tuple[dict[str, Any], State]:
         """The line of a round, and the state after it, which is not yet that of the run."""
         number = self.state.round
-        if self.odometer is not None and not self.config.unbounded:
-            self.odometer.admit()
-        came, network = self.came(number + 1), {}
+        came, network = self._arrived(number + 1), {}
         if self.rehearsal is not None:
             came, seconds, failed = self.rehearsal(number, came)
             network = {"modelled_seconds": seconds, "failed": failed}
@@ -181,6 +180,16 @@ class Run:
             **network,
         }
         return line, after
+
+    def _arrived(self, number: int) -> Arrivals:
+        """Who came to a round, without clients that have used up their budgets (R8)."""
+        came, config = self.came(number), self.config
+        if self.odometer is None or config.unbounded:
+            return came
+        away = self.odometer.exhausted() | self.channel.refusing()
+        if len(away) > config.stragglers:
+            raise BudgetError(f"{len(away)} clients have used up their budgets")
+        return came.without(away, config.clients - config.stragglers)
 
     def _spent(self) -> float | None:
         return None if self.odometer is None else self.odometer.largest()
