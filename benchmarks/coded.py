@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightdp.experiments import bench
-from lightdp.schemes import Net, Task
-from lightdp.schemes._coded import Code
-from lightdp.schemes._field import Field
-from lightdp.schemes.lightsecagg import LightSecAgg
-from lightdp.schemes.swiftagg import SwiftAgg
+from lightdp_lab import bench
+from lightdp_lab.schemes import Net, Task
+from lightdp_lab.schemes._coded import Code
+from lightdp_lab.schemes._field import Field
+from lightdp_lab.schemes.lightsecagg import LightSecAgg
+from lightdp_lab.schemes.swiftagg import SwiftAgg
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,10 +14,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightdp._check import rounded_up
-from lightdp.cli.compare import broke, figure
-from lightdp.experiments.tables import filled
-from lightdp.report import compare_chart, save
+from lightdp._validate import rounded_up
+from lightdp.report import save
+from lightdp_lab.charts import compare_chart
+from lightdp_lab.cli.compare import broke, figure
+from lightdp_lab.tables import filled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

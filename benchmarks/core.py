@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightdp import gaussian, network, plan
-from lightdp.design import plan_per_client
+from lightdp import gaussian, noise_graph, plan
+from lightdp.planning import plan_per_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ def graph_of_2000() -> None:
     """(E2): exact noise of each of 2,000 clients on a graph with random variances."""
     rng = np.random.default_rng(0)
     k = np.triu(rng.uniform(0.1, 1, (2000, 2000)) * (rng.uniform(size=(2000, 2000)) < 0.1), 1)
-    network.effective_noise(network.covariance(rng.uniform(0.5, 1, 2000), k + k.T))
+    noise_graph.effective_noise(noise_graph.covariance(rng.uniform(0.5, 1, 2000), k + k.T))
 
 
 def hundred_different_clients() -> None:

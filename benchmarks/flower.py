@@ -64,9 +64,9 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 import lightdp
-from lightdp.experiments import bench
 from lightdp.flower import LightDP
 from lightdp.flower import mod as lightdp_mod
+from lightdp_lab import bench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -52,11 +52,11 @@ from flwr.serverapp import ServerApp  # type: ignore[import-not-found,unused-ign
 from flwr.serverapp.strategy import FedAvg  # type: ignore[import-not-found,unused-ignore]
 from flwr.simulation import run_simulation  # type: ignore[import-not-found,unused-ignore]
 
-from lightdp.experiments import bench
 from lightdp.training import gradients, sgd
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.simulator import Run
+from lightdp_lab import bench
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ import zlib
 import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 with atheris.instrument_imports(include=["lightdp"]):
-    from lightdp._check import WireError
+    from lightdp.errors import WireError
     from lightdp.keys import Enrolment, Identity, KeyPair, Roster
     from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload, members
 

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import gmpy2
 import numpy as np
 
-from lightdp.experiments.bench import conditions
-from lightdp.schemes import Net, Task
-from lightdp.schemes._threshold import Key
-from lightdp.schemes.ckks import Ckks
-from lightdp.schemes.paillier import Paillier
+from lightdp_lab.bench import conditions
+from lightdp_lab.schemes import Net, Task
+from lightdp_lab.schemes._threshold import Key
+from lightdp_lab.schemes.ckks import Ckks
+from lightdp_lab.schemes.paillier import Paillier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,9 +18,9 @@ import numpy as np
 from scipy import stats
 
 from lightdp import stream
-from lightdp.cli.bench import show
-from lightdp.experiments import bench
-from lightdp.experiments.bench import SIGMA
+from lightdp_lab import bench
+from lightdp_lab.bench import SIGMA
+from lightdp_lab.cli.bench import show
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lightdp.experiments import bench
+from lightdp_lab import bench
 
 ROUNDS, LIMIT = 20, 2.0  # GB, for 1000 clients
 RUNS = {

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightdp.experiments.bench import conditions
 from lightdp.training import data, models
 from lightdp.training.config import Config
 from lightdp.training.simulator import Run
+from lightdp_lab.bench import conditions
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"model": "linear", "clients": 20, "colluders": 4, "stragglers": 4, "rounds": 60, "clip": 1.0},

@@ -12,7 +12,7 @@ end each side's mean must be that of the updates, up to its own rounding and noi
 flower: `SecAggPlusWorkflow` (every stage of the server) with `secaggplus_mod` (every stage of a client); a message is
     handed over as it is, so nothing is serialised but what these functions serialise themselves. With all peers it is
     its SecAgg. Its masks come from numpy's Mersenne Twister and a seed of 32 bits, modulo 2^32; it adds no noise.
-ours: `lightdp.schemes` on a `Net`: every message is bytes, packed to as many bits as the sum needs. Masks are
+ours: `lightdp_lab.schemes` on a `Net`: every message is bytes, packed to as many bits as the sum needs. Masks are
     AES-256-CTR from 256-bit keys; DP noise is added. "32 bits" is the same modulo 2^32, as Flower's, more than needed.
 """
 
@@ -48,9 +48,9 @@ from flwr.server.strategy import FedAvg  # type: ignore[import-not-found,unused-
 from flwr.server.workflow import SecAggPlusWorkflow  # type: ignore[import-not-found,unused-ignore]
 from flwr.supercore.task_identity import TaskIdentity  # type: ignore[import-not-found,unused-ignore]
 
-from lightdp.experiments import bench
-from lightdp.schemes import Net, Task
-from lightdp.schemes.secagg import SecAgg, SecAggPlus
+from lightdp_lab import bench
+from lightdp_lab.schemes import Net, Task
+from lightdp_lab.schemes.secagg import SecAgg, SecAggPlus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -3,10 +3,10 @@
 from hypothesis import settings
 
 pytest_plugins = [
-    "command_line",
-    "flower_tape",
-    "parties",
-    "run_records",
+    "support.command_line",
+    "support.flower_tape",
+    "support.parties",
+    "support.run_records",
 ]  # modules of fixtures, loaded for every test: they must not need an extra
 
 settings.register_profile("lightdp", deadline=None, derandomize=True)

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lightdp
-import oracles
 from lightdp import accountant, gaussian
-from lightdp._check import ArgumentError, BudgetError
 from lightdp.accountant import Odometer
-from lightdp.design import RETRIES
+from lightdp.errors import ArgumentError, BudgetError
+from lightdp.planning import RETRIES
+from support import oracles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
 
 Round = tuple[list[int], list[int]]
 

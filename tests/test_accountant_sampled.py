@@ -11,11 +11,11 @@ import pytest
 
 import lightdp
 from lightdp import gaussian, sampling
-from lightdp._check import BudgetError
 from lightdp.accountant import Odometer
+from lightdp.errors import BudgetError
 
 if TYPE_CHECKING:
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
 
 
 def planned(clients: int, colluders: int, missing: int, **more: Any) -> Plan:

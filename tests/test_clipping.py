@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from lightdp._check import ArgumentError
 from lightdp.clipping import clamp, clip_norm
+from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ import pytest
 
 import lightdp
 from lightdp import convergence
-from lightdp._check import ArgumentError
+from lightdp.errors import ArgumentError
 
 PLAN = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=7, epsilon=3, delta=1e-5)
 SETTINGS = {"initial_gap": 2.0, "smoothness": 0.3, "lipschitz": 0.7, "polyak": 0.4, "dissimilarity": 1.2}

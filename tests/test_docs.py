@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lightdp
-from lightdp._check import rounded_up
+from lightdp._validate import rounded_up
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

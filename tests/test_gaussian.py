@@ -9,9 +9,9 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import oracles
 from lightdp import gaussian
-from lightdp._check import ArgumentError
+from lightdp.errors import ArgumentError
+from support import oracles
 
 EPSILONS = st.one_of(st.just(0.0), st.floats(1e-6, 1000), st.floats(-6, 3).map(lambda x: 10**x))
 DELTAS = st.one_of(st.floats(1e-300, 1, exclude_max=True), st.floats(-300, -1e-9).map(lambda x: 10**x))

@@ -14,15 +14,15 @@ from scipy.stats import kstest
 
 import lightdp
 from lightdp import masks, stream
-from lightdp._check import ArgumentError, InfeasibleError
 from lightdp._native import plain
+from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.masks import Grid
 from lightdp.wire import Accumulator, encode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
 
 KEYS = [bytes([k]) * 32 for k in range(1, 4)]
 

@@ -8,7 +8,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 from lightdp import gaussian, sampling
-from lightdp._check import InfeasibleError
+from lightdp.errors import InfeasibleError
 
 
 def test_epsilon_of_mixed_rounds_agrees_with_the_accountant_of_dp_accounting() -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from lightdp import stragglers
-from lightdp._check import ArgumentError
+from lightdp.errors import ArgumentError
 
 
 def test_uniform_gives_every_count_the_same_probability() -> None:

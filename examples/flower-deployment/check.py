@@ -28,8 +28,8 @@ from deployment import task
 
 from lightdp import masks, stream
 from lightdp.accountant import Odometer
-from lightdp.design import RETRIES
 from lightdp.keys import Enrolment, KeyPair, Keyring, Roster, link
+from lightdp.planning import RETRIES
 from lightdp.protocol import Client
 from lightdp.protocol.client import agreement
 from lightdp.wire import Announcement, Message, bitmap, members
@@ -356,7 +356,7 @@ def _masks(found: Evidence) -> list[Claim]:
     refused = {
         found.nodes[event["node"]]
         for event in found.of("error")
-        if event["trip"] == again and "ProtocolError: round" in event["reason"]
+        if event["trip"] == again and "lightdp/protocol: round" in event["reason"]
     }
     me = found.names.index(killed["node"])
     answered = {client for turn, client in seen if turn == killed["round"]} | {me}

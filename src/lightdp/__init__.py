@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from lightdp.design import Plan, plan
+from lightdp.planning import Plan, plan
 
 if TYPE_CHECKING:
     from types import ModuleType

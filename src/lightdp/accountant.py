@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp import gaussian, sampling
-from lightdp._check import ArgumentError, BudgetError, integer
-from lightdp.design import RETRIES, late_cost, on_grid, worst_cost
-from lightdp.network import gain
+from lightdp._validate import integer
+from lightdp.errors import ArgumentError, BudgetError
+from lightdp.noise_graph import gain
+from lightdp.planning import RETRIES, late_cost, on_grid, worst_cost
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
 
     Mask = NDArray[np.bool_]
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import gammaln
 
-from lightdp._check import integer, non_negative, positive
+from lightdp._validate import integer, non_negative, positive
 
 if TYPE_CHECKING:
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr
 
-from lightdp._check import ArgumentError, non_negative, number
+from lightdp._validate import non_negative, number
+from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lightdp import stream
-from lightdp._check import ArgumentError, InfeasibleError, integer
-from lightdp.design import WIRE_STEPS
+from lightdp._validate import integer
+from lightdp.errors import ArgumentError, InfeasibleError
+from lightdp.planning import WIRE_STEPS
 from lightdp.stream import Term
 from lightdp.wire import encode
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
 
     Floats = NDArray[np.float32] | NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from scipy.optimize import brentq
 
 from lightdp import gaussian
-from lightdp._check import InfeasibleError
+from lightdp.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightdp._check import ArgumentError, integer, probability
+from lightdp._validate import integer, probability
+from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -43,7 +43,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from lightdp import _check
+from lightdp import _validate, errors
 from lightdp._native import plain
 
 SIGMA_MAX = 4096.0  # with a reach of 9.27 σ and 15 bits below the unit, j stays inside int32
@@ -78,11 +78,11 @@ class Term:
     def __post_init__(self) -> None:
         if not isinstance(self.key, bytes) or len(self.key) != 32:
             got = f"{len(self.key)} bytes" if isinstance(self.key, bytes) else type(self.key).__name__
-            raise _check.ArgumentError(f"key must be 32 bytes, got {got}")
-        if _check.integer("sign", self.sign, -1, 1) == 0:
-            raise _check.ArgumentError("sign must be +1 or -1, got sign=0")
-        if _check.positive("sigma", self.sigma) > SIGMA_MAX:
-            raise _check.ArgumentError(f"sigma must be <= {SIGMA_MAX:g} grid units, got sigma={self.sigma:g}")
+            raise errors.ArgumentError(f"key must be 32 bytes, got {got}")
+        if _validate.integer("sign", self.sign, -1, 1) == 0:
+            raise errors.ArgumentError("sign must be +1 or -1, got sign=0")
+        if _validate.positive("sigma", self.sigma) > SIGMA_MAX:
+            raise errors.ArgumentError(f"sigma must be <= {SIGMA_MAX:g} grid units, got sigma={self.sigma:g}")
 
 
 def accumulate(out: NDArray[np.int32], terms: Sequence[Term], *, start: int = 0, threads: int | None = 1) -> None:
@@ -101,8 +101,8 @@ def accumulate(out: NDArray[np.int32], terms: Sequence[Term], *, start: int = 0,
     """
     if not (isinstance(out, np.ndarray) and out.dtype == np.int32 and out.ndim == 1 and out.flags.carray):
         got = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise _check.ArgumentError(f"out must be a contiguous, aligned, writable int32 vector, got {got}")
-    _share(out, _check.integer("start", start, 0, LENGTH_MAX - out.size), terms, threads, None)
+        raise errors.ArgumentError(f"out must be a contiguous, aligned, writable int32 vector, got {got}")
+    _share(out, _validate.integer("start", start, 0, LENGTH_MAX - out.size), terms, threads, None)
 
 
 def masked(
@@ -125,14 +125,14 @@ def masked(
     """
     if not (isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype in {np.dtype("f4"), np.dtype("f8")}):
         got = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
-        raise _check.ArgumentError(f"values must be a float32 or float64 vector, got {got}")
+        raise errors.ArgumentError(f"values must be a float32 or float64 vector, got {got}")
     if len(own) != 3:
-        raise _check.ArgumentError(f"own must be three keys, got {len(own)}")
+        raise errors.ArgumentError(f"own must be three keys, got {len(own)}")
     noise = [Term(key, 1, each) for key, each in zip(own, (sigma, SIGMA_MAX, SIGMA_MAX), strict=True)]
-    out = np.zeros(_check.integer("length", values.size, 0, LENGTH_MAX), np.int32)
-    data = np.require(values, None, ["C", "A"]), _check.positive("step", step)
+    out = np.zeros(_validate.integer("length", values.size, 0, LENGTH_MAX), np.int32)
+    data = np.require(values, None, ["C", "A"]), _validate.positive("step", step)
     if not _share(out, 0, [*noise, *terms], threads, data):
-        raise _check.ArgumentError(f"values must be finite and below 2^50 steps of step={step:g}")
+        raise errors.ArgumentError(f"values must be finite and below 2^50 steps of step={step:g}")
     return out
 
 
@@ -142,8 +142,8 @@ def _share(
     """Let threads run the path on parts of `out`; False if it says so of one of them."""
     for term in terms:
         if not isinstance(term, Term):
-            raise _check.ArgumentError(f"terms must hold Term, got {type(term).__name__}")
-    workers = _cores() if threads is None else _check.integer("threads", threads, 1)
+            raise errors.ArgumentError(f"terms must hold Term, got {type(term).__name__}")
+    workers = _cores() if threads is None else _validate.integer("threads", threads, 1)
     keys = b"".join(term.key for term in terms)
     scales = np.array([term.sign * 2**15 * np.float32(term.sigma) for term in terms], np.float32)
     share = -(-out.size // (TILE * workers)) * TILE  # samples a thread, in whole tiles
@@ -186,10 +186,10 @@ def _correct(path: Path) -> bool:
 def _choose(wanted: str | None, compiled: dict[str, Path]) -> tuple[str, Path]:
     """The wanted path, or the fastest; numpy alone is trusted once a compiled path has answered wrongly."""
     if not _correct(plain.accumulate):
-        raise _check.LightDPError("lightdp.stream fails its known answer in numpy: no noise can be made here")
+        raise errors.LightDPError("lightdp.stream fails its known answer in numpy: no noise can be made here")
     wrong = [name for name, path in compiled.items() if not _correct(path)]
     paths = {"numpy": plain.accumulate} if wrong else {**compiled, "numpy": plain.accumulate}
-    name = next(iter(paths)) if wanted is None else _check.choice("LIGHTDP_STREAM", wanted, paths)
+    name = next(iter(paths)) if wanted is None else _validate.choice("LIGHTDP_STREAM", wanted, paths)
     return (f"{name} (native self-test failed)" if wrong else name), paths[name]
 
 

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from lightdp._check import LightDPError
-from lightdp.cli import bench, compare, mixed, plan, report, reproduce, run
+from lightdp.cli import mixed, plan, report, run
+from lightdp.errors import LightDPError
+from lightdp_lab.cli import bench, compare, reproduce
 
 __all__ = ["app", "main"]
 

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from lightdp import design
-from lightdp._check import ArgumentError, integer, rounded_up
+from lightdp import planning
+from lightdp._validate import integer, rounded_up
 from lightdp.cli import table
-from lightdp.design import PerClientPlan
+from lightdp.errors import ArgumentError
+from lightdp.planning import PerClientPlan
 
 HELP = """Noise for clients that differ in privacy budget and reliability.
 
@@ -42,7 +43,7 @@ def command(
 ) -> None:
     """Print a plan per kind of client."""
     kinds = _kinds(file)
-    mixed = design.plan_per_client(
+    mixed = planning.plan_per_client(
         epsilons=[e for count, _, e in kinds for _ in range(count)],
         straggling=[p for count, p, _ in kinds for _ in range(count)],
         colluders=colluders,

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from lightdp import design, stragglers
-from lightdp._check import ArgumentError, rounded_up
+from lightdp import planning, stragglers
+from lightdp._validate import rounded_up
 from lightdp.cli import table
-from lightdp.design import Calibration, Late, Plan, Reserve, Unit
+from lightdp.errors import ArgumentError
+from lightdp.planning import Calibration, Late, Plan, Reserve, Unit
 from lightdp.sampling import Adjacency
 
 HELP = """How much noise must clients add, what does it really guarantee, and what does it cost?
@@ -63,7 +64,7 @@ def command(
 ) -> None:
     """Print a plan."""
     degree, seed = _graph(graph, clients)
-    chosen = design.plan(
+    chosen = planning.plan(
         clients=clients,
         colluders=colluders,
         stragglers=stragglers,
@@ -85,7 +86,7 @@ def command(
         reserve=reserve,
         late=late,
     )
-    rows = design.compare(chosen) if compare else ()
+    rows = planning.compare(chosen) if compare else ()
     if plot is not None:
         from lightdp.report import plan_chart, save  # noqa: PLC0415  an optional dependency
 
@@ -131,7 +132,7 @@ def _law(text: str, clients: int, bound: int) -> stragglers.StragglerLaw | None:
     raise ArgumentError(f"straggler_law must be uniform, binomial:P or pmf:P0,P1,..., got straggler_law={text!r}")
 
 
-def _compare_json(rows: tuple[design.Comparison, ...]) -> dict[str, Any]:
+def _compare_json(rows: tuple[planning.Comparison, ...]) -> dict[str, Any]:
     if not rows:
         return {}
     return {
@@ -149,7 +150,7 @@ def _compare_json(rows: tuple[design.Comparison, ...]) -> dict[str, Any]:
     }
 
 
-def _print_comparison(chosen: Plan, rows: tuple[design.Comparison, ...]) -> None:
+def _print_comparison(chosen: Plan, rows: tuple[planning.Comparison, ...]) -> None:
     title = f"\nThe same true guarantee, ε = {chosen.budget:g} at δ = {chosen.delta:g}"
     lines = table.new(title)
     lines.add_column("scheme", no_wrap=True)
@@ -180,6 +181,6 @@ def _print_claims(chosen: Plan) -> None:
     lines.add_column("rule for T rounds")
     for name in ("rounds", "ε claimed", "ε true"):
         lines.add_column(name, justify="right")
-    for claim in design.paper_claims(chosen):
+    for claim in planning.paper_claims(chosen):
         lines.add_row(claim.rule, str(claim.rounds), f"{claim.claimed:g}", rounded_up(claim.true))
     table.show(lines)

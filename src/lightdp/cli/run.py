@@ -15,8 +15,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from lightdp._check import ArgumentError, MissingExtraError, rounded_up
+from lightdp._validate import rounded_up
 from lightdp.cli import table
+from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.training.config import Config, read_toml
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ Messages between the two, all of type TRAIN, with a ConfigRecord "lightdp":
 The bytes are those of `lightdp.protocol`. Evaluate and query messages pass untouched.
 """
 
-from lightdp._check import MissingExtraError
+from lightdp.errors import MissingExtraError
 
 try:
     import flwr as _flwr  # noqa: F401  only here and below flwr is imported

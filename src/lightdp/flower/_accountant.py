@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, PrivacySpent, SamplingMethod
 
 from lightdp import gaussian
-from lightdp._check import ArgumentError, integer, non_negative, number
+from lightdp._validate import integer, non_negative, number
+from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from lightdp.accountant import Odometer
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
 
 _ROUND_UP = 1 + 1e-9  # on a μ that was found from an ε: more than both roundings
 

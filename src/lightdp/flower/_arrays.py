@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from lightdp._check import ArgumentError
+from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
-from lightdp._check import ArgumentError
+from lightdp.errors import ArgumentError
 from lightdp.flower._settings import arguments, planned, refuse_unseen
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
 
 _LOG = logging.getLogger("flwr.lightdp")
 _LINEAR = (FedAvg.aggregate_train, FedAvgM.aggregate_train)  # FedProx is FedAvg for the server

@@ -9,7 +9,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
-from lightdp._check import ArgumentError, LightDPError, ProtocolError, integer, octets, rounded_up
+from lightdp import errors
+from lightdp._validate import integer, octets, rounded_up
+from lightdp.errors import ArgumentError, LightDPError, ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower._settings import Settings, planned
 from lightdp.flower._vault import KEY, Vault, opened
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
     from flwr.clientapp.typing import ClientAppCallable
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
 
 T = TypeVar("T")
 
@@ -51,8 +53,7 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
         return Message(_answer(message, context, call_next), reply_to=message)
     except LightDPError as error:
         _LOG.warning("lightdp: nothing left this node: %s", error)
-        reason = f"lightdp: {type(error).__name__}: {error}"
-        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, reason), reply_to=message)
+        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, errors.to_text(error)), reply_to=message)
     except Exception as error:  # noqa: BLE001  what it says may quote data
         _LOG.exception("lightdp: training failed, and nothing left this node")
         reason = f"lightdp: the app raised {type(error).__name__}; see the node's log"

@@ -11,8 +11,8 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 
-from lightdp._check import LightDPError, ProtocolError
 from lightdp.accountant import Odometer
+from lightdp.errors import BudgetError, LightDPError, ProtocolError, code_of
 from lightdp.flower._arrays import values
 from lightdp.flower._settings import arguments
 from lightdp.flower._vault import KEY
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from flwr.serverapp import Grid
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
     from lightdp.protocol import Aggregate
 
 _LOG = logging.getLogger("flwr.lightdp")
@@ -175,7 +175,7 @@ class Run:
             return
         if reply.has_error():
             _LOG.warning("lightdp: node %d sent no upload: %s", node, reply.error.reason)
-            if "BudgetError" in (reply.error.reason or ""):
+            if code_of(reply.error.reason) == BudgetError.code:
                 self.refused.add(node)
             return
         try:

@@ -8,10 +8,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightdp._check import ArgumentError, LightDPError, ProtocolError, integer, positive, probability
-from lightdp.design import Plan, plan
+from lightdp._validate import integer, positive, probability
+from lightdp.errors import ArgumentError, LightDPError, ProtocolError
 from lightdp.keys import Identity, Pins
 from lightdp.keys.identity import NAME
+from lightdp.planning import Plan, plan
 from lightdp.stragglers import StragglerLaw, custom
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
 
-from lightdp._check import ArgumentError, ProtocolError, integer, positive, rounded_up
+from lightdp._validate import integer, positive, rounded_up
+from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower._accountant import Accountant
 from lightdp.flower._inner import Narrow, NoNodesError, refuse
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from flwr.serverapp import Grid, PrivacySpent
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
     from lightdp.protocol import Aggregate
 
 _LOG = logging.getLogger("flwr.lightdp")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Context
 
-from lightdp._check import ArgumentError, ProtocolError
+from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.protocol import File
 
 if TYPE_CHECKING:

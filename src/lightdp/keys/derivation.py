@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
-from lightdp._check import ArgumentError, integer, octets
+from lightdp._validate import integer, octets
+from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from lightdp._check import ArgumentError, WireError, octets
 from lightdp._files import durable
+from lightdp._validate import octets
+from lightdp.errors import ArgumentError, WireError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 

@@ -10,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightdp._check import ArgumentError, WireError, octets
+from lightdp._validate import octets
+from lightdp.errors import ArgumentError, WireError
 from lightdp.keys.identity import NAME, Enrolment
 
 if TYPE_CHECKING:

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightdp import masks
-from lightdp._check import ArgumentError, ProtocolError, WireError, integer, number
+from lightdp._validate import integer, number
 from lightdp.clipping import clamp, clip_norm
+from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Enrolment, Identity, KeyPair, Keyring, Pins, Roster
-from lightdp.protocol.story import Story
+from lightdp.protocol.history import ClientHistory
 from lightdp.wire import Announcement, Kind, Message, Upload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
     from lightdp.protocol.state import Store
     from lightdp.stream import Term
 
@@ -88,8 +89,8 @@ class Client:
         self._enrolment = (Identity.generate() if identity is None else identity).enrol(self._pair, run=run, name=name)
         self._roster: Roster | None = None
         self._keyring: Keyring | None = None
-        self._story: Story | None = None
-        self._opened: tuple[bytes, Announcement, Story] | None = None  # what `check` has let pass
+        self._history: ClientHistory | None = None
+        self._opened: tuple[bytes, Announcement, ClientHistory] | None = None  # what `check` has let pass
 
     def enrol(self) -> bytes:
         """The ENROL message: this client's signed one-time key."""
@@ -131,32 +132,32 @@ class Client:
             return self._upload(message, update, weight)
 
     def _upload(self, message: bytes, update: Floats | None, weight: float) -> bytes:
-        start, story = self._open(message) if self._opened is None or self._opened[0] != message else self._opened[1:]
+        start, history = self._open(message) if self._opened is None or self._opened[0] != message else self._opened[1:]
         self._opened = None
         vector = self._vector(None if start.closing else update, weight)
-        terms = self._terms(story, start.round, closing=start.closing)
+        terms = self._terms(history, start.round, closing=start.closing)
         packed = masks.mask(vector, self._grid, terms, threads=self.threads)
-        story.sent.add(start.round)
-        story.closing = start.round if start.closing else story.closing
-        self._story, before = story, self._story
+        history.sent.add(start.round)
+        history.closing = start.round if start.closing else history.closing
+        self._history, before = history, self._history
         try:
             self._save()
         except BaseException:
-            self._story = before
+            self._history = before
             raise
         payload = Upload(length=len(vector), bits=self._grid.bits, packed=packed).to_bytes()
         return Message(
             kind=Kind.UPLOAD,
             run=self.run,
             round=start.round,
-            roster=story.chains[0],
-            client=story.me,
+            roster=history.chains[0],
+            client=history.me,
             payload=payload,
         ).to_bytes()
 
-    def _open(self, message: bytes) -> tuple[Announcement, Story]:
-        """The start of a round, and the story with all that it tells; refuses what must not be answered."""
-        if self._roster is None or self._story is None:
+    def _open(self, message: bytes) -> tuple[Announcement, ClientHistory]:
+        """The start of a round, and the history with all that it tells; refuses what must not be answered."""
+        if self._roster is None or self._history is None:
             raise ProtocolError("the client has no roster yet")
         content = Message.from_bytes(message, run=self.run, roster=self._roster.hash)
         if content.kind != Kind.ANNOUNCE:
@@ -164,18 +165,18 @@ class Client:
         start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
         if start.round < self.next_round:
             raise ProtocolError(f"round {start.round} was answered, or is over")
-        story = self._story.copied()
-        story.learn(start.history())
-        if start.round != len(story.used):
-            raise ProtocolError(f"expected round {len(story.used)}, got round {start.round}")
+        history = self._history.copied()
+        history.learn(start.history())
+        if start.round != len(history.used):
+            raise ProtocolError(f"expected round {len(history.used)}, got round {start.round}")
         if not start.closing:
-            story.odometer.admit()
-        return start, story
+            history.odometer.admit()
+        return start, history
 
     @property
     def next_round(self) -> int:
         """The first round that this client may still answer."""
-        return max(self._story.sent, default=-1) + 1 if self._story is not None else 0
+        return max(self._history.sent, default=-1) + 1 if self._history is not None else 0
 
     def epsilon(self) -> float:
         """What this client's data has cost, rounded up, as far as it was told.
@@ -185,9 +186,9 @@ class Client:
         data and needs no budget, counts like any other if a server goes on after it: then this number may exceed the
         budget, and what was revealed does not.
         """
-        if self._story is None:
+        if self._history is None:
             return 0.0
-        return float(self._story.odometer.epsilon(ahead=self._story.pending)[0])
+        return float(self._history.odometer.epsilon(ahead=self._history.pending)[0])
 
     def _vector(self, update: Floats | None, weight: float) -> Floats:
         """The clipped, clamped, weighted update, with its weight's coordinate if there is one."""
@@ -215,20 +216,20 @@ class Client:
         vector[self.length :] = share * weight
         return vector
 
-    def _terms(self, story: Story, current: int, *, closing: bool) -> list[Term]:
+    def _terms(self, history: ClientHistory, current: int, *, closing: bool) -> list[Term]:
         """This round's pairwise noise, and the opposite of what is to be repaired (R1)."""
-        terms = [] if closing else self._pairwise(story, current, story.neighbours)
-        if story.repair is not None:
-            terms += self._pairwise(story, story.repair.round, story.repair.absent, undo=True)
+        terms = [] if closing else self._pairwise(history, current, history.neighbours)
+        if history.repair is not None:
+            terms += self._pairwise(history, history.repair.round, history.repair.absent, undo=True)
         return terms
 
-    def _pairwise(self, story: Story, of: int, peers: tuple[int, ...], *, undo: bool = False) -> list[Term]:
+    def _pairwise(self, history: ClientHistory, of: int, peers: tuple[int, ...], *, undo: bool = False) -> list[Term]:
         if self._keyring is None or self.plan.gamma == 0:
             return []
-        keys = {j: self._keyring.stream_key(j, round=of, chain=story.chains[of]) for j in peers}
-        return masks.pairwise_terms(keys, story.me, self._grid, undo=undo)
+        keys = {j: self._keyring.stream_key(j, round=of, chain=history.chains[of]) for j in peers}
+        return masks.pairwise_terms(keys, history.me, self._grid, undo=undo)
 
-    def _enter(self, roster: Roster) -> Story:
+    def _enter(self, roster: Roster) -> ClientHistory:
         if len(roster) != self.plan.clients:
             raise WireError(f"roster must have {self.plan.clients} clients, got {len(roster)}")
         me = roster.index(self._enrolment)
@@ -243,13 +244,13 @@ class Client:
         graph = self.plan.graph
         neighbours = [j for j in range(len(roster)) if j != me] if graph.complete else graph.neighbours()[me].tolist()
         self._keyring = Keyring(self._pair, roster, me, neighbours)
-        self._roster, self._story = roster, Story(self.plan, me, roster.hash, neighbours)
-        return self._story
+        self._roster, self._history = roster, ClientHistory(self.plan, me, roster.hash, neighbours)
+        return self._history
 
     def _save(self) -> None:
         if self._store is None:
             return
-        story = self._story
+        history = self._history
         facts = {
             "version": _VERSION,
             "agreement": self._agreement.hex(),
@@ -257,9 +258,9 @@ class Client:
             "pair": self._pair.to_bytes().hex(),
             "enrolment": self._enrolment.to_bytes().hex(),
             "roster": None if self._roster is None else self._roster.to_bytes().hex(),
-            "used": [] if story is None else [used.hex() for used in story.used],
-            "sent": [] if story is None else sorted(story.sent),
-            "closing": None if story is None else story.closing,
+            "used": [] if history is None else [used.hex() for used in history.used],
+            "sent": [] if history is None else sorted(history.sent),
+            "closing": None if history is None else history.closing,
         }
         self._store.save(json.dumps(facts).encode())
 
@@ -281,12 +282,12 @@ class Client:
                 raise ArgumentError("plan, length and weighted must be those of the state in store")
             client._store, client._pair, client._enrolment = store, pair, enrolment
             if facts["roster"] is not None:
-                story = client._enter(
+                history = client._enter(
                     Roster.from_bytes(bytes.fromhex(facts["roster"]), run=run, plan=client._agreement)
                 )
-                story.sent = {integer("sent", t, 0) for t in facts["sent"]}
-                story.closing = None if facts.get("closing") is None else integer("closing", facts["closing"], 0)
-                story.learn(enumerate(bytes.fromhex(used) for used in facts["used"]))
+                history.sent = {integer("sent", t, 0) for t in facts["sent"]}
+                history.closing = None if facts.get("closing") is None else integer("closing", facts["closing"], 0)
+                history.learn(enumerate(bytes.fromhex(used) for used in facts["used"]))
         except (KeyError, TypeError, ProtocolError, ValueError) as error:
             if isinstance(error, ArgumentError):
                 raise

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp import masks
-from lightdp._check import ProtocolError, integer
+from lightdp._validate import integer
+from lightdp.errors import ProtocolError
 from lightdp.keys import Enrolment, Roster
 from lightdp.protocol.client import agreement, weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload, bitmap, members
@@ -16,7 +17,7 @@ from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload, bitma
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from lightdp._check import ArgumentError
 from lightdp._files import durable
+from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
     import os

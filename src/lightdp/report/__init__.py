@@ -1,9 +1,7 @@
 """Numbers -> charts -> one file to look at: HTML that needs nothing else, PNG or SVG."""
 
-from lightdp.report._compare import compare_chart
 from lightdp.report._plan import plan_chart
 from lightdp.report._record import Run, read_run
-from lightdp.report._results import results_chart
 from lightdp.report._run import caveats, run_table
 from lightdp.report._run_charts import run_chart
 from lightdp.report._run_page import save_runs
@@ -12,10 +10,8 @@ from lightdp.report._save import save
 __all__ = [
     "Run",
     "caveats",
-    "compare_chart",
     "plan_chart",
     "read_run",
-    "results_chart",
     "run_chart",
     "run_table",
     "save",

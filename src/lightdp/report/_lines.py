@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from lightdp._check import ArgumentError, choice, integer, non_negative, number, probability, share
+from lightdp._validate import choice, integer, non_negative, number, probability, share
+from lightdp.errors import ArgumentError
 from lightdp.report._style import NAMES
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightdp._check import ArgumentError
-from lightdp.design import compare, plan
+from lightdp.errors import ArgumentError
+from lightdp.planning import compare, plan
 from lightdp.report._style import NAMES, Chart, alt, scheme_colour, styled
 from lightdp.stragglers import uniform
 
 if TYPE_CHECKING:
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
 
 _LEVELS = ("paper", "exact", "repair")
 _POINTS = 48

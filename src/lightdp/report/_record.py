@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from lightdp._check import ArgumentError
+from lightdp.errors import ArgumentError
 from lightdp.report._lines import END, FIRST, ROUND, checked, parsed
 from lightdp.report._style import LABELS, NAMES
 

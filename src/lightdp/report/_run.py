@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from lightdp._check import rounded_up
+from lightdp._validate import rounded_up
 from lightdp.report._style import LABELS
 
 if TYPE_CHECKING:

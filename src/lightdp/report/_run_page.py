@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import vl_convert
 
-from lightdp._check import ArgumentError, rounded_up
+from lightdp._validate import rounded_up
+from lightdp.errors import ArgumentError
 from lightdp.report._run import LONG, caveats, facts, labels, printable
 from lightdp.report._run_charts import LOOK, colours, panels, run_chart
 from lightdp.report._run_look import CSS, DRAW, PAGE

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightdp._check import ArgumentError
+from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from lightdp.report._style import Chart

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from lightdp._check import MissingExtraError
+from lightdp.errors import MissingExtraError
 
 try:
     import altair as alt

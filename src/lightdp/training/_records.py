@@ -15,7 +15,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, pad
 
-from lightdp._check import ArgumentError
+from lightdp.errors import ArgumentError
 from lightdp.training import _layers
 from lightdp.training.models import _Residual as Residual
 from lightdp.training.models import _StandardisedConv as StandardisedConv

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightdp._check import ArgumentError, integer, non_negative, positive, share
+from lightdp._validate import integer, non_negative, positive, share
+from lightdp.errors import ArgumentError
 from lightdp.stragglers import StragglerLaw, binomial
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from lightdp._check import BudgetError
-from lightdp.design import RETRIES
+from lightdp.errors import BudgetError
+from lightdp.planning import RETRIES
 from lightdp.protocol import Client, Server
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
     from lightdp.training.arrivals import Arrivals
     from lightdp.training.clients import Piece
 

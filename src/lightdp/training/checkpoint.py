@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lightdp._check import ArgumentError
 from lightdp._files import durable
+from lightdp.errors import ArgumentError
 from lightdp.training.config import PLACES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
     from lightdp.training.config import Config
 
 

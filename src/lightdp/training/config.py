@@ -8,8 +8,9 @@ import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from lightdp._check import ArgumentError, choice, integer, number, positive, share
-from lightdp.design import Calibration, Plan, Reserve, plan
+from lightdp._validate import choice, integer, number, positive, share
+from lightdp.errors import ArgumentError
+from lightdp.planning import Calibration, Plan, Reserve, plan
 from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
 from lightdp.training.arrivals import law
 
@@ -109,7 +110,7 @@ class Config:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        from lightdp.schemes import SCHEMES  # noqa: PLC0415  refuses, when imported, a path that is not there
+        from lightdp_lab.schemes import SCHEMES  # noqa: PLC0415  refuses, when imported, a path that is not there
 
         choice("scheme", self.scheme, tuple(dict.fromkeys((*KNOWN, *SCHEMES))))
         choice("unit", self.unit, get_args(Unit))
@@ -194,7 +195,7 @@ class Config:
         )
         if self.scheme != "local-paper":
             return found
-        from lightdp.schemes.plain import printed_sigma  # noqa: PLC0415  likewise
+        from lightdp_lab.schemes.plain import printed_sigma  # noqa: PLC0415  likewise
 
         sigma = printed_sigma(found.sensitivity, epsilon=found.budget, delta=found.delta, rounds=found.rounds)
         return dataclasses.replace(found, sigma_individual=sigma, sigma_effective=sigma)

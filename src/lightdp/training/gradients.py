@@ -6,7 +6,8 @@ from bisect import bisect_right
 from functools import partial
 from typing import TYPE_CHECKING
 
-from lightdp._check import ArgumentError, MissingExtraError, integer, positive
+from lightdp._validate import integer, positive
+from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.training import _layers, _records
 
 try:

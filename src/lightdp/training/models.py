@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from lightdp._check import ArgumentError, MissingExtraError, choice, integer
+from lightdp._validate import choice, integer
+from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.training.scattering import scattering
 
 try:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightdp._check import ArgumentError, integer, positive
+from lightdp._validate import integer, positive
+from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

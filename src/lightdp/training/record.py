@@ -8,11 +8,11 @@ from contextlib import suppress
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from lightdp._check import rounded_up
-from lightdp.schemes import SCHEMES
+from lightdp._validate import rounded_up
+from lightdp_lab.schemes import SCHEMES
 
 if TYPE_CHECKING:
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
     from lightdp.training.config import Config
 
 

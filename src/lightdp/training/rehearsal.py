@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from lightdp.schemes import SCHEMES, Faults, Links, Player, Smpc, Task, climb
 from lightdp.training.arrivals import Arrivals
 from lightdp.training.config import peer_failure
+from lightdp_lab.schemes import SCHEMES, Faults, Links, Player, Smpc, Task, climb
 
 if TYPE_CHECKING:
     from lightdp.training.config import Config

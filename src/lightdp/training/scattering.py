@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from lightdp._check import ArgumentError, MissingExtraError, integer
+from lightdp._validate import integer
+from lightdp.errors import ArgumentError, MissingExtraError
 
 try:
     import torch

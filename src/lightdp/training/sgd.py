@@ -10,7 +10,7 @@ import torch
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from lightdp._check import integer, positive
+from lightdp._validate import integer, positive
 from lightdp.training import _lanes, _records, gradients
 
 if TYPE_CHECKING:

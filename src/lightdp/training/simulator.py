@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from lightdp._check import ArgumentError, BudgetError
 from lightdp.accountant import Odometer
+from lightdp.errors import ArgumentError, BudgetError
 from lightdp.training import checkpoint, data, gradients, models, partition, record
 from lightdp.training.arrivals import arrivals
 from lightdp.training.channel import Distribution, Protocol
@@ -24,7 +24,7 @@ from lightdp.training.rehearsal import Rehearsal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lightdp.design import Plan
+    from lightdp.planning import Plan
     from lightdp.training.arrivals import Arrivals
     from lightdp.training.config import Config
 

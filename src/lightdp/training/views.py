@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lightdp._check import ArgumentError
+from lightdp.errors import ArgumentError
 from lightdp.training import models
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from lightdp._check import ArgumentError, WireError, integer, octets
+from lightdp._validate import integer, octets
+from lightdp.errors import ArgumentError, WireError
 from lightdp.wire.packing import packed_size
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightdp._check import ArgumentError, WireError, integer
+from lightdp._validate import integer
+from lightdp.errors import ArgumentError, WireError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

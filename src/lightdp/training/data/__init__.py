@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightdp._check import ArgumentError, MissingExtraError
+from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.training.data._cifar10 import cifar10
 from lightdp.training.data._fashion_mnist import fashion_mnist
 from lightdp.training.data._made import VARIABLE, Dataset, made, reading, unit

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightdp._check import ArgumentError
+from lightdp.errors import ArgumentError
 from lightdp.training.data._made import VARIABLE, Dataset, Source, made, reading, unit
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lightdp._check import ArgumentError, LightDPError
+from lightdp.errors import ArgumentError, LightDPError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

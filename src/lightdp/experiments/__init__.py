@@ -1,1 +1,0 @@
-"""Measurements: settings in, records out."""

@@ -1,0 +1,166 @@
+"""(D1), (D2) and (R1) as arithmetic: the ratio γ = σ_K²/σ_U² and the noise that a required σ_eff asks for."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import brentq, minimize_scalar
+
+from lightdp.noise_graph import gain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightdp.noise_graph import Graph
+    from lightdp.stragglers import StragglerLaw
+
+GAMMA_MAX = 1024.0
+"""The largest γ that the wire's fixed-point grid resolves (W1): σ_K of 2^12 units beside σ_U of 2^7."""
+
+
+RETRIES = 2
+"""How many more uploads may carry a repair that rode in an upload which came too late (R1)."""
+
+
+_GRID = math.log(1.02)
+
+
+def exposure(law: StragglerLaw, graph: Graph) -> float:
+    """m = E[S/(N−S)]/E[1/(N−S)] (D2): how many of a client's pairwise terms stragglers leave, on average.
+
+    On a sparse graph a straggler is one of the client's neighbours with probability degree/(N−1).
+    """
+    clients = graph.clients
+    left = law.mean(lambda s: s / (clients - s)) / law.mean(lambda s: 1 / (clients - s))
+    return left * graph.degree / (clients - 1)
+
+
+def exact_gamma(m: float, honest: int) -> float:
+    """(D2): the γ >= 0 that minimises (mγ + 1)(1 + γ)/(nγ + 1), at most `GAMMA_MAX`.
+
+    | case | γ |
+    | --- | --- |
+    | m >= n − 1 (also n = 1) | 0: pairwise noise costs more than it saves |
+    | m = 0 < n − 1 | `GAMMA_MAX`: it costs nothing |
+    """
+    n = float(honest)
+    if m >= n - 1:
+        return 0.0
+    # gamma* = (−m + sqrt(m² + m n (n − 1 − m)))/(m n), without its cancellation for small m
+    root = math.sqrt(m * m + m * n * (n - 1 - m))
+    denominator = m + root
+    if (n - 1 - m) >= GAMMA_MAX * denominator:
+        return GAMMA_MAX
+    return (n - 1 - m) / denominator
+
+
+def paper_gamma(m: float, honest: int) -> float:
+    """(D1): the smallest positive root of the paper's quartic G, as printed.
+
+    By Descartes' rule G has exactly one positive root, below 1, when m < n − 1 (its signs are + + + ± −) and none
+    otherwise, where the paper's objective grows with γ and γ = 0 is its minimiser.
+    """
+    n = float(honest)
+    if m >= n - 1:
+        return 0.0
+    coefficients = (
+        2 * m * n**3 - 2 * m * n**2,
+        n**3 - n**2 + 7 * m * n**2 - 6 * m * n,
+        3 * n**2 - 3 * n + 9 * m * n - 6 * m,
+        -(n**2) + 5 * n - 4 + m * n + 2 * m,
+        -n + 1 + m,
+    )
+    return float(brentq(lambda g: np.polyval(coefficients, g), 0.0, 1.0, xtol=1e-300, rtol=1e-14))
+
+
+def paper_sigma(gamma: float, honest: int, epsilon: float, delta: float) -> float:
+    """(D1): the paper's σ_U* for sensitivity 1, as printed."""
+    n, g = float(honest), gamma
+    inner = 2 * (math.log(2) - math.log(delta)) * ((n - 1) * g + 1) * ((n - 1) * g**2 + (g + 1) ** 2)
+    return math.sqrt(inner) / (epsilon * (n * g + 1))
+
+
+def late_cost(gamma: float, peers: int, least: int) -> float:
+    """(R1): cost, as a share of (Δ/σ_U)², of a round that came too late, if all its repairs come in time.
+
+    Args:
+        gamma: γ.
+        peers: a, honest neighbours that were used in that round.
+        least: the fewest honest clients, itself included, that a client finds in a round it is used in.
+    """
+    if peers < 1 or gamma == 0:
+        return 1.0  # its own individual noise, which no late round exceeds
+    return min(1.0, (2 + 1 / gamma) / peers + 1 / least)
+
+
+def worst_late_cost(gamma: float, honest: int, stragglers: int) -> float:
+    """(R1): the most that a late round can cost, with `RETRIES` late repairs, all in void rounds, from each peer."""
+    peers = max(honest - stragglers, 0)
+    if peers < 1:
+        return 1.0
+    return min(1.0, late_cost(gamma, peers, peers) + RETRIES * (1 / peers + 1 / honest))
+
+
+def lie_cost(gamma: float, honest: int, stragglers: int) -> float:
+    """(W5): the most that peers which a server tells other straggler sets can add to a client's used rounds.
+
+    Each of the n − 1 honest peers leaves the client's history once. In a used round with a honest clients, k of which
+    leave there and repair what they share with the client up to 1 + `RETRIES` times, the round costs at most
+    u(a) + k e(a), and e falls with a.
+    """
+    least = max(honest - stragglers, 2)  # a round with one honest client has no peers that could leave
+    if honest < 2 or gamma == 0:
+        return 0.0
+    all_leave = 1 / (1 + (least - 1) * gamma / (1 + (2 + RETRIES) * gamma))
+    return (honest - 1) * (all_leave - 1 / float(gain(least, gamma))) / (least - 1)
+
+
+def worst_cost(gamma: float, honest: int, stragglers: int, late: str, crossed: float = 0.0) -> float:
+    """(R1), (W5): the most that one more round can cost, which the budget must have left for it to begin.
+
+    A server that tells clients different straggler sets may spread the costs of its lies over all rounds; room for
+    them is kept until the end, and it is not bounded by 1. `crossed`: cross terms with repairs that ride in the round.
+    """
+    used = 1 / float(gain(max(honest - stragglers, 1), gamma))
+    if late != "seen":
+        return min(1.0, used + crossed)
+    in_time_or_late = min(1.0, max(used, worst_late_cost(gamma, honest, stragglers)) + crossed)
+    return max(in_time_or_late, used + lie_cost(gamma, honest, stragglers) + crossed)
+
+
+def on_grid(cost: float) -> float:
+    """`cost` rounded up, by at most 2 %: sampled rounds of one cost compose as one kind, which saves much time.
+
+    What is above a point of the grid by a relative 2e-11 or less, as by rounding, goes to that point: compositions
+    round ε up by far more.
+    """
+    return math.exp(math.ceil(math.log(cost) / _GRID - 1e-9) * _GRID)
+
+
+def repair_cost(law: StragglerLaw, honest: int, gamma: float) -> float:
+    """(R1): what a used round costs on average, as a share of (Δ/σ_U)²."""
+    return float(law.pmf @ (1 / gain(np.maximum(honest - law.counts, 1.0), gamma)))
+
+
+def repair_gamma(law: StragglerLaw, graph: Graph, rounds: int, cost: Callable[[float], float]) -> float:
+    """The γ that minimises the noise of the trained model under repair (R4).
+
+    After T rounds the model carries T times the individual noise σ_U²/(N−S) that stays and once the residual
+    mγσ_U²/(N−S) of the last round, which the next one would remove; σ_U² itself is proportional to `cost`(γ).
+    """
+    share = exposure(law, graph) / rounds
+
+    def noise(log_gamma: float) -> float:
+        gamma = math.exp(log_gamma)
+        return math.log(cost(gamma) * (1 + share * gamma))
+
+    low, high = math.log(1e-6), math.log(GAMMA_MAX)
+    grid = np.linspace(low, high, 33)
+    best = int(np.argmin([noise(x) for x in grid]))
+    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
+    found = float(minimize_scalar(noise, bounds=bounds, method="bounded", options={"xatol": 1e-6}).x)
+    if noise(high) <= noise(found):
+        return GAMMA_MAX
+    return math.exp(found) if noise(found) < math.log(cost(0.0)) else 0.0

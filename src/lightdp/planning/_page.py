@@ -1,0 +1,110 @@
+"""A plan as one page of text that a privacy officer can read."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from typing import TYPE_CHECKING
+
+from lightdp._validate import rounded_up
+from lightdp.noise_graph import price_of_sparsity
+
+if TYPE_CHECKING:
+    from lightdp.planning._plan import Plan
+
+_TITLES = {
+    "exact": "exact noise",
+    "repair": "exact noise with carry-over repair",
+    "paper": "noise as printed in the paper",
+    "local": "local DP",
+    "smpc": "secure aggregation with DP noise for the worst case",
+    "central": "central DP by a trusted server",
+}
+_ADVERSARIES = {
+    "local": "the server together with all other clients",
+    "central": "whoever sees the model, but NOT the server",
+}
+_WIDTH, _MARGIN = 100, 14
+
+
+def page(plan: Plan) -> str:
+    """The page, without a trailing newline."""
+    title = f"{_TITLES[plan.calibration]}, {plan.clients:,} clients, {plan.rounds:,} rounds"
+    lines = [title[0].upper() + title[1:], ""]
+    for head, sentences in _sections(plan).items():
+        wrapped = [line for text in sentences for line in textwrap.wrap(text, _WIDTH - _MARGIN, break_on_hyphens=False)]
+        lines += [f"{'' if row else head:<{_MARGIN}}{line}" for row, line in enumerate(wrapped)]
+    return "\n".join(lines)
+
+
+def _sections(plan: Plan) -> dict[str, list[str]]:
+    against = f"the server together with any {plan.colluders:,} other clients"
+    sections = {
+        "Guarantee": _guarantee(plan),
+        "Against": [_ADVERSARIES.get(plan.calibration, against)],
+        "Stragglers": [f"up to {plan.stragglers:,} a round ({plan.law.name})"],
+        "Noise": _noise(plan),
+        "Accuracy": _accuracy(plan),
+        "Upload": [_upload(plan)],
+    }
+    if plan.gamma > 0:
+        peers = plan.graph.degree
+        total = "" if plan.parameters is None else f" = {peers * plan.parameters:,} a round"
+        sections["Keys"] = [f"{peers:,} key agreements, once; one 32-byte public key from each peer"]
+        sections["Masks"] = [f"{peers:,} Gaussian samples a parameter and round{total}"]
+    return sections
+
+
+def _guarantee(plan: Plan) -> list[str]:
+    unit = "one record of a client" if plan.unit == "record" else "all data of one client"
+    batches = "" if plan.sampling_rate == 1 else f", batches Poisson-sampled at rate {plan.sampling_rate:g}"
+    whom = f"{unit} ({plan.adjacency}, clipped to {plan.clip:g}{batches})"
+    result = [f"ε = {rounded_up(plan.epsilon())} at δ = {plan.delta:g} for the whole training, for {whom}"]
+    if plan.calibration == "paper":
+        result.append(
+            f"The paper claims ε = {plan.epsilon_claimed:g}; the figure above is what its noise really gives."
+        )
+    elif plan.calibration == "repair":
+        stragglers = "each has the most stragglers" if plan.reserve == "worst" else "stragglers are as expected"
+        late = "at most one upload of a client" if plan.late == "seen" else "no upload of a client"
+        result.append(
+            f"The budget lasts all rounds if {stragglers} and {late} is seen too late; "
+            "the odometer charges what happens and stops before the budget is exceeded."
+        )
+    return result
+
+
+def _noise(plan: Plan) -> list[str]:
+    if plan.calibration == "central":
+        result = [f"σ {plan.sigma_effective:.6g} in the sum, added by the server"]
+    else:
+        result = [f"individual σ_U {plan.sigma_individual:.6g}, drawn afresh for each upload and parameter"]
+    if plan.gamma > 0:
+        result.append(
+            f"pairwise   σ_K {plan.sigma_pairwise:.6g}, shared by two clients (γ = σ_K²/σ_U² = {plan.gamma:.6g})"
+        )
+    average = ", on quadratic average" if plan.calibration == "repair" else ""
+    result.append(f"effective  σ   {plan.sigma_effective:.6g}, what protects one client{average}")
+    result.append(f"noise multiplier {plan.noise_multiplier:.6g} = effective σ / sensitivity {plan.sensitivity:g}")
+    if not plan.graph.complete and plan.gamma > 0:
+        price = price_of_sparsity(plan.graph, plan.colluders, plan.gamma)
+        result.append(f"the graph of degree {plan.graph.degree} needs {price:.3g} times the σ of the complete one")
+    return result
+
+
+def _accuracy(plan: Plan) -> list[str]:
+    stays, goes = plan.noise_in_mean(), plan.transient_in_mean()
+    result = [f"a round leaves noise of std {_std(stays)} in each coordinate of the mean"]
+    if plan.calibration == "repair":
+        result.append(f"and, until the next round takes it out, a residual of std {_std(goes)}; it does not add up")
+    return result
+
+
+def _upload(plan: Plan) -> str:
+    size = "" if plan.parameters is None else f" = {plan.wire_bits * plan.parameters / 8e3:,.1f} kB"
+    kind = "floats" if plan.calibration in ("local", "central") else f"clamped to ±{plan.upload_range:g} before noise"
+    return f"{plan.wire_bits} bits a parameter{size}, {kind}"
+
+
+def _std(variance: float) -> str:
+    return f"{math.sqrt(variance):.4g} (variance {variance:.4g})"

@@ -1,0 +1,192 @@
+"""How fast masks are made: every path and two baselines, side by side in one run, on one core.
+
+Methods take turns and figures are medians; on a busy machine only their ratios mean much.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import cryptography
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES128
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+from lightdp import masks as noise
+from lightdp import stream
+from lightdp._native import plain
+from lightdp._validate import integer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+CHUNK = 16384  # samples a numpy call of the two baselines
+SIGMA = 4096.0
+BASELINES = ("philox", "uniform")
+UPLOAD = "upload"
+_STATUS = Path("/proc/self/status")
+
+
+class Track(Protocol):
+    """Something that shows how far a loop is, such as the method of that name of `rich.progress.Progress`."""
+
+    def __call__(self, sequence: Sequence[str], /, *, description: str) -> Iterable[str]:
+        """Every item of `sequence`."""
+
+
+def _silently(sequence: Sequence[str], /, *, description: str) -> Iterable[str]:  # noqa: ARG001  nobody reads it
+    return sequence
+
+
+def masks(dimension: int, peers: int, rounds: int, track: Track = _silently) -> dict[str, Any]:
+    """The record of a client that makes `peers` masks for a model of `dimension` parameters.
+
+    Returns:
+        "rates": every method on a part of that work small enough to repeat `rounds` times (`measure`).
+        "client_round": all of it, at most 3 times: masks by the baselines, and our whole upload: data, individual
+            and pairwise noise, rounded and packed (`measure`).
+        "peak_memory_in_vectors": memory of that round with 1 peer and with all, as in `memory`.
+    """
+    integer("dimension", dimension, 1, stream.LENGTH_MAX)
+    integer("peers", peers, 1)
+    integer("rounds", rounds, 1)
+    return {
+        "rates": measure(min(dimension, 1 << 21), min(peers, 4), rounds, track=track),
+        "client_round": measure(dimension, peers, min(rounds, 3), (*BASELINES, UPLOAD), track),
+        "peak_memory_in_vectors": memory(dimension, peers),
+    }
+
+
+def measure(
+    d: int, peers: int, rounds: int, names: tuple[str, ...] | None = None, track: Track = _silently
+) -> dict[str, Any]:
+    """Add `peers` masks of length `d`, one thread, each method once per round, in turns.
+
+    Returns:
+        "conditions", "d", "peers", "rounds" and "methods": for each the medians over the rounds of "seconds",
+        of "rate" (samples per second) and of "x_philox" and "x_uniform" (speed relative to that baseline).
+    """
+    chosen = {name: run for name, run in methods().items() if names is None or name in names}
+    times: dict[str, list[float]] = {name: [] for name in chosen}
+    for run in chosen.values():
+        run(min(d, 1 << 18), 1)  # warm up
+    for name in track(list(chosen) * rounds, description=f"{peers} masks of {d:,}"):
+        begin = time.perf_counter()
+        chosen[name](d, peers)
+        times[name].append(time.perf_counter() - begin)
+    result = {}
+    for name, taken in times.items():
+        seconds = statistics.median(taken)
+        result[name] = {"seconds": seconds, "rate": d * peers / seconds}
+        for other in BASELINES:
+            if other in times:
+                ratios = [a / b for a, b in zip(times[other], taken, strict=True)]
+                result[name][f"x_{other}"] = statistics.median(ratios)
+    return {"conditions": conditions(), "d": d, "peers": peers, "rounds": rounds, "methods": result}
+
+
+def methods() -> dict[str, Callable[[int, int], None]]:
+    """What this machine can measure: the baselines and every path."""
+    paths = {**stream._COMPILED, "numpy": plain.accumulate}  # noqa: SLF001  all paths, not only the chosen one
+    ours = {name: _path(path) for name, path in paths.items()}
+    return {"philox": philox, "uniform": uniform, **ours, UPLOAD: upload}
+
+
+def philox(d: int, peers: int) -> None:
+    """Numpy's fast ordinary generator, added up: not fit to protect anything."""
+    total, part = np.zeros(d, np.float32), np.empty(CHUNK, np.float32)
+    for peer in range(peers):
+        generator = np.random.Generator(np.random.Philox(peer))  # noqa: TID251  what we compare with
+        for i in range(0, d, CHUNK):
+            view = total[i : i + CHUNK]
+            view += generator.standard_normal(dtype=np.float32, out=part)[: len(view)]
+
+
+def uniform(d: int, peers: int) -> None:
+    """The uniform mask of secure aggregation: AES-128-CTR, added up modulo 2^32."""
+    total, zeros, part = np.zeros(d, np.uint32), bytes(4 * CHUNK), bytearray(4 * CHUNK + 15)
+    words = np.frombuffer(part, np.uint32, CHUNK)
+    for peer in range(peers):
+        cipher = Cipher(AES128(peer.to_bytes(16, "big")), CTR(bytes(16))).encryptor()
+        for i in range(0, d, CHUNK):
+            cipher.update_into(zeros, part)
+            view = total[i : i + CHUNK]
+            view += words[: len(view)]
+
+
+def upload(d: int, peers: int) -> None:
+    """A client's whole upload, on the path in use."""
+    grid = noise.Grid(step=1e-3, shift=6, bits=20, sigma_individual=1024.0, sigma_pairwise=2048.0)
+    noise.mask(np.zeros(d, np.float32), grid, _terms(peers))
+
+
+def _terms(peers: int) -> list[stream.Term]:
+    return [stream.Term(peer.to_bytes(32, "big"), 1 if peer % 2 else -1, SIGMA) for peer in range(peers)]
+
+
+def _path(path: stream.Path) -> Callable[[int, int], None]:
+    def run(d: int, peers: int) -> None:
+        keys = b"".join(term.key for term in _terms(peers))
+        scales = np.array([term.sign * SIGMA * 2**15 for term in _terms(peers)], np.float32)
+        path(np.zeros(d, np.int32), 0, keys, scales)
+
+    return run
+
+
+def memory(d: int, peers: int) -> dict[str, float] | None:
+    """Peak memory that a round with 1 peer, then with all, adds to an idle process, in vectors of length `d`.
+
+    None where the system does not tell (it is read from Linux's /proc).
+    """
+    if not _STATUS.exists():
+        return None
+    code = "import sys; from lightdp_lab import bench; bench.print_peaks(*map(int, sys.argv[1:]))"
+    command = [sys.executable, "-c", code, str(d), str(peers)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603  our own code
+    return json.loads(done.stdout)
+
+
+def print_peaks(d: int, peers: int) -> None:
+    """What `memory` runs in a process of its own, where nothing else has raised the peak."""
+
+    def peak() -> int:
+        lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+        return int(lines["VmHWM"].split()[0]) * 1024
+
+    upload(1024, 1)
+    with suppress(OSError):  # a sandbox may forbid it, and then a small model hides under that peak
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak that the imports left
+    idle, peaks = peak(), {}
+    for count in sorted({1, peers}):
+        upload(d, count)
+        peaks[str(count)] = (peak() - idle) / (4 * d)
+    sys.stdout.write(json.dumps(peaks))
+
+
+def conditions() -> dict[str, Any]:
+    """Where and with what a record was made."""
+    cpu = platform.processor()
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((line.split(": ")[1] for line in lines if line.startswith("model name")), cpu)
+    return {
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),
+        "backend": stream.backend(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "cryptography": cryptography.__version__,
+    }

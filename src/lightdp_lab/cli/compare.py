@@ -1,0 +1,214 @@
+"""`lightdp compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from lightdp._validate import rounded_up
+from lightdp.errors import ArgumentError
+
+WIDTH = 120
+HELP = """Every scheme, played for real on the same vectors, links, faults and privacy target: which is right for you?
+
+The table counts what happened, message by message: rounds that came off, noise in the mean at the same true ε, round
+trips, a client's bytes, seconds of work, and how long a round would take on these links. Schemes that would take too
+long are played on shorter vectors, and what is then extrapolated is marked with ~.
+
+Examples:
+
+- `lightdp compare --clients 50 --colluders 10 --stragglers 10 --dimension 100000 --link-failure 0.05 --epsilon 3`
+
+- `lightdp compare --clients 20 --colluders 4 --stragglers 4 --schemes repair,secagg,lightsecagg --dropout 0.1`
+
+- `lightdp compare --links direct --link-failure 0.05`: shares go from client to client, as the paper assumes
+
+- `lightdp compare --plot compare.svg`: bars, and round time against N and against d (takes much longer; Ctrl-C keeps
+  what was played)
+
+- `lightdp compare --json > compare.json` and `lightdp compare --record compare.json --plot compare.svg`
+"""
+
+
+def command(
+    *,
+    clients: Annotated[int, typer.Option(help="N.")] = 50,
+    colluders: Annotated[int, typer.Option(help="C̄, clients that may help the server.")] = 10,
+    stragglers: Annotated[int, typer.Option(help="S̄, the most clients that a round must survive.")] = 10,
+    dimension: Annotated[int, typer.Option(help="d, values of an update.")] = 100_000,
+    epsilon: Annotated[float, typer.Option(help="ε of a whole training, for one client.")] = 3.0,
+    delta: Annotated[float, typer.Option(help="δ of a whole training.")] = 1e-5,
+    rounds: Annotated[int, typer.Option(help="T, rounds of a whole training.")] = 150,
+    link_failure: Annotated[float, typer.Option(help="Probability that a link is down for a round.")] = 0.05,
+    dropout: Annotated[float, typer.Option(help="Probability that a client falls silent during a round.")] = 0.0,
+    links: Annotated[
+        Literal["relayed", "direct", "both"], typer.Option(help="How clients reach each other: by the server or not.")
+    ] = "both",
+    uplink: Annotated[float, typer.Option(help="Mbit/s from a client.")] = 10.0,
+    downlink: Annotated[float, typer.Option(help="Mbit/s to a client.")] = 50.0,
+    latency: Annotated[float, typer.Option(help="Seconds one way.")] = 0.05,
+    schemes: Annotated[str, typer.Option(help="Names with commas between them, or all.")] = "all",
+    rounds_played: Annotated[int, typer.Option(help="R, rounds played of each scheme.")] = 20,
+    seconds: Annotated[float, typer.Option(help="Time for all rounds of each scheme.")] = 20.0,
+    cell_seconds: Annotated[float, typer.Option(help="Time for each size of the scaling.")] = 60.0,
+    scaling: Annotated[
+        bool | None, typer.Option(help="Also measure against N and d.", show_default="with --plot")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of updates and faults.")] = 0,
+    record: Annotated[Path | None, typer.Option(help="Show what --json wrote, instead of playing.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw to FILE.html, .png or .svg.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Play, print, draw."""
+    if plot is not None:
+        from lightdp.report import save  # noqa: PLC0415  an optional dependency, missed now rather than after the work
+
+        if not plot.parent.is_dir() or plot.suffix not in (".html", ".png", ".svg"):
+            raise ArgumentError(f"plot must be an .html, .png or .svg in an existing folder, got plot={str(plot)!r}")
+    if record is not None:
+        found = _read(record)
+    else:
+        found = _play(
+            (clients, colluders, stragglers, dimension, epsilon, delta, rounds),
+            sizes=plot is not None if scaling is None else scaling,
+            schemes=None if schemes == "all" else tuple(name.strip() for name in schemes.split(",")),
+            peers=("relayed", "direct") if links == "both" else (links,),
+            failure=link_failure,
+            dropout=dropout,
+            rounds=rounds_played,
+            uplink=1e6 * uplink,
+            downlink=1e6 * downlink,
+            latency=latency,
+            seconds=seconds,
+            cell_seconds=cell_seconds,
+            seed=seed,
+        )
+    if plot is not None:
+        from lightdp_lab.charts import compare_chart  # noqa: PLC0415  an optional dependency
+
+        with Console(stderr=True).status(f"drawing {plot}"):
+            save(compare_chart(found), plot)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1, allow_nan=False, ensure_ascii=False))
+        return
+    show(found)
+    if plot is not None:
+        typer.echo(f"\nwrote {plot}")
+
+
+def _play(task: tuple[Any, ...], *, sizes: bool, schemes: tuple[str, ...] | None, **settings: Any) -> dict[str, Any]:  # noqa: ANN401  checked by `Task` and `Setting`
+    from lightdp_lab import compare, scaling  # noqa: PLC0415  refuses, when imported, a path that is not there
+    from lightdp_lab.schemes import SCHEMES, Task  # noqa: PLC0415  likewise
+
+    setting = compare.Setting(Task(*task), schemes=tuple(SCHEMES) if schemes is None else schemes, **settings)
+    screen = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Drawn between the schemes only: a thread that draws would take time from what is measured.
+    with Progress(*columns, console=screen, transient=True, auto_refresh=False, disable=not screen.is_terminal) as bar:
+        work = bar.add_task("", total=len(setting.schemes) * (1 + sizes * len(scaling.cells(setting))), completed=-1)
+
+        def told(what: str) -> None:
+            bar.update(work, advance=1, description=what, refresh=True)
+
+        found = compare.compare(setting, told)
+        if sizes and not found["stopped"]:
+            scaling.scale(setting, found, told)
+        return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"record must be what --json wrote, got record={str(path)!r}: {error}") from None
+    if not isinstance(found, dict) or not {"setting", "rows", "scaling"} <= set(found):
+        raise ArgumentError(f"record must be what --json wrote, got record={str(path)!r}")
+    return found
+
+
+def show(record: dict[str, Any]) -> None:
+    """Print the table of a record of `lightdp_lab.compare`."""
+    setting, rows = record["setting"], record["rows"]
+    title = (
+        f"N = {setting['clients']:,}, C̄ = {setting['colluders']:,}, S̄ = {setting['stragglers']:,}, "
+        f"d = {setting['dimension']:,}, ε = {setting['epsilon']:g} at δ = {setting['delta']:g} over "
+        f"{setting['rounds']:,} rounds; links fail with {setting['failure']:g}, clients drop out with "
+        f"{setting['dropout']:g}"
+    )
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False
+    )
+    table.add_column("scheme", min_width=20, max_width=28)
+    for head in ("done", "noise", "trips", "up\nkB", "down\nkB", "peer\nkB", "client\nms", "server\nms", "round\ns"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("what broke it", min_width=16, overflow="fold")
+    for row in rows:
+        name = Text(row["title"] + ("" if row["links"] == "any" else f", {row['links']}"))
+        if row["impossible"] is not None:
+            table.add_row(name, "–", *[""] * 8, Text(f"impossible: {row['impossible']}", "yellow"))
+            continue
+        if row["epsilon"] is not None and row["epsilon"] > setting["epsilon"] * (1 + 1e-9):
+            name.append(f" (true ε {rounded_up(row['epsilon'], 2)})", "red")
+        mark = "" if row["measured"] else "~"
+        table.add_row(
+            name,
+            Text(f"{row['completed']}/{row['rounds']}", "" if row["completed"] == row["rounds"] else "red"),
+            f"{row['noise']:.3g}",
+            f"{row['trips']:g}",
+            *(figure(row[key] / 1e3, mark) for key in ("up", "down", "peer")),
+            *(figure(1e3 * row[key], mark) for key in ("client", "server")),
+            figure(row["modelled"], mark),
+            broke(row) or "–",
+        )
+    console = Console(width=WIDTH)
+    console.print(table)
+    for line in notes(record):
+        console.print(Text(line))
+
+
+def figure(value: float, mark: str = "") -> str:
+    """Three digits, or what is left of them above 1000; 0 as a dash."""
+    if value == 0:
+        return "–"
+    return f"{mark}{value:,.0f}" if value >= 100 else f"{mark}{value:.2g}" if value < 0.1 else f"{mark}{value:.3g}"
+
+
+def broke(row: dict[str, Any]) -> str:
+    """What ended rounds, most frequent stage first, with an example; and what each of the others then costs."""
+    stages: dict[str, list[dict[str, Any]]] = {}
+    for failure in row["failures"]:
+        stages.setdefault(failure["stage"], []).append(failure)
+    words = [f"{stage} {sum(one['count'] for one in found)}×: {found[0]['why']}" for stage, found in stages.items()]
+    spent = row.get("spent")
+    if stages and spent is not None:
+        work, sent = figure(1e3 * spent["client"]), figure(spent["traffic"] / 1e3)
+        words.append(f"a sum takes a client {work} ms and {sent} kB")
+    return "; ".join(words)
+
+
+def notes(record: dict[str, Any]) -> list[str]:
+    """What to know to read the table."""
+    setting, rows = record["setting"], [row for row in record["rows"] if row["impossible"] is None]
+    target = f"true ε = {setting['epsilon']:g} and clip {setting['clip']:g}"
+    speed = (
+        f"{setting['uplink'] / 1e6:g} Mbit/s up, {setting['downlink'] / 1e6:g} down, {setting['latency']:g} s one way"
+    )
+    lines = [
+        f"done: rounds with a sum. noise: variance left for good in a coordinate of the mean, at a {target}.",
+        f"kB: of one client and round, without the model itself. round: modelled on {speed}.",
+    ]
+    if any(not row["measured"] for row in rows):
+        lines.append("~: not measured; on the line through two smaller sizes that were.")
+    if any(row["clean"] for row in rows):
+        lines.append("Where no round was done, the costs are those of a round without faults.")
+    if record.get("stopped", False):
+        lines.append("Interrupted: what had been played until then.")
+    return lines

@@ -1,0 +1,194 @@
+"""`lightdp reproduce`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lightdp._validate import rounded_up
+from lightdp.cli import table
+from lightdp.errors import ArgumentError
+
+_REPLACED = 20
+HELP = """The paper's tables and figures, run again, and the same cells with a guarantee for the whole training.
+
+What there is: `rounds` (accuracy against rounds at ε = 3, 6, 9), `table2` (colluders), `table3` (stragglers), `choices`
+(what the paper does not print), `links` (repair against SMPC + DP with failing links), `time` (accuracy against time,
+every scheme), `sensitivity` (how far one record moves an update, beside what the paper assumes), and `page`, which
+writes docs/results.md and its pictures from what was run.
+
+Every run is kept as a line in the folder of results and never run again; Ctrl-C loses nothing.
+
+Examples:
+
+- `lightdp reproduce table2 --profile paper --quick`: a small one on embedded data, in a minute
+
+- `lightdp reproduce table2 --profile repair --data-path DIR --trials 5`: CIFAR-10, scattering + linear, on a CPU
+
+- `lightdp reproduce table2 --profile paper --data-path DIR`: ResNet-18; wants a GPU, some two minutes a cell there
+
+- `lightdp reproduce table3 --profile repair --data-path DIR --jobs 12`: several runs at once
+
+- `lightdp reproduce page`
+"""
+
+
+def command(
+    *,
+    target: Annotated[
+        Literal["rounds", "table2", "table3", "choices", "links", "time", "sensitivity", "page"],
+        typer.Argument(help="What to make."),
+    ],
+    profile: Annotated[
+        Literal["paper", "exact", "repair"],
+        typer.Option(help="As printed, with an ε for each round; or exact or repair, with one for the whole training."),
+    ] = "paper",
+    model: Annotated[str | None, typer.Option(help="Another than the profile's usual one.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Runs of each cell, with seeds from 0.")] = None,
+    epsilon: Annotated[str | None, typer.Option(help="Only these, with commas between them.")] = None,
+    schemes: Annotated[str | None, typer.Option(help="Only these, with commas between them.")] = None,
+    data_path: Annotated[Path | None, typer.Option(help="Folder or archive of CIFAR-10.")] = None,
+    results: Annotated[Path, typer.Option(help="Folder of the lines that are kept.")] = Path("results"),
+    jobs: Annotated[int, typer.Option(help="Runs at the same time; on a GPU they want its MPS daemon.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Few clients, few rounds, embedded data.")] = False,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or show what there is.")] = True,
+    docs: Annotated[Path, typer.Option(help="Of `page`: the folder to write to.")] = Path("docs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Run what is missing, and print."""
+    from lightdp_lab import reproduce  # noqa: PLC0415  needs optional dependencies
+    from lightdp_lab.results import Results  # noqa: PLC0415  likewise
+    from lightdp_lab.tables import together  # noqa: PLC0415  likewise
+
+    kept = Results(results)
+    if target == "page":
+        if not kept.runs():
+            raise ArgumentError(f"results must be a folder with kept runs, got results={str(results)!r}")
+        _write(kept, docs)
+        return
+    asked = "rounds" if target == "sensitivity" else target
+    configs = reproduce.cells(
+        asked,
+        profile,
+        model=model,
+        trials=trials,
+        epsilons=None if epsilon is None else _numbers(epsilon),
+        schemes=None if schemes is None else tuple(name.strip() for name in schemes.split(",")),
+        quick=quick,
+    )
+    if not configs:
+        raise ArgumentError(f"schemes must name some of {target}'s, got schemes={schemes!r}")
+    if target == "sensitivity":
+        _sensitivity(configs[0], kept, None if quick else data_path, as_json=as_json)
+        return
+    if run:
+        _play(configs, kept, jobs, None if quick else data_path)
+    cells = together(configs, kept)
+    if as_json:
+        typer.echo(json.dumps([cell.to_dict() for cell in cells], indent=1, allow_nan=False, ensure_ascii=False))
+        return
+    _show(target, cells)
+
+
+def _play(configs: Any, kept: Any, jobs: int, data_path: Path | None) -> None:  # noqa: ANN401
+    from lightdp_lab import results  # noqa: PLC0415  needs optional dependencies
+
+    missing = [config for config in configs if kept.find(config) is None]
+    if data_path is not None:
+        missing = [dataclasses.replace(config, data_path=str(data_path)) for config in missing]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("runs", total=len(configs), completed=len(configs) - len(missing))
+
+        def watch(config: Any, line: dict[str, Any]) -> None:  # noqa: ANN401
+            if line["kind"] == "round":
+                bar.update(task, description=f"{_name(config)}: round {line['round']} of {config.rounds}")
+
+        try:
+            for config, line in results.play(missing, kept, jobs=jobs, watch=watch):
+                bar.update(task, advance=1, description=f"{_name(config)}: {line['accuracy']:.1%}")
+        except KeyboardInterrupt:
+            bar.stop()
+            typer.echo("interrupted; the same command goes on from here", err=True)
+            sys.exit(130)
+
+
+def _sensitivity(config: Any, kept: Any, data_path: Path | None, *, as_json: bool) -> None:  # noqa: ANN401
+    from lightdp_lab.sensitivity import moved, settings  # noqa: PLC0415  needs optional dependencies
+
+    if config.unit != "paper":
+        raise ArgumentError("sensitivity is one of profile='paper': the others clip, and Δ is the clip")
+    line = kept.get(settings(config, _REPLACED))
+    if line is None:
+        line = moved(dataclasses.replace(config, data_path=None if data_path is None else str(data_path)), _REPLACED)
+        kept.add(config, line)
+    if as_json:
+        typer.echo(json.dumps(line))
+        return
+    ratio = line["ratio"]
+    typer.echo(
+        f"{config.model}: one of {line['records']} records replaced moves the update of a client by "
+        f"{ratio['median']:.3g} Δ (median of {_REPLACED}) and up to {ratio['largest']:.3g} Δ, Δ = {line['assumed']:.3g}"
+    )
+
+
+def _name(config: Any) -> str:  # noqa: ANN401
+    return f"{config.scheme} ε = {config.epsilon:g} C̄ = {config.colluders} S̄ = {config.stragglers} seed {config.seed}"
+
+
+def _show(target: str, cells: Any) -> None:  # noqa: ANN401
+    from lightdp_lab.reproduce import TABLES  # noqa: PLC0415  needs optional dependencies
+
+    printed = TABLES.get(target) if cells[0].config.data == "cifar10" else None
+    shown = table.new(f"{target}, {cells[0].config.model} on {cells[0].config.data}, test accuracy in %")
+    varied = {"choices": ("clip", "partition"), "time": ("links",)}.get(target, ())
+    for name in ("scheme", "ε", "C̄", "S̄", *varied, *(["the paper"] if printed else []), "here (trials)"):
+        shown.add_column(name, justify="left" if name in ("scheme", *varied) else "right")
+    for name in ("true ε, a round", "true ε, all rounds"):
+        shown.add_column(name, justify="right")
+    for cell in cells:
+        at = cell.config
+        row = [at.scheme, f"{at.epsilon:g}", str(at.colluders), str(at.stragglers)]
+        row += [f"{getattr(at, name)}" for name in varied]
+        if printed:
+            place = printed.values.index(getattr(at, printed.varies))
+            row.append(f"{printed.printed[at.epsilon][place]}" if at.epsilon in printed.printed else "–")
+        epsilons = (cell.epsilon_round, cell.epsilon)
+        row += [cell.text(count=True), *("–" if value is None else rounded_up(value, 3) for value in epsilons)]
+        shown.add_row(*row)
+    table.show(shown)
+    if cells[0].config.unit == "paper":
+        typer.echo(
+            "Every ε is for the sensitivity 2 η clip/|D_i| that this profile assumes; no theorem bounds it here."
+        )
+
+
+def _write(kept: Any, docs: Path) -> None:  # noqa: ANN401
+    from lightdp.report import save  # noqa: PLC0415  likewise
+    from lightdp_lab.charts import results_chart  # noqa: PLC0415  likewise
+    from lightdp_lab.page import page  # noqa: PLC0415  needs optional dependencies
+    from lightdp_lab.pictures import charts  # noqa: PLC0415  likewise
+
+    path, pictures = docs / "results.md", docs / "img"
+    if not path.is_file() or not pictures.is_dir():
+        raise ArgumentError(f"docs must be a folder with results.md and img, got docs={str(docs)!r}")
+    text = page(path.read_text(encoding="utf-8"), kept)
+    with Console(stderr=True).status("drawing"):
+        for name, content in charts(kept).items():
+            save(results_chart(name, content), pictures / f"results-{name}.svg")
+    path.write_text(text, encoding="utf-8")
+    typer.echo(f"wrote {path} and its pictures")
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ArgumentError(f"epsilon must be numbers with commas between them, got epsilon={text!r}") from None

@@ -1,0 +1,269 @@
+"""Every scheme on the same updates, the same faults and the same privacy target: one record of numbers.
+
+Everything is played message by message. Where a scheme would take longer than the time it is given, the rounds are
+played on shorter vectors, on which it fails exactly as often, and costs lie on the line through two measured sizes;
+the record marks them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from lightdp import gaussian
+from lightdp._validate import choice, integer, positive, share
+from lightdp.errors import ArgumentError, MissingExtraError
+from lightdp_lab.bench import conditions
+from lightdp_lab.schemes import SCHEMES, Cost, Faults, Links, Player, climb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lightdp_lab.schemes import Peers, Played, Scheme, Task
+
+FIGURES = ("trips", "up", "down", "peer", "client", "server", "modelled")
+PLAYED = ("wall", "memory")
+_TURNS = 3  # rounds at the full size, where all would take too long
+SHORTEST = 1024  # a line through shorter vectors would tell more of fixed costs than of slopes
+_PATIENCE = 3  # times the seconds of a scheme, before it plays fewer rounds than were asked for
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is compared.
+
+    Attributes:
+        task: clients, colluders, stragglers, dimension and privacy.
+        schemes: names, in the order of the table.
+        peers: how messages between clients travel, "relayed" by the server, "direct", or each of them in turn.
+        failure: probability that a link is down for a round.
+        dropout: probability that a client falls silent in a round, at a stage of which all are alike.
+        rounds: how many rounds are played; fewer of a scheme that is slow even on short vectors.
+        uplink: bits a second from a client.
+        downlink: bits a second to a client.
+        latency: seconds one way.
+        seconds: time for all rounds of one scheme.
+        cell_seconds: time for one size of `scaling`.
+        seed: of updates and faults.
+    """
+
+    task: Task
+    schemes: tuple[str, ...] = tuple(SCHEMES)
+    peers: tuple[Peers, ...] = ("relayed", "direct")
+    failure: float = 0.05
+    dropout: float = 0.0
+    rounds: int = 20
+    uplink: float = 10e6
+    downlink: float = 50e6
+    latency: float = 0.05
+    seconds: float = 20.0
+    cell_seconds: float = 60.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.schemes:
+            raise ArgumentError("schemes must name at least one scheme, got none")
+        for name in self.schemes:
+            choice("schemes", name, SCHEMES)
+        if len(set(self.schemes)) < len(self.schemes):
+            raise ArgumentError(f"schemes must differ, got schemes={','.join(self.schemes)!r}")
+        share("dropout", self.dropout)
+        integer("rounds_played", self.rounds, 1)
+        integer("seed", self.seed, 0)
+        positive("seconds", self.seconds)
+        positive("cell_seconds", self.cell_seconds)
+        for peers in self.peers:
+            self.links(peers)
+
+    def links(self, peers: Peers) -> Links:
+        """The links of one kind."""
+        return Links(peers, self.failure, self.uplink, self.downlink, self.latency)
+
+    def faults(self, number: int, peers: Peers, stages: int, clients: int | None = None) -> Faults:
+        """What breaks in a round: the same links and clients for every scheme, whatever its number of stages."""
+        clients = self.task.clients if clients is None else clients
+        rng = np.random.default_rng([self.seed, clients, number])  # noqa: TID251  faults are simulated
+        silent, stage = rng.random(clients) < self.dropout, (rng.random(clients) * stages).astype(int)
+        drawn = Faults.drawn(self.links(peers), clients, rng)
+        lost = {k: frozenset(np.flatnonzero(silent & (stage == k)).tolist()) for k in range(stages)}
+        return dataclasses.replace(drawn, lost=lost)
+
+
+def compare(setting: Setting, told: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """The record: "conditions", "setting" and one of "rows" for each scheme and kind of links.
+
+    A scheme whose clients never write to each other has one row, with links "any". One that cannot be had with these
+    settings has "impossible", which says why, and no figures. Ctrl-C keeps the rows so far and "stopped" says so.
+    """
+    rows: list[dict[str, Any]] = []
+    record: dict[str, Any] = {"conditions": conditions() | {"threads": 1}, "setting": _setting(setting), "rows": rows}
+    record |= {"scaling": [], "stopped": False}
+    try:
+        with threadpool_limits(1):
+            for name in setting.schemes:
+                told(SCHEMES[name].title)
+                for row in _rows(setting, SCHEMES[name]):
+                    rows.append(row)  # noqa: PERF402  one by one, so that those before an interruption stay
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        record["stopped"] = True
+    return record
+
+
+def _setting(setting: Setting) -> dict[str, Any]:
+    return {name: value for name, value in dataclasses.asdict(setting).items() if name != "task"} | dataclasses.asdict(
+        setting.task
+    ) | {"rounds": setting.task.rounds, "rounds_played": setting.rounds}  # fmt: skip
+
+
+def _rows(setting: Setting, scheme: type[Scheme]) -> Iterator[dict[str, Any]]:
+    about = {"scheme": scheme.name, "title": scheme.title, "source": scheme.source, "private": scheme.private}
+    about["broken_by"] = scheme.broken_by
+    for peers in setting.peers:
+        try:
+            figures = _figures(setting, scheme, peers)
+        except (ArgumentError, MissingExtraError) as error:
+            yield about | {"links": "any", "impossible": str(error)}
+            return
+        if not figures.pop("talks"):
+            yield about | {"links": "any", "impossible": None} | figures
+            return
+        yield about | {"links": peers, "impossible": None} | figures
+
+
+def _figures(setting: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, Any]:
+    links, task = setting.links(peers), setting.task
+    talks = _talks(scheme, setting)
+    player, climbed = climb(scheme, task, links, seconds=setting.seconds, rounds=setting.rounds + 1, seed=setting.seed)
+    faults = [setting.faults(number, peers, climbed[-1].trips) for number in range(setting.rounds)]
+    if player.task.dimension < task.dimension:  # even the smallest size may be slow
+        faults = faults[: max(_TURNS, int(_PATIENCE * setting.seconds / max(climbed[-1].wall, 1e-9)))]
+    played = [player.round(one) for one in faults]
+    done = [one for one in played if one.result is not None]
+    failures = Counter((one.failure.stage, one.failure.why) for one in played if one.failure is not None)
+    typical = next((fault for fault, one in zip(faults, played, strict=True) if one.result is not None), Faults())
+    cost = median([one.cost for one in done]) if done else climbed[-1]
+    if cost.dimension < task.dimension:
+        cost = _further(setting, scheme, links, typical, cost)
+    set_up = player.set_up
+    return {
+        "talks": talks,
+        "dimension_played": player.task.dimension,
+        "rounds": len(played),
+        "completed": len(done),
+        "failures": [{"stage": stage, "why": why, "count": count} for (stage, why), count in failures.most_common()],
+        **_noise(player, done),
+        **{name: getattr(cost, name) for name in (*FIGURES, *PLAYED)},
+        "degree": getattr(player.scheme, "degree", None),
+        "spent": _spent(cost, played, done),
+        "measured": not cost.extrapolated,
+        "clean": not done,
+        "set_up": {
+            **{name: set_up.total(name) for name in ("up", "down", "peer")},
+            "client": set_up.client_seconds(),
+            "server": set_up.server_seconds(),
+            "modelled": set_up.modelled_seconds(),
+        },
+    }
+
+
+def _spent(cost: Cost, played: list[Played], done: list[Played]) -> dict[str, float] | None:
+    """A client's seconds and bytes for each round that came off, with those of the failed ones; None if none did."""
+    if not done:
+        return None
+    values: dict[str, Callable[[Cost], float]] = {
+        "client": lambda one: one.client,
+        "traffic": lambda one: one.up + one.down + one.peer,
+    }
+    return {
+        name: value(cost) * (sum(value(one.cost) for one in played) / sum(value(one.cost) for one in done))
+        for name, value in values.items()
+    }
+
+
+def _talks(scheme: type[Scheme], setting: Setting) -> bool:
+    """Whether its clients write to each other, in rounds or before."""
+    task = dataclasses.replace(setting.task, clients=12, colluders=2, stragglers=2, dimension=16)
+    player = Player(scheme, task, setting.links("direct"), setting.seed)
+    return player.round().net.total("peer") + player.set_up.total("peer") > 0
+
+
+def _further(setting: Setting, scheme: type[Scheme], links: Links, faults: Faults, known: Cost) -> Cost:
+    """The cost at the task's dimension: of a few rounds if there is time for them, else on a line."""
+    player, _ = climb(scheme, setting.task, links, seconds=setting.seconds, rounds=_TURNS + 1, seed=setting.seed)
+    if player.task.dimension == setting.task.dimension:
+        return _few(player, faults)
+    return _on_a_line(player, faults, known, setting.task.dimension, setting.seconds)
+
+
+def _on_a_line(player: Player, faults: Faults, known: Cost, dimension: int, seconds: float) -> Cost:
+    """Through the largest size that was played and one four times as large, or a quarter, with the same faults.
+
+    If that is too short, through the shortest that will do, whatever time they take.
+    """
+    here = known if known.dimension >= player.task.dimension else _few(player, faults)
+    size = 4 * here.dimension
+    if size > dimension or 4 * (_TURNS + 1) * here.wall > seconds:
+        size = max(here.dimension // 4, 1)
+    if min(size, here.dimension) < SHORTEST:
+        sizes = sorted({min(SHORTEST, dimension), min(4 * SHORTEST, dimension)})
+        costs = [_resized(player, size).round(faults).cost for size in sizes]
+    else:
+        costs = sorted((here, _few(_resized(player, size), faults)), key=lambda cost: cost.dimension)
+    return costs[-1] if costs[-1].dimension == dimension else costs[0].towards(costs[-1], dimension)
+
+
+def _resized(player: Player, dimension: int) -> Player:
+    return Player(player.kind, dataclasses.replace(player.task, dimension=dimension), player.links, player.seed)
+
+
+def _few(player: Player, faults: Faults) -> Cost:
+    return median([player.round(faults).cost for _ in range(_TURNS)])
+
+
+def median(costs: list[Cost]) -> Cost:
+    """Field by field; bytes are the same in most rounds, and seconds on a busy machine need it."""
+    names = (*FIGURES, *PLAYED)
+    return dataclasses.replace(
+        costs[0], **{name: statistics.median(getattr(one, name) for one in costs) for name in names}
+    )
+
+
+def _noise(player: Player, done: list[Played]) -> dict[str, Any]:
+    """Variance, per coordinate, of the noise for good in the mean of those used, at the ε that was asked for.
+
+    Named by the scheme, and measured: noise is added up over all rounds, since repair takes out of later sums what
+    it left in earlier ones, and a last faultless round takes out the rest; its own named noise is not counted. A
+    formula that misses ε is brought to it: a Gaussian's variance goes with μ². With no round done, as without faults.
+    """
+    scheme, task = player.scheme, player.task
+    true = scheme.epsilon() if scheme.noise(task.clients) > 0 else None
+    factor = 1.0 if true is None else (gaussian.mu(true, task.delta) / gaussian.mu(task.epsilon, task.delta)) ** 2
+    used = [len(one.result.used) for one in done if one.result is not None] or [task.clients]
+    scale = factor / statistics.mean(used) ** 2
+    named = statistics.mean(scheme.lasting(count) for count in used)
+    measured = None
+    if done:
+        error = np.sum([one.error for one in done if one.error is not None], axis=0)
+        last = 0.0
+        if scheme.lasting(task.clients - 1) != scheme.noise(task.clients - 1):
+            closing = player.round()
+            if closing.error is not None:
+                error += closing.error
+                last = scheme.lasting(task.clients)
+        measured = (
+            max(float(error.var()) - last, 0.0) / len(done) * scale if player.restarts == 0 or last == 0 else None
+        )
+    return {
+        "epsilon": true,
+        "used": statistics.mean(used),
+        "noise": named * scale,
+        "noise_measured": measured,
+    }

@@ -1,0 +1,123 @@
+"""Where the paper and this package differ, (P1)-(P7), in numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from lightdp._validate import rounded_up
+from lightdp.gaussian import epsilon as true_epsilon
+from lightdp.planning import Plan, paper_claims, plan
+from lightdp_lab.reproduce import FAILING, MIDDLE
+from lightdp_lab.schemes import SCHEMES
+from lightdp_lab.tables import MODELS, known
+
+if TYPE_CHECKING:
+    from lightdp_lab.results import Results
+
+ONE_ROUND: dict[str, Any] = {"clients": 50, "rounds": 1, "delta": 1e-5, "late": "unseen"}
+_WORDS = """
+P1: its variance leaves out covariances, so it asks for more noise than it needs: at ε = 3 for one round σ_eff is
+{printed:.3f} Δ and the true ε {true}; {needed:.3f} Δ would do.
+P2: it drops the mean of the privacy loss, which is wrong for large ε: claimed 30, true {large}.
+P3: over T rounds standard deviations must grow by √T, not variances: claimed 3 over 150 rounds, true {footnote} with
+its footnote and {unscaled} without it, as in its tables.
+P4: it bounds no sensitivity; Δ = 2 η clip/|D_i| is assumed.{measured} The profiles exact and repair clip each record's
+gradient, and Δ is a fact.
+P5: weights after masks break cancellation: if half of 50 clients hold twice the data of the others, masks that are
+weighted afterwards leave {weighted:.2g} times the variance of the individual noise. Here weights are at most 1 and
+masked with the update.
+P6: noise in the mean at ε = 3 for one round: LightDP-FL as printed {own:.3g} Δ², SMPC + DP {smpc:.3g} Δ², {ratio:.1f}
+times less ({fair:.1f} times at the same true ε). For ε = 3 over 150 rounds exact calibration leaves {exact:.2f} times
+SMPC + DP's noise, repair {repair:.2f} times, or {seen:.2f} times where uploads that come too late may be seen.
+"""
+_LINKS = """
+P7: whether secure aggregation survives 5 % failing links hangs on who carries the shares; failed rounds of {rounds},
+relayed by the server and on links of their own: {both}.
+"""
+
+
+def printed_plan(epsilon: float, **at: int) -> Plan:
+    """The paper's noise for an ε of one round."""
+    return plan(**ONE_ROUND | at, epsilon=epsilon, calibration="paper")
+
+
+def composed(one: Plan, rounds: int) -> float:
+    """What so many rounds of a plan for one cost."""
+    return true_epsilon(math.sqrt(rounds) * one.sensitivity / one.sigma_effective, one.delta)
+
+
+def differences(results: Results) -> str:
+    """A list for a page."""
+    return "\n".join(
+        f"- P{sentence}"
+        for sentence in _sentences(_WORDS.format(measured=_measured(results), **_numbers()) + _links(results))
+    )
+
+
+def _sentences(text: str) -> list[str]:
+    return [" ".join(part.split()) for part in text.split("\nP") if part.strip() != ""]
+
+
+def _numbers() -> dict[str, Any]:
+    one, whole = (
+        printed_plan(3.0, **MIDDLE),
+        plan(**ONE_ROUND | MIDDLE | {"rounds": 150}, epsilon=3.0, calibration="paper"),
+    )
+    claims = {claim.rule: claim.true for claim in paper_claims(whole)}
+    exact, smpc = (_middle(calibration=kind) for kind in ("exact", "smpc"))
+    training = {kind: _middle(calibration=kind, rounds=150).noise_in_mean() for kind in ("exact", "repair", "smpc")}
+    return {
+        "printed": one.sigma_effective,
+        "true": rounded_up(one.epsilon(), 3),
+        "needed": exact.sigma_effective,
+        "large": rounded_up(printed_plan(30.0, **MIDDLE).epsilon(), 2),
+        "footnote": rounded_up(claims["T rounds, footnote: σ² × √T"], 2),
+        "unscaled": rounded_up(claims["T rounds, unscaled"], 1),
+        "weighted": _uncancelled(exact),
+        "own": one.noise_in_mean(),
+        "smpc": smpc.noise_in_mean(),
+        "ratio": one.noise_in_mean() / smpc.noise_in_mean(),
+        "fair": one.noise_in_mean() / _middle(calibration="smpc", epsilon=one.epsilon()).noise_in_mean(),
+        "exact": training["exact"] / training["smpc"],
+        "repair": training["repair"] / training["smpc"],
+        "seen": _middle(calibration="repair", rounds=150, late="seen").noise_in_mean() / training["smpc"],
+    }
+
+
+def _measured(results: Results) -> str:
+    """How wrong Δ is, where it was measured."""
+    found = [
+        f"{MODELS[line['config']['model']]} by {line['ratio']['median']:.3g} Δ (median) and up to "
+        f"{line['ratio']['largest']:.3g} Δ"
+        for line in results.sensitivities()
+        if line["config"]["data"] == "cifar10"
+    ]
+    return f" Replacing one record moves an update of one epoch of {'; of '.join(found)}." if found else ""
+
+
+def _middle(**chosen: Any) -> Plan:  # noqa: ANN401  as `plan`
+    return plan(**ONE_ROUND | MIDDLE | {"epsilon": 3.0} | chosen)
+
+
+def _uncancelled(chosen: Plan) -> float:
+    """Variance of masks that were weighted after masking, beside that of individual noise, for weights 1 and 2."""
+    half = chosen.clients // 2
+    left = half * half * (2 - 1) ** 2 * chosen.sigma_pairwise**2
+    return left / (half * (1 + 4) * chosen.sigma_individual**2)
+
+
+def _links(results: Results) -> str:
+    direct = FAILING.replace("links", "direct")
+    found = {
+        (cell.config.scheme, cell.config.links): cell.lines[0]
+        for cell in known(results, "time", "repair")
+        if cell.lines
+    }
+    both = [
+        f"{SCHEMES[name].title} {found[name, 'relayed']['failed']} and {found[name, direct]['failed']}"
+        for name in SCHEMES
+        if (name, "relayed") in found and (name, direct) in found
+    ]
+    rounds = max((line["rounds"] for line in found.values()), default=0)
+    return _LINKS.format(rounds=rounds, both="; ".join(both)) if both else ""

@@ -1,0 +1,234 @@
+"""Arithmetic modulo a prime, fast in numpy and exact: elements from keys, matrix products, interpolation, bytes.
+
+Elements are uint32 in [0, p). Matrix products run on float64 BLAS: an integer below 2^53 is exact there in whatever
+order it is summed up, so the left matrix is cut into limbs narrow enough that no sum reaches 2^52.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+
+from lightdp._validate import integer, octets
+from lightdp.errors import ArgumentError, WireError
+from lightdp.wire import packed_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Elements = NDArray[np.uint32]
+
+_COLUMNS = 4096  # of a product at once: temporaries stay near the core
+_WORDS = 1 << 16  # of a key stream at once
+_BATCH = 1 << 18  # elements unpacked at once
+
+
+@dataclass(frozen=True)
+class Field:
+    """The integers modulo p, the largest prime below 2^bits: an element takes `bits` bits, and few draws are refused.
+
+    Attributes:
+        bits: 8..31.
+    """
+
+    bits: int
+
+    def __post_init__(self) -> None:
+        integer("bits", self.bits, 8, 31)
+
+    @cached_property
+    def p(self) -> int:
+        """The prime."""
+        return _prime_below(1 << self.bits)
+
+    # elements
+
+    def of(self, integers: NDArray[np.integer]) -> Elements:
+        """Signed integers, as elements."""
+        return np.remainder(integers, self.p).astype(np.uint32)
+
+    def centred(self, elements: Elements) -> NDArray[np.int64]:
+        """Elements, as the integers in [-p/2, p/2]."""
+        values = elements.astype(np.int64)
+        values[elements > self.p // 2] -= self.p
+        return values
+
+    def uniform(self, length: int, key: bytes | None = None) -> Elements:
+        """Independent elements, each value equally likely: from the system's entropy, or always the same from a key.
+
+        Words of AES-256-CTR are cut to `bits` bits, and those of p and above are refused. A key must serve no other
+        purpose, since its counter starts at 0. (length,)
+        """
+        key = os.urandom(32) if key is None else octets("key", key, 32)
+        word: np.dtype[np.unsignedinteger] = np.dtype("<u2") if self.bits <= 16 else np.dtype("<u4")
+        cipher = Cipher(AES256(key), CTR(bytes(16))).encryptor()
+        zeros = bytes(min(_WORDS, length + length // 32 + 8) * word.itemsize)  # a 32nd is refused at most
+        mask = np.array((1 << self.bits) - 1, word)
+        result, filled = np.empty(integer("length", length, 0), np.uint32), 0
+        while filled < length:
+            words = np.frombuffer(cipher.update(zeros), word) & mask
+            kept = words[words < self.p][: length - filled]
+            result[filled : filled + kept.size] = kept
+            filled += kept.size
+        return result
+
+    def subtract(self, left: Elements, right: Elements) -> Elements:
+        """left - right."""
+        return _folded(left + (np.uint32(self.p) - right), self.p)
+
+    def add(self, left: Elements, right: Elements) -> Elements:
+        """left + right."""
+        return _folded(left + right, self.p)
+
+    def inverse(self, elements: NDArray[np.integer]) -> Elements:
+        """1/x, by Fermat: x^(p - 2).
+
+        Raises:
+            ArgumentError: there is a 0.
+        """
+        base = np.remainder(elements, self.p).astype(np.uint64)
+        if (base == 0).any():
+            raise ArgumentError("elements must not be 0, got one that is")
+        result, exponent = np.ones_like(base), self.p - 2
+        while exponent > 0:  # squares of 31 bits fit into 62
+            if exponent & 1:
+                result = result * base % self.p
+            base = base * base % self.p
+            exponent >>= 1
+        return result.astype(np.uint32)
+
+    # matrices
+
+    def matmul(self, left: Elements, right: Elements) -> Elements:
+        """The product, exact. (r, k) times (k, c) is (r, c)"""
+        terms = left.shape[1]
+        limb = min(52 - self.bits - terms.bit_length(), self.bits)
+        if limb < 1:
+            raise ArgumentError(f"left must have fewer columns, got shape={left.shape} at bits={self.bits}")
+        shifts = range((self.bits - 1) // limb * limb, -1, -limb)
+        limbs = [((left >> shift) & ((1 << limb) - 1)).astype(np.float64) for shift in shifts]
+        result = np.empty((left.shape[0], right.shape[1]), np.uint32)
+        for start in range(0, right.shape[1], _COLUMNS):
+            block = right[:, start : start + _COLUMNS].astype(np.float64)
+            part = self._reduced(limbs[0] @ block)  # of terms 2^limb 2^bits at most
+            for factor in limbs[1:]:  # (terms + 1) 2^limb 2^bits <= 2^52
+                part = self._reduced(part * np.float64(1 << limb) + factor @ block)
+            result[:, start : start + _COLUMNS] = part
+        return result
+
+    def lagrange(self, sources: Sequence[int], targets: Sequence[int]) -> Elements:
+        """The matrix that takes a polynomial's values at `sources` to those at `targets`. (targets, sources)
+
+        For polynomials of degree below the number of sources; sources are distinct modulo p. Entry (t, s) is
+        prod_(r != s) (t - r)/(s - r).
+        """
+        xs, ys = (np.remainder(np.asarray(v, np.int64), self.p).astype(np.uint64) for v in (sources, targets))
+        if len(np.unique(xs)) != len(xs):
+            raise ArgumentError(f"sources must be distinct modulo p={self.p}, got sources={sources}")
+        above = np.ones((len(ys), len(xs)), np.uint64)
+        below = np.ones(len(xs), np.uint64)
+        p = np.uint64(self.p)
+        for k, x in enumerate(xs):
+            others = np.arange(len(xs)) != k
+            above[:, others] = above[:, others] * ((ys + p - x) % p)[:, None] % p
+            below[others] = below[others] * ((xs[others] + p - x) % p) % p
+        return (above * self.inverse(below.astype(np.uint32)).astype(np.uint64) % p).astype(np.uint32)
+
+    # bytes, as in (W1): `lightdp.wire` packs one long vector with little memory, this packs many short ones at once
+
+    def pack(self, elements: Elements) -> bytes:
+        """A vector, `bits` bits each."""
+        return self.pack_rows(elements[None])[0]
+
+    def pack_rows(self, rows: Elements) -> list[bytes]:
+        """Each row as `pack` would. (r, length)"""
+        count, length = rows.shape
+        lanes = self._lanes(length)
+        padded = np.zeros((count, lanes[0] * lanes[1]), np.uint32)
+        padded[:, :length] = rows
+        values, words = padded.reshape(count, *lanes), np.zeros((count, lanes[0] * self.bits // 32, lanes[1]), "<u4")
+        for lane in range(lanes[0]):
+            word, offset = divmod(lane * self.bits, 32)
+            words[:, word] |= values[:, lane] << np.uint32(offset)
+            if offset + self.bits > 32:
+                words[:, word + 1] |= values[:, lane] >> np.uint32(32 - offset)
+        return [row.tobytes() for row in words]
+
+    def unpack(self, packed: bytes, length: int) -> Elements:
+        """What `pack` was given; anything else is a `WireError`. (length,)"""
+        return self._unpack_rows([packed], length)[0]
+
+    def total(self, packed: Iterable[bytes], length: int) -> Elements:
+        """The sum of packed vectors, a few in memory at a time. (length,)"""
+        result = np.zeros(length, np.uint64)
+        for some in _batched(packed, max(1, _BATCH // length)):
+            result += self._unpack_rows(some, length).sum(axis=0, dtype=np.uint64)
+        return (result % np.uint64(self.p)).astype(np.uint32)
+
+    def _unpack_rows(self, packed: Sequence[bytes], length: int) -> Elements:
+        count, lanes, size = len(packed), self._lanes(length), packed_size(length, self.bits)
+        if any(len(message) != size for message in packed):
+            raise WireError(f"packed elements must have {size} bytes, got {[len(message) for message in packed]}")
+        words = np.frombuffer(b"".join(packed), "<u4").reshape(count, -1, lanes[1])
+        values = np.empty((count, *lanes), np.uint32)
+        for lane in range(lanes[0]):
+            word, offset = divmod(lane * self.bits, 32)
+            np.right_shift(words[:, word], np.uint32(offset), out=values[:, lane])
+            if offset + self.bits > 32:
+                values[:, lane] |= words[:, word + 1] << np.uint32(32 - offset)
+        values &= np.uint32((1 << self.bits) - 1)
+        elements = values.reshape(count, -1)
+        if elements[:, length:].any():
+            raise WireError(f"packed elements beyond {length} must be 0")
+        if elements.max() >= self.p:
+            raise WireError(f"elements must be below p={self.p}, got {elements.max()}")
+        return elements[:, :length]
+
+    def _lanes(self, length: int) -> tuple[int, int]:
+        """How many values share words, and how many such columns there are."""
+        lanes = 32 // math.gcd(self.bits, 32)
+        return lanes, -(-length // lanes)
+
+    def _reduced(self, values: NDArray[np.float64]) -> Elements:
+        """Integers in [0, 2^52], modulo p; `values` is overwritten.
+
+        The quotient is rounded downwards by more than its error and by less than 1: it is right or one too small.
+        """
+        quotient = values * ((1 - 2.0**-50) / self.p)
+        np.floor(quotient, out=quotient)
+        quotient *= self.p
+        values -= quotient
+        return _folded(values.astype(np.uint32), self.p)
+
+
+def _folded(values: Elements, p: int) -> Elements:
+    """Values in [0, 2p), modulo p: what is below p wraps to something large when p is taken off."""
+    return np.minimum(values, values - np.uint32(p))
+
+
+def _batched(items: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
+    """Lists of `count`, the last one shorter."""
+    iterator = iter(items)
+    while some := list(islice(iterator, count)):
+        yield some
+
+
+@lru_cache(maxsize=32)
+def _prime_below(bound: int) -> int:
+    """The largest prime below `bound` <= 2^31, by trial division."""
+    divisors = np.arange(2, math.isqrt(bound) + 1)
+    candidate = bound - 1
+    while (candidate % divisors[divisors * divisors <= candidate] == 0).any():
+        candidate -= 1
+    return candidate

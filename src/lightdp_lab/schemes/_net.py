@@ -1,0 +1,199 @@
+"""Links that lose things, and what a round costs on them: bytes, seconds, trips."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from lightdp._validate import choice, integer, non_negative, positive, share
+from lightdp.errors import LightDPError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.random import Generator  # noqa: TID251  faults are simulated, nothing that protects
+
+Peers = Literal["relayed", "direct"]
+
+
+class RoundFailedError(LightDPError):
+    """A round in which a scheme cannot give the sum: at which stage, and why."""
+
+    def __init__(self, stage: str, why: str) -> None:
+        super().__init__(f"{stage}: {why}")
+        self.stage, self.why = stage, why
+
+
+@dataclass(frozen=True)
+class Links:
+    """How messages travel.
+
+    Attributes:
+        peers: what clients send each other is "relayed" by the server, or goes "direct".
+        failure: probability that a link is down for a whole round; each fails by itself.
+        uplink: bits a second from a client, to the server and to peers.
+        downlink: bits a second to a client.
+        latency: seconds one way.
+    """
+
+    peers: Peers = "relayed"
+    failure: float = 0.0
+    uplink: float = 10e6
+    downlink: float = 50e6
+    latency: float = 0.05
+
+    def __post_init__(self) -> None:
+        choice("peers", self.peers, ("relayed", "direct"))
+        share("failure", self.failure)
+        for name in ("uplink", "downlink"):
+            positive(name, getattr(self, name))
+        non_negative("latency", self.latency)
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What breaks in one round.
+
+    Attributes:
+        down: clients whose link to the server is down for the whole round.
+        cut: pairs (i, j), i < j, whose direct link is down for the whole round.
+        lost: clients that fall silent for the rest of the round, by the stage (from 0) in whose beginning they do.
+    """
+
+    down: frozenset[int] = frozenset()
+    cut: frozenset[tuple[int, int]] = frozenset()
+    lost: Mapping[int, frozenset[int]] = field(default_factory=dict)
+
+    @classmethod
+    def drawn(cls, links: Links, clients: int, rng: Generator, dropout: float = 0.0, stages: int = 1) -> Faults:
+        """Each link fails with `links.failure`; each client drops with `dropout` in one of the stages, any alike."""
+        down = frozenset(i for i in range(clients) if rng.random() < links.failure)
+        pairs = [(i, j) for j in range(clients) for i in range(j)] if links.peers == "direct" else []
+        cut = frozenset(pair for pair, u in zip(pairs, rng.random(len(pairs)), strict=True) if u < links.failure)
+        lost: dict[int, set[int]] = defaultdict(set)
+        for i in range(clients):
+            if rng.random() < dropout:
+                lost[int(rng.integers(stages))].add(i)
+        return cls(down, cut, {stage: frozenset(who) for stage, who in lost.items()})
+
+
+@dataclass
+class Stage:
+    """One stage of a round, at most one round trip: what comes down, and what goes up or to peers in answer.
+
+    Bytes and seconds by client.
+    """
+
+    name: str
+    up: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    down: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    peer: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    seconds: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    server: float = 0.0
+
+
+class Net:
+    """One round on these links with these faults. Schemes send through it, and it counts.
+
+    A message that does not arrive is None at the other end. What was sent in vain counts for the sender.
+    """
+
+    def __init__(self, clients: int, links: Links | None = None, faults: Faults | None = None) -> None:
+        self.clients = integer("clients", clients, 1)
+        self.links = Links() if links is None else links
+        self.faults = Faults() if faults is None else faults
+        self.stages: list[Stage] = []
+        self._silent: set[int] = set()
+
+    def stage(self, name: str) -> None:
+        """Begin the next stage, one round trip. Some clients may fall silent here."""
+        self._silent |= self.faults.lost.get(len(self.stages), frozenset())
+        self.stages.append(Stage(name))
+
+    def works(self, client: int) -> bool:
+        """Whether this client still does anything; for its own actions, others must not ask."""
+        return client not in self._silent
+
+    def up(self, client: int, message: bytes) -> bytes | None:
+        """From a client to the server."""
+        if not self.works(client):
+            return None
+        self._now.up[client] += len(message)
+        return None if client in self.faults.down else bytes(message)
+
+    def down(self, client: int, message: bytes) -> bytes | None:
+        """From the server to a client; the server sends to whoever may listen."""
+        if client in self.faults.down or not self.works(client):
+            return None
+        self._now.down[client] += len(message)
+        return bytes(message)
+
+    def between(self, sender: int, receiver: int, message: bytes) -> bytes | None:
+        """From client to client, sealed by the caller: relayed by the server, or on a link of their own."""
+        if not self.works(sender):
+            return None
+        if self.links.peers == "relayed":
+            arrived = self.up(sender, message)
+            return None if arrived is None else self.down(receiver, arrived)
+        self._now.peer[sender] += len(message)
+        cut = (min(sender, receiver), max(sender, receiver)) in self.faults.cut
+        return None if cut or not self.works(receiver) else bytes(message)
+
+    @contextmanager
+    def client(self, client: int) -> Iterator[None]:
+        """Time a client's work, in seconds of a processor: others on the machine do not count."""
+        begun = time.process_time()
+        yield
+        self._now.seconds[client] += time.process_time() - begun
+
+    @contextmanager
+    def server(self) -> Iterator[None]:
+        """Time the server's work."""
+        begun = time.process_time()
+        yield
+        self._now.server += time.process_time() - begun
+
+    @property
+    def _now(self) -> Stage:
+        if not self.stages:
+            self.stage("start")
+        return self.stages[-1]
+
+    # what the round cost
+
+    def total(self, what: Literal["up", "down", "peer"]) -> float:
+        """Mean bytes of a client."""
+        return sum(sum(getattr(stage, what).values()) for stage in self.stages) / self.clients
+
+    @property
+    def trips(self) -> int:
+        """Round trips before the sum is known."""
+        return len(self.stages)
+
+    def client_seconds(self) -> float:
+        """Mean seconds of work of a client."""
+        return sum(sum(stage.seconds.values()) for stage in self.stages) / self.clients
+
+    def server_seconds(self) -> float:
+        """Seconds of work of the server."""
+        return sum(stage.server for stage in self.stages)
+
+    def modelled_seconds(self) -> float:
+        """How long the round would take: stage after stage, each as long as its slowest client's work and wires."""
+        links, result = self.links, 0.0
+        for stage in self.stages:
+            busy = {*stage.up, *stage.down, *stage.peer, *stage.seconds}
+            result += stage.server + max(
+                (
+                    stage.seconds.get(i, 0.0)
+                    + 8 * (stage.up.get(i, 0) + stage.peer.get(i, 0)) / links.uplink
+                    + 8 * stage.down.get(i, 0) / links.downlink
+                    + links.latency * ((i in stage.up or i in stage.peer) + (i in stage.down))
+                    for i in busy
+                ),
+                default=0.0,
+            )
+        return result

@@ -1,0 +1,207 @@
+"""Play a scheme for real and see what a round costs, at the size that was asked for or as near as time allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightdp.errors import ArgumentError, BudgetError
+from lightdp_lab.schemes._net import Net, RoundFailedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lightdp_lab.schemes._net import Faults, Links
+    from lightdp_lab.schemes._scheme import Result, Scheme, Task
+
+_FIRST = (128, 512)  # sizes at which every scheme is quick, and that tell its slope
+_LEAP = 32  # how far beyond what was played a line is trusted, when the next size is chosen
+_VALUES = 1 << 26  # floats of all different updates together; beyond, clients share vectors
+_STATUS = Path("/proc/self/status")
+_FIELDS = ("up", "down", "peer", "client", "server", "modelled", "wall", "memory")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one round cost.
+
+    Attributes:
+        dimension: of the updates.
+        trips: round trips.
+        up: bytes of a client to the server, on average.
+        down: bytes to a client.
+        peer: bytes of a client to its peers, on links of their own.
+        client: seconds of work of a client, on average.
+        server: seconds of work of the server.
+        modelled: seconds that the round would take on its links.
+        wall: seconds that this process took to play it.
+        memory: bytes that this process needed for it; 0 where the system does not tell.
+        extrapolated: whether these are points on a line, not measured.
+    """
+
+    dimension: int
+    trips: int
+    up: float
+    down: float
+    peer: float
+    client: float
+    server: float
+    modelled: float
+    wall: float
+    memory: float = 0.0
+    extrapolated: bool = False
+
+    def towards(self, larger: Cost, dimension: int) -> Cost:
+        """Where the line from here through `larger` arrives at `dimension`; nothing is thought to fall with size."""
+        far = (dimension - larger.dimension) / max(larger.dimension - self.dimension, 1)
+        new = {
+            name: getattr(larger, name) + far * max(getattr(larger, name) - getattr(self, name), 0.0)
+            for name in _FIELDS
+        }
+        return dataclasses.replace(larger, dimension=dimension, extrapolated=True, **new)
+
+    def fits(self, seconds: float) -> bool:
+        """Whether a round can be played in so many seconds and in half of the memory that is free now."""
+        return self.wall <= seconds and self.memory <= _free() / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """A round as it went: a result or a failure, and its network."""
+
+    result: Result | None
+    failure: RoundFailedError | None
+    net: Net
+    cost: Cost
+    error: NDArray[np.float64] | None
+    """The noise and rounding in the sum, of a round that came off. (d,)"""
+
+
+class Player:
+    """A scheme that is set up on faultless links, and plays rounds on the same updates for every scheme."""
+
+    def __init__(self, scheme: type[Scheme], task: Task, links: Links, seed: int = 0) -> None:
+        self.kind, self.task, self.links, self.seed = scheme, task, links, seed
+        self.restarts = -1
+        self._restart()
+
+    def _restart(self) -> None:
+        self.scheme = self.kind(self.task)
+        self.set_up = Net(self.task.clients, self.links)
+        self.scheme.set_up(self.set_up)
+        self.restarts += 1
+
+    @cached_property
+    def _vectors(self) -> NDArray[np.float32]:
+        """The updates, of the clip's length; very long ones are shared by several clients. (clients or fewer, d)"""
+        task = self.task
+        count = max(2, min(task.clients, _VALUES // task.dimension))
+        rng = np.random.default_rng([self.seed, task.dimension])  # noqa: TID251  data to play with
+        drawn = rng.standard_normal((count, task.dimension), dtype=np.float32)
+        drawn *= task.clip * (1 - 1e-6) / np.linalg.norm(drawn, axis=1, keepdims=True)
+        return drawn
+
+    def round(self, faults: Faults | None = None) -> Played:
+        """Play one round; where the clients' budget is spent, a new training begins with it."""
+        try:
+            return self._round(faults)
+        except BudgetError:
+            self._restart()
+            return self._round(faults)
+
+    def _round(self, faults: Faults | None) -> Played:
+        vectors, task = self._vectors, self.task
+        net = Net(task.clients, self.links, faults)
+        result = failure = error = None
+        base = _forget_peak()
+        begun = time.perf_counter()
+        try:
+            result = self.scheme.round([vectors[i % len(vectors)] for i in range(task.clients)], net)
+        except RoundFailedError as problem:
+            failure = problem
+        wall = time.perf_counter() - begun
+        if result is not None:
+            times = np.bincount([i % len(vectors) for i in result.used], minlength=len(vectors))
+            error = np.array(result.total)
+            for count, vector in zip(times, vectors, strict=True):
+                error -= np.float64(count) * vector
+        return Played(result, failure, net, _cost(net, task.dimension, wall, _peak() - base), error)
+
+
+def climb(
+    scheme: type[Scheme], task: Task, links: Links, *, seconds: float, rounds: int = 1, seed: int = 0
+) -> tuple[Player, list[Cost]]:
+    """A player at the task's dimension, or at the largest at which `rounds` rounds should take at most `seconds`.
+
+    Returns:
+        The player, and the costs of a faultless round at the sizes on the way there, its own last.
+    """
+    costs: list[Cost] = []
+    size = min(_FIRST[0], task.dimension)
+    while True:
+        player = Player(scheme, dataclasses.replace(task, dimension=size), links, seed)
+        played = player.round()
+        if played.failure is not None:
+            raise ArgumentError(f"{scheme.name} fails even without faults: {played.failure}")
+        costs.append(played.cost)
+        if size == task.dimension:
+            return player, costs
+        if len(costs) == 1:
+            if rounds * played.cost.wall > seconds:
+                return player, costs
+            size = min(_FIRST[1], task.dimension)
+            continue
+        step = _next(costs, task.dimension, seconds / rounds)
+        if step < min(2 * size, task.dimension):
+            return player, costs
+        size = step
+
+
+def _next(costs: list[Cost], dimension: int, seconds: float) -> int:
+    """The largest size at which a round should take so many seconds and fit into memory."""
+    before, last = costs[-2], costs[-1]
+    for size in sorted({dimension, *(round(last.dimension * 2**k) for k in range(1, 6))}, reverse=True):
+        if size <= min(dimension, _LEAP * last.dimension) and before.towards(last, size).fits(seconds):
+            return size
+    return 0
+
+
+def _cost(net: Net, dimension: int, wall: float, memory: float) -> Cost:
+    sums = (net.total("up"), net.total("down"), net.total("peer"))
+    times = (net.client_seconds(), net.server_seconds(), net.modelled_seconds())
+    return Cost(dimension, net.trips, *sums, *times, wall, max(memory, 0.0))
+
+
+def _status(name: str) -> float:
+    """A line of Linux's account of this process, in bytes; 0 elsewhere."""
+    if not _STATUS.exists():
+        return 0.0
+    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    return float(lines[name].split()[0]) * 1024
+
+
+def _forget_peak() -> float:
+    """Start to look for the peak of memory anew; what is in use now."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _peak() -> float:
+    return _status("VmHWM")
+
+
+def _free() -> float:
+    """Bytes of memory that are free; no bound where the system does not tell."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        line = next(line for line in lines if line.startswith("MemAvailable"))
+        return float(line.split()[1]) * 1024
+    return float("inf")

@@ -1,0 +1,191 @@
+"""What every compared scheme is: rounds of messages on a network that end in a sum, or in a typed failure."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from lightdp import stream
+from lightdp._validate import integer, positive
+from lightdp.planning import WIRE_STEPS, Calibration, Plan, plan
+from lightdp.wire import encode
+from lightdp_lab.schemes._net import Net, RoundFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+_LEAST = 32  # grid steps in the clip of schemes that send values without noise of their own
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all schemes are given: N clients, C̄ colluders, S̄ stragglers, d values, and the privacy of a training.
+
+    Updates are clipped to L2 norm `clip`; (ε, δ) is for one client (add-remove) over all rounds.
+    """
+
+    clients: int
+    colluders: int
+    stragglers: int
+    dimension: int
+    epsilon: float = 3.0
+    delta: float = 1e-5
+    rounds: int = 150
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        integer("dimension", self.dimension, 1)
+        positive("clip", self.clip)
+        self.plan("exact")  # refuses the rest
+
+    def plan(self, calibration: Calibration) -> Plan:
+        """The noise of this calibration at the same guarantee, which "paper" claims and does not keep."""
+        return _plan(self, calibration)
+
+
+@lru_cache(maxsize=256)
+def _plan(task: Task, calibration: Calibration) -> Plan:
+    return plan(
+        clients=task.clients,
+        colluders=task.colluders,
+        stragglers=task.stragglers,
+        rounds=task.rounds,
+        epsilon=task.epsilon,
+        delta=task.delta,
+        clip=task.clip,
+        unit="client",
+        calibration=calibration,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A round that came off: the noisy sum over the clients `used`. (d,)"""
+
+    total: NDArray[np.float64]
+    used: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Integers for updates: steps of `step`, `bits` wide, so that the sum of all clients and its noise fit.
+
+    Attributes:
+        step: what one step is worth.
+        bits: of a value modulo 2^bits.
+        sigma: standard deviation of a client's own noise, in steps; 0 without noise.
+    """
+
+    step: float
+    bits: int
+    sigma: float
+
+    @classmethod
+    def of(cls, task: Task, sigma: float) -> Grid:
+        """For clients that add noise of standard deviation `sigma` each."""
+        step = sigma / WIRE_STEPS if sigma > 0 else task.clip / _LEAST / math.sqrt(task.clients)
+        largest = task.clients * task.clip / step + 10 * math.sqrt(task.clients) * max(sigma / step, 1)
+        return cls(step, 1 + math.ceil(math.log2(2 * largest)), sigma / step)
+
+    def encode(self, update: NDArray[np.floating], key: bytes | None = None) -> NDArray[np.int64]:
+        """The update in steps with fresh noise, rounded after the noise was added. (d,)"""
+        values = np.asarray(update, np.float64) / self.step
+        if self.sigma > 0:
+            values += gaussian(len(values), self.sigma, os.urandom(32) if key is None else key)
+        return np.rint(values).astype(np.int64)
+
+    def decode(self, total: NDArray[np.integer]) -> NDArray[np.float64]:
+        """A sum modulo 2^bits, as numbers. (d,)"""
+        half = 1 << (self.bits - 1)
+        centred: NDArray[np.int64] = ((np.asarray(total, np.int64) + half) & ((1 << self.bits) - 1)) - half
+        return centred * np.float64(self.step)
+
+    def pack(self, values: NDArray[np.integer]) -> bytes:
+        """Values modulo 2^bits, `bits` each."""
+        return bytes(encode(values.astype(np.uint32).view(np.int32), shift=0, bits=self.bits))
+
+
+def gaussian(length: int, sigma: float, key: bytes) -> NDArray[np.float64]:
+    """Gaussian noise of standard deviation `sigma` from a key, on a grid of 2^-11 or finer. (length,)"""
+    scale = stream.SIGMA_MAX / 2 / sigma if sigma > 1 else stream.SIGMA_MAX
+    noise = np.zeros(length, np.int32)
+    stream.accumulate(noise, [stream.Term(key, 1, sigma * scale)])
+    return noise / scale
+
+
+class Scheme(ABC):
+    """One way to sum the updates of N clients.
+
+    A subclass plays its real protocol: every value that leaves a client is bytes sent through the `Net`, and code of
+    one client reads only its own update and what it received. Whoever does not answer is simply absent.
+
+    Attributes:
+        name: as on the command line.
+        title: as in tables.
+        source: who proposed it.
+        private: whether the server sees no client's update without the noise that the task asks for.
+        broken_by: what it does not survive, in a few words.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    source: ClassVar[str]
+    private: ClassVar[bool] = True
+    broken_by: ClassVar[str]
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def set_up(self, net: Net) -> None:  # noqa: B027  most have nothing to do
+        """What is done once, before the first round."""
+
+    @abstractmethod
+    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+        """The sum over whoever got through, of updates that are clipped already.
+
+        Raises:
+            RoundFailedError: there is no sum; never a wrong one.
+        """
+
+    @abstractmethod
+    def noise(self, used: int) -> float:
+        """Variance of the noise in a coordinate of the sum of `used` clients, at the task's true (ε, δ)."""
+
+    def lasting(self, used: int) -> float:
+        """The part of it that no later round takes out again."""
+        return self.noise(used)
+
+    def epsilon(self) -> float:
+        """The true ε of a whole training at the task's δ: what was asked for, except where a formula misses it."""
+        return self.task.epsilon
+
+
+class Smpc(Scheme):
+    """A scheme that hides all but the sum, whose clients add the noise of SMPC + DP: σ²/(N - C̄ - S̄) each."""
+
+    @cached_property
+    def grid(self) -> Grid:
+        """How values are counted."""
+        return Grid.of(self.task, self.task.plan("smpc").sigma_individual)
+
+    @property
+    def least(self) -> int:
+        """How many clients a sum must have, so that enough noise is in it: N - S̄."""
+        return self.task.clients - self.task.stragglers
+
+    def noise(self, used: int) -> float:
+        """Everybody's own noise and rounding."""
+        return used * (self.grid.sigma**2 + 1 / 12) * self.grid.step**2
+
+    def demand(self, stage: str, came: int, needed: int) -> None:
+        """Fail if fewer came than needed."""
+        if came < needed:
+            raise RoundFailedError(stage, f"{came} clients, {needed} needed")

@@ -1,0 +1,156 @@
+"""CKKS with one key pair that all clients hold: sums under encryption, for as long as no client helps the server."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lightdp.errors import MissingExtraError, WireError
+from lightdp.wire import Accumulator
+from lightdp_lab.schemes._net import RoundFailedError
+from lightdp_lab.schemes._scheme import Result, Smpc, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from lightdp_lab.schemes._net import Net
+
+_DEGREE = 8192  # of the ring; half as many values in a ciphertext
+_ROOM = 24  # bits of the modulus beyond those of a sum: its error, and a wide margin
+_SURE = 0.25  # of a step: a decrypted value this near to an integer is that integer
+
+
+class Ckks(Smpc):
+    """CKKS (Cheon et al. 2017) by TenSEAL (Benaissa et al. 2021) and DP noise; not secure against a single colluder.
+
+    All clients hold the same secret key. One of them that hands it to the server opens every upload, in which lies
+    only that client's part of the noise. So the task's guarantee holds only with C̄ = 0, and `private` says False.
+
+    A dealer whom all trust draws the key pair. A round has two trips. Clients encrypt their noisy integers, 4096 to a
+    ciphertext; the server adds ciphertexts. Then it sends the sum to S̄ + 1 of those who uploaded; they decrypt, round
+    and answer with integers. Ring degree 8192, and one prime of 32 to 56 bits as modulus, since nothing is multiplied:
+    far smaller than the 218 bits that 128-bit security allows.
+
+    Rounding is part of the protection: CKKS decrypts with a small error that depends on the secret key, and a server
+    that sees it next to the ciphertext finds the key (Li and Micciancio 2021). The integers are free of it. For the
+    same reason all answers are equal, and the round fails if they are not.
+    """
+
+    name, title = "ckks", "CKKS + DP, one key: no colluder allowed"
+    source = "Cheon et al. 2017, by TenSEAL"
+    private = False
+    broken_by = "one client that helps the server; fewer than N - S̄ uploads; its dealer"
+
+    def __init__(self, task: Task) -> None:
+        try:
+            self._seal: Any = importlib.import_module("tenseal")
+        except ImportError:
+            raise MissingExtraError("schemes", "CKKS") from None
+        super().__init__(task)
+        self.modulus = -(-(self.grid.bits + _ROOM) // 8) * 8  # bits; whole bytes, as ciphertexts travel compressed
+        self.scale = 2.0 ** (self.modulus - 1 - self.grid.bits)
+
+    def set_up(self, net: Net) -> None:
+        """The dealer's part. It is no client; its seconds count as the server's, its private channels as downlinks."""
+        net.stage("deal")
+        with net.server():
+            made = self._seal.context(
+                self._seal.SCHEME_TYPE.CKKS,
+                _DEGREE,
+                coeff_mod_bit_sizes=[self.modulus, self.modulus],  # the second is for keys alone
+                n_threads=1,
+            )
+            parts = {"save_public_key": True, "save_galois_keys": False, "save_relin_keys": False}
+            secret = made.serialize(save_secret_key=True, **parts)
+            self._server = self._read_context(made.serialize(save_secret_key=False, **parts))
+        for i in range(self.task.clients):
+            message = net.down(i, secret)
+            if message is None:
+                raise RoundFailedError("deal", f"client {i} did not get the key")
+            with net.client(i):
+                self._client = self._read_context(message)  # everybody's is the same: one copy is kept
+
+    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+        """Upload ciphertexts; have their sum decrypted."""
+        total, used = self._gather(updates, net)
+        self.demand("upload", len(used), self.least)
+        answers = self._ask(total, sorted(used)[: self.task.stragglers + 1], net)
+        self.demand("decrypt", len(answers), 1)
+        with net.server():
+            if len(set(answers)) > 1:
+                raise RoundFailedError("decrypt", "clients do not agree on the sum")
+            opened = Accumulator(self.task.dimension, self.grid.bits)
+            try:
+                opened.add(answers[0])
+            except WireError as error:
+                raise RoundFailedError("decrypt", str(error)) from None
+            return Result(opened.total() * np.float64(self.grid.step), frozenset(used))
+
+    def _gather(self, updates: Sequence[NDArray[np.float32]], net: Net) -> tuple[list[Any], set[int]]:
+        """The sum of everybody's ciphertexts, and whose."""
+        total, used = list[Any](), set[int]()
+        net.stage("upload")
+        for i, update in enumerate(updates):
+            if not net.works(i):
+                continue
+            with net.client(i):
+                messages = list(self._encrypt(self.grid.encode(update)))
+            arrived = [net.up(i, message) for message in messages]
+            if None in arrived:
+                continue
+            with net.server():
+                for k, message in enumerate(arrived):
+                    vector = self._read_vector("upload", self._server, k, message)
+                    if used:
+                        total[k] += vector
+                    else:
+                        total.append(vector)
+            used.add(i)
+        return total, used
+
+    def _ask(self, total: list[Any], who: Iterable[int], net: Net) -> list[bytes]:
+        """The decrypted sum, from each who answers."""
+        answers = []
+        net.stage("decrypt")
+        with net.server():
+            request = [vector.serialize() for vector in total]
+        for i in who:
+            messages = [net.down(i, message) for message in request]
+            if None in messages:
+                continue
+            with net.client(i):
+                answer = self.grid.pack(self._decrypt(messages))
+            arrived = net.up(i, answer)
+            if arrived is not None:
+                answers.append(arrived)
+        return answers
+
+    def _encrypt(self, values: NDArray[np.int64]) -> Iterator[bytes]:
+        for k in range(0, len(values), _DEGREE // 2):
+            piece = values[k : k + _DEGREE // 2].astype(np.float64)
+            yield self._seal.ckks_vector(self._client, piece, self.scale).serialize()
+
+    def _decrypt(self, messages: Iterable[bytes | None]) -> NDArray[np.int64]:
+        vectors = (self._read_vector("decrypt", self._client, k, message) for k, message in enumerate(messages))
+        near = np.concatenate([np.asarray(vector.decrypt(), np.float64) for vector in vectors])
+        values = np.rint(near)
+        if not (np.abs(near - values) < _SURE).all() or np.abs(values).max() >= 1 << (self.grid.bits - 1):
+            raise RoundFailedError("decrypt", "what was decrypted is no sum of integers")
+        return values.astype(np.int64)
+
+    def _read_context(self, message: bytes) -> Any:  # noqa: ANN401  TenSEAL is untyped
+        return self._seal.context_from(message, n_threads=1)
+
+    def _read_vector(self, stage: str, context: Any, k: int, message: bytes | None) -> Any:  # noqa: ANN401
+        """The k-th ciphertext."""
+        try:
+            vector = self._seal.ckks_vector_from(context, message)
+        except (ValueError, RuntimeError):
+            raise RoundFailedError(stage, "a message is not a ciphertext") from None
+        if vector.size() != min(_DEGREE // 2, self.task.dimension - k * _DEGREE // 2):
+            raise RoundFailedError(stage, "a ciphertext is of another length")
+        return vector

@@ -1,0 +1,171 @@
+"""Dordis (Jiang et al., EuroSys 2024): SecAgg whose clients add noise for the worst case, in layers that come off.
+
+XNoise. Client i adds n_0 ~ σ²/(N - C̄) and, for k = 1 ... S̄, n_k ~ σ² (1/(N - C̄ - k) - 1/(N - C̄ - k + 1)), each from a
+seed of its own. If D are missing, the seeds of the layers k > D are revealed and the server takes these layers out.
+
+Exact: the layers 0 ... D telescope to σ²/(N - C̄ - D) in each of N - D uploads, of which at least N - D - C̄ are honest.
+So honest noise alone has variance >= σ², with equality if all C̄ colluders uploaded: for no D too little or too much.
+
+Seeds travel as in the paper: who uploaded sends its own in the unmasking step. All are shared by Shamir's scheme beside
+the secrets of SecAgg, and if somebody is lost between upload and unmasking, a fifth trip collects shares of its seeds.
+The paper inflates all layers by one factor for colluders; C̄ inside each layer is the same idea without slack. Noise is
+Gaussian and rounded once, as in all schemes here, instead of the paper's discrete one.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightdp import stream
+from lightdp.errors import WireError
+from lightdp.wire import bitmap, members
+from lightdp_lab.schemes import _shamir
+from lightdp_lab.schemes._scheme import Result, Task
+from lightdp_lab.schemes._secagg import Client, Server, recover, table
+from lightdp_lab.schemes.secagg import SecAgg, asked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from lightdp_lab.schemes._net import Net
+
+_BEFORE = 2  # secrets of SecAgg, before the seeds of layers 1, 2, ...
+
+
+class LayeredClient(Client):
+    """A client of SecAgg whose noise comes in layers."""
+
+    def __init__(self, me: int, scheme: Dordis) -> None:
+        super().__init__(me, scheme.setting)
+        self._scheme = scheme
+        self._secrets += [os.urandom(32) for _ in range(scheme.task.stragglers)]
+
+    def unmask(self, uploaded: bytes) -> bytes:
+        """As in SecAgg, then the seeds of its own layers k > D."""
+        shares = super().unmask(uploaded)
+        self._uploaded = members(uploaded, self.setting.clients)
+        self._gone = int((~self._uploaded).sum())
+        return shares + b"".join(self._secrets[_BEFORE + self._gone :])
+
+    def seeds(self, missing: bytes) -> bytes:
+        """Shares of those seeds of clients that uploaded and did not answer, in order of the clients."""
+        self._next(5)
+        flags = members(missing, self.setting.clients) & self._uploaded
+        return b"".join(self._held[j][_BEFORE + self._gone :].tobytes() for j in sorted(self._held) if flags[j])
+
+    def _encode(self, update: NDArray[np.float32]) -> NDArray[np.int64]:
+        seeds = [os.urandom(32), *self._secrets[_BEFORE:]]
+        noise = self._scheme.layers(zip(seeds, self._scheme.sigmas, strict=True))
+        noise += np.asarray(update, np.float64) / self.setting.grid.step
+        return np.rint(noise, out=noise).astype(np.int64)
+
+
+class LayeredServer(Server):
+    """A server of SecAgg that collects seeds of layers."""
+
+    def __init__(self, scheme: Dordis) -> None:
+        super().__init__(scheme.setting)
+        self._scheme = scheme
+        self.seeds: dict[int, list[bytes]] = {}
+        self._shared: dict[int, dict[int, NDArray[np.uint32]]] = {}
+
+    @property
+    def gone(self) -> int:
+        """How many did not upload."""
+        return self.setting.clients - len(self.held)
+
+    @property
+    def excess(self) -> int:
+        """How many layers are to come off."""
+        return self._scheme.task.stragglers - self.gone
+
+    def answer(self, client: int, shares: bytes) -> None:
+        """Keep the shares and the client's own seeds."""
+        size = _shamir.SIZE * int(self.held[client].sum())
+        own = shares[size:]
+        if len(own) != 32 * self.excess:
+            raise WireError(f"client {client} must reveal {self.excess} seeds, got {len(own)} bytes")
+        super().answer(client, shares[:size])
+        self.seeds[client] = [own[k : k + 32] for k in range(0, len(own), 32)]
+
+    def missing(self) -> list[int]:
+        """Who uploaded, but did not reveal its seeds."""
+        return sorted(self.held.keys() - self.seeds.keys())
+
+    def shared(self, client: int, shares: bytes) -> None:
+        """Keep a client's shares of the seeds of those who are missing."""
+        owners = [j for j in self.missing() if self.held[client][j]]
+        self._shared[client] = dict(zip(owners, table(shares, len(owners), self.excess), strict=True))
+
+    def recover_seeds(self) -> None:
+        """Put the missing seeds together."""
+        self.seeds |= recover("seeds", self._shared, self.missing(), self.setting.threshold)
+
+    def total(self) -> NDArray[np.float64]:
+        """The sum without masks and without the layers that are too many."""
+        total = self.setting.grid.decode(self.unmask())
+        sigmas = self._scheme.sigmas[1 + self.gone :]
+        excess = ((key, sigma) for keys in self.seeds.values() for key, sigma in zip(keys, sigmas, strict=True))
+        total -= self._scheme.layers(excess) * self.setting.grid.step
+        return total
+
+
+class Dordis(SecAgg):
+    """SecAgg with XNoise: exactly the noise that is needed, however many of up to S̄ are lost."""
+
+    name, title, source = "dordis", "Dordis (SecAgg + XNoise)", "Jiang et al. 2024"
+    broken_by = "as SecAgg"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        variance = self._needed / self.grid.step**2  # or why there is none
+        self._honest = task.clients - task.colluders
+        inverse = [0.0, *(1 / (self._honest - k) for k in range(task.stragglers + 1))]
+        self.sigmas = [math.sqrt(variance * (b - a)) for a, b in pairwise(inverse)]
+        """Of the layers 0 ... S̄, in grid steps; together they are those of SecAgg."""
+
+    @property
+    def _needed(self) -> float:
+        """σ²."""
+        return self.task.plan("smpc").sigma_effective ** 2
+
+    def layers(self, terms: Iterable[tuple[bytes, float]]) -> NDArray[np.float64]:
+        """The sum of Gaussian vectors, each of a seed and a standard deviation, in grid steps. (d,)"""
+        scale = stream.SIGMA_MAX / 2 / self.grid.sigma
+        noise = np.zeros(self.task.dimension, np.int32)
+        stream.accumulate(noise, [stream.Term(key, 1, sigma * scale) for key, sigma in terms])
+        return noise / scale
+
+    def noise(self, used: int) -> float:
+        """σ² from all but the colluders, theirs, and everybody's rounding."""
+        absent = self.task.clients - used
+        return used * (self._needed / (self._honest - absent) + self.grid.step**2 / 12)
+
+    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+        """SecAgg, and a trip for seeds if somebody who uploaded did not reveal its own."""
+        server = LayeredServer(self)
+        clients = self._play(updates, net, server, partial(LayeredClient, scheme=self))
+        if server.excess > 0 and server.missing():
+            net.stage("seeds")
+            flags = np.zeros(self.task.clients, np.bool_)
+            flags[server.missing()] = True
+            for i in server.answers:
+                named = net.down(i, bitmap(flags))
+                if named is not None:
+                    shares = asked(net, i, partial(clients[i].seeds, named))
+                    if shares is not None:
+                        with net.server(), suppress(WireError):
+                            server.shared(i, shares)
+            with net.server():
+                server.recover_seeds()
+        with net.server():
+            return Result(server.total(), frozenset(server.held))

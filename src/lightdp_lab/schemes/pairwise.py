@@ -1,0 +1,132 @@
+"""Pairwise encryption without recovery: masks that cancel if everybody comes.
+
+Mugunthan, Polychroniadou, Byrd, Balch: "SMPAI: Secure Multi-Party Computation for Federated Learning" (2019). Clients
+agree on a key for each pair once. In round r client i uploads x_i + Σ_j s_ij PRG(k_ij, r) mod 2^b, with s_ij = 1 for
+i < j and -1 otherwise. One message a round, and no way to take out the masks of who is missing.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+from lightdp.errors import ProtocolError
+from lightdp.keys import KeyPair
+from lightdp.wire import Accumulator
+from lightdp_lab.schemes._masks import add_masks, derive, sign, words
+from lightdp_lab.schemes._net import RoundFailedError
+from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from lightdp_lab.schemes._net import Net
+
+_ROUND = struct.Struct("<Q")
+
+
+class Client:
+    """One client: a key for each peer, and the last round that it masked."""
+
+    def __init__(self, me: int, grid: Grid) -> None:
+        self.me, self._grid, self._last = me, grid, -1
+        self._own = KeyPair.generate()
+        self.public = self._own.public
+
+    def join(self, keys: bytes) -> None:
+        """Agree with everybody; `keys` holds 32 bytes of each client, in order."""
+        publics = [keys[i : i + 32] for i in range(0, len(keys), 32)]
+        if publics[self.me] != self.public or len(set(publics)) < len(publics):
+            raise ProtocolError(f"client {self.me} got a list of keys without its own, or with one twice")
+        self._keys = {
+            j: derive(self._own.agree(public), "pair", *sorted((self.me, j)))
+            for j, public in enumerate(publics)
+            if j != self.me
+        }
+
+    def upload(self, start: bytes, update: NDArray[np.float32]) -> bytes:
+        """The masked update. A round is masked once: two updates under one mask would show their difference."""
+        (number,) = _ROUND.unpack(start)
+        if number <= self._last:
+            raise ProtocolError(f"round must be later than {self._last}, got round={number}")
+        self._last = number
+        values = words(self._grid.encode(update), self._grid.bits)
+        info = b"lightdp/1 schemes round" + start
+        add_masks(
+            values,
+            ((HKDFExpand(SHA256(), 32, info).derive(key), sign(self.me, j)) for j, key in self._keys.items()),
+        )
+        return self._grid.pack(values)
+
+
+class Pairwise(Smpc):
+    """Uniform masks for each pair, one upload; who is missing takes the round along.
+
+    A sum exists only if all N came, so S̄ cannot take noise away: σ²/(N - C̄) each is enough. If colluders stay away,
+    the server can take out their masks itself; the N - C̄ honest clients' noise is in what it then sees.
+    """
+
+    name, title, source = "pairwise", "pairwise encryption", "SMPAI, Mugunthan et al. 2019"
+    broken_by = "any client lost"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._rounds = 0
+
+    @cached_property
+    def grid(self) -> Grid:
+        """How values are counted, with noise that only colluders take away."""
+        plan, honest = self.task.plan("smpc"), self.task.clients - self.task.colluders
+        return Grid.of(self.task, plan.sigma_effective / math.sqrt(honest))
+
+    @property
+    def least(self) -> int:
+        """All."""
+        return self.task.clients
+
+    def set_up(self, net: Net) -> None:
+        """One key agreement for the whole training."""
+        self._clients, keys = [], []
+        net.stage("keys")
+        for i in range(self.task.clients):
+            with net.client(i):
+                client = Client(i, self.grid)
+            self._clients.append(client)
+            keys.append(net.up(i, client.public))
+        came = [key for key in keys if key is not None]
+        self.demand("keys", len(came), self.least)
+        net.stage("roster")
+        for i, client in enumerate(self._clients):
+            arrived = net.down(i, b"".join(came))
+            if arrived is None:
+                raise RoundFailedError("roster", f"client {i} did not get it")
+            with net.client(i):
+                client.join(arrived)
+
+    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+        """The number of the round down, one masked upload up."""
+        net.stage("upload")
+        start, total, came = _ROUND.pack(self._rounds), Accumulator(self.task.dimension, self.grid.bits), 0
+        self._rounds += 1
+        for i, update in enumerate(updates):
+            announced = net.down(i, start)
+            if announced is None:
+                continue
+            with net.client(i):
+                message = self._clients[i].upload(announced, update)
+            arrived = net.up(i, message)
+            if arrived is not None:
+                with net.server():
+                    total.add(arrived)
+                came += 1
+        self.demand("upload", came, self.least)
+        with net.server():
+            return Result(self.grid.decode(total.total()), frozenset(range(came)))

@@ -1,0 +1,120 @@
+"""Sums that hide nothing, or hide each update alone: FedAvg, central DP, local DP."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightdp import gaussian as exactly
+from lightdp_lab.schemes._net import RoundFailedError
+from lightdp_lab.schemes._scheme import Result, Scheme, gaussian
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from lightdp_lab.schemes._net import Net
+
+
+class Plain(Scheme):
+    """Updates as they are; the server sees them all."""
+
+    name, title, source = "plain", "FedAvg, no privacy", "McMahan et al. 2017"
+    private = False
+    broken_by = "nothing; it protects nothing"
+
+    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+        """One upload of float32 values."""
+        net.stage("upload")
+        total, used = np.zeros(self.task.dimension), set()
+        for i, update in enumerate(updates):
+            if not net.works(i):
+                continue
+            with net.client(i):
+                message = self._leaving(update).tobytes()
+            arrived = net.up(i, message)
+            if arrived is not None:
+                with net.server():
+                    total += np.frombuffer(arrived, "<f4")
+                used.add(i)
+        if not used:
+            raise RoundFailedError("upload", "nobody came")
+        with net.server():
+            total += self._added()
+        return Result(total, frozenset(used))
+
+    def noise(self, used: int) -> float:  # noqa: ARG002  as in `Scheme`
+        """None."""
+        return 0.0
+
+    def _leaving(self, update: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What a client sends."""
+        return update.astype("<f4")
+
+    def _added(self) -> NDArray[np.float64] | float:
+        """What the server adds."""
+        return 0.0
+
+
+class Central(Plain):
+    """A trusted server adds the noise."""
+
+    name, title, source = "central", "central DP, trusted server", "Dwork et al. 2006; Abadi et al. 2016"
+    broken_by = "a curious server: it sees all updates"
+
+    def noise(self, used: int) -> float:  # noqa: ARG002
+        """The server's."""
+        return self.task.plan("central").sigma_effective ** 2
+
+    def _added(self) -> NDArray[np.float64]:
+        return gaussian(self.task.dimension, math.sqrt(self.noise(1)), os.urandom(32))
+
+
+class Local(Plain):
+    """Each client adds all the noise that it needs."""
+
+    name, title, source = "local", "local DP", "Dwork et al. 2006, exactly calibrated"
+    private = True
+    broken_by = "nothing; noise alone protects"
+
+    @property
+    def sigma(self) -> float:
+        """Of one client's noise."""
+        return self.task.plan("local").sigma_individual
+
+    def noise(self, used: int) -> float:
+        """Everybody's."""
+        return used * self.sigma**2
+
+    def _leaving(self, update: NDArray[np.float32]) -> NDArray[np.float32]:
+        return (update + gaussian(len(update), self.sigma, os.urandom(32))).astype("<f4")
+
+
+def printed_sigma(sensitivity: float, *, epsilon: float, delta: float, rounds: int) -> float:
+    """The paper's σ for one client alone: sqrt(2 log(2/δ)) Δ/ε, variances scaled by sqrt(T) for T rounds (P3)."""
+    return math.sqrt(2 * math.log(2 / delta)) * sensitivity / epsilon * rounds**0.25
+
+
+class LocalPaper(Local):
+    """The same with the paper's formula, whose true ε is larger than it claims.
+
+    σ = sqrt(2 log(2/δ)) Δ/ε for one round, which is its σ_U* (D1) without pairwise noise, and for T rounds its
+    footnote's rule: variances scaled by sqrt(T) (P3).
+    """
+
+    name, title, source = "local-paper", "local DP, the paper's σ", "the formula that the LightDP-FL paper prints"
+    broken_by = "nothing; but its σ misses ε (P1-P3)"
+
+    @property
+    def sigma(self) -> float:
+        """Of one client's noise."""
+        task = self.task
+        return printed_sigma(task.clip, epsilon=task.epsilon, delta=task.delta, rounds=task.rounds)
+
+    def epsilon(self) -> float:
+        """What this noise gives over all rounds, exactly (E5)."""
+        return exactly.epsilon(math.sqrt(self.task.rounds) * self.task.clip / self.sigma, self.task.delta)

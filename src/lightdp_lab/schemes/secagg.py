@@ -1,0 +1,186 @@
+"""SecAgg (Bonawitz et al., CCS 2017) and SecAgg+ (Bell et al., CCS 2020), for an honest-but-curious server.
+
+Four round trips, with fresh keys in each round; N(u) are the peers of client u, all others in SecAgg, k in SecAgg+:
+
+advertise: u sends two X25519 keys, one to seal shares (c) and one for masks (s).
+share: u gets the keys of N(u), draws a seed b_u, shares b_u and its private s by Shamir's scheme, t of |N(u)| + 1
+    (it keeps one), and sends each peer its shares, sealed by AES-GCM, relayed by the server or on direct links.
+upload: y_u = x_u + PRG(b_u) + Σ ± PRG(k_uv) mod 2^b over the peers whose shares came, which it names.
+unmask: the server names who uploaded. Each of them sends, for each client whose shares it holds, the share of b if
+    that one uploaded, else that of s; never both. t shares give b or s, and the server takes the masks out.
+
+Clients add DP noise before they mask, σ²/(N - C̄ - S̄) each, and answer no list with fewer than N - S̄ uploads. A
+client that finds a message tampered with, a list too short or a step asked for twice gives the round up; to the others
+it is lost. A direct link that is cut only takes one mask out of two uploads. Left out: signatures and the consistency
+check, which the papers add against a server that lies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
+
+from lightdp._validate import integer
+from lightdp.errors import ArgumentError, ProtocolError, WireError
+from lightdp_lab.schemes._scheme import Result, Smpc, Task
+from lightdp_lab.schemes._secagg import Client, Server, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from lightdp_lab.schemes._net import Net
+
+_FAILURE = 2.0**-40
+
+_C = TypeVar("_C", bound=Client)
+
+
+class SecAgg(Smpc):
+    """Masks that cancel, and shares to take out what does not, among `degree` peers; all others if not given.
+
+    t, with all others: ⌊(N + C̄)/2⌋ + 1, but at most N - S̄, or S̄ lost clients would end the round. It is above C̄, so
+    colluders alone open nothing. Below the cap even a server that names different survivors to different clients does
+    not get t shares of both of one's secrets: there are N - C̄ honest ones, each reveals one, and 2 t > N + C̄.
+
+    t, with fewer: the least for which no client has t colluding peers but with probability 2^-40, if colluders were
+    chosen before the ring was drawn.
+    """
+
+    name, title, source = "secagg", "SecAgg + DP", "Bonawitz et al. 2017"
+    broken_by = "more than S̄ lost before the upload, or fewer than t left"
+
+    def __init__(self, task: Task, degree: int | None = None) -> None:
+        super().__init__(task)
+        others = task.clients - 1
+        self.degree = others if degree is None else integer("degree", degree, 1, others)
+        if self.degree < others and self.degree % 2 == 1:
+            raise ArgumentError(f"degree must be even, or {others} for all, got degree={degree}")
+        self.threshold = _threshold(task, self.degree)
+
+    @property
+    def setting(self) -> Setting:
+        """What clients and server know of each other."""
+        task = self.task
+        return Setting(task.clients, task.dimension, self.degree, self.threshold, self.least, self.grid)
+
+    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+        """Advertise, share, upload, unmask."""
+        server = Server(self.setting)
+        self._play(updates, net, server, partial(Client, setting=self.setting))
+        with net.server():
+            return Result(self.grid.decode(server.unmask()), frozenset(server.held))
+
+    def _play(
+        self, updates: Sequence[NDArray[np.float32]], net: Net, server: Server, make: Callable[[int], _C]
+    ) -> dict[int, _C]:
+        """All messages, up to the shares that open the sum."""
+        net.stage("advertise")
+        clients = self._advertise(net, server, make)
+        self.demand("advertise", len(server.keys), self.least)
+
+        net.stage("share")
+        inbox = self._share(net, server, clients)
+
+        net.stage("upload")
+        for i in server.keys:
+            if net.down(i, b"") is not None:
+                upload = asked(net, i, partial(clients[i].upload, inbox[i], updates[i]))
+                if upload is not None:
+                    with net.server(), suppress(WireError):
+                        server.receive(i, upload)
+        self.demand("upload", len(server.held), self.least)
+        with net.server():
+            uploaded = server.uploaded()
+
+        net.stage("unmask")
+        for i in server.held:
+            named = net.down(i, uploaded)
+            if named is not None:
+                shares = asked(net, i, partial(clients[i].unmask, named))
+                if shares is not None:
+                    with net.server(), suppress(WireError):
+                        server.answer(i, shares)
+        self.demand("unmask", len(server.answers), self.threshold)
+        return clients
+
+    def _advertise(self, net: Net, server: Server, make: Callable[[int], _C]) -> dict[int, _C]:
+        """New keys to the server."""
+        clients = {}
+        for i in range(self.task.clients):
+            if net.down(i, b"") is not None:
+                with net.client(i):
+                    clients[i] = make(i)
+                    message = clients[i].advertise()
+                keys = net.up(i, message)
+                if keys is not None:
+                    server.keys[i] = keys
+        return clients
+
+    def _share(self, net: Net, server: Server, clients: Mapping[int, Client]) -> dict[int, list[tuple[int, bytes]]]:
+        """Keys to clients, and sealed shares between them: who got what from whom."""
+        inbox: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        for i in server.keys:
+            with net.server():
+                roster = server.roster(i)
+            keys = net.down(i, roster)
+            if keys is not None:
+                sealed: dict[int, bytes] = {}
+                with net.client(i), suppress(ProtocolError, WireError):
+                    sealed = clients[i].share(keys)
+                for j, message in sealed.items():
+                    share = net.between(i, j, message)
+                    if share is not None:
+                        inbox[j].append((i, share))
+        return inbox
+
+
+class SecAggPlus(SecAgg):
+    """The same with k peers, half on each side of a ring in random order (a Harary graph, as in the paper).
+
+    k: the least even number for which these hold but with probability 2^-40 each, by unions of hypergeometric tails:
+    with S̄ lost each client has t peers left; and C̄ colluders and S̄ lost do not cut the ring in two, which takes two
+    gaps of k/2. k > C̄ + S̄ is always enough, so for few clients k is not small; it grows with log N.
+    """
+
+    name, title, source = "secagg+", "SecAgg+ + DP", "Bell et al. 2020"
+    broken_by = "as SecAgg; an unlucky neighbourhood"
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task, _degree(task))
+
+
+def asked(net: Net, client: int, work: Callable[[], bytes]) -> bytes | None:
+    """What arrives of a client's answer; one that gives up does not answer."""
+    message = None
+    with net.client(client), suppress(ProtocolError, WireError):
+        message = work()
+    return None if message is None else net.up(client, message)
+
+
+def _threshold(task: Task, degree: int) -> int:
+    if degree == task.clients - 1:
+        return min((task.clients + task.colluders) // 2 + 1, task.clients - task.stragglers)
+    return next(t for t in count(2) if task.clients * _tail(task.clients - 1, task.colluders, degree, t) <= _FAILURE)
+
+
+def _degree(task: Task) -> int:
+    clients, bad = task.clients, task.colluders + task.stragglers
+    for degree in range(2, clients - 1, 2):
+        lost = degree - _threshold(task, degree) + 1  # so many lost peers are too many
+        cut = clients**2 / 2 * (math.comb(bad, degree) / math.comb(clients, degree))
+        if lost > 0 and max(cut, clients * _tail(clients - 1, task.stragglers, degree, lost)) <= _FAILURE:
+            return degree
+    return clients - 1
+
+
+def _tail(population: int, marked: int, drawn: int, least: int) -> float:
+    """Chance that at least so many of the drawn are marked (hypergeometric)."""
+    ways = (math.comb(marked, x) * math.comb(population - marked, drawn - x) for x in range(least, drawn + 1))
+    return sum(ways) / math.comb(population, drawn)

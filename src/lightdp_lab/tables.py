@@ -1,0 +1,127 @@
+"""Results as tables: trials of a cell together, beside what the paper prints, with the ε that is true."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from lightdp.errors import ArgumentError
+from lightdp_lab.reproduce import cells
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from lightdp.training.config import Config
+    from lightdp_lab.reproduce import Profile, Target
+    from lightdp_lab.results import Line, Results
+
+
+_MOST = 20  # trials of a cell that are looked for
+NAMES = {
+    "paper": "LightDP-FL, as printed",
+    "exact": "LightDP, exact",
+    "repair": "LightDP, repair",
+    "smpc": "SMPC + DP",
+    "central": "central DP, trusted server",
+    "local": "local DP",
+    "local-paper": "local DP, the paper's σ",
+}
+MODELS = {
+    "resnet18": "ResNet-18",
+    "scattering-linear": "scattering + linear",
+    "scattering-cnn": "scattering + CNN",
+    "wrn-16-4": "WRN-16-4",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All trials of one cell that there are: the settings without the seed, and the kept lines."""
+
+    config: Config
+    lines: tuple[Line, ...]
+
+    @property
+    def trials(self) -> int:
+        """How many."""
+        return len(self.lines)
+
+    @property
+    def accuracy(self) -> float | None:
+        """The mean."""
+        return statistics.mean(line["accuracy"] for line in self.lines) if self.lines else None
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of one trial."""
+        return statistics.stdev(line["accuracy"] for line in self.lines) if self.trials > 1 else None
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest that a trial has really cost."""
+        return max((line["epsilon"] for line in self.lines if line["epsilon"] is not None), default=None)
+
+    @property
+    def epsilon_round(self) -> float | None:
+        """What one round costs a client that is used in it."""
+        return max((line["epsilon_round"] for line in self.lines if line["epsilon_round"] is not None), default=None)
+
+    def text(self, *, count: bool = False) -> str:
+        """In per cent, and how sure: "66.6 ± 0.2 (5)"; a dash where nothing was run."""
+        if self.accuracy is None:
+            return "–"
+        shown = f"{100 * self.accuracy:.1f}"
+        shown += "" if self.spread is None else f" ± {100 * self.spread:.1f}"
+        return f"{shown} ({self.trials})" if count else shown
+
+    def to_dict(self) -> dict[str, Any]:
+        """For scripts."""
+        at = self.config
+        return {
+            "scheme": at.scheme,
+            "model": at.model,
+            "epsilon": at.epsilon,
+            "colluders": at.colluders,
+            "stragglers": at.stragglers,
+            "clip": at.clip,
+            "partition": at.partition,
+            "links": at.links,
+            "trials": self.trials,
+            "accuracy": self.accuracy,
+            "spread": self.spread,
+            "epsilon_round": self.epsilon_round,
+            "epsilon_training": self.epsilon,
+        }
+
+
+def together(configs: Iterable[Config], results: Results) -> list[Cell]:
+    """The cells of these runs, in their order, with whatever trials `results` has."""
+    trials: dict[Config, list[Line]] = defaultdict(list)
+    for config in configs:
+        found = results.find(config)
+        trials[replace(config, seed=0)] += [] if found is None else [found]
+    return [Cell(config, tuple(lines)) for config, lines in trials.items()]
+
+
+def known(results: Results, target: Target, profile: Profile, **chosen: Any) -> list[Cell]:  # noqa: ANN401  as `cells`
+    """The cells of a target with all trials that there are."""
+    return together(cells(target, profile, trials=_MOST, **chosen), results)
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table for a page."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def filled(text: str, blocks: Mapping[str, str]) -> str:
+    """A page whose blocks, each between its two marks, are these."""
+    for name, block in blocks.items():
+        begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
+        if text.count(begin) != 1:
+            raise ArgumentError(f"a page must have one block {name}, got {text.count(begin)}")
+        first, rest = text.split(begin)
+        text = f"{first}{begin}{block}\n{rest[rest.index(end) :]}"
+    return text

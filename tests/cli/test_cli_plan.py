@@ -1,0 +1,214 @@
+"""`lightdp plan`: its page, options, JSON and tables, and the plans that it refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import lightdp
+from lightdp import planning, stragglers
+from support.command_line import EXAMPLE, assert_refused, plan_arguments
+
+if TYPE_CHECKING:
+    from support.command_line import Run
+
+KEYS = [
+    "calibration",
+    "gamma",
+    "sigma_individual",
+    "sigma_pairwise",
+    "sigma_effective",
+    "noise_multiplier",
+    "epsilon",
+    "delta",
+    "epsilon_claimed",
+    "rounds",
+    "noise_in_mean",
+    "sensitivity",
+    "unit",
+    "adjacency",
+]
+SCHEMES = ["central", "smpc", "repair", "exact", "paper", "local"]
+
+
+def test_the_example_prints_its_page(run: Run) -> None:
+    result = run(*plan_arguments())
+    assert (result.code, result.err) == (0, "")
+    assert result.out == f"{lightdp.plan(**EXAMPLE)}\n"  # type: ignore[arg-type]
+    for figure in ("σ_U 4.98014", "σ_K 3.06131", "γ = σ_K²/σ_U² = 0.37786", "17.0312", "ε = 3.0000", "variance 1.647"):
+        assert figure in result.out
+    for head in ("Guarantee", "Against", "Stragglers", "Noise", "Accuracy", "Upload", "Keys", "Masks"):
+        assert f"\n{head}" in result.out
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings"),
+    [
+        ({"calibration": "repair"}, {"calibration": "repair"}),
+        (
+            {"calibration": "repair", "reserve": "worst", "late": "unseen"},
+            {"calibration": "repair", "reserve": "worst", "late": "unseen"},
+        ),
+        ({"gamma": 3}, {"gamma": 3.0}),
+        ({"unit": "client", "adjacency": "replace", "clip": 2}, {"unit": "client", "adjacency": "replace", "clip": 2}),
+        ({"graph": "circulant:20"}, {"degree": 20}),
+        ({"graph": "circulant:20:7"}, {"degree": 20, "graph_seed": 7}),
+        ({"straggler_law": "binomial:0.05"}, {"straggler_law": stragglers.binomial(10, 50, 0.05)}),
+        ({"straggler_law": "pmf:0.5,0.25,0.25"}, {"straggler_law": stragglers.custom(10, [0.5, 0.25, 0.25])}),
+        (
+            {"records": 5000, "parameters": 10**6, "coordinate_range": 0.5},
+            {"records": 5000, "parameters": 10**6, "coordinate_range": 0.5},
+        ),
+        ({"sampling_rate": 0.01, "rounds": 20}, {"sampling_rate": 0.01, "rounds": 20}),
+    ],
+)
+def test_options_reach_the_plan(run: Run, changes: dict[str, Any], settings: dict[str, Any]) -> None:
+    result = run(*plan_arguments(**changes), "--json")
+    assert json.loads(result.out) == lightdp.plan(**(EXAMPLE | settings)).to_dict()
+
+
+# JSON
+
+
+@pytest.mark.parametrize("calibration", ["exact", "repair", "paper", "local", "smpc", "central"])
+@pytest.mark.parametrize("compare", [False, True])
+def test_json_has_every_key_with_the_value_of_the_plan(run: Run, calibration: str, compare: bool) -> None:
+    result = run(*plan_arguments(calibration=calibration), "--json", *(["--compare"] if compare else []))
+    found = json.loads(result.out)
+    expected = lightdp.plan(**EXAMPLE, calibration=calibration)  # type: ignore[arg-type]
+    assert (result.code, result.err) == (0, "")
+    assert set(KEYS) <= set(found)
+    for key in KEYS:
+        value = getattr(expected, key)
+        assert found[key] == (value() if callable(value) else value), key
+    assert ("compare" in found) == compare
+
+
+def test_json_holds_the_reference_values(run: Run) -> None:
+    found = json.loads(run(*plan_arguments(), "--json").out)
+    assert found["sigma_individual"] == pytest.approx(4.98014, abs=5e-6)
+    assert found["gamma"] == pytest.approx(0.377860, abs=5e-7)
+    assert found["epsilon"] == pytest.approx(3, abs=1e-6)
+    assert found["epsilon"] <= 3
+    assert (found["calibration"], found["unit"], found["adjacency"]) == ("exact", "record", "add-remove")
+    assert (found["rounds"], found["delta"], found["epsilon_claimed"], found["sensitivity"]) == (150, 1e-5, 3.0, 1.0)
+
+
+def test_json_of_the_paper_tells_claimed_from_true(run: Run) -> None:
+    found = json.loads(run(*plan_arguments(calibration="paper"), "--json").out)
+    assert found["epsilon_claimed"] == 3
+    assert found["epsilon"] == pytest.approx(9.2376, abs=5e-5)
+
+
+def test_json_of_a_comparison_marks_the_impossible(run: Run) -> None:
+    rows = json.loads(run(*plan_arguments(colluders=45), "--json", "--compare").out)["compare"]
+    assert [row["scheme"] for row in rows] == SCHEMES
+    assert {row["scheme"]: row["impossible"] is None for row in rows} == dict.fromkeys(SCHEMES, True) | {"smpc": False}
+    assert {row["scheme"]: row["noise_in_mean"] is None for row in rows}["smpc"]
+
+
+# Tables
+
+
+def test_compare_prints_every_scheme_with_its_noise(run: Run) -> None:
+    result = run(*plan_arguments(), "--compare")
+    rows = planning.compare(lightdp.plan(**EXAMPLE))  # type: ignore[arg-type]
+    table = result.out.split("The same true guarantee")[1]
+    assert len(rows) == 6
+    for row in rows:
+        line = next(line for line in table.splitlines() if row.scheme.title in line)
+        assert f" {row.noise_in_mean:.4g} " in line
+    assert "impossible" not in table
+
+
+@pytest.mark.parametrize(
+    ("changes", "title", "reason"),
+    [
+        ({"colluders": 45}, "SMPC + DP", "50 <= 45 + 10"),
+        ({"graph": "circulant:20"}, "LightDP, paper's γ", "degree=20"),
+    ],
+)
+def test_compare_marks_impossible_schemes(run: Run, changes: dict[str, Any], title: str, reason: str) -> None:
+    table = run(*plan_arguments(**changes), "--compare").out.split("The same true guarantee")[1]
+    marked = [line for line in table.splitlines() if "impossible" in line]
+    assert len(marked) == 1
+    assert title in marked[0]
+    assert reason in " ".join(table.split())
+
+
+def test_paper_prints_claimed_and_true_epsilon(run: Run) -> None:
+    table = run(*plan_arguments(calibration="paper")).out.split("claimed and true")[1]
+    for line, figures in zip(
+        (line for line in table.splitlines() if "round" in line and "ε" not in line),
+        (("1", "3", "2.1536"), ("150", "3", "48.7565"), ("150", "3", "9.2376"), ("150", "3", "2.1536")),
+        strict=True,
+    ):
+        assert tuple(line.split()[-3:]) == figures
+
+
+def test_exact_prints_no_claims(run: Run) -> None:
+    assert "claim" not in run(*plan_arguments()).out
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"colluders": 50}, ["colluders=50", "0..49"]),
+        ({"colluders": -1}, ["colluders=-1"]),
+        ({"stragglers": 49}, ["stragglers=49", "0..48"]),
+        ({"stragglers": 49, "straggler_law": "pmf:1"}, ["stragglers=49"]),
+        ({"stragglers": 51, "straggler_law": "binomial:0.1"}, ["stragglers=51"]),
+        ({"clients": 1, "colluders": 0, "stragglers": 0}, ["clients=1"]),
+        ({"rounds": 0}, ["rounds=0"]),
+        ({"epsilon": 0}, ["epsilon=0"]),
+        ({"epsilon": -3}, ["epsilon=-3"]),
+        ({"epsilon": "nan"}, ["epsilon=nan"]),
+        ({"epsilon": "inf"}, ["epsilon=inf"]),
+        ({"delta": 0}, ["delta=0", "(0, 1)"]),
+        ({"delta": 1}, ["delta=1"]),
+        ({"delta": -1e-5}, ["delta=-1e-05"]),
+        ({"delta": "nan"}, ["delta=nan"]),
+        ({"delta": 0.01, "records": 100}, ["delta=0.01", "1/records = 0.01"]),
+        ({"delta": 0.02, "records": 100}, ["delta=0.02"]),
+        ({"records": 0}, ["records=0"]),
+        ({"clip": 0}, ["clip=0"]),
+        ({"clip": "nan"}, ["clip=nan"]),
+        ({"gamma": "nan"}, ["gamma=nan"]),
+        ({"gamma": -1}, ["gamma=-1"]),
+        ({"gamma": 1, "calibration": "paper"}, ["gamma", "calibration='paper'"]),
+        ({"sampling_rate": 0}, ["sampling_rate=0"]),
+        ({"sampling_rate": "nan"}, ["sampling_rate=nan"]),
+        ({"sampling_rate": 0.5, "unit": "client"}, ["sampling_rate=0.5"]),
+        ({"parameters": 0}, ["parameters=0"]),
+        ({"coordinate_range": 0}, ["coordinate_range=0"]),
+        ({"calibration": "smpc", "colluders": 45}, ["smpc", "50 <= 45 + 10"]),
+        ({"calibration": "paper", "graph": "circulant:20"}, ["degree=20"]),
+        ({"straggler_law": "pmf:0.5,0.4"}, ["sum of 0.9", "straggler_law='pmf:0.5,0.4'"]),
+        ({"straggler_law": "pmf:0.5,nan"}, ["straggler_law='pmf:0.5,nan'"]),
+        ({"straggler_law": "pmf:1.5,-0.5"}, ["straggler_law='pmf:1.5,-0.5'"]),
+        ({"straggler_law": "pmf:" + ",".join(["0"] * 11 + ["1"])}, ["1 to 11 probabilities"]),
+        ({"straggler_law": "pmf:"}, ["straggler_law='pmf:'"]),
+        ({"straggler_law": "binomial:1.5"}, ["1.5", "straggler_law='binomial:1.5'"]),
+        ({"straggler_law": "binomial"}, ["straggler_law='binomial'"]),
+        ({"straggler_law": "binomial:x"}, ["straggler_law='binomial:x'"]),
+        ({"straggler_law": "poisson:3"}, ["straggler_law='poisson:3'"]),
+        ({"graph": "ring"}, ["graph='ring'"]),
+        ({"graph": "complete:3"}, ["graph='complete:3'"]),
+        ({"graph": "circulant"}, ["graph='circulant'"]),
+        ({"graph": "circulant:50"}, ["graph='circulant:50'", "clients=50"]),
+        ({"graph": "circulant:-2"}, ["graph='circulant:-2'"]),
+        ({"graph": "circulant:4:5:6"}, ["graph='circulant:4:5:6'"]),
+        ({"graph": "circulant:4:" + "9" * 5000}, ["graph="]),
+        ({"clients": 10**12, "stragglers": 10**12 - 2}, ["clients must be in 2..4294967294"]),
+    ],
+)
+@pytest.mark.parametrize("options", [[], ["--json", "--compare"]], ids=["page", "json"])
+def test_impossible_plans_end_in_one_line(
+    run: Run, changes: dict[str, Any], words: list[str], options: list[str]
+) -> None:
+    assert_refused(run(*plan_arguments(**changes), *options), *words)

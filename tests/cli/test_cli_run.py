@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lightdp.training import simulator
+from support.command_line import assert_refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.command_line import Run
+
+QUICK = ["--clients", "6", "--colluders", "1", "--stragglers", "1", "--rounds", "4", "--epsilon", "50"]
+
+
+def test_a_run_prints_its_plan_and_table_and_writes_record_and_page(tmp_path: Path, run: Run) -> None:
+    done = run("run", *QUICK, "--out", tmp_path / "a.jsonl")
+    assert done.code == 0
+    for part in (
+        "digits, linear with 650 parameters",
+        "6 clients, iid: records 239 to 240 (median 240), different labels 10 to 10 (median 10)",
+        "Guarantee",
+        "test accuracy",
+        "lasting noise std a round",
+        "up, client and round",
+    ):
+        assert part in done.out
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["run", *["round"] * 4, "end"]
+    assert f"{100 * lines[-1]['accuracy']:.2f} %" in done.out
+    assert (tmp_path / "a.html").read_text().lower().startswith("<!doctype html>")
+
+
+def test_flags_win_over_the_file_and_json_is_the_last_line(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "run.toml").write_text('scheme = "local"\nepsilon = 9.0\nmodel = "linear"\n')
+    options = ["--config", tmp_path / "run.toml", *QUICK, "--no-report", "--json", "--out", tmp_path / "a.jsonl"]
+    done = run("run", *options)
+    first = json.loads((tmp_path / "a.jsonl").read_text().splitlines()[0])
+    assert done.code == 0
+    assert (first["config"]["scheme"], first["config"]["epsilon"]) == ("local", 50.0)
+    assert json.loads(done.out)["kind"] == "end"
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_a_finished_run_can_be_resumed_and_ends_the_same(tmp_path: Path, run: Run) -> None:
+    options = [*QUICK, "--no-report", "--json", "--out", tmp_path / "a.jsonl"]
+    before = json.loads(run("run", *options).out)
+    after = json.loads(run("run", *options, "--resume").out)
+    assert before["rounds"] == after["rounds"] == 4
+    assert before["epsilon"] == after["epsilon"]
+
+
+def test_an_interrupted_run_is_not_overwritten_but_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    options = ["run", *QUICK, "--no-report", "--out", tmp_path / "a.jsonl"]
+    with monkeypatch.context() as patched:
+        patched.setattr(simulator.Run, "_stepped", interrupt_after(2, simulator.Run._stepped))
+        stopped = run(*options)
+    assert stopped.code == 130
+    assert "interrupted after round 2; the same command with --resume goes on\n" in stopped.err
+    left = (tmp_path / "a.jsonl").read_bytes(), (tmp_path / "a.checkpoint").read_bytes()
+    refused = run(*options)
+    assert refused.code == 2
+    assert "out is of an interrupted run: add --resume, or remove it first" in refused.err
+    assert ((tmp_path / "a.jsonl").read_bytes(), (tmp_path / "a.checkpoint").read_bytes()) == left
+    assert run(*options, "--resume").code == 0
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert kinds == ["run", *["round"] * 4, "end"]
+    assert run(*options).code == 0  # what is finished may be made again
+
+
+def test_a_run_with_real_noise_cannot_go_on_and_says_so_but_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    out = ["--no-report", "--out", tmp_path / "a.jsonl"]
+    with monkeypatch.context() as patched:
+        patched.setattr(simulator.Run, "_stepped", interrupt_after(2, simulator.Run._stepped))
+        stopped = run("run", *QUICK, *out, "--fidelity", "protocol")
+        assert stopped.code == 130
+        assert "real noise cannot be made again, so this run cannot go on" in stopped.err
+        assert run("run", *QUICK, *out).code == 130  # over the remains of the other
+    refused = run("run", *QUICK, *out, "--fidelity", "protocol")
+    assert refused.code == 2
+    assert "out is of an interrupted run" in refused.err
+
+
+def test_being_asked_to_terminate_is_ctrl_c(tmp_path: Path) -> None:
+    out = tmp_path / "a.jsonl"
+    many = ["--rounds", "1000000", "--no-report", "--out", str(out)]
+    script = str(Path(sys.executable).with_name("lightdp"))
+    with subprocess.Popen([script, "run", *QUICK, *many], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and not (out.exists() and b'"round": 3' in out.read_bytes()):
+            time.sleep(0.05)
+        process.terminate()
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"the same command with --resume goes on" in err
+    assert out.with_suffix(".checkpoint").exists()
+
+
+def interrupt_after(rounds: int, step: Callable[..., Any]) -> Callable[..., Any]:
+    """`step` as it is for so many rounds, and then Ctrl-C."""
+
+    def stepped(self: simulator.Run, total: Any) -> Any:
+        if self.state.round == rounds:
+            raise KeyboardInterrupt
+        return step(self, total)
+
+    return stepped
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--data", "nothing"], "data must be"),
+        (["--lr", "1e300"], "lr must be <= 1e+38, got lr=1e+300"),
+        (["--data", "missing.npz"], "missing.npz"),
+        (["--model", "perceptron"], "perceptron"),
+        (["--clients", "3", "--colluders", "3"], "colluders must be in 0..2, got colluders=3"),
+        (["--epsilon", "nan"], "epsilon must be finite"),
+        (["--resume"], "resume needs the checkpoint"),
+        (["--config", "absent.toml"], "config must be a readable TOML file"),
+        (["--out", "absent/run.jsonl"], "out must be a .jsonl file in an existing folder"),
+        (["--partition", "dirichlet:x"], "dirichlet"),
+        (["--arrivals", "maybe"], "maybe"),
+    ],
+)
+def test_mistakes_end_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, options: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(run("run", *options), words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_the_place_of_the_record_is_refused_before_data_is_read(tmp_path: Path, run: Run) -> None:
+    out = tmp_path / "a.jsonl"
+    out.mkdir()
+    assert_refused(run("run", "--data", "missing.npz", "--out", out), f"out must be writable, got out='{out}'")

@@ -1,0 +1,77 @@
+"""The accountant is one of Flower's, exact where theirs is a bound."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from flwr.serverapp import GaussianPrivacyEvent, PrivacyAccountant, RdpAccountant
+from flwr.serverapp.strategy import FedAvg
+
+from lightdp import gaussian
+from lightdp.accountant import Odometer
+from lightdp.errors import ArgumentError
+from lightdp.flower import Accountant, LightDP
+from support.flower_adders import a_plan
+
+
+def test_the_accountant_is_one_of_flowers() -> None:
+    plan = a_plan(epsilon=5.0)
+    accountant: PrivacyAccountant = Accountant(plan)
+    assert accountant.config.target_delta == 1e-5
+    assert accountant.config.max_epsilon == 5.0
+    assert accountant.config.population_size == 3
+    assert accountant.get_privacy_spent().epsilon == 0.0
+    replaced = Accountant(a_plan(adjacency="replace"))
+    assert replaced.config.neighboring_relation.value == "replace-one"
+    with pytest.raises(ArgumentError, match="whole clients, got a plan of unit='record'"):
+        Accountant(a_plan(unit="record"))
+    assert LightDP(FedAvg(), a_plan(unit="record")).privacy_spent() is None
+
+
+def test_rounds_that_cost_no_epsilon_at_the_plans_delta_still_have_a_delta() -> None:
+    plan = a_plan(epsilon=0.01, delta=0.01, rounds=200)
+    accountant, odometer = Accountant(plan), Odometer(plan)
+    accountant.follow(odometer)
+    assert accountant.get_delta(0.0) == 0
+    odometer.record([0, 1, 2], [])
+    assert odometer.largest() == 0
+    assert accountant.get_delta(0.0) >= gaussian.delta(0.0, plan.sensitivity / plan.sigma_effective) > 0
+    accountant.settle()
+    assert accountant.get_delta(0.0) > 0
+
+
+def test_the_accountant_follows_the_odometer_exactly() -> None:
+    plan = a_plan(epsilon=5.0, calibration="repair")
+    accountant, odometer = Accountant(plan), Odometer(plan)
+    accountant.follow(odometer)
+    odometer.record([0, 1], [2])
+    odometer.record([0, 1, 2], [])
+    assert accountant.get_epsilon(1e-5) == odometer.largest()
+    assert accountant.get_epsilon(1e-7) == odometer.epsilon(1e-7).max()
+    assert accountant.num_releases == 2
+    assert accountant.get_delta(odometer.largest()) == pytest.approx(1e-5, rel=1e-6)
+    assert accountant.get_delta(odometer.largest()) >= 1e-5
+    again = Accountant(plan)
+    again.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
+    assert again.get_epsilon(1e-5) == pytest.approx(odometer.largest(), rel=1e-7)
+    assert again.num_releases == 2
+    with pytest.raises(ArgumentError, match="same plan"):
+        Accountant(a_plan()).load_state_dict(accountant.state_dict())
+
+
+def test_other_releases_compose_and_stay_below_flowers_own_bound() -> None:
+    plan = a_plan(epsilon=5.0)
+    accountant = Accountant(plan)
+    event = GaussianPrivacyEvent(noise_multiplier=2.0, sample_size=3, population_size=3)
+    theirs = RdpAccountant(accountant.config)
+    for each in (accountant, theirs):
+        each.compose(event, count=4)
+    exact = gaussian.epsilon(4**0.5 / 2.0, 1e-5)
+    assert accountant.get_epsilon(1e-5) == pytest.approx(exact, rel=1e-9)
+    assert exact <= theirs.get_epsilon(1e-5) <= 1.3 * exact
+    assert accountant.would_exceed(event, max_epsilon=exact)
+    assert not accountant.would_exceed(event, max_epsilon=2 * exact)
+    assert accountant.would_exceed(event, count=10)
+    with pytest.raises(ArgumentError, match="count must be >= 1"):
+        accountant.compose(event, count=0)

@@ -1,0 +1,174 @@
+"""The examples for Flower, run as their users run them: real processes, no network but loopback."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import lightdp
+from lightdp.accountant import Odometer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+QUICKSTART, DEPLOYMENT = EXAMPLES / "flower-quickstart", EXAMPLES / "flower-deployment"
+BIN = Path(sys.executable).parent
+
+
+def module(name: str) -> Any:
+    """A module of the deployment, whose own folder is not on the path."""
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, DEPLOYMENT / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+@pytest.fixture
+def tools() -> Any:
+    """The deployment's script, as a module."""
+    module("certificates")
+    module("check")
+    return module("run")
+
+
+@pytest.fixture
+def superlink(tmp_path: Path, tools: Any) -> Iterator[dict[str, str]]:
+    """The environment in which `flwr run` finds a SuperLink for simulations."""
+    deployment = tools.Deployment(tools.SHORT, tmp_path)
+    (tmp_path / "flwr").mkdir()
+    (tmp_path / "logs").mkdir()
+    [port] = tools.free_ports(1)
+    (tmp_path / "flwr" / "config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    deployment.start("superlink", "flower-superlink", "--insecure", "--simulation", "--port", str(port))
+    try:
+        for _ in range(600):
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
+                    break
+            except OSError:
+                time.sleep(0.1)
+        yield deployment.environment | {"RAY_USAGE_STATS_ENABLED": "0"}
+    finally:
+        deployment.stop()
+        assert tools.processes_of(tmp_path) == []
+
+
+def trained(app: str, environment: dict[str, str], folder: Path, **config: object) -> dict[str, float]:
+    """What a run of the quickstart wrote as its result."""
+    result = folder / "result.json"
+    shutil.copytree(QUICKSTART / app, folder / app)
+    text = " ".join(f"{key}={json.dumps(value)}" for key, value in (config | {"result": str(result)}).items())
+    command = [str(BIN / "flwr"), "run", str(folder / app), "here", "--stream", "--run-config", text]
+    run = subprocess.run(
+        [*command, "--federation-config", f"num-supernodes={config['clients']}"],
+        env=environment, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert result.exists(), run.stdout[-5000:] + run.stderr[-5000:]
+    return dict(json.loads(result.read_text()))
+
+
+def test_the_quickstart_learns_without_the_two_lines(superlink: dict[str, str], tmp_path: Path) -> None:
+    result = trained("plain", superlink, tmp_path, clients=10, rounds=2)
+    assert result["round"] == 2
+    assert result["accuracy"] > 0.75
+    assert result["train-loss"] > 0  # what a server sees of clients without the two lines
+    assert "lightdp-epsilon" not in result
+
+
+def test_the_quickstart_learns_with_them_and_spends_what_the_odometer_says(
+    superlink: dict[str, str], tmp_path: Path
+) -> None:
+    result = trained("private", superlink, tmp_path, clients=10, rounds=2, epsilon=2000.0)
+    plan = lightdp.plan(
+        clients=10, colluders=1, stragglers=1, rounds=2, epsilon=2000, delta=1e-5, unit="client", clip=0.5,
+        calibration="repair",
+    )  # fmt: skip
+    odometer = Odometer(plan)
+    for _ in range(2):
+        odometer.record(range(10), ())
+    assert (result["round"], result["lightdp-used"], result["lightdp-late"]) == (2, 10, 0)
+    assert result["lightdp-epsilon"] == odometer.largest() <= 2000
+    assert result["accuracy"] > 0.75  # with so large an ε, the clip alone is felt
+    assert "train-loss" not in result
+
+
+def test_the_change_is_two_lines_their_imports_and_a_plan() -> None:
+    removed, added = [], []
+    for name in ("client_app.py", "server_app.py", "task.py"):
+        plain, private = ((QUICKSTART / app / "quickstart" / name).read_text() for app in ("plain", "private"))
+        for line in difflib.ndiff(plain.splitlines(), private.splitlines()):
+            if line.startswith("- "):
+                removed.append(line[2:].strip())
+            elif line.startswith("+ "):
+                added.append(line[2:].strip())
+    begin, end = added.index("plan = lightdp.plan("), added.index(")")
+    fedavg = "FedAvg(min_available_nodes=clients, fraction_evaluate=0.1)"
+    assert removed == ["app = ClientApp()", f"strategy = {fedavg}"]
+    assert added[:begin] + added[end + 1 :] == [
+        "import lightdp.flower",
+        "app = ClientApp(mods=[lightdp.flower.mod])",
+        "import lightdp.flower",
+        f"strategy = lightdp.flower.LightDP({fedavg}, plan)",
+    ]
+
+
+def test_a_deployment_with_a_killed_and_a_slow_node_holds_what_it_promises(tmp_path: Path, tools: Any) -> None:
+    folder = tmp_path / "kept"
+    run = subprocess.run(
+        [sys.executable, DEPLOYMENT / "run.py", "--short", "--keep", folder],
+        capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "node-1 killed" in run.stdout
+    assert tools.processes_of(folder) == []
+    # and the check can say no
+    check, server = module("check"), folder / "server"
+    final, text = np.load(server / "model-final.npy"), (server / "events.jsonl").read_text()
+    noise = check.task.plan(5).sigma_individual / 5
+    np.save(server / "model-final.npy", final + np.random.default_rng(0).normal(0, 1.5 * noise, final.shape))
+    assert {claim.text[:10] for claim in check.judge(folder) if not claim.holds} >= {"each round", "in the fin"}
+    np.save(server / "model-final.npy", final)
+    (server / "events.jsonl").write_text(text.replace('"lightdp-epsilon": ', '"lightdp-epsilon": 1'))
+    assert [claim.text[:9] for claim in check.judge(folder) if not claim.holds] == ["ε of each"]
+    (server / "events.jsonl").write_text(text.replace("ProtocolError: round", "something else"))
+    assert [claim.text[:9] for claim in check.judge(folder) if not claim.holds] == ["asked for"]
+
+
+def test_an_interrupted_deployment_leaves_nothing_running(tmp_path: Path, tools: Any) -> None:
+    folder = tmp_path / "kept"
+    command = [sys.executable, str(DEPLOYMENT / "run.py"), "--short", "--keep", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as run:
+        assert run.stdout is not None
+        assert "SuperLink on" in run.stdout.readline()
+        while not any("flower_supernode" in command_of(each) for each in tools.processes_of(folder)):
+            assert run.poll() is None
+            time.sleep(0.1)
+        os.kill(run.pid, signal.SIGINT)
+        assert run.wait(timeout=60) == 130
+    assert tools.processes_of(folder) == []
+
+
+def command_of(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,139 @@
+"""The mod alone: a round is answered once, whatever becomes of a node's state, copies and processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from lightdp.flower import _vault
+from lightdp.protocol import File
+from support.flower_talk import Talk, a_plan, an_app, refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_repeated_message_is_answered_once() -> None:
+    talk = Talk()
+    talk.enrol()
+    message = talk.start()
+    assert talk.grid.handle(0, message).has_content()
+    assert refused(talk.grid.handle(0, message), "round 0 was answered")
+    assert talk.key(0).content == talk.grid.left[0][1].content  # a key round repeated gives the same key
+
+
+def test_a_message_that_will_not_be_answered_is_not_trained_for() -> None:
+    trainings: list[Any] = []
+
+    def train(weights: Any) -> Any:
+        trainings.append(weights)
+        return weights
+
+    talk = Talk(an_app(train))
+    talk.enrol()
+    message = talk.start()
+    assert talk.grid.handle(0, message).has_content()
+    assert refused(talk.grid.handle(0, message), "round 0 was answered")
+    assert len(trainings) == 1
+
+
+def test_an_older_context_does_not_answer_again_while_a_newer_state_is_anywhere(tmp_path: Path) -> None:
+    for path in (None, tmp_path / "s.json"):
+        talk = Talk()
+        if path is not None:
+            talk.grid.nodes[0].config["lightdp-state"] = str(path)
+        talk.enrol()
+        message = talk.start()
+        assert talk.grid.handle(0, message, keep=False).has_content()  # the context stays as it was before
+        assert refused(talk.grid.handle(0, message), "round 0 was answered")
+
+
+def test_an_older_file_does_not_answer_again_while_the_context_is_newer(tmp_path: Path) -> None:
+    talk, path = Talk(), tmp_path / "s.json"
+    talk.grid.nodes[0].config["lightdp-state"] = str(path)
+    talk.enrol()
+    old, message = path.read_bytes(), talk.start()
+    assert talk.grid.handle(0, message).has_content()
+    path.write_bytes(old)
+    assert refused(talk.grid.handle(0, message), "round 0 was answered")
+
+
+def test_a_state_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
+    talk, path = Talk(), tmp_path / "s.json"
+    talk.grid.nodes[0].config["lightdp-state"] = str(path)
+    for junk in ("precious", "{}", "[]", '{"serial": "1", "client": ""}'):
+        path.write_text(junk)
+        assert refused(talk.key(0), "holds something that is no state")
+        assert path.read_text() == junk
+    path.unlink()
+    talk.grid.nodes[0].state = RecordDict({"lightdp": ConfigRecord({"state": "text"})})
+    assert refused(talk.key(0), "holds something that is no state")
+
+
+def test_nothing_leaves_if_the_state_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    talk = Talk()
+    talk.grid.nodes[0].config["lightdp-state"] = str(tmp_path / "s.json")
+    talk.enrol()
+
+    def full(*_: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(File, "save", full)
+        assert talk.grid.handle(0, talk.start()).has_error()
+    assert talk.grid.handle(0, talk.start()).has_content()
+
+
+@pytest.mark.parametrize("with_file", [True, False])
+def test_of_many_copies_handled_at_the_same_time_one_is_answered(with_file: Any, tmp_path: Path) -> None:
+    talk = Talk(an_app(), a_plan(rounds=100))
+    if with_file:
+        talk.grid.nodes[0].config["lightdp-state"] = str(tmp_path)
+    talk.enrol()
+    for _ in range(5):
+        message, together = talk.start(), threading.Barrier(4)
+
+        def copy(_: int, message: Message = message, together: threading.Barrier = together) -> Message:
+            return talk.grid.handle(0, message, keep=False, together=together)
+
+        with ThreadPoolExecutor(4) as pool:
+            answers = [each for each in pool.map(copy, range(4)) if each.has_content()]
+        assert len(answers) == 1
+        talk.server.receive(answers[0].content.array_records["arrays"]["lightdp"].numpy().tobytes())
+        talk.server.close()
+
+
+_HOLD = """
+import sys
+from pathlib import Path
+from flwr.app import Context, RecordDict
+from lightdp.flower import _vault
+with _vault.opened(Context(1, 2, {}, RecordDict(), {}), Path(sys.argv[1])):
+    print("taken", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_another_process_waits_for_the_lock(tmp_path: Path) -> None:
+    path, entered = tmp_path / "s.json", threading.Event()
+    command = [sys.executable, "-W", "ignore", "-c", _HOLD, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "taken\n"
+
+        def enter() -> None:
+            with _vault.opened(Context(1, 2, {}, RecordDict(), {}), path):
+                entered.set()
+
+        here = threading.Thread(target=enter)
+        here.start()
+        assert not entered.wait(0.2)
+        other.communicate("go\n")
+        here.join()
+    assert entered.is_set()

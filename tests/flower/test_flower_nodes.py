@@ -1,0 +1,129 @@
+"""Strategy and mod together: nodes that come late, go, come back and are too few."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from lightdp.errors import ProtocolError
+from lightdp.flower import LightDP
+from support.flower_grid import LocalGrid
+from support.flower_training import an_app, planned, trained, weights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.flower_tape import Tape
+
+
+def test_a_node_that_leaves_and_comes_back_goes_on_in_the_roster(tape: Tape) -> None:
+    grid = LocalGrid(an_app(), 5)
+
+    def before(current: int) -> None:
+        grid.nodes[1].online = current not in (2, 3)
+
+    grid.before = before
+    trained(grid, planned())
+    assert [bool(each.used[1]) for each in tape.rounds[:6]] == [True, False, False, True, True, True]
+
+
+def test_a_node_that_joins_in_mid_run_waits_for_the_next_roster(caplog: pytest.LogCaptureFixture, tape: Tape) -> None:
+    grid = LocalGrid(an_app(), 6)
+    grid.nodes[5].online = False
+
+    def before(current: int) -> None:
+        grid.nodes[5].online = grid.nodes[5].online or current == 2
+
+    grid.before = before
+    strategy = LightDP(FedAvg(fraction_evaluate=0.0), planned(), wait=0.01)
+    with caplog.at_level("INFO", "flwr"):
+        strategy.start(grid=grid, initial_arrays=weights(), num_rounds=3, timeout=1)
+    assert caplog.text.count(f"node {grid.nodes[5].id} joined after the key round") == 1
+    assert not any(at == 5 for at, _ in grid.left)
+    grid.nodes[0].online = False
+    strategy.start(grid=grid, initial_arrays=weights(), num_rounds=1, timeout=1)
+    assert any(at == 5 for at, _ in grid.left)
+    assert set(tape.names) == {f"node-{node.id}" for node in grid.nodes[1:]}
+
+
+def test_a_node_that_lost_its_state_is_left_out_and_told_why(tape: Tape, caplog: pytest.LogCaptureFixture) -> None:
+    grid = LocalGrid(an_app(), 5)
+    grid.faults = {(2, 1): "crash"}  # without a file: the state is gone
+    trained(grid, planned())
+    assert [bool(each.used[1]) for each in tape.rounds[:6]] == [True] + [False] * 5
+    assert "this node has no state of the run" in caplog.text
+
+
+def test_a_restarted_node_goes_on_from_its_file(tape: Tape, tmp_path: Path) -> None:
+    grid = LocalGrid(an_app(), 5)
+    for i, node in enumerate(grid.nodes):
+        node.config["lightdp-state"] = str(tmp_path / f"{i}.json")
+    grid.faults = {(2, 1): "crash"}
+    trained(grid, planned())
+    assert [bool(each.used[1]) for each in tape.rounds[:6]] == [True, False, True, True, True, True]
+    assert (tmp_path / "1.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_too_few_nodes_end_the_waiting_with_a_clear_message() -> None:
+    with pytest.raises(
+        ProtocolError, match=r"0 of the plan's 5 clients enrolled within 0.01 s, with 4 nodes connected"
+    ):
+        trained(LocalGrid(an_app(), 4), planned())
+    plain = ClientApp()
+    with pytest.raises(ProtocolError, match=r"No train function registered"):
+        trained(LocalGrid(plain, 5), planned())
+
+
+def test_more_nodes_than_clients_are_asked_and_the_rest_waits(caplog: pytest.LogCaptureFixture, tape: Tape) -> None:
+    grid = LocalGrid(an_app(), 7)
+    grid.faults = {(0, 0): "drop", (0, 3): "error", (1, 1): "error"}
+    with caplog.at_level("INFO", "flwr"):
+        trained(grid, planned(), num_rounds=2)
+    assert set(tape.names) == {f"node-{grid.nodes[i].id}" for i in (1, 2, 4, 5, 6)}
+    assert [int(each.used.sum()) for each in tape.rounds[:2]] == [4, 5]
+    assert f"node {grid.nodes[0].id} joined after the key round" in caplog.text
+
+
+def test_nodes_that_miss_the_key_round_are_asked_again(tape: Tape) -> None:
+    grid = LocalGrid(an_app(), 5)
+    grid.faults = {(0, 0): "drop", (0, 1): "lost", (0, 2): "late", (0, 3): "error"}
+    strategy = LightDP(FedAvg(), planned(), wait=20)
+    strategy.start(grid=grid, initial_arrays=weights(), num_rounds=1, timeout=1)
+    assert tape.rounds[0].used.all()
+    assert grid.pushed[:3] == ["key", "key", "train"]
+
+
+def test_a_node_that_repeats_anothers_enrolment_is_not_in_the_roster() -> None:
+    grid = LocalGrid(an_app(), 5)
+    grid.faults = {(0, 1): "impostor"}
+    with pytest.raises(ProtocolError, match=f"4 of the plan's 5 .*node 1007.*another node enrolled as node-{1000}"):
+        trained(grid, planned())
+
+
+def test_an_app_without_the_mod_cannot_enrol() -> None:
+    app = ClientApp()
+    app.train()(lambda message, _: Message(RecordDict(), reply_to=message))
+    with pytest.raises(ProtocolError, match=r"not an enrolment.*is lightdp.flower.mod among the app's mods\?"):
+        trained(LocalGrid(app, 5), planned())
+
+
+def test_void_rounds_leave_the_model_and_end_the_training_after_some() -> None:
+    grid = LocalGrid(an_app(), 5)
+    grid.faults = {(t, i): "drop" for t in (3, 4, 5) for i in range(3)}
+    strategy, result = trained(grid, planned(), num_rounds=30)
+    assert strategy.stopped is not None
+    assert "3 rounds in a row were void: fewer than 3 uploads came" in strategy.stopped
+    assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5]
+    assert result.train_metrics_clientapp[5]["lightdp-stopped"] == 1
+
+
+def test_evaluation_is_left_out_if_there_are_too_few_nodes(caplog: pytest.LogCaptureFixture) -> None:
+    grid = LocalGrid(an_app(), 5)
+    _, result = trained(grid, planned(rounds=1), FedAvg(min_evaluate_nodes=6))
+    assert result.evaluate_metrics_clientapp == {}
+    assert "evaluation of round 1 left out" in caplog.text
+    assert result.train_metrics_clientapp[1]["lightdp-used"] == 5

@@ -1,0 +1,184 @@
+"""Stream keys against golden vectors and an oracle made of hashlib, hmac and integers."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightdp import keys
+from lightdp.errors import ArgumentError
+from lightdp.keys import Identity, KeyPair, Keyring, Roster
+from support.key_holders import ENROLMENTS, NAMES, PLAN, ROSTER, RUN, enrolment_of, identity_of, pair_of
+
+VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "keys.json").read_text())
+
+
+def rings(roster: Roster) -> list[Keyring]:
+    return [Keyring(pair_of(client.name), roster, i) for i, client in enumerate(roster.enrolments)]
+
+
+# --- oracles ---
+
+
+def x25519(scalar: bytes, point: bytes) -> bytes:
+    """RFC 7748 by its formulas, on integers."""
+    prime = 2**255 - 19
+    k = int.from_bytes(scalar, "little") & ~7 & (2**254 - 1) | 2**254
+    u = int.from_bytes(point, "little") % 2**255
+    x2, z2, x3, z3, swapped = 1, 0, u, 1, 0
+    for t in reversed(range(255)):
+        bit = k >> t & 1
+        if swapped != bit:
+            x2, z2, x3, z3 = x3, z3, x2, z2
+        swapped = bit
+        a, b, c, d = x2 + z2, x2 - z2, x3 + z3, x3 - z3
+        aa, bb, da, cb = a * a, b * b, d * a, c * b
+        x3, z3 = (da + cb) ** 2 % prime, u * (da - cb) ** 2 % prime
+        x2, z2 = aa * bb % prime, (aa - bb) * (aa + 121665 * (aa - bb)) % prime
+    if swapped:
+        x2, z2 = x3, z3
+    return (x2 * pow(z2, prime - 2, prime) % prime).to_bytes(32, "little")
+
+
+def hkdf(secret: bytes, salt: bytes, info: bytes) -> bytes:
+    """RFC 5869 for one block of SHA-256."""
+    return expand(hmac.digest(salt, secret, "sha256"), info)
+
+
+def expand(key: bytes, info: bytes) -> bytes:
+    return hmac.digest(key, info + b"\x01", "sha256")
+
+
+# --- key derivation ---
+
+
+def test_x25519_gives_the_secret_of_rfc_7748() -> None:
+    vector = VECTORS["rfc7748"]
+    alice, bob = (KeyPair(bytes.fromhex(vector[name])) for name in ("alice", "bob"))
+    assert alice.agree(bob.public).hex() == bob.agree(alice.public).hex() == vector["shared"]
+    assert x25519(alice.to_bytes(), bob.public).hex() == vector["shared"]  # so does the oracle
+
+
+def test_ed25519_gives_the_public_key_of_rfc_8032() -> None:
+    assert Identity(bytes.fromhex(VECTORS["rfc8032"]["private"])).public.hex() == VECTORS["rfc8032"]["public"]
+
+
+def test_roster_equals_the_golden_one() -> None:
+    assert ROSTER.to_bytes().hex() == VECTORS["roster"]["bytes"]
+    assert ROSTER.hash.hex() == VECTORS["roster"]["hash"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["streams"])
+def test_stream_key_equals_the_golden_one(vector: dict[str, Any]) -> None:
+    me, peer = vector["ends"]
+    key = rings(ROSTER)[me].stream_key(peer, round=vector["round"], chain=bytes.fromhex(vector["chain"]))
+    assert key.hex() == vector["key"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["streams"])
+def test_golden_stream_key_follows_from_integers_and_hmac_alone(vector: dict[str, Any]) -> None:
+    low, high = vector["ends"]
+    base = (9).to_bytes(32, "little")
+    mine, theirs = (hashlib.sha256(b"pair " + NAMES[end].encode()).digest() for end in (low, high))
+    ends = struct.pack("<II", low, high)
+    pair = hkdf(x25519(mine, x25519(theirs, base)), ROSTER.hash, b"lightdp/1 pair" + ends)
+    place = RUN + struct.pack("<Q", vector["round"]) + bytes.fromhex(vector["chain"]) + ends
+    assert expand(pair, b"lightdp/1 stream" + place).hex() == vector["key"]
+
+
+def test_chain_equals_the_golden_one() -> None:
+    chain = ROSTER.hash
+    for number, vector in enumerate(VECTORS["chain"]):
+        announcement = bytes.fromhex(vector["announcement"])
+        parts = b"lightdp/1 chain" + chain + struct.pack("<Q", number) + announcement
+        chain = keys.link(chain, round=number, announcement=announcement)
+        assert chain.hex() == vector["digest"] == hashlib.sha256(parts).hexdigest()
+
+
+@given(round=st.integers(0, 2**64 - 1), chain=st.binary(min_size=32, max_size=32))
+def test_both_ends_of_every_pair_derive_one_key(round: int, chain: bytes) -> None:  # noqa: A002
+    everyone = rings(ROSTER)
+    found = set()
+    for i in range(4):
+        for j in range(i):
+            key = everyone[i].stream_key(j, round=round, chain=chain)
+            assert key == everyone[j].stream_key(i, round=round, chain=chain)
+            found.add(key)
+    assert len(found) == 6
+
+
+def test_stream_key_depends_on_each_thing_that_both_must_agree_on() -> None:
+    chain = ROSTER.hash
+    other_run = bytes(16)
+    rosters = [
+        ROSTER,
+        Roster.of(ENROLMENTS[:3], run=RUN, plan=PLAN),
+        Roster.of(ENROLMENTS, run=RUN, plan=bytes(32)),
+        Roster.of([enrolment_of(name, other_run) for name in NAMES], run=other_run, plan=PLAN),
+    ]
+    found = [rings(roster)[0].stream_key(1, round=5, chain=chain) for roster in rosters]
+    found.append(rings(ROSTER)[0].stream_key(1, round=6, chain=chain))
+    found.append(rings(ROSTER)[0].stream_key(1, round=5, chain=keys.link(chain, round=4, announcement=b"")))
+    assert len(set(found)) == len(found)
+
+
+def test_stream_key_depends_on_the_run_apart_from_the_roster() -> None:
+    found = {keys.stream_key(PLAN, run=run, round=0, chain=PLAN, ends=(0, 1)) for run in (RUN, bytes(16))}
+    assert len(found) == 2
+
+
+def test_chain_tells_rounds_and_announcements_apart() -> None:
+    start = ROSTER.hash
+    found = {
+        keys.link(keys.link(start, round=0, announcement=a), round=1, announcement=b)
+        for a, b in ((b"", b"xy"), (b"x", b"y"), (b"xy", b""))
+    }
+    found.add(keys.link(start, round=1, announcement=b"xy"))
+    assert len(found) == 4
+
+
+def test_keyring_of_a_sparse_graph_knows_only_its_peers() -> None:
+    ring = Keyring(pair_of("alice"), ROSTER, 0, peers=[2])
+    full = rings(ROSTER)[0]
+    assert ring.stream_key(2, round=0, chain=PLAN) == full.stream_key(2, round=0, chain=PLAN)
+    with pytest.raises(ArgumentError, match="peer=1"):
+        ring.stream_key(1, round=0, chain=PLAN)
+
+
+@pytest.mark.parametrize(("me", "peers"), [(1, None), (4, None), (0, [0]), (0, [4]), (0, [-1])])
+def test_keyring_refuses_a_place_that_is_not_its_own(me: int, peers: list[int] | None) -> None:
+    with pytest.raises(ArgumentError):
+        Keyring(pair_of("alice"), ROSTER, me, peers)
+
+
+@pytest.mark.parametrize("bad", [{"chain": b"short"}, {"round": -1}, {"round": 2**64}])
+def test_stream_key_refuses_wrong_arguments(bad: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"round": 0, "chain": PLAN}
+    with pytest.raises(ArgumentError):
+        rings(ROSTER)[0].stream_key(1, **arguments | bad)
+
+
+def test_restored_key_pair_agrees_as_before() -> None:
+    pair = KeyPair.generate()
+    assert KeyPair(pair.to_bytes()).agree(pair_of("bob").public) == pair_of("bob").agree(pair.public)
+
+
+def test_generated_keys_are_fresh() -> None:
+    assert len({KeyPair.generate().public for _ in range(8)}) == 8
+    assert len({Identity.generate().public for _ in range(8)}) == 8
+
+
+def test_secrets_are_not_in_repr() -> None:
+    identity, pair = identity_of("alice"), pair_of("alice")
+    shown = repr(identity) + repr(pair) + repr(rings(ROSTER)[0]) + repr(ROSTER)
+    for secret in (identity.to_bytes(), pair.to_bytes(), rings(ROSTER)[0]._keys[1]):
+        assert secret.hex() not in shown
+        assert repr(secret) not in shown

@@ -1,0 +1,174 @@
+"""Enrolments and rosters: what they are, and everything that they must refuse."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightdp.errors import ArgumentError, WireError
+from lightdp.keys import Enrolment, KeyPair, Roster
+from support.key_holders import ENROLMENTS, NAMES, PLAN, ROSTER, RUN, enrolment_of, identity_of, pair_of
+
+
+def read(data: bytes) -> Roster:
+    return Roster.from_bytes(data, run=RUN, plan=PLAN)
+
+
+def roster_bytes(enrolments: list[bytes], run: bytes = RUN, plan: bytes = PLAN, version: int = 1) -> bytes:
+    header = b"lightdp" + bytes([version]) + run + plan + struct.pack("<I", len(enrolments))
+    return header + b"".join(enrolments)
+
+
+@given(name=st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}\Z"), run=st.binary(min_size=16, max_size=16))
+def test_enrolment_round_trips(name: str, run: bytes) -> None:
+    enrolment = identity_of("x").enrol(pair_of("x"), run=run, name=name)
+    assert Enrolment.from_bytes(enrolment.to_bytes(), run=run) == enrolment
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "ü", "a\n", "a#", "a" * 65])
+def test_name_that_could_be_misread_is_refused(name: str) -> None:
+    with pytest.raises(ArgumentError, match="name"):
+        identity_of("x").enrol(pair_of("x"), run=RUN, name=name)
+
+
+def test_enrolment_for_another_run_is_refused() -> None:
+    with pytest.raises(WireError, match="not signed"):
+        Enrolment.from_bytes(ENROLMENTS[0].to_bytes(), run=bytes(16))
+
+
+def test_every_flipped_bit_of_an_enrolment_is_refused() -> None:
+    data = ENROLMENTS[0].to_bytes()
+    for position in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[position // 8] ^= 1 << position % 8
+        with pytest.raises(WireError):
+            Enrolment.from_bytes(bytes(flipped), run=RUN)
+
+
+def test_roster_does_not_depend_on_the_order_of_arrival() -> None:
+    assert Roster.of(reversed(ENROLMENTS), run=RUN, plan=PLAN) == ROSTER
+    assert [client.name for client in ROSTER.enrolments] == sorted(NAMES)
+
+
+def test_roster_round_trips() -> None:
+    again = read(ROSTER.to_bytes())
+    assert again == ROSTER
+    assert again.hash == hashlib.sha256(ROSTER.to_bytes()).digest()
+
+
+def test_every_truncation_and_extension_of_a_roster_is_refused() -> None:
+    data = ROSTER.to_bytes()
+    for end in range(len(data)):
+        with pytest.raises(WireError):
+            read(data[:end])
+    with pytest.raises(WireError):
+        read(data + b"\0")
+
+
+@given(position=st.integers(0, 8 * len(ROSTER.to_bytes()) - 1))
+def test_a_flipped_bit_of_a_roster_is_refused(position: int) -> None:
+    flipped = bytearray(ROSTER.to_bytes())
+    flipped[position // 8] ^= 1 << position % 8
+    with pytest.raises(WireError):
+        read(bytes(flipped))
+
+
+@given(data=st.binary(max_size=400), headed=st.booleans())
+def test_random_bytes_are_refused_as_a_roster(data: bytes, headed: bool) -> None:
+    with pytest.raises(WireError):
+        read(ROSTER.to_bytes()[: 60 if headed else 0] + data)
+    with pytest.raises(WireError):
+        Enrolment.from_bytes(data, run=RUN)
+
+
+def test_roster_that_claims_four_billion_clients_is_refused_at_once() -> None:
+    data = bytearray(ROSTER.to_bytes())
+    data[56:60] = b"\xff" * 4
+    with pytest.raises(WireError, match="4294967295"):
+        read(bytes(data))
+
+
+def test_unsorted_roster_is_refused() -> None:
+    encoded = [enrolment.to_bytes() for enrolment in ENROLMENTS]
+    read(roster_bytes(encoded))
+    with pytest.raises(WireError, match="sorted"):
+        read(roster_bytes(encoded[::-1]))
+
+
+@pytest.mark.parametrize("changed", [{"run": bytes(16)}, {"plan": bytes(32)}, {"version": 0}, {"version": 2}], ids=str)
+def test_foreign_roster_is_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(WireError):
+        read(roster_bytes([enrolment.to_bytes() for enrolment in ENROLMENTS], **changed))
+
+
+@pytest.mark.parametrize(
+    ("what", "second"),
+    [
+        ("name", identity_of("bob").enrol(pair_of("bob"), run=RUN, name="alice")),
+        ("identity", identity_of("alice").enrol(pair_of("bob"), run=RUN, name="bob")),
+        ("public", identity_of("bob").enrol(pair_of("alice"), run=RUN, name="bob")),
+    ],
+)
+def test_roster_with_a_duplicate_is_refused(what: str, second: Enrolment) -> None:
+    with pytest.raises(WireError, match=what):
+        Roster.of([ENROLMENTS[0], second], run=RUN, plan=PLAN)
+    with pytest.raises(WireError, match=what):
+        read(roster_bytes([ENROLMENTS[0].to_bytes(), second.to_bytes()]))
+
+
+def test_roster_with_an_enrolment_of_another_run_is_refused() -> None:
+    with pytest.raises(WireError, match="another run"):
+        Roster.of([ENROLMENTS[0], enrolment_of("bob", bytes(16))], run=RUN, plan=PLAN)
+
+
+def test_roster_of_one_is_refused() -> None:
+    with pytest.raises(WireError, match="at least 2"):
+        Roster.of(ENROLMENTS[:1], run=RUN, plan=PLAN)
+
+
+PRIME = 2**255 - 19
+SMALL_ORDER = [
+    0,
+    1,
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+    PRIME - 1,
+]
+
+
+def forged(point: int) -> bytes:
+    """The bytes of an enrolment, properly signed, of any 32 bytes in place of a key."""
+    public = point.to_bytes(32, "little")
+    identity = identity_of("mallory")
+    signature = identity._key.sign(b"lightdp/1 enrolment" + RUN + public + identity.public + b"mallory")
+    return b"\x07mallory" + public + identity.public + signature
+
+
+@pytest.mark.parametrize("point", SMALL_ORDER)
+def test_key_of_small_order_is_refused(point: int) -> None:
+    with pytest.raises(WireError, match="large order"):
+        Enrolment.from_bytes(forged(point), run=RUN)
+    with pytest.raises(WireError, match="large order"):
+        pair_of("alice").agree(point.to_bytes(32, "little"))
+
+
+@pytest.mark.parametrize("point", [PRIME, PRIME + 1, PRIME + 9, 2**255 + 9, 2**256 - 1])
+def test_key_that_is_not_canonical_is_refused(point: int) -> None:
+    with pytest.raises(WireError, match="canonical"):
+        Enrolment.from_bytes(forged(point), run=RUN)
+
+
+def test_the_forger_of_these_tests_can_forge_a_good_enrolment() -> None:
+    assert Enrolment.from_bytes(forged(9), run=RUN).name == "mallory"
+
+
+def test_client_finds_itself_or_refuses_the_roster() -> None:
+    assert [ROSTER.index(enrolment) for enrolment in ENROLMENTS] == [0, 1, 2, 3]
+    renewed = identity_of("alice").enrol(KeyPair.generate(), run=RUN, name="alice")
+    with pytest.raises(WireError, match="alice"):
+        ROSTER.index(renewed)

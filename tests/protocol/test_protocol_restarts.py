@@ -1,0 +1,107 @@
+"""A client's state on disk: private, written in time, and enough to go on from."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from lightdp import stream
+from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.protocol import Client, File, Server
+from support.parties import RUN, Tape, joined, planned, play, residual
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_restored_client_goes_on_as_if_nothing_had_happened(tmp_path: Path, tapes: list[Tape]) -> None:
+    plan = planned()
+    server, clients = joined(plan, 30, folder=tmp_path)
+    play(server, clients, [0, 1, 2])
+    start = server.announce(since=0)
+    clients[0].upload(start, np.zeros(30))
+    clients[0] = Client.restore(plan, length=30, store=File(tmp_path / "client-00.json"))
+    with pytest.raises(ProtocolError, match="round 1 was answered"):
+        clients[0].upload(start, np.ones(30))
+    for i in (1, 2, 3, 4):
+        server.receive(clients[i].upload(start, np.zeros(30)))
+    server.close()
+    tapes.clear()
+    play(
+        server,
+        [Client.restore(plan, length=30, store=File(tmp_path / f"client-0{i}.json")) for i in range(5)],
+        range(5),
+        since=0,
+    )
+    left = [residual(clients, t, used, 30) for t, used in ((0, [0, 1, 2]), (1, [1, 2, 3, 4]))]
+    # clients 1 and 2 repaired round 0 in round 1; client 0's part, lost with its upload, comes now with round 1's
+    noise = np.sum([t.fine[0] - t.data[0] for t in tapes], axis=0, dtype=np.int32)
+    history = clients[0]._history
+    assert history is not None
+    mine = np.zeros(30, np.int32)
+    stream.accumulate(mine, clients[0]._pairwise(history, 0, (3, 4), undo=True))
+    assert np.array_equal(noise, mine - left[1])
+
+
+def test_state_is_private_and_written_before_the_upload_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, clients = joined(planned(), 5, folder=tmp_path)
+    path = tmp_path / "client-00.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(File, "save", full)
+    start = server.announce()
+    with pytest.raises(OSError, match="no space left"):
+        clients[0].upload(start, np.zeros(5))
+    monkeypatch.undo()
+    assert server.receive(clients[0].upload(start, np.zeros(5)))  # nothing left before, so the round is still open
+    with pytest.raises(ProtocolError, match="round 0 was answered"):
+        Client.restore(planned(), length=5, store=File(path)).upload(start, np.zeros(5))
+
+
+def test_a_state_of_another_plan_or_no_state_is_refused(tmp_path: Path) -> None:
+    joined(planned(), 5, folder=tmp_path)
+    path = tmp_path / "client-00.json"
+    with pytest.raises(ArgumentError, match="must be those of the state"):
+        Client.restore(planned(epsilon=9.0), length=5, store=File(path))
+    facts = json.loads(path.read_text())
+    for broken in ({"pair": "no hex"}, {"used": ["1f"]}, {"used": ["no hex"]}, {"sent": 5}):  # 1f: used, but never sent
+        path.write_text(json.dumps(facts | broken))
+        with pytest.raises(ArgumentError, match="store must hold a client's state"):
+            Client.restore(planned(), length=5, store=File(path))
+    path.write_text('{"version": 2}')
+    with pytest.raises(ArgumentError, match="a client's state of version 1"):
+        Client.restore(planned(), length=5, store=File(path))
+    path.write_text("not json")
+    with pytest.raises(ArgumentError, match="store must hold a client's state"):
+        Client.restore(planned(), length=5, store=File(path))
+    path.unlink()
+    with pytest.raises(ArgumentError, match="path must hold a client's state"):
+        Client.restore(planned(), length=5, store=File(path))
+
+
+def test_a_client_restored_before_it_had_a_roster_joins_with_the_key_it_enrolled(tmp_path: Path) -> None:
+    plan = planned(clients=2, stragglers=0)
+    server = Server(plan, length=5, run=RUN)
+    server.enrol(Client(plan, length=5, run=RUN, name="a", store=File(tmp_path / "a.json")).enrol())
+    server.enrol(Client(plan, length=5, run=RUN, name="b").enrol())
+    again = Client.restore(plan, length=5, store=File(tmp_path / "a.json"))
+    server.enrol(again.enrol())  # the same enrolment
+    again.join(server.roster())
+    assert server.receive(again.upload(server.announce(), np.zeros(5)))
+
+
+def test_what_a_client_has_spent_survives_a_restart(tmp_path: Path) -> None:
+    plan = planned()
+    server, clients = joined(plan, 5, folder=tmp_path)
+    store = File(tmp_path / "client-00.json")
+    clients[0].upload(server.announce(), np.zeros(5))
+    assert Client.restore(plan, length=5, store=store).epsilon() == clients[0].epsilon() > 0
+    server.close()
+    clients[0].upload(server.announce(since=0, closing=True), None)
+    assert Client.restore(plan, length=5, store=store).epsilon() == clients[0].epsilon() > 0

@@ -1,0 +1,166 @@
+"""What the sum of a round holds, with everybody there, with stragglers and with late uploads; and the example."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lightdp.errors import ProtocolError
+from support.parties import Tape, joined, planned, play, residual
+
+
+def test_the_sum_of_all_uploads_is_data_plus_individual_noise_exactly(tapes: list[Tape]) -> None:
+    server, clients = joined(planned(), 1000)
+    result = play(server, clients, range(5), np.linspace(-0.01, 0.01, 1000))
+    summed = np.sum([tape.fine[0] for tape in tapes], axis=0, dtype=np.int32)
+    assert np.array_equal(summed, np.sum([tape.data[0] for tape in tapes], axis=0, dtype=np.int32))
+    assert result.used.all()
+    grid = tapes[0].grid
+    rounding = result.total / grid.wire_step - summed / 2**grid.shift
+    assert np.abs(rounding).max() <= 0.5 * 5
+
+
+@pytest.mark.parametrize("degree", [None, 4])
+def test_stragglers_leave_what_theory_names_and_the_next_round_takes_it_out(tapes: list[Tape], degree: Any) -> None:
+    plan = planned(clients=7, degree=degree)
+    server, clients = joined(plan, 400)
+    used = [0, 1, 3, 4, 6]
+    play(server, clients, used)
+    left = residual(clients, 0, used, 400)
+    noise = np.sum([t.fine[0] - t.data[0] for t in tapes], axis=0, dtype=np.int32)
+    assert left.any()
+    assert np.array_equal(noise, left)
+    tapes.clear()
+    play(server, clients, range(7), since=0)
+    noise = np.sum([t.fine[0] - t.data[0] for t in tapes], axis=0, dtype=np.int32)
+    assert np.array_equal(noise, -left)
+
+
+def test_after_a_closing_round_no_pairwise_noise_is_left(tapes: list[Tape]) -> None:
+    server, clients = joined(planned(), 300)
+    for present in ([0, 1, 2, 3, 4], [0, 1, 2], [1, 2, 3, 4], [0, 2, 4], [0, 1, 3]):
+        play(server, clients, present, since=0)
+    start = server.announce(since=0, closing=True)
+    for client in clients:
+        server.receive(client.upload(start, None))
+    server.close()
+    assert not np.sum([t.fine[0] - t.data[0] for t in tapes], axis=0, dtype=np.int32).any()
+    with pytest.raises(ProtocolError, match="the run is closed"):
+        server.announce()
+
+
+def test_a_repair_rides_in_three_uploads_at_most_and_waits_while_its_client_is_away(tapes: list[Tape]) -> None:
+    server, clients = joined(planned(), 10)
+    play(server, clients, [0, 1, 2, 3])
+    others = [1, 2, 3]
+    for _ in range(6):  # away: nothing is sent, so nothing is lost
+        play(server, clients, others, since=0)
+    for carries in (True, True, True, False):
+        start = server.announce(since=0)
+        tapes.clear()
+        clients[0].upload(start, np.zeros(10))  # and comes too late
+        assert (len(tapes[0].terms[0]) == 4 + 1) is carries
+        for i in others:
+            server.receive(clients[i].upload(start, np.zeros(10)))
+        server.close()
+
+
+def test_without_repair_nothing_is_taken_out_again(tapes: list[Tape]) -> None:
+    server, clients = joined(planned(calibration="exact"), 50)
+    play(server, clients, [0, 1, 2])
+    tapes.clear()
+    play(server, clients, range(5), since=0)
+    assert not np.sum([t.fine[0] - t.data[0] for t in tapes], axis=0, dtype=np.int32).any()
+
+
+def test_a_client_clips_to_the_plan() -> None:
+    plan = planned(epsilon=1e6, rounds=1)  # hardly any noise
+    server, clients = joined(plan, 4)
+    result = play(server, clients, range(5), np.full(4, 100.0))
+    assert np.linalg.norm(result.total) == pytest.approx(5 * plan.clip, rel=0.01)
+
+
+def test_records_are_clamped_to_the_plans_range() -> None:
+    plan = planned(epsilon=1e6, rounds=1, unit="record", coordinate_range=2.0)
+    server, clients = joined(plan, 3)
+    assert play(server, clients, range(5), np.array([1.0, 50.0, -50.0])).mean() == pytest.approx([1, 2, -2], abs=0.05)
+
+
+def test_weights_are_masked_with_the_update_and_their_sum_comes_back() -> None:
+    plan = planned(epsilon=1e6, rounds=1)
+    server, clients = joined(plan, 2, weighted=True)
+    start = server.announce()
+    for client, weight in zip(clients, (1.0, 0.5, 0.25, 0.0, 0.25), strict=True):
+        server.receive(client.upload(start, np.array([0.5, 0.1]), weight=weight))
+    result = server.close()
+    assert result.weight == pytest.approx(2, abs=0.05)
+    assert result.total is not None
+    assert result.weight is not None
+    assert result.total / result.weight == pytest.approx([0.5, 0.1], abs=0.02)
+    heaviest = clients[0]._vector(np.full(2, 1e6), 1.0)
+    assert np.linalg.norm(heaviest) <= plan.clip
+
+
+def test_sums_of_weights_do_not_wrap_where_the_range_of_an_update_is_narrow() -> None:
+    server, clients = joined(planned(epsilon=1e6, rounds=1, coordinate_range=0.01), 2, weighted=True)
+    result = play(server, clients, range(5), np.zeros(2))
+    assert result.weight == pytest.approx(5, abs=0.5)
+
+
+def test_the_mean_divides_by_the_same_number_in_every_round() -> None:
+    server, clients = joined(
+        planned(epsilon=1e6, calibration="exact"),
+        2,
+    )
+    full = play(server, clients, range(5), np.array([0.5, 0.0])).mean()
+    part = play(server, clients, range(3), np.array([0.5, 0.0]), since=0).mean()
+    assert (full[0], part[0]) == (pytest.approx(0.5, abs=0.01), pytest.approx(0.3, abs=0.01))
+
+
+@pytest.mark.parametrize("late", ["seen", "unseen"])
+def test_fewer_than_the_minimum_make_a_void_round_that_is_counted_and_training_goes_on(
+    tapes: list[Tape], late: str
+) -> None:
+    server, clients = joined(planned(late=late), 20)
+    result = play(server, clients, [0, 1])
+    assert result.total is None
+    assert not result.used.any()
+    assert server.late(0) == {0, 1}
+    with pytest.raises(ProtocolError, match="round 0 was void"):
+        result.mean()
+    tapes.clear()
+    assert play(server, clients, range(5), since=0).used.all()
+    assert not np.sum([t.fine[0] - t.data[0] for t in tapes], axis=0, dtype=np.int32).any()
+    server.announce()
+    spent = []
+    for client in (clients[0], clients[2]):
+        client.upload(server.announce(since=0), np.zeros(20))
+        spent.append(client.epsilon())
+    assert spent[0] > spent[1] > 0  # what was sent in the void round was seen
+
+
+def test_late_uploads_are_recorded_and_never_added() -> None:
+    server, clients = joined(planned(), 10)
+    start = server.announce()
+    uploads = [client.upload(start, np.zeros(10)) for client in clients]
+    for upload in uploads[:4]:
+        assert server.receive(upload)
+    before = server.close()
+    assert server.receive(uploads[4]) is False
+    assert server.late(0) == {4}
+    assert before.used.tolist() == [True] * 4 + [False]
+    with pytest.raises(ProtocolError, match="client 4 has answered round 0 before"):
+        server.receive(uploads[4])
+    with pytest.raises(ProtocolError, match="client 0 has answered round 0 before"):
+        server.receive(uploads[0])
+
+
+def test_the_example_runs_and_is_short(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[2] / "examples/two_clients.py"
+    assert len(path.read_text().splitlines()) < 60
+    runpy.run_path(str(path))
+    assert "ann has spent ε = " in capsys.readouterr().out

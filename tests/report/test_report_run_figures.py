@@ -1,0 +1,100 @@
+"""The names, figures and caveats of runs, as they are printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from rich.console import Console
+
+from lightdp._validate import rounded_up
+from lightdp.report import Run, run_table
+from lightdp.report._run import caveats, labels
+from lightdp.report._run_charts import colours
+from lightdp.report._run_page import run_page
+from support.run_records import PLAN, record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def shown(runs: Sequence[Run]) -> str:
+    console = Console(width=160, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+    console.print(run_table(runs))
+    console.file.close()
+    return console.export_text()
+
+
+def test_runs_are_called_by_their_scheme_and_if_need_be_by_their_file(make: Callable[..., Run]) -> None:
+    runs = [make("exact", "a"), make("none", "b"), make("exact", "c")]
+    assert labels(runs) == ["LightDP exact · a", "no noise", "LightDP exact · c"]
+    assert labels(runs[:2]) == ["LightDP exact", "no noise"]
+
+
+def test_a_run_given_twice_has_two_names_and_two_looks(make: Callable[..., Run]) -> None:
+    runs = [make("exact")] * 12
+    assert len(set(labels(runs))) == 12
+    assert len({str(look) for look in colours(runs)}) == 12
+
+
+def test_a_run_of_a_compared_scheme_has_its_own_name_and_colour(make: Callable[..., Run]) -> None:
+    secagg, lightsecagg = record(), record()
+    for lines, scheme in ((secagg, "secagg"), (lightsecagg, "lightsecagg")):
+        lines[0]["config"] |= {"scheme": scheme}
+        lines[0]["plan"] = PLAN | {"calibration": "smpc"}
+    runs = [make(lines=secagg, name="a"), make(lines=lightsecagg, name="b")]
+    assert labels(runs) == ["SecAgg + DP", "LightSecAgg + DP"]
+    assert len({colour for colour, _ in colours(runs)}) == 2
+    assert "SMPC + DP" in run_page(runs)
+
+
+def test_epsilon_is_never_rounded_down() -> None:
+    assert [rounded_up(x) for x in (3, 2.9, 2.00001, 0.30000000000000004)] == ["3.0000", "2.9000", "2.0001", "0.3000"]
+
+
+def test_the_table_has_the_figures_of_every_run(make: Callable[..., Run]) -> None:
+    text = shown([make("repair"), make("exact", stopped="budget"), make("none")])
+    for figure in ("62.23 %", "63.23 %", "61.23 %", "2.8866", "2.8966", "∞", "1e-05", "1.463 kB", "2.602 kB", "12.3"):
+        assert figure in text
+    assert "at the budget" in text
+
+
+def test_the_table_takes_names_for_what_they_are(make: Callable[..., Run]) -> None:
+    text = shown([make("exact", "[red]a\x1b[2J"), make("exact", "b")])
+    assert "[red]a\N{REPLACEMENT CHARACTER}[2J" in text
+    assert "\x1b" not in text
+
+
+CAVEATS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "nothing": ({}, None),
+    "more spent than claimed": ({"epsilon": 3.01}, "spent ε = 3.0100, more than the 3 it claims"),
+    "all spent": ({"epsilon": 3.0}, None),
+    "assumed sensitivity": ({"unit": "paper"}, "assumed sensitivity"),
+}
+
+
+@pytest.mark.parametrize("case", CAVEATS)
+def test_a_run_to_be_wary_of_is_said_to_be(make: Callable[..., Run], case: str) -> None:
+    fields, sentence = CAVEATS[case]
+    said = caveats([make("exact", **fields)])
+    assert (sentence is None and said == []) or (sentence is not None and sentence in said[0])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "sentence"), [("none", "no privacy is guaranteed"), ("central", "trusts the server")]
+)
+def test_a_weaker_adversary_is_said(make: Callable[..., Run], scheme: str, sentence: str) -> None:
+    assert sentence in caveats([make(scheme)])[0]
+
+
+@pytest.mark.parametrize(("field", "value"), [("unit", "client"), ("adjacency", "replace"), ("delta", 1e-6)])
+def test_epsilons_that_do_not_compare_are_said_not_to(make: Callable[..., Run], field: str, value: object) -> None:
+    said = caveats([make("exact"), make("repair", **{field: value})])
+    assert [f"differ in {field}" in sentence for sentence in said] == [True]
+    assert "do not compare" in said[0]
+
+
+def test_runs_on_other_data_are_said_to_be(make: Callable[..., Run]) -> None:
+    lines = record("exact")
+    lines[0]["config"]["data"] = "cifar10"
+    assert caveats([make("repair"), make("exact", lines=lines)]) == ["The runs differ in data: cifar10, digits."]

@@ -1,0 +1,134 @@
+"""Samples bit for bit: golden vectors, the text of the specification, and all paths alike."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lightdp import stream
+from lightdp._native import plain
+from lightdp.stream import LENGTH_MAX, SIGMA_MAX, TILE, Term
+from support.streams import KEY, OTHER, PATHS, TERMS, by_path, samples
+
+VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "stream.json").read_text())
+
+
+def reference(key: bytes, sigma: float, index: int) -> int:
+    """One sample by the text of the specification, with scalars, single AES blocks and no bit patterns."""
+    f = np.float32
+    tile, place = divmod(index, 1024)
+    i, cosine = place % 512, place >= 512
+    cipher = Cipher(AES256(key), ECB()).encryptor()  # noqa: S305 - single blocks are what counter mode is made of
+
+    def word(position: int) -> int:
+        block, offset = divmod(6144 * tile + 4 * position, 16)
+        return int(struct.unpack_from("<I", cipher.update(block.to_bytes(16, "big")), offset)[0])
+
+    a, b, c = word(i), word(512 + i), word(1024 + i)
+    big = f(a % 2**31) * f(2**31) + f(b % 2**31 | 1)
+    m, e = np.frexp(big)  # m in [1/2, 1)
+    m, e = (m, int(e) - 62) if m >= f(0.5**0.5) else (m * f(2), int(e) - 63)
+    w = (m - f(1)) / (m + f(1))
+    v = w * w
+    series = (v * f(plain.A[0]) + f(plain.A[1])) * v + f(plain.A[2])
+    radius = np.sqrt(f(2**23 * e) * f(plain.L) - series * w) * (f(sigma) * f(2**15))
+    radius = -radius if c >= 2**31 else radius
+    x = f(2 * (c % 2**31) - (2**32 if c % 2**31 >= 2**30 else 0)) * f(2**-32)
+    y = x * x
+    s = (((y * f(plain.B[0]) + f(plain.B[1])) * y + f(plain.B[2])) * y + f(plain.B[3])) * x
+    k = ((y * f(plain.C[0]) + f(plain.C[1])) * y + f(plain.C[2])) * y + f(plain.C[3])
+    j = int(np.rint(radius * (f(1) - s * s if cosine else s * k)))
+    return (j + 2**14) // 2**15
+
+
+@pytest.mark.parametrize("vector", VECTORS["vectors"], ids=lambda v: f"start{v['start']}")
+@pytest.mark.parametrize("name", PATHS)
+def test_golden_vectors_hold_on_every_path(name: str, vector: dict[str, object]) -> None:
+    term = Term(bytes.fromhex(str(vector["key"])), int(str(vector["sign"])), float(str(vector["sigma"])))
+    expected = vector["samples"]
+    assert isinstance(expected, list)
+    assert by_path(PATHS[name], len(expected), int(str(vector["start"])), [term]).tolist() == expected
+
+
+def test_golden_vectors_follow_from_the_specification() -> None:
+    for vector in VECTORS["vectors"]:
+        key, first = bytes.fromhex(vector["key"]), vector["start"]
+        indices = range(first, first + len(vector["samples"]))
+        assert [vector["sign"] * reference(key, vector["sigma"], i) for i in indices] == vector["samples"]
+
+
+def test_the_known_answer_is_the_one_of_the_vectors() -> None:
+    assert VECTORS["known_answer"]["sha256"] == stream._KNOWN[0]
+    out = np.zeros(65 * TILE, np.int32)
+    stream.accumulate(out, [Term(KEY, 1, SIGMA_MAX), Term(OTHER, -1, 1000.1)], start=1000)
+    assert hashlib.sha256(out.astype("<i4").tobytes()).hexdigest() == stream._KNOWN[0]
+    for i in (0, 23, 24, 600, 65 * TILE - 1):
+        assert out[i] == reference(KEY, SIGMA_MAX, 1000 + i) - reference(OTHER, 1000.1, 1000 + i)
+
+
+@pytest.mark.parametrize("name", stream._COMPILED)
+@given(
+    count=st.sampled_from([0, 1, 511, 512, 1023, 1024, 1025]) | st.integers(0, 5000),
+    start=st.integers(0, 5000) | st.integers(0, LENGTH_MAX - 5000),
+    terms=st.lists(TERMS, max_size=4),
+)
+@settings(deadline=None, max_examples=60, derandomize=True)
+def test_compiled_and_numpy_samples_are_bit_identical(name: str, count: int, start: int, terms: list[Term]) -> None:
+    expected = by_path(plain.accumulate, count, start, terms)
+    assert np.array_equal(by_path(PATHS[name], count, start, terms), expected)
+
+
+@pytest.mark.parametrize("name", stream._COMPILED)
+def test_compiled_and_numpy_agree_over_millions_of_samples(name: str) -> None:
+    terms = [Term(KEY, 1, SIGMA_MAX)]
+    assert np.array_equal(by_path(PATHS[name], 1 << 22, 0, terms), by_path(plain.accumulate, 1 << 22, 0, terms))
+
+
+@pytest.mark.parametrize("name", stream._COMPILED)
+def test_the_kernel_refuses_buffers_it_could_overrun(name: str) -> None:
+    scale = np.ones(1, np.float32)
+    for out, keys, scales in [
+        (np.zeros(3, np.int8), KEY, scale),
+        (np.zeros(4, np.int32), KEY[:31], scale),
+        (np.zeros(4, np.int32), KEY + OTHER, scale),
+        (np.frombuffer(bytearray(9), np.int8)[1:], KEY, scale),
+    ]:
+        with pytest.raises(ValueError, match="aligned int32"):
+            stream._COMPILED[name](out, 0, keys, scales)
+
+
+@pytest.mark.parametrize(("a", "b"), [(0, 0), (0, 1), (1, 0), (2**31 - 1, 2**32 - 1), (2**32 - 1, 2**32 - 1)])
+@pytest.mark.parametrize("c", [0, 1, 2**30 - 1, 2**30, 2**31 - 1, 2**31, 2**32 - 1])
+def test_the_ends_of_the_uniforms_stay_finite_and_within_reach(a: int, b: int, c: int) -> None:
+    words = np.empty((1, 3, 512), np.uint32)
+    words[0] = [[a], [b], [c]]
+    pair = plain._gauss(words, np.float32(SIGMA_MAX * 2**15), np.empty((7, 1, 512), np.float32))[[0, -1]]
+    reach = np.sqrt(-2 * np.log((b % 2**31 | 1) / 2.0**62)) if a == 0 else 9
+    assert np.hypot(*pair.astype(float)) / SIGMA_MAX <= reach + 1e-3
+    if (a, b) == (0, 0):
+        assert np.hypot(*pair.astype(float)) / SIGMA_MAX == pytest.approx(9.27, abs=0.01)
+
+
+def test_values_before_rounding_are_right_to_5e_7_of_the_radius() -> None:
+    raw = samples(KEY, SIGMA_MAX, 3 << 16).view(np.uint32) * np.uint32(2654435761)
+    words = np.bitwise_xor(raw, raw >> 15, dtype=np.uint32).reshape(-1, 3, 512)
+    words[::2, 0] >>= np.uint32(20)  # tails
+    work, scale = np.empty((7, len(words), 512), np.float32), np.float32(SIGMA_MAX * 2**15)
+    plain._gauss(words, scale, work)
+    a, b, c = words.transpose(1, 0, 2)
+    big = (a & 0x7FFFFFFF).astype(np.float32) * np.float32(2**31) + (b & 0x7FFFFFFF | 1).astype(np.float32)
+    radius = np.sqrt(-2 * np.log(big.astype(float) / 2.0**62)) * float(scale) * np.where(c >> 31, -1, 1)
+    x = (c + c).view(np.int32).astype(np.float32).astype(float) / 2**32
+    exact = np.stack([radius * np.sin(np.pi * x), radius * np.cos(np.pi * x)], axis=1)
+    error = np.abs(work[5:].reshape(-1, 2, 512) - exact) - 0.5  # work holds the nearest integers
+    assert (error <= 5e-7 * np.abs(radius)[:, None]).all()

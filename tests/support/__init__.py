@@ -1,0 +1,1 @@
+"""What several test files share: oracles, parties, grids, small runs."""

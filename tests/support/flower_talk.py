@@ -1,0 +1,81 @@
+"""A server that says what it likes to three nodes with the mod, and what they answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+import lightdp
+from lightdp.flower._settings import arguments
+from lightdp.protocol import Server
+from support.flower_grid import LocalGrid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lightdp.planning import Plan
+
+RUN = b"a run of 16 byte"
+
+
+def a_plan(**changed: Any) -> Plan:
+    asked: dict[str, Any] = {"clients": 3, "colluders": 1, "stragglers": 1, "rounds": 8, "epsilon": 8.0, "delta": 1e-5}
+    return lightdp.plan(**(asked | {"unit": "client"} | changed))
+
+
+def an_app(change: Callable[[np.ndarray[Any, Any]], Any] = lambda w: w + 0.1) -> ClientApp:
+    app = ClientApp(mods=[lightdp.flower.mod])
+
+    @app.train("other")
+    @app.train()
+    def train(message: Message, _: Context) -> Message:
+        arrays = {k: Array(np.asarray(change(v.numpy()))) for k, v in message.content.array_records["arrays"].items()}
+        metrics = MetricRecord({"loss": 123.0, "num-examples": 77})
+        secret = ConfigRecord({"secret": "of the data"})
+        return Message(RecordDict({"arrays": ArrayRecord(arrays), "m": metrics, "c": secret}), reply_to=message)
+
+    return app
+
+
+class Talk:
+    """A server that says what it likes to three nodes."""
+
+    def __init__(self, app: ClientApp | None = None, plan: Plan | None = None) -> None:
+        self.plan = a_plan() if plan is None else plan
+        self.grid = LocalGrid(an_app() if app is None else app, 3)
+        self.arrays = ArrayRecord({"w": Array(np.zeros(4))})
+        self.server = Server(self.plan, length=4, run=RUN)
+
+    def order(self, **content: Any) -> Message:
+        record = RecordDict(
+            {"arrays": self.arrays, "config": ConfigRecord({"lr": 0.1}), "lightdp": ConfigRecord(content)}
+        )
+        return Message(record, self.grid.nodes[0].id, "train")
+
+    def key(self, at: int, **changed: Any) -> Message:
+        order = {"plan": arguments(self.plan), "run": RUN, "length": 4} | changed
+        return self.grid.handle(at, self.order(**order))
+
+    def enrol(self) -> None:
+        for at in range(3):
+            self.server.enrol(enrolment(self.key(at)))
+        self.server.roster()
+
+    def start(self, **changed: Any) -> Message:
+        order = {"run": RUN, "start": self.server.announce(since=0), "roster": self.server.roster(), "closing": False}
+        return self.order(**(order | changed))
+
+
+def enrolment(reply: Message) -> bytes:
+    result = reply.content.config_records["lightdp"]["enrolment"]
+    assert isinstance(result, bytes)
+    return result
+
+
+def refused(reply: Message, why: str) -> bool:
+    assert reply.has_error(), "something left the node"
+    assert why in str(reply.error.reason), reply.error.reason
+    return True

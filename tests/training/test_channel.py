@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import lightdp
+from lightdp.planning import RETRIES
+from lightdp.training.arrivals import Arrivals
+from lightdp.training.channel import Distribution, Protocol
+from support import oracles
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lightdp.planning import Plan
+
+LENGTH = 60_000
+
+# used and late clients of each round
+TRAININGS: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {
+    "everybody": [((0, 1, 2, 3, 4, 5), ())] * 2,
+    "stragglers": [((0, 1, 2, 3), ()), ((0, 1, 4, 5), ()), ((0, 1, 2, 3, 4, 5), ()), ((1, 2, 3, 4, 5), ())],
+    "late and void": [
+        ((0, 1, 2, 3), (4,)),
+        ((1, 2, 4, 5), (0, 3)),
+        ((), (0, 1)),
+        ((0, 1, 2, 3, 5), ()),
+        ((0, 2, 3, 4), ()),
+    ],
+    "given up": [((0, 1, 2, 3), ()), *[((2, 3, 4, 5), (0, 1))] * 4, ((0, 1, 2, 3, 4, 5), ())],
+}
+
+
+def planned(calibration: str, degree: int | None) -> Plan:
+    return lightdp.plan(
+        clients=6, colluders=1, stragglers=2, rounds=20, epsilon=30, delta=1e-5, unit="record",
+        calibration=calibration, degree=degree, coordinate_range=1.0,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def theory(plan: Plan, rounds: list[Any]) -> NDArray[np.float64]:
+    """Covariance of the sums of all rounds that are not void, from the protocol played on symbols."""
+    retries = RETRIES if plan.calibration == "repair" else -1
+    rows, owners = oracles.seen_uploads(
+        plan.clients, plan.gamma, rounds, adjacency=plan.graph.adjacency(), retries=retries
+    )
+    sums = [
+        np.sum([row for row, (r, i) in zip(rows, owners, strict=True) if r == t and i in used], axis=0)
+        for t, (used, _) in enumerate(rounds)
+        if used
+    ]
+    return np.array(sums) @ np.array(sums).T * plan.sigma_individual**2
+
+
+def sent(
+    channel: Distribution | Protocol, number: int, used: tuple[int, ...], late: tuple[int, ...]
+) -> torch.Tensor | None:
+    """The sum of a round in which everybody has nothing to say, two clients at a time."""
+    came = Arrivals(used=used, late=late)
+    senders = channel.senders(came)
+    pieces = [(senders[i : i + 2], torch.zeros(len(senders[i : i + 2]), LENGTH)) for i in range(0, len(senders), 2)]
+    return channel.round(number, came, pieces).total
+
+
+def played(channel: Distribution | Protocol, rounds: list[Any]) -> NDArray[np.float64]:
+    sums = [sent(channel, t, *sets) for t, sets in enumerate(rounds)]
+    return np.array([total.numpy() for total in sums if total is not None], dtype=np.float64)
+
+
+@pytest.mark.parametrize("fidelity", [Distribution, Protocol])
+@pytest.mark.parametrize("training", TRAININGS)
+@pytest.mark.parametrize(("calibration", "degree"), [("repair", None), ("repair", 4), ("exact", None)])
+def test_both_fidelities_leave_the_noise_of_the_theory_round_by_round(
+    fidelity: Any, training: str, calibration: str, degree: int | None
+) -> None:
+    plan, rounds = planned(calibration, degree), TRAININGS[training]
+    expected = theory(plan, rounds)
+    found = np.cov(played(fidelity(plan, LENGTH, 3), rounds), bias=True).reshape(expected.shape)
+    spread = 6 * np.sqrt(2 / LENGTH) * np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    assert np.all(np.abs(found - expected) < spread + 0.002 * np.diag(expected).max())
+    wrong = 1.1**2 * expected
+    assert not np.all(np.abs(found - wrong) < spread + 0.002 * np.diag(expected).max())
+
+
+@pytest.mark.parametrize("fidelity", [Distribution, Protocol])
+def test_the_closing_round_takes_out_all_that_is_left(fidelity: Any) -> None:
+    plan, rounds = planned("repair", None), TRAININGS["stragglers"][:2]
+    channel = fidelity(plan, LENGTH, 5)
+    sums = played(channel, rounds)
+    closing = channel.close(len(rounds)).numpy()
+    left = (sums.sum(axis=0) + closing).var() / plan.sigma_individual**2
+    assert left == pytest.approx(4 + 4 + 6, rel=6 * np.sqrt(2 / LENGTH) + 0.002)  # individual noise of every upload
+
+
+@pytest.mark.parametrize("fidelity", [Distribution, Protocol])
+def test_the_sum_is_that_of_the_used_updates(fidelity: Any) -> None:
+    plan = planned("exact", None)
+    channel, came = fidelity(plan, LENGTH, 3), Arrivals(used=(0, 1, 3, 4), late=(5,))
+    senders = channel.senders(came)
+    pieces = [(senders[:1], torch.full((1, LENGTH), 0.25)), (senders[1:], torch.full((len(senders) - 1, LENGTH), 0.5))]
+    total = channel.round(0, came, pieces).total
+    sure = 6 * float(total.std()) / LENGTH**0.5
+    assert float(total.mean()) == pytest.approx(1.75, abs=sure)
+    assert sure < 0.25
+    assert channel.round(1, Arrivals(used=(), late=()), []).total is None
+
+
+def test_a_restored_channel_goes_on_bit_by_bit() -> None:
+    plan, rounds = planned("repair", None), TRAININGS["late and void"]
+    whole = played(Distribution(plan, LENGTH, 9), rounds)
+    first = Distribution(plan, LENGTH, 9)
+    played(first, rounds[:3])
+    second = Distribution(plan, LENGTH, 9)
+    second.load(first.state())
+    for t in (3, 4):
+        total = sent(second, t, *rounds[t])
+        assert total is not None
+        assert np.array_equal(total.numpy().astype(np.float64), whole[t - 1])

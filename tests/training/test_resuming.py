@@ -1,0 +1,196 @@
+"""Runs that stopped: what they leave, and how they go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pkgutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from lightdp.errors import ArgumentError
+from lightdp.training.config import Config
+from lightdp.training.simulator import Run
+from support.toy_runs import QUICK, blobs, played
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightdp.planning import Plan
+    from lightdp.training.data import Dataset
+
+
+@pytest.fixture
+def toy() -> Dataset:
+    return blobs()
+
+
+@pytest.mark.parametrize("changed", [{}, {"unit": "client", "ema": 0.5}, {"late_seen": 0.7}, {"sampling_rate": 0.5}])
+def test_an_interrupted_run_goes_on_to_the_same_record_bit_by_bit(
+    tmp_path: Path, toy: Dataset, changed: dict[str, Any]
+) -> None:
+    whole = played(tmp_path / "whole.jsonl", toy, **changed)
+    path = tmp_path / "cut.jsonl"
+    run = Run(Config(**(QUICK | changed)), path, dataset=toy)
+    lines = run.play()
+    for _ in range(4):
+        next(lines)
+    with pytest.raises(KeyboardInterrupt):
+        lines.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    resumed = list(Run(Config(**(QUICK | changed)), path, resume=True, dataset=toy).play())
+    for line in (whole[-1], resumed[-1]):
+        del line["seconds"]
+    assert resumed == whole
+    again = [json.loads(text) for text in path.read_text().splitlines()]
+    assert again[-1].pop("seconds") > 0
+    assert again == whole
+
+
+@pytest.mark.parametrize(
+    ("moment", "call"),
+    [
+        ("channel.Distribution._left_by_stragglers", 4),
+        ("clients.Clients.updates", 4),
+        ("simulator.Run.evaluate", 4),
+        ("simulator.Odometer.record", 4),
+        ("simulator.Run._stepped", 4),
+        ("watch", 4),
+        ("simulator.Run._mended", 0),
+        ("simulator.Run._last_line", 0),
+    ],
+)
+def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(
+    tmp_path: Path, toy: Dataset, moment: str, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = {"rounds": 8, "stragglers": 3, "arrivals": "uniform", "late_seen": 0.5, "momentum": 0.9, "lr": 0.01}
+    calm = Run(Config(**(QUICK | changed)), tmp_path / "whole.jsonl", dataset=toy)
+    whole = list(calm.play())
+    run = Run(Config(**(QUICK | changed)), tmp_path / "cut.jsonl", dataset=toy)
+    calls = iter(range(100))
+
+    def cut(*given: Any, **named: Any) -> Any:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return None if moment == "watch" else real(*given, **named)
+
+    with monkeypatch.context() as patch:
+        if moment != "watch":
+            place, _, name = moment.rpartition(".")
+            real = getattr(pkgutil.resolve_name(f"lightdp.training.{place}"), name)
+            patch.setattr(f"lightdp.training.{moment}", cut)
+        with pytest.raises(KeyboardInterrupt):
+            list(run.play(cut if moment == "watch" else lambda _: None))
+    assert run.state.round == (call or whole[-1]["rounds"])
+    again = Run(Config(**(QUICK | changed)), tmp_path / "cut.jsonl", resume=True, dataset=toy)
+    resumed = list(again.play())
+    for line in (whole[-1], resumed[-1]):
+        del line["seconds"]
+    assert resumed == whole
+    assert torch.equal(again.state.average, calm.state.average)
+
+
+def interrupted(path: Path, toy: Dataset, rounds: int) -> None:
+    lines = Run(Config(**QUICK), path, dataset=toy).play()
+    for _ in range(rounds + 1):
+        next(lines)
+    with pytest.raises(KeyboardInterrupt):
+        lines.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+
+
+def test_a_run_killed_in_the_middle_of_a_line_goes_on(tmp_path: Path, toy: Dataset) -> None:
+    whole = played(tmp_path / "whole.jsonl", toy)
+    path = tmp_path / "cut.jsonl"
+    interrupted(path, toy, 3)
+    with path.open("a") as file:
+        file.write('{"kind": "round", "rou')
+    resumed = list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+    assert resumed[:-1] == whole[:-1]
+    assert [json.loads(text) for text in path.read_text().splitlines()] == resumed
+
+
+def test_a_new_run_drops_the_checkpoint_of_the_record_that_it_overwrites(tmp_path: Path, toy: Dataset) -> None:
+    """Or, killed at once, it would go on from the end of the other run."""
+    path = tmp_path / "run.jsonl"
+    played(path, toy)
+    lines = Run(Config(**QUICK), path, dataset=toy).play()
+    next(lines)
+    with pytest.raises(ArgumentError, match="resume needs the checkpoint"):
+        Run(Config(**QUICK), path, resume=True, dataset=toy)
+
+
+@pytest.mark.parametrize("damage", ["gone", "short", "no JSON", "no objects", "of other rounds"])
+def test_resume_refuses_a_record_without_the_rounds_of_its_checkpoint(
+    tmp_path: Path, toy: Dataset, damage: str
+) -> None:
+    path = tmp_path / "run.jsonl"
+    interrupted(path, toy, 3)
+    lines = path.read_text().splitlines(keepends=True)
+    if damage == "gone":
+        path.unlink()
+    else:
+        texts = {"short": lines[:-1], "no JSON": [*lines[:-1], "{\n"], "no objects": ["1\n"] * 4}
+        path.write_text("".join(texts.get(damage, [lines[0], *lines[2:], lines[1]])))
+    before = path.read_bytes() if path.exists() else None
+    with pytest.raises(ArgumentError, match=r"resume needs the record of the 3 rounds of .*run\.jsonl"):
+        list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
+@pytest.mark.parametrize("kept", [0, 10, 1000])
+def test_resume_refuses_a_damaged_checkpoint(tmp_path: Path, toy: Dataset, kept: int) -> None:
+    path = tmp_path / "run.jsonl"
+    interrupted(path, toy, 3)
+    checkpoint = tmp_path / "run.checkpoint"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:kept])
+    before = path.read_bytes()
+    with pytest.raises(ArgumentError, match=r"resume needs a whole checkpoint, got .*run\.checkpoint"):
+        list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+    assert path.read_bytes() == before
+
+
+def test_a_run_that_is_over_can_be_resumed_and_stays_as_it_is(tmp_path: Path, toy: Dataset) -> None:
+    path = tmp_path / "run.jsonl"
+    whole = played(path, toy, momentum=0.9)
+    assert list(Run(Config(**(QUICK | {"momentum": 0.9})), path, resume=True, dataset=toy).play()) == whole
+    assert [json.loads(text) for text in path.read_text().splitlines()] == whole
+
+
+@pytest.mark.parametrize("at", [0, 40, -1])
+def test_resume_refuses_a_checkpoint_with_a_bit_flipped(tmp_path: Path, toy: Dataset, at: int) -> None:
+    path = tmp_path / "run.jsonl"
+    interrupted(path, toy, 3)
+    damaged = bytearray(path.with_suffix(".checkpoint").read_bytes())
+    damaged[at] ^= 1
+    path.with_suffix(".checkpoint").write_bytes(damaged)
+    with pytest.raises(ArgumentError, match="resume needs a whole checkpoint"):
+        list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+
+
+def test_resume_refuses_noise_that_another_version_chose(
+    tmp_path: Path, toy: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The odometer would count earlier rounds at a σ that they did not have."""
+    path = tmp_path / "run.jsonl"
+    interrupted(path, toy, 3)
+    chosen = Config.plan
+
+    def another(self: Config, *known: int) -> Plan | None:
+        plan = chosen(self, *known)
+        return None if plan is None else dataclasses.replace(plan, sigma_individual=1.1 * plan.sigma_individual)
+
+    monkeypatch.setattr(Config, "plan", another)
+    with pytest.raises(ArgumentError, match="resume needs the noise of the interrupted run"):
+        list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+
+
+def test_resume_refuses_other_settings_a_missing_checkpoint_and_real_noise(tmp_path: Path, toy: Dataset) -> None:
+    path = tmp_path / "run.jsonl"
+    with pytest.raises(ArgumentError, match="resume needs the checkpoint"):
+        Run(Config(**QUICK), path, resume=True, dataset=toy)
+    with pytest.raises(ArgumentError, match="resume needs fidelity='distribution'"):
+        Run(Config(**QUICK, fidelity="protocol"), path, resume=True, dataset=toy)
+    played(path, toy)
+    with pytest.raises(ArgumentError, match=r"resume needs the settings .*: epsilon was 20.0, got epsilon=19.0"):
+        list(Run(Config(**(QUICK | {"epsilon": 19.0})), path, resume=True, dataset=toy).play())

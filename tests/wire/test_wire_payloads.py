@@ -1,0 +1,120 @@
+"""What messages carry: sets of clients, announcements and uploads."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from lightdp.errors import WireError
+from lightdp.wire import Announcement, Kind, Message, Upload, bitmap, encode, members
+from support.wire_bytes import ROSTER, RUN, VECTORS, centred, decode, receive
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@given(flags=arrays.arrays(np.bool_, st.integers(1, 70)))
+def test_set_of_clients_round_trips(flags: NDArray[np.bool_]) -> None:
+    data = bitmap(flags)
+    assert [data[i // 8] >> i % 8 & 1 for i in range(flags.size)] == flags.tolist()
+    assert members(data, flags.size).tolist() == flags.tolist()
+    assert members(data, flags.size).dtype == np.bool_
+
+
+@pytest.mark.parametrize("data", [b"", b"\x01", b"\x00\x02", b"\x00\x80", b"\x00\x00\x00"])
+def test_set_with_clients_that_do_not_exist_is_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        members(data, 9)
+
+
+@given(data=st.binary(max_size=200), clients=st.integers(1, 40))
+def test_random_payloads_raise_nothing_else(data: bytes, clients: int) -> None:
+    try:
+        announcement = Announcement.from_bytes(data, round=9, clients=clients)
+    except WireError:
+        announcement = None
+    if announcement is not None:
+        assert announcement.to_bytes() == data
+    header = struct.pack("<II", clients, 1)
+    try:
+        accepted = Announcement.from_bytes(header + data, round=9, clients=clients)
+    except WireError:
+        return
+    assert accepted.to_bytes() == header + data
+
+
+@given(
+    sets=st.integers(1, 30).flatmap(lambda n: st.lists(arrays.arrays(np.bool_, n), min_size=1, max_size=6)),
+    extra=st.integers(0, 5),
+    closing=st.booleans(),
+)
+def test_announcement_round_trips_and_numbers_its_past_rounds(
+    sets: list[NDArray[np.bool_]], extra: int, closing: bool
+) -> None:
+    clients, number = sets[0].size, len(sets) + extra
+    used = b"".join(map(bitmap, sets))
+    sent = Announcement(round=number, clients=clients, used=used, closing=closing)
+    got = Announcement.from_bytes(sent.to_bytes(), round=number, clients=clients)
+    assert got == sent
+    assert list(got.history()) == [(extra + i, bitmap(flags)) for i, flags in enumerate(sets)]
+
+
+def test_first_announcement_has_no_history() -> None:
+    first = Announcement.from_bytes(Announcement(round=0, clients=3).to_bytes(), round=0, clients=3)
+    assert list(first.history()) == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        struct.pack("<I", 9),
+        struct.pack("<II", 8, 0),
+        struct.pack("<II", 9, 2),
+        struct.pack("<II", 9, 0) + b"\x00",
+        struct.pack("<II", 9, 0) + b"\x00\x02",
+        struct.pack("<II", 9, 0) + bytes(8),
+    ],
+)
+def test_announcement_that_cannot_be_true_is_refused(data: bytes) -> None:
+    with pytest.raises(WireError, match="announcement"):
+        Announcement.from_bytes(data, round=3, clients=9)
+
+
+@given(fine=VECTORS, bits=st.integers(2, 32))
+def test_upload_round_trips(fine: NDArray[np.int32], bits: int) -> None:
+    sent = Upload(length=fine.size, bits=bits, packed=encode(fine, shift=0, bits=bits))
+    message = Message(kind=Kind.UPLOAD, run=RUN, payload=sent.to_bytes(), round=1, roster=ROSTER, client=0)
+    got = Upload.from_bytes(receive(message.to_bytes()).payload, length=fine.size, bits=bits)
+    assert got == sent
+    assert decode(got.packed, got.length, bits) == [centred(int(v), bits) for v in fine]
+
+
+@pytest.mark.parametrize(("length", "bits"), [(99, 12), (101, 12), (100, 11), (100, 13), (104, 12), (1, 2)])
+def test_upload_for_another_plan_is_refused(length: int, bits: int) -> None:
+    data = Upload(length=100, bits=12, packed=encode(np.zeros(100, np.int32), shift=0, bits=12)).to_bytes()
+    with pytest.raises(WireError, match="upload"):
+        Upload.from_bytes(data, length=length, bits=bits)
+
+
+def test_upload_that_lies_about_its_size_is_refused() -> None:
+    with pytest.raises(WireError, match="upload"):
+        Upload.from_bytes(struct.pack("<QQ", 2**63, 32) + bytes(4), length=1, bits=32)
+
+
+def test_decoding_allocates_no_more_than_it_is_given() -> None:
+    clients, rounds = 10_000, 200
+    payload = Announcement(round=rounds, clients=clients, used=bytes(1250 * rounds)).to_bytes()
+    data = Message(kind=Kind.ANNOUNCE, run=RUN, payload=payload, round=rounds, roster=ROSTER).to_bytes()
+    tracemalloc.start()
+    Announcement.from_bytes(receive(data).payload, round=rounds, clients=clients)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < len(data) + 20_000
