@@ -106,7 +106,7 @@ class Odometer:
         self._known: dict[tuple[frozenset[tuple[float, int]], float], float] = {}  # of sampled ledgers
         self._fits: list[float] = []  # costs of sampled rounds, the dearest first, that are within the budget together
         self._ahead = min(plan.rounds // 2, _AHEAD)  # more rounds than these did not fit on top, or were not tried
-        self._repair = plan.calibration == "repair"
+        self._repair = plan.repairs
         self._least = max(plan.honest - plan.stragglers, 1) if self._repair else plan.honest
         self._unit = plan.sigma_individual if plan.sigma_individual > 0 else plan.sigma_effective
         if self._repair:

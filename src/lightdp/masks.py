@@ -66,7 +66,7 @@ class Grid:
             raise InfeasibleError(
                 f"delta must be >= {least:.1e} for {plan.rounds} rounds of {length} values, got delta={plan.delta:g}"
             )
-        if plan.calibration in ("smpc", "central"):
+        if not plan.deployable:
             raise ArgumentError(
                 f"calibration must be one whose clients add noise alone, got calibration={plan.calibration!r}"
             )

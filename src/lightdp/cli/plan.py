@@ -96,7 +96,7 @@ def command(
         typer.echo(json.dumps(chosen.to_dict() | _compare_json(rows), indent=2, allow_nan=False))
         return
     typer.echo(str(chosen))
-    if calibration == "paper" and sampling_rate == 1:
+    if chosen.understates and sampling_rate == 1:
         _print_claims(chosen)
     if rows:
         _print_comparison(chosen, rows)

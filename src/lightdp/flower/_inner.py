@@ -54,7 +54,7 @@ def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
     name = type(strategy).__name__
     if isinstance(strategy, _SEPARATE):
         raise ArgumentError(f"strategy must not need each client's own update, which lightdp hides, got {name}")
-    if plan.calibration == "repair" and not linear and type(strategy).aggregate_train not in _LINEAR:
+    if plan.repairs and not linear and type(strategy).aggregate_train not in _LINEAR:
         raise ArgumentError(
             f"strategy must be linear for calibration='repair', got {name}: noise that stragglers leave in a round is "
             "taken out in the next, which a non-linear update would not undo (R3); use calibration='exact', or say "

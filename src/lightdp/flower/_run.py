@@ -143,7 +143,7 @@ class Run:
         used = np.flatnonzero(result.used).tolist()
         self._used.append(used)
         self.odometer.record(used, self.server.late(result.round))
-        if self.plan.calibration == "repair":
+        if self.plan.repairs:
             self._carriers -= set(used)
             if len(used) < self.plan.clients:
                 self._carriers |= set(used)

@@ -88,6 +88,21 @@ class Plan:
     sigma_effective: float
 
     @property
+    def repairs(self) -> bool:
+        """Whether the noise that stragglers leave is taken out of the sum in a later round (R1)."""
+        return self.calibration == "repair"
+
+    @property
+    def deployable(self) -> bool:
+        """Whether `lightdp.protocol` runs it: what protects a client is noise that it adds itself."""
+        return self.calibration not in ("smpc", "central")
+
+    @property
+    def understates(self) -> bool:
+        """Whether its formula claims a smaller ε than its noise gives (P1-P3)."""
+        return self.calibration == "paper"
+
+    @property
     def clients(self) -> int:
         """N."""
         return self.graph.clients
@@ -160,8 +175,14 @@ class Plan:
         return self.graph.degree / (self.clients - 1)
 
     def individual_in_sum(self, used: int) -> float:
-        """Variance of the individual noise of `used` uploads and of their rounding to the wire (W1)."""
-        return used * (self.sigma_individual**2 + self.wire_grid**2 / 12)
+        """Variance of the individual noise of `used` uploads and of their rounding to the wire (W1).
+
+        Of central DP, that of the server's noise. Local DP sends floats: nothing is rounded.
+        """
+        if self.calibration == "central":
+            return self.sigma_effective**2
+        rounding = 0.0 if self.calibration == "local" else self.wire_grid**2 / 12
+        return used * (self.sigma_individual**2 + rounding)
 
     @property
     def wire_grid(self) -> float:

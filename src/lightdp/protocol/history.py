@@ -88,7 +88,7 @@ class ClientHistory:
         self.chains.append(link(self.chains[-1], round=number, announcement=used))
         if mine:
             absent = tuple(j for j in self.neighbours if not flags[j])
-            repairs = self.plan.calibration == "repair" and absent != ()
+            repairs = self.plan.repairs and absent != ()
             self.repair = Repair(number, absent, RETRIES + 1) if repairs else None
         elif self.repair is not None and number in self.sent:
             tries = self.repair.tries - 1

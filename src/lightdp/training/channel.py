@@ -103,7 +103,7 @@ class Distribution:
         draw = self._generator(_mix(self.seed, number))
         lasting = self._lasting(len(used))
         total.add_(_normal(self.parameters, draw), alpha=lasting**0.5)
-        if self.plan.calibration == "repair":
+        if self.plan.repairs:
             total.sub_(self._repaired(used, draw))
             self._miss(number, came.late)
         parts = self._left_by_stragglers(used)
@@ -111,7 +111,7 @@ class Distribution:
         if residual > 0:
             noise = _normal(self.parameters, draw).mul_(residual**0.5)
             total.add_(noise)
-            if self.plan.calibration == "repair":
+            if self.plan.repairs:
                 self.groups.append(_Group(parts, dict.fromkeys(parts, RETRIES + 1), noise))
         return _accounted(self.plan, total, lasting, residual)
 
@@ -127,10 +127,6 @@ class Distribution:
             return 0.0
         if self.share is not None:
             return self.share(used) * self.plan.sigma_effective**2
-        if self.plan.calibration == "central":
-            return self.plan.sigma_effective**2
-        if self.plan.calibration == "local":
-            return used * self.plan.sigma_individual**2  # floats: nothing is rounded
         return self.plan.individual_in_sum(used)
 
     def _left_by_stragglers(self, used: list[int]) -> dict[int, float]:
@@ -249,7 +245,7 @@ class Protocol:
 
 def _accounted(plan: Plan, total: torch.Tensor, lasting: float, residual: float) -> Sum:
     """Without repair, what stragglers leave stays."""
-    return Sum(total, lasting, residual) if plan.calibration == "repair" else Sum(total, lasting + residual, 0.0)
+    return Sum(total, lasting, residual) if plan.repairs else Sum(total, lasting + residual, 0.0)
 
 
 def _mix(seed: int, number: int) -> int:

@@ -137,7 +137,7 @@ class Run:
                         self._save()
                         saved = time.monotonic()
                 before, undo = self.state, self.channel.undo()
-                if self.plan is not None and self.plan.calibration == "repair":
+                if self.plan is not None and self.plan.repairs:
                     self.state = self._mended(self.channel.close(self.state.round))
                 self._save()
                 yield write(self._last_line(stopped))
