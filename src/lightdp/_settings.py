@@ -1,0 +1,38 @@
+"""Settings listed once: what a frozen dataclass says of its fields becomes flags, TOML keys and help texts."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from lightdp.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def setting(text: str, default: Any = dataclasses.MISSING, *, group: str = "Settings") -> Any:  # noqa: ANN401  as `field`
+    """A field of a dataclass of settings: its help text, its default, and the group of flags it belongs to."""
+    return dataclasses.field(default=default, metadata={"help": text, "group": group})
+
+
+def like(owner: type, name: str, default: Any = dataclasses.MISSING) -> Any:  # noqa: ANN401  as `field`
+    """The same setting as the field `name` of `owner`, said once there, with a default of its own."""
+    (found,) = (field for field in dataclasses.fields(owner) if field.name == name)
+    return dataclasses.field(default=default, metadata=found.metadata)
+
+
+def read_toml(owner: type, path: Path) -> dict[str, Any]:
+    """The settings of a TOML file, each a field of `owner`; hyphens, as in flags, are as good as underscores."""
+    try:
+        written = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ArgumentError(f"config must be a readable TOML file, got config={str(path)!r}: {error}") from None
+    found = {name.replace("-", "_"): value for name, value in written.items()}
+    if len(found) < len(written):
+        raise ArgumentError(f"config must say each name once, got one with hyphens and with underscores in {path}")
+    unknown = sorted(set(found) - {field.name for field in dataclasses.fields(owner)})
+    if unknown:
+        raise ArgumentError(f"config must have known names only, got {', '.join(unknown)} in {path}")
+    return found
