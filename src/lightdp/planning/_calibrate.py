@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
 
 from lightdp.noise_graph import gain
 
@@ -72,6 +71,8 @@ def paper_gamma(m: float, honest: int) -> float:
         -(n**2) + 5 * n - 4 + m * n + 2 * m,
         -n + 1 + m,
     )
+    from scipy.optimize import brentq  # noqa: PLC0415  it takes longer than a plan, and most plans need it not
+
     return float(brentq(lambda g: np.polyval(coefficients, g), 0.0, 1.0, xtol=1e-300, rtol=1e-14))
 
 
@@ -150,6 +151,8 @@ def repair_gamma(law: StragglerLaw, graph: Graph, rounds: int, cost: Callable[[f
     After T rounds the model carries T times the individual noise σ_U²/(N−S) that stays and once the residual
     mγσ_U²/(N−S) of the last round, which the next one would remove; σ_U² itself is proportional to `cost`(γ).
     """
+    from scipy.optimize import minimize_scalar  # noqa: PLC0415  likewise
+
     share = exposure(law, graph) / rounds
 
     def noise(log_gamma: float) -> float:

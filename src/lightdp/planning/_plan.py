@@ -8,8 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
+from scipy.special import ndtri_exp
 
 from lightdp import gaussian, sampling
 from lightdp._validate import probability
@@ -215,7 +214,7 @@ class Plan:
         individual = self.individual_in_sum(self.clients)
         values = self.rounds * (_UNKNOWN_PARAMETERS if self.parameters is None else self.parameters)
         log_tail = -41 * math.log(2) - math.log(values)  # two sides
-        reach = -float(brentq(lambda x: log_ndtr(x) - log_tail, -40.0, 0.0)) * math.sqrt(individual + residual)
+        reach = -float(ndtri_exp(log_tail)) * math.sqrt(individual + residual)
         steps = 2 * (self.clients * self.upload_range + reach) / self.wire_grid
         return max(32 if self.calibration == "local" else 2, math.ceil(math.log2(steps + 2)))
 
