@@ -5,38 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 from scipy.special import ndtri_exp
 
 from lightdp import gaussian, sampling
 from lightdp._settings import takes
 from lightdp._validate import probability
-from lightdp.noise_graph import Graph
-from lightdp.planning._calibrations import CALIBRATIONS, WIRE_STEPS, Noise
+from lightdp.planning._calibrations import CALIBRATIONS, WIRE_STEPS, Calibration, Noise
 from lightdp.planning._request import Request
-from lightdp.stragglers import StragglerLaw
 
 if TYPE_CHECKING:
-    from lightdp.planning._calibrations import Calibration
+    from lightdp.noise_graph import Graph
+    from lightdp.stragglers import StragglerLaw
 
 _UNKNOWN_PARAMETERS = 2**30
-T = TypeVar("T")
 
 
-class _Of(Generic[T]):
-    """An attribute of a plan that is one of its request's or of its noise's."""
-
-    def __init__(self, part: str, name: str) -> None:
-        self.part, self.name = part, name
-
-    @overload
-    def __get__(self, plan: None, owner: type) -> _Of[T]: ...
-    @overload
-    def __get__(self, plan: Plan, owner: type) -> T: ...
-    def __get__(self, plan: Plan | None, owner: type) -> _Of[T] | T:
-        return self if plan is None else getattr(getattr(plan, self.part), self.name)
+def _of(part: str) -> Any:  # noqa: ANN401  as `field`
+    """A field of a plan that repeats one of its request, noise or calibration, so that it is read at full speed."""
+    return field(init=False, repr=False, compare=False, metadata={"part": part})
 
 
 @dataclass(frozen=True)
@@ -59,38 +48,47 @@ class Plan:
     Attributes:
         request: what was asked for.
         noise: what was found.
+        calibration: how the noise was chosen; answers every question that depends on it.
+        budget: the ε that was asked for, for the whole training.
+        honest: the client and the neighbours it can count on: n = N − C̄ on the complete graph.
+        law: distribution of the number of stragglers in a round.
+
+    All others repeat what request, noise and calibration say under the same names.
     """
 
     request: Request
     noise: Noise
+    calibration: Calibration = field(init=False, repr=False, compare=False)
 
-    clients = _Of[int]("request", "clients")
-    colluders = _Of[int]("request", "colluders")
-    stragglers = _Of[int]("request", "stragglers")
-    honest = _Of[int]("request", "honest")
-    rounds = _Of[int]("request", "rounds")
-    budget = _Of[float]("request", "epsilon")
-    delta = _Of[float]("request", "delta")
-    clip = _Of[float]("request", "clip")
-    unit = _Of[str]("request", "unit")
-    adjacency = _Of[Any]("request", "adjacency")
-    sampling_rate = _Of[float]("request", "sampling_rate")
-    sensitivity = _Of[float]("request", "sensitivity")
-    upload_range = _Of[float]("request", "upload_range")
-    late = _Of[str]("request", "late")
-    graph = _Of[Graph]("request", "graph")
-    law = _Of[StragglerLaw]("request", "law")
-    gamma = _Of[float]("noise", "gamma")
-    sigma_individual = _Of[float]("noise", "sigma_individual")
-    sigma_effective = _Of[float]("noise", "sigma_effective")
-    repairs = _Of[bool]("calibration", "repairs")
-    deployable = _Of[bool]("calibration", "deployable")
-    understates = _Of[bool]("calibration", "understates")
+    clients: int = _of("request")
+    colluders: int = _of("request")
+    stragglers: int = _of("request")
+    honest: int = _of("request")
+    rounds: int = _of("request")
+    budget: float = _of("request")
+    delta: float = _of("request")
+    clip: float = _of("request")
+    unit: str = _of("request")
+    adjacency: Any = _of("request")
+    sampling_rate: float = _of("request")
+    sensitivity: float = _of("request")
+    upload_range: float = _of("request")
+    late: str = _of("request")
+    graph: Graph = _of("request")
+    law: StragglerLaw = _of("request")
+    gamma: float = _of("noise")
+    sigma_individual: float = _of("noise")
+    sigma_effective: float = _of("noise")
+    repairs: bool = _of("calibration")
+    deployable: bool = _of("calibration")
+    understates: bool = _of("calibration")
 
-    @property
-    def calibration(self) -> Calibration:
-        """How the noise was chosen; answers every question that depends on it."""
-        return CALIBRATIONS[self.request.calibration]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "calibration", CALIBRATIONS[self.request.calibration])
+        for each in fields(self):
+            if "part" in each.metadata:
+                name = "epsilon" if each.name == "budget" else each.name
+                object.__setattr__(self, each.name, getattr(getattr(self, each.metadata["part"]), name))
 
     @property
     def sigma_pairwise(self) -> float:
