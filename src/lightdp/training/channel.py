@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from lightdp.errors import BudgetError
-from lightdp.planning import RETRIES
 from lightdp.protocol import Client, Server
+from lightdp.repair import RETRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 from lightdp._settings import setting
 from lightdp._validate import choice, integer, number, positive, share
 from lightdp.errors import ArgumentError
-from lightdp.planning import Calibration, Plan, Reserve, plan
+from lightdp.planning import CalibrationName, Noise, Plan, Reserve, plan
 from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
-from lightdp.training.arrivals import law
+from lightdp.training.arrivals import straggler_law
 
 KNOWN = ("none", "central", "local", "smpc", "paper", "exact", "repair")
 """Schemes of which only the noise is played; others also have failures and take time, see `Rehearsal`."""
@@ -216,7 +216,7 @@ class Config:
         if self.scheme in ("none", "plain"):
             return None
         paper = self.unit == "paper"
-        calibration: Any = self.scheme if self.scheme in get_args(Calibration) else "smpc"
+        calibration: Any = self.scheme if self.scheme in get_args(CalibrationName) else "smpc"
         found = plan(
             clients=self.clients,
             colluders=self.colluders,
@@ -230,7 +230,7 @@ class Config:
             adjacency=self.adjacency,
             sampling_rate=self.sampling_rate,
             degree=self.degree,
-            straggler_law=law(self.arrivals, clients=self.clients, bound=self.stragglers),
+            straggler_law=straggler_law(self.arrivals),
             reserve=self.reserve,
             records=records,
             parameters=parameters,
@@ -241,7 +241,7 @@ class Config:
         from lightdp_lab.schemes.plain import printed_sigma  # noqa: PLC0415  likewise
 
         sigma = printed_sigma(found.sensitivity, epsilon=found.budget, delta=found.delta, rounds=found.rounds)
-        return dataclasses.replace(found, sigma_individual=sigma, sigma_effective=sigma)
+        return Plan(found.request, Noise(0.0, sigma, sigma))
 
 
 def peer_failure(links: str | None) -> float | None:

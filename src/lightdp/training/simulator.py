@@ -91,7 +91,7 @@ class Run:
         if config.fidelity == "protocol" and self.plan is not None:
             self.channel = Protocol(self.plan, self.parameters, config.seed, self.device)
         else:
-            secure = config.compared and self.plan is not None and self.plan.calibration == "smpc"
+            secure = config.compared and self.plan is not None and not self.plan.deployable
             share = self.rehearsal.noise if self.rehearsal is not None and secure else None
             self.channel = Distribution(self.plan, self.parameters, config.seed, self.device, share)
         # the same denominator in every round (R3)
@@ -260,7 +260,7 @@ class Run:
             "kind": "end",
             "accuracy": accuracy,
             "epsilon": spent,
-            "epsilon_claimed": None if plan is None else plan.epsilon_claimed,
+            "epsilon_claimed": None if plan is None else plan.budget,
             "delta": None if plan is None else plan.delta,
             "unit": self.config.unit,
             "adjacency": self.config.adjacency,
