@@ -49,6 +49,7 @@ def with_settings(
 
 def _flag(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:  # noqa: ANN401  a type
     option = typer.Option(help=field.metadata["help"], rich_help_panel=field.metadata["group"])
+    kind = field.metadata["flag"] or kind
     default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
