@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from lightdp import planning
 from lightdp._validate import rounded_up
@@ -32,25 +31,25 @@ Examples:
 
 
 def _plan(
-    settings: dict[str, Any],
+    flags: dict[str, Any],
     *,
     graph: Annotated[
-        str,
-        typer.Option(
-            help="Who shares noise: complete, circulant:DEGREE or circulant:DEGREE:SEED.", rich_help_panel="Clients"
-        ),
+        str, typer.Option(help="Who shares noise with whom: complete, circulant:DEGREE or circulant:DEGREE:SEED.")
     ] = "complete",
     compare: Annotated[bool, typer.Option("--compare", help="Every scheme at the same true guarantee.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the noise to FILE.html, .png or .svg.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     if plot is not None:
-        from lightdp.report import check_target, plan_chart, save  # noqa: PLC0415  an optional dependency
+        from lightdp.report import check_path, plan_chart, save  # noqa: PLC0415  an optional dependency
 
-        check_target(plot, "plot")
-    chosen = planning.plan(**settings | _graph(graph, settings["clients"]))
+        check_path(plot, "plot")  # before the work
+    degree, seed = _graph(graph, flags["clients"])
+    chosen = planning.plan(**flags, degree=degree, graph_seed=seed)
     rows = planning.compare(chosen) if compare else ()
     if plot is not None:
+        from rich.console import Console  # noqa: PLC0415  slow to import
+
         with Console(stderr=True).status(f"drawing {plot}"):
             save(plan_chart(chosen), plot)
     if as_json:
@@ -65,24 +64,24 @@ def _plan(
         typer.echo(f"\nwrote {plot}")
 
 
-command = with_settings(_plan, Request, leave_out=("degree", "graph_seed"))
+command = with_settings(_plan, Request, leave_out=("degree", "graph_seed"))  # `graph` says both
 
 
-def _graph(text: str, clients: int) -> dict[str, int]:
+def _graph(text: str, clients: int) -> tuple[int | None, int]:
     kind, *rest = text.split(":")
     if kind == "complete" and not rest:
-        return {}
+        return None, 0
     if kind == "circulant" and len(rest) in (1, 2) and all(re.fullmatch("[0-9]{1,20}", part) for part in rest):
         degree = int(rest[0])
         if degree >= clients:
             raise ArgumentError(f"graph must have a degree below clients={clients}, got graph={text!r}")
-        return {"degree": degree, "graph_seed": int(rest[1]) if len(rest) == 2 else 0}
+        return degree, int(rest[1]) if len(rest) == 2 else 0
     raise ArgumentError(f"graph must be complete, circulant:DEGREE or circulant:DEGREE:SEED, got graph={text!r}")
 
 
 def _compare_json(rows: tuple[planning.Comparison, ...]) -> dict[str, Any]:
     if not rows:
-        return {}
+        return None, 0
     return {
         "compare": [
             {

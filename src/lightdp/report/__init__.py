@@ -5,12 +5,12 @@ from lightdp.report._record import Run, read_run
 from lightdp.report._run import caveats, run_table
 from lightdp.report._run_charts import run_chart
 from lightdp.report._run_page import save_runs
-from lightdp.report._save import check_target, save
+from lightdp.report._save import check_path, save
 
 __all__ = [
     "Run",
     "caveats",
-    "check_target",
+    "check_path",
     "plan_chart",
     "read_run",
     "run_chart",
