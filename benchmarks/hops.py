@@ -1,8 +1,9 @@
 """How straight is the way of a round through the files? Counts calls and hops between files of lightdp.
 
 A call is a Python function of lightdp that is entered; a hop is a call from one file of lightdp into another; hops are
-different if they lead from or to different functions, which is what a reader follows. Counted are one round of `lightdp run`, one of `lightdp run --fidelity protocol` (20 clients each, digits) and one train message
-of a Flower node (10 clients). The numbers are exact and the same on every machine.
+different if they lead from or to different functions, which is what a reader follows. Counted are one round of
+`lightdp run`, one of `lightdp run --fidelity protocol` (20 clients each, digits) and one train message of a Flower node
+(10 clients). The numbers are exact and the same on every machine.
 
 Run: python benchmarks/hops.py [--json]
 """
@@ -14,7 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -40,7 +41,7 @@ class Count:
         self.calls, self.hops, self.pairs = 0, 0, Counter[tuple[str, str]]()
         self.ways: set[tuple[str, ...]] = set()
 
-    def __enter__(self) -> Count:
+    def __enter__(self) -> Self:
         sys.setprofile(self._seen)
         return self
 

@@ -52,6 +52,7 @@ def _flag(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:  # noq
     if str in get_args(kind) and type(None) not in get_args(kind):
         kind = str
     option = typer.Option(help=field.metadata["help"], rich_help_panel=field.metadata["group"])
+    kind = field.metadata["flag"] or kind
     default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]

@@ -81,7 +81,7 @@ def _graph(text: str, clients: int) -> tuple[int | None, int]:
 
 def _compare_json(rows: tuple[planning.Comparison, ...]) -> dict[str, Any]:
     if not rows:
-        return {}
+        return None, 0
     return {
         "compare": [
             {
