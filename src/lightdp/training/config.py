@@ -5,6 +5,7 @@ Whatever a setting is, its field in `Config` says: type, default, help text and 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
