@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import signal
 import sys
-from importlib.metadata import version
+from importlib import import_module
+from importlib.metadata import entry_points, version
 from typing import Annotated
 
 import typer
 
 from lightdp.cli import mixed, plan, report, run
 from lightdp.errors import LightDPError
-from lightdp_lab.cli import bench, compare, reproduce
 
 __all__ = ["app", "main"]
 
@@ -40,10 +40,14 @@ def lightdp(
 app.command("plan", help=plan.HELP)(plan.command)
 app.command("plan-mixed", help=mixed.HELP)(mixed.command)
 app.command("run", help=run.HELP)(run.make())
-app.command("compare", help=compare.HELP)(compare.command)
-app.command("reproduce", help=reproduce.HELP)(reproduce.command)
 app.command("report", help=report.HELP)(report.command)
-app.add_typer(bench.app, name="bench")
+for entry in entry_points(group="lightdp.commands"):
+    for name, (target, _) in entry.load().items():
+        module = import_module(target.partition(":")[0])
+        if target.endswith(":app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name, help=module.HELP)(module.command)
 
 
 def main() -> None:

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from lightdp._validate import choice, integer, number, positive, share
 from lightdp.errors import ArgumentError
-from lightdp.planning import Calibration, Plan, Reserve, plan
+from lightdp.planning import Plan, Reserve, plan
 from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
+from lightdp.schemes import scheme
 from lightdp.training.arrivals import law
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-KNOWN = ("none", "central", "local", "smpc", "paper", "exact", "repair")
-"""Schemes of which only the noise is played; others also have failures and take time, see `Rehearsal`."""
 PLACES = ("data_path", "device")
 """Settings that say where a run finds its data and computes, not what it is."""
 _LARGEST = 1e38  # learning rate: what float32 holds
@@ -110,9 +109,7 @@ class Config:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        from lightdp_lab.schemes import SCHEMES  # noqa: PLC0415  refuses, when imported, a path that is not there
-
-        choice("scheme", self.scheme, tuple(dict.fromkeys((*KNOWN, *SCHEMES))))
+        known = scheme(self.scheme)  # or there is none
         choice("unit", self.unit, get_args(Unit))
         choice("fidelity", self.fidelity, get_args(Fidelity))
         choice("epsilon_per", self.epsilon_per, ("training", "round"))
@@ -127,12 +124,12 @@ class Config:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
         share("late_seen", self.late_seen)
         integer("seed", self.seed, 0, 2**63 - 1)
-        if self.fidelity == "protocol" and self.scheme not in ("local", "paper", "exact", "repair"):
+        if self.fidelity == "protocol" and not known.deployable:
             raise ArgumentError(
                 f"fidelity must be distribution for scheme={self.scheme!r}, whose clients add no noise alone"
             )
-        if self.links is not None and self.scheme == "smpc":
-            raise ArgumentError("links need a scheme that has messages, such as secagg, got scheme='smpc'")
+        if self.links is not None and known.noise_only:
+            raise ArgumentError(f"links need a scheme that has messages, such as secagg, got scheme={self.scheme!r}")
         peer_failure(self.links)
         self._check_records()
 
@@ -154,26 +151,20 @@ class Config:
             raise ArgumentError(f"augment must be at most 2 for model={self.model!r}, got augment={self.augment}")
 
     @property
-    def compared(self) -> bool:
-        """Whether rounds can fail and take time as those of a scheme that `lightdp compare` plays."""
-        return self.scheme not in KNOWN
-
-    @property
-    def misses(self) -> bool:
-        """Whether the scheme's own formula misses ε, so that its true ε is what is being tried."""
-        return self.scheme in ("paper", "local-paper")
+    def networked(self) -> bool:
+        """Whether rounds take time and may fail on a simulated network, see `lightdp.training.channel`."""
+        return self.links is not None or scheme(self.scheme).played
 
     @property
     def unbounded(self) -> bool:
-        """Whether the training goes on whatever it has cost."""
-        return self.misses or self.epsilon_per == "round"
+        """Whether the training goes on whatever it has cost, also where the scheme's own formula misses ε."""
+        return scheme(self.scheme).understates or self.epsilon_per == "round"
 
     def plan(self, records: int, parameters: int, smallest: int) -> Plan | None:
         """The noise for data of `records` records, `smallest` of them at the smallest client; None without noise."""
-        if self.scheme in ("none", "plain"):
+        known, paper = scheme(self.scheme), self.unit == "paper"
+        if known.calibration is None:
             return None
-        paper = self.unit == "paper"
-        calibration: Any = self.scheme if self.scheme in get_args(Calibration) else "smpc"
         found = plan(
             clients=self.clients,
             colluders=self.colluders,
@@ -182,7 +173,7 @@ class Config:
             epsilon=self.epsilon,
             delta=self.delta,
             clip=2 * self.local_lr * self.clip / smallest if paper else self.clip,
-            calibration="local" if self.scheme == "local-paper" else calibration,
+            calibration=known.calibration,  # type: ignore[arg-type]
             unit="client" if paper else self.unit,  # type: ignore[arg-type]
             adjacency=self.adjacency,
             sampling_rate=self.sampling_rate,
@@ -193,12 +184,7 @@ class Config:
             parameters=parameters,
             late="seen" if self.late_seen > 0 or self.arrivals.startswith(("latency", "trace")) else "unseen",
         )
-        if self.scheme != "local-paper":
-            return found
-        from lightdp_lab.schemes.plain import printed_sigma  # noqa: PLC0415  likewise
-
-        sigma = printed_sigma(found.sensitivity, epsilon=found.budget, delta=found.delta, rounds=found.rounds)
-        return dataclasses.replace(found, sigma_individual=sigma, sigma_effective=sigma)
+        return found if known.adjust is None else known.adjust(found)
 
 
 def peer_failure(links: str | None) -> float | None:

@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lightdp.cli import table
+from lightdp_lab.cli import COMMANDS
 
-app = typer.Typer(no_args_is_help=True, help="How fast is it on this machine?")
+app = typer.Typer(no_args_is_help=True, help=COMMANDS["bench"][1])
 
 MASKS_HELP = """How fast does this machine make the masks of one client, and on which path?
 
