@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import lightdp
 from lightdp._validate import rounded_up
 
 ROOT = Path(__file__).parent.parent
@@ -72,11 +71,6 @@ def test_the_readme_links_only_to_files_that_exist() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_the_front_door_is_small() -> None:
-    assert lightdp.__all__ == sorted(lightdp.__all__)
-    assert set(lightdp.__all__) == {"Plan", "plan"}
 
 
 @pytest.mark.parametrize("record", ["digits", "fashion-mnist"])

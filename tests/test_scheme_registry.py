@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As where no other package is installed."""
-    for module in (schemes, channel):
-        monkeypatch.setattr(module, "entry_points", lambda *, group: [])  # noqa: ARG005
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: [])  # noqa: ARG005
     schemes.schemes.cache_clear()
     yield
     schemes.schemes.cache_clear()

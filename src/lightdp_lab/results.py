@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import multiprocessing
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, MissingExtraError
+from lightdp.planning import Plan
 from lightdp_lab.reproduce import same
 
 try:
@@ -198,7 +198,7 @@ def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = la
         "rounds": end["rounds"],
         "stopped": end["stopped"],
         "epsilon": end["epsilon"],
-        "epsilon_round": None if plan is None else dataclasses.replace(plan, rounds=1).epsilon(),
+        "epsilon_round": None if plan is None else Plan(plan.request.but(rounds=1), plan.noise).epsilon(),
         "noise": statistics.fmean(line["noise_std"] for line in rounds),
         "smallest": run.partition["size_min"],
         "curve": _curve(rounds),

@@ -121,7 +121,7 @@ def test_the_noise_is_that_of_the_scheme_at_the_plans_scale(tmp_path: Path, toy:
     for unit in ("record", "client"):
         run = Run(config(unit=unit, clip=0.3, epsilon=5.0), tmp_path / "run.jsonl", dataset=toy)
         assert run.plan is not None
-        assert run.plan.calibration == "smpc"
+        assert run.plan.request.calibration == "smpc"
         for used in (6, 8):
             expected = used * run.plan.sigma_individual**2 * (1 + 1 / 12 / 16**2)
             assert sums(run)._lasting(used) == pytest.approx(expected, rel=1e-9)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import lightdp
-from lightdp import gaussian, noise_graph, stragglers
+from lightdp import gaussian, noise_graph, planning, stragglers
 from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.planning import GAMMA_MAX, Plan, _calibrate, compare
 from support import oracles
@@ -256,8 +256,8 @@ def test_known_records_and_ranges_tighten_the_wire() -> None:
 def test_a_plan_is_a_frozen_value_that_can_be_asked_for_again() -> None:
     p = planned(50, 10, 10, rounds=150)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        p.gamma = 1.0  # type: ignore[misc]
-    assert lightdp.plan(**p.settings(), calibration=p.calibration) == p
+        p.noise = planning.Noise(1.0, 1.0, 1.0)  # type: ignore[misc]
+    assert planning.solve(p.request) == p
 
 
 def test_the_page_rounds_epsilon_up_and_names_unit_adversary_and_noise() -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from lightdp._settings import read_toml
 from lightdp.errors import ArgumentError
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import _clipped
-from lightdp.training.config import Config, read_toml
+from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.record import statement
 from lightdp.training.simulator import Run
@@ -235,18 +236,18 @@ def test_bad_settings_are_named(tmp_path: Path, toy: Dataset, changed: dict[str,
 def test_a_toml_file_has_the_same_names_and_no_others(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('scheme = "exact"\nepsilon = 6.0\n')
-    assert read_toml(path) == {"scheme": "exact", "epsilon": 6.0}
+    assert read_toml(Config, path) == {"scheme": "exact", "epsilon": 6.0}
     path.write_text("sampling-rate = 0.5\n")  # as the flag is written
-    assert read_toml(path) == {"sampling_rate": 0.5}
+    assert read_toml(Config, path) == {"sampling_rate": 0.5}
     path.write_text("sampling-rate = 0.5\nsampling_rate = 1.0\n")
     with pytest.raises(ArgumentError, match="config must say each name once"):
-        read_toml(path)
+        read_toml(Config, path)
     path.write_text("epsilonn = 6.0\n")
     with pytest.raises(ArgumentError, match="got epsilonn in"):
-        read_toml(path)
+        read_toml(Config, path)
     path.write_text("epsilon = = 6\n")
     with pytest.raises(ArgumentError, match="config must be a readable TOML file"):
-        read_toml(path)
+        read_toml(Config, path)
 
 
 def test_the_papers_profile_says_that_no_theorem_bounds_it() -> None:

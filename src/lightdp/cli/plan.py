@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from lightdp import planning, stragglers
+from lightdp import planning
 from lightdp._validate import rounded_up
 from lightdp.cli import table
 from lightdp.errors import ArgumentError
-from lightdp.planning import Calibration, Late, Plan, Reserve, Unit
+from lightdp.planning import CalibrationName, Late, Plan, Reserve, Unit
 from lightdp.sampling import Adjacency
 
 HELP = """How much noise must clients add, what does it really guarantee, and what does it cost?
@@ -39,7 +39,7 @@ def command(
     rounds: Annotated[int, typer.Option(help="T, rounds of the whole training.")],
     epsilon: Annotated[float, typer.Option(help="ε of the whole training.")],
     delta: Annotated[float, typer.Option(help="δ of the whole training.")],
-    calibration: Annotated[Calibration, typer.Option(help="How noise is chosen.")] = "exact",
+    calibration: Annotated[CalibrationName, typer.Option(help="How noise is chosen.")] = "exact",
     clip: Annotated[float, typer.Option(help="L2 bound on what one unit contributes.")] = 1.0,
     unit: Annotated[Unit, typer.Option(help="What is protected.")] = "record",
     adjacency: Annotated[Adjacency, typer.Option(help="What may change between neighbouring data.")] = "add-remove",
@@ -79,7 +79,7 @@ def command(
         sampling_rate=sampling_rate,
         degree=degree,
         graph_seed=seed,
-        straggler_law=_law(straggler_law, clients, stragglers),
+        straggler_law=straggler_law,
         records=records,
         parameters=parameters,
         coordinate_range=coordinate_range,
@@ -116,22 +116,6 @@ def _graph(text: str, clients: int) -> tuple[int | None, int]:
     raise ArgumentError(f"graph must be complete, circulant:DEGREE or circulant:DEGREE:SEED, got graph={text!r}")
 
 
-def _law(text: str, clients: int, bound: int) -> stragglers.StragglerLaw | None:
-    kind, _, rest = text.partition(":")
-    if text == "uniform" or not 0 <= bound <= clients:  # the plan refuses the latter in its own words
-        return None
-    try:
-        if kind == "binomial":
-            return stragglers.binomial(bound, clients, float(rest))
-        if kind == "pmf":
-            return stragglers.custom(bound, [float(part) for part in rest.split(",")])
-    except ArgumentError as error:
-        raise ArgumentError(f"{error} (straggler_law={text!r})") from None
-    except ValueError:
-        pass
-    raise ArgumentError(f"straggler_law must be uniform, binomial:P or pmf:P0,P1,..., got straggler_law={text!r}")
-
-
 def _compare_json(rows: tuple[planning.Comparison, ...]) -> dict[str, Any]:
     if not rows:
         return {}
@@ -159,7 +143,7 @@ def _print_comparison(chosen: Plan, rows: tuple[planning.Comparison, ...]) -> No
     lines.add_column("what breaks it", overflow="fold")
     central = rows[0].noise_in_mean
     for row in rows:
-        style = "bold" if row.scheme.calibration == chosen.calibration else ""
+        style = "bold" if row.scheme.calibration == chosen.request.calibration else ""
         if row.noise_in_mean is None or row.bytes_per_parameter is None or central is None:
             lines.add_row(row.scheme.title, "impossible", "", "", "", row.reason, style=style)
             continue

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightdp._validate import integer, positive, probability
-from lightdp.errors import ArgumentError, LightDPError, ProtocolError
+from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Identity, Pins
 from lightdp.keys.identity import NAME
-from lightdp.planning import Plan, plan
-from lightdp.stragglers import StragglerLaw, custom
+from lightdp.planning import Plan
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -146,27 +144,10 @@ def refuse_unseen(plan: Plan) -> None:
         raise ProtocolError("the plan says late='unseen', but Flower keeps replies that come too late")
 
 
-def arguments(made: Plan) -> str:
-    """The arguments of `lightdp.plan` that make this plan, as JSON: asked for, never the noise itself."""
-    asked = made.settings() | {"calibration": made.calibration}
-    if made.calibration in ("exact", "repair"):
-        asked["gamma"] = made.gamma
-    asked["straggler_law"] = {"name": made.law.name, "pmf": made.law.pmf.tolist()}
-    return json.dumps(asked, sort_keys=True)
-
-
 @lru_cache(maxsize=8)
 def planned(text: str) -> Plan:
-    """The plan of these arguments, computed here."""
-    try:
-        asked = json.loads(text)
-        law = asked.pop("straggler_law")
-        checked = custom(len(law["pmf"]) - 1, law["pmf"])  # it travels whole: no number says how much to allocate
-        return plan(**asked, straggler_law=StragglerLaw(str(law["name"]), checked.pmf))
-    except LightDPError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ArgumentError(f"plan must be the arguments of lightdp.plan as JSON: {error!r}") from None
+    """The plan of a request that came from the server."""
+    return Plan.from_json(text)
 
 
 def _path(key: str, value: object) -> Path:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lightdp.errors import ArgumentError
-from lightdp.planning._make import plan
+from lightdp.planning._calibrations import Noise
+from lightdp.planning._plan import Plan, solve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lightdp.planning._plan import Calibration, Plan
+    from lightdp.planning._request import CalibrationName
 
 
 @dataclass(frozen=True)
 class Scheme:
     """What a comparison says about a calibration, whatever the numbers."""
 
-    calibration: Calibration
+    calibration: CalibrationName
     title: str
     round_trips: int
     breaks: str
@@ -61,11 +61,11 @@ def compare(chosen: Plan) -> tuple[Comparison, ...]:
 
 def _rows(chosen: Plan) -> Iterator[Comparison]:
     for scheme in SCHEMES:
-        if scheme.calibration == chosen.calibration != "paper":
+        if scheme.calibration == chosen.request.calibration and not chosen.understates:
             yield Comparison(scheme, chosen)
             continue
         try:
-            candidate = plan(**chosen.settings(), calibration=scheme.calibration)
+            candidate = solve(chosen.request.but(calibration=scheme.calibration))
         except ArgumentError as error:  # infeasible, or the paper's calibration on a sparse graph
             yield Comparison(scheme, None, str(error))
         else:
@@ -74,8 +74,8 @@ def _rows(chosen: Plan) -> Iterator[Comparison]:
 
 def _at_true_epsilon(candidate: Plan) -> Plan:
     """The paper's γ with noise scaled so that ε is what was asked; any other plan as it is."""
-    if candidate.calibration != "paper":
+    if not candidate.understates:
         return candidate
-    sigma = plan(**candidate.settings(), calibration="local").sigma_effective
+    sigma = solve(candidate.request.but(calibration="local")).sigma_effective
     scale = sigma / candidate.sigma_effective
-    return dataclasses.replace(candidate, sigma_individual=candidate.sigma_individual * scale, sigma_effective=sigma)
+    return Plan(candidate.request, Noise(candidate.gamma, candidate.sigma_individual * scale, sigma))

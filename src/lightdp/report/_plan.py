@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightdp.errors import ArgumentError
-from lightdp.planning import compare, plan
+from lightdp.planning import compare, solve
 from lightdp.report._style import Chart, alt, scheme_colour, styled
 from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import uniform
@@ -80,10 +80,9 @@ def _noise_panel(chosen: Plan) -> alt.LayerChart:
     rows = []
     values = _values(chosen, "stragglers")
     for value in values:
-        settings = chosen.settings() | _changed("stragglers", value)
         rows += [
             {"x": value, "scheme": BUILT_IN[row.scheme.calibration].label, "noise": row.noise_in_mean}
-            for row in compare(plan(**settings))
+            for row in compare(solve(chosen.request.but(**_changed("stragglers", value), calibration="exact")))
             if row.plan is not None
         ]
     base = alt.Chart(alt.Data(values=rows)).encode(
@@ -121,6 +120,6 @@ def _changed(swept: str, value: float) -> dict[str, Any]:
 
 def _replan(chosen: Plan, scheme: str, swept: str, value: float) -> Plan | None:
     try:
-        return plan(**(chosen.settings() | _changed(swept, value) | {"calibration": scheme}))
+        return solve(chosen.request.but(**_changed(swept, value), calibration=scheme))
     except ArgumentError:  # the paper's calibration has no sparse graphs
         return None

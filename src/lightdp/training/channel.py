@@ -11,15 +11,14 @@ from __future__ import annotations
 import dataclasses
 import typing
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from lightdp.errors import ArgumentError, BudgetError
-from lightdp.planning import RETRIES
 from lightdp.protocol import Client, Server
+from lightdp.repair import RETRIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -108,6 +107,8 @@ def channel(config: Config, plan: Plan | None, parameters: int, device: torch.de
     """
     if not config.networked:
         return direct(config, plan, parameters, device)
+    from importlib.metadata import entry_points  # noqa: PLC0415  takes a while
+
     found = [*entry_points(group=_GROUP)]
     if not found:
         raise ArgumentError(f"links need lightdp_lab, which is not installed here, got links={config.links!r}")

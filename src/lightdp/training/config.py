@@ -1,23 +1,21 @@
-"""What a run is made of: one frozen `Config`, from flags or from a TOML file with the same names."""
+"""What a run is made of: one frozen `Config`, from flags or from a TOML file with the same names.
+
+Whatever a setting is, its field in `Config` says: type, default, help text and the group of flags it belongs to.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Literal, get_args
 
+from lightdp._settings import setting
 from lightdp._validate import choice, integer, number, positive, share
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan, Reserve, plan
 from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
 from lightdp.schemes import scheme
-from lightdp.training.arrivals import law
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
+from lightdp.training.arrivals import straggler_law
 
 PLACES = ("data_path", "device")
 """Settings that say where a run finds its data and computes, not what it is."""
@@ -28,85 +26,129 @@ Fidelity = Literal["distribution", "protocol"]
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A run. Names are those of the flags of `lightdp run` and of the keys of its TOML file.
+    """The settings of a simulated training, checked together.
 
-    Attributes:
-        data: "digits", "fashion-mnist", "cifar10" or a path to an .npz file.
-        data_path: folder or archive of the data, where it is not found by itself.
-        partition: "iid", "dirichlet:ALPHA" or "shards:K".
-        model: "linear", "cnn", "scattering-linear", "scattering-cnn", "resnet18" or "wrn-16-4".
-        mirror: images mean the same when mirrored, so "scattering-linear" averages both: half the parameters.
-        scheme: whose noise: "none", "central", "local", "smpc", LightDP's "paper", "exact" or "repair"; or noise,
-            failures and time of any scheme that `lightdp compare` knows, such as "secagg".
-        unit: "record" (one step on the sum of clipped per-record gradients), "client" (the whole clipped update of
-            local epochs), or the "paper" profile, whose sensitivity 2 η clip/|D_i| no theorem bounds.
-        adjacency: "add-remove" or "replace".
-        clients: N.
-        colluders: C̄.
-        stragglers: S̄.
-        rounds: T.
-        epsilon: ε of the whole training, or of each round.
-        delta: δ, likewise.
-        epsilon_per: what `epsilon` is for, "training" or "round". The paper's is for a round; then no budget ends the
-            training, whose true ε is in the record.
-        clip: L2 bound on a record's gradient or a client's update.
-        reserve: whether the noise lasts all rounds of "expected" or of "worst" stragglers, where they cost budget.
-        arrivals: who misses a round: "none", "uniform", "links:P", "latency:..." or "trace:FILE.csv".
-        links: model how long rounds take, with messages between clients "relayed" by the server or on links of their
-            own that fail with probability P each, "direct:P"; None models no time except for compared schemes, which
-            are then relayed.
-        late_seen: probability that a client that missed a round was seen all the same.
-        sampling_rate: Poisson rate of a round's batch (unit "record").
-        augment: views of each record, random crops after padding by 4 pixels, mirrored or not, whose gradients are
-            averaged before they are clipped (unit "record", convolutional models); "scattering-cnn" has 2, the image
-            and its mirror image; 1 takes records as they are.
-        epochs: local epochs (units "client" and "paper").
-        batch: local batch size (likewise).
-        local_lr: local learning rate (likewise).
-        lr: server learning rate.
-        momentum: server momentum.
-        ema: decay of the average of the weights that is evaluated, less in the first rounds, so that the random start
-            is soon forgotten; 0 evaluates the weights themselves.
-        degree: pairwise noise with so many peers; None for all.
-        fidelity: "protocol" drives the real clients and server; "distribution" adds noise of the same distribution.
-        evaluate_every: rounds between two looks at the test set and, where batches are sampled, at the ε spent.
-        seed: of everything but noise that protects.
-        device: "auto", "cpu" or "cuda".
+    Each field has its help text and group in its metadata; flags of `lightdp run` and keys of its TOML file are the
+    fields' names.
+
+    >>> Config(scheme="exact", clients=10, colluders=2, stragglers=2).epsilon
+    3.0
+
+    Raises:
+        ArgumentError: a setting is out of range or contradicts another; the message names it and its value.
     """
 
-    data: str = "digits"
-    data_path: str | None = None
-    partition: str = "iid"
-    model: str = "linear"
-    mirror: bool = False
-    scheme: str = "repair"
-    unit: Unit = "record"
-    adjacency: Adjacency = "add-remove"
-    clients: int = 20
-    colluders: int = 4
-    stragglers: int = 4
-    rounds: int = 60
-    epsilon: float = 3.0
-    delta: float = 1e-5
-    epsilon_per: Literal["training", "round"] = "training"
-    clip: float = 1.0
-    reserve: Reserve = "expected"
-    arrivals: str = "uniform"
-    links: str | None = None
-    late_seen: float = 0.0
-    sampling_rate: float = 1.0
-    augment: int = 1
-    epochs: int = 1
-    batch: int = 32
-    local_lr: float = 0.05
-    lr: float = 2.0
-    momentum: float = 0.9
-    ema: float = 0.0
-    degree: int | None = None
-    fidelity: Fidelity = "distribution"
-    evaluate_every: int = 1
-    seed: int = 0
-    device: str = "auto"
+    data: str = setting(
+        "Data to train on: digits, fashion-mnist, cifar10, or the path of an .npz file.", "digits", group="Data"
+    )
+    data_path: str | None = setting(
+        "Folder or archive of the data. By default $LIGHTDP_DATA, or where Debian's package puts it.",
+        None,
+        group="Data",
+    )
+    partition: str = setting(
+        "How records are split over clients: iid, dirichlet:ALPHA (the smaller, the less alike), or shards:K "
+        "(K labels each).",
+        "iid",
+        group="Data",
+    )
+    model: str = setting(
+        "Model to train: linear, cnn, scattering-linear, scattering-cnn, resnet18 or wrn-16-4.", "linear", group="Model"
+    )
+    mirror: bool = setting(
+        "Average the features of an image and its mirror image, where both mean the same: half the parameters "
+        "(scattering-linear only).",
+        False,
+        group="Model",
+    )
+    scheme: str = setting(
+        "Whose noise: none, central, local, smpc, or LightDP's paper, exact or repair. Any other scheme of "
+        "`lightdp compare`, such as secagg, brings its noise, failures and time.",
+        "repair",
+        group="Privacy",
+    )
+    unit: Unit = setting(
+        "What is protected: one record (a step on the sum of clipped gradients) or all records of one client (the "
+        "clipped update of its local epochs). The paper's sensitivity, 2 η clip/|D_i|, is bounded by no theorem.",
+        "record",
+        group="Privacy",
+    )
+    adjacency: Adjacency = setting(
+        "How neighbouring data sets differ: in one unit more or less, or in one unit that is another.",
+        "add-remove",
+        group="Privacy",
+    )
+    clients: int = setting("Number of clients, N.", 20, group="Clients")
+    colluders: int = setting("Number of clients that may collude with the server, C̄.", 4, group="Clients")
+    stragglers: int = setting("Largest number of clients that miss a round, S̄.", 4, group="Clients")
+    rounds: int = setting("Number of rounds, T.", 60, group="Training")
+    epsilon: float = setting(
+        "Privacy budget ε, of the whole training or of each round (see --epsilon-per).", 3.0, group="Privacy"
+    )
+    delta: float = setting("The δ of the guarantee (ε, δ), likewise.", 1e-5, group="Privacy")
+    epsilon_per: Literal["training", "round"] = setting(
+        "What ε and δ are for. The paper's are for a round; then no budget ends the training, and the run's log says "
+        "what it cost as a whole.",
+        "training",
+        group="Privacy",
+    )
+    clip: float = setting("L2 norm to which a record's gradient or a client's update is clipped.", 1.0, group="Privacy")
+    reserve: Reserve = setting(
+        "Stragglers that the budget must last for, where they cost some: as many as expected, or the most in every "
+        "round.",
+        "expected",
+        group="Privacy",
+    )
+    arrivals: str = setting(
+        "Which clients miss a round: none, uniform (0 to S̄ of them), links:P (each with probability P), latency:... "
+        "or trace:FILE.csv.",
+        "uniform",
+        group="Clients",
+    )
+    links: str | None = setting(
+        "Model how long rounds take. Messages between clients are relayed by the server, or take direct links that "
+        "fail with probability P each (direct:P). By default only for schemes of `lightdp compare`, relayed.",
+        None,
+        group="Simulation",
+    )
+    late_seen: float = setting(
+        "Probability that the server has seen the upload of a client that missed a round.", 0.0, group="Clients"
+    )
+    sampling_rate: float = setting(
+        "Probability that a record is in a round's batch, by Poisson sampling (unit record).", 1.0, group="Training"
+    )
+    augment: int = setting(
+        "Views of each record, random crops and mirror images, whose gradients are averaged before they are clipped "
+        "(unit record, convolutional models). scattering-cnn has at most 2: the image and its mirror image.",
+        1,
+        group="Training",
+    )
+    epochs: int = setting("Local epochs of a round (units client and paper).", 1, group="Training")
+    batch: int = setting("Records in a local batch (units client and paper).", 32, group="Training")
+    local_lr: float = setting("Local learning rate, η (units client and paper).", 0.05, group="Training")
+    lr: float = setting("Learning rate of the server.", 2.0, group="Training")
+    momentum: float = setting("Momentum of the server.", 0.9, group="Training")
+    ema: float = setting(
+        "Decay of the average of the weights that is evaluated; smaller in the first rounds, so that the random start "
+        "is soon forgotten. 0 evaluates the weights themselves.",
+        0.0,
+        group="Training",
+    )
+    degree: int | None = setting(
+        "Number of peers with which a client shares pairwise noise. By default all.", None, group="Clients"
+    )
+    fidelity: Fidelity = setting(
+        "Add noise of the right distribution, or run the protocol: real keys, masks and bytes.",
+        "distribution",
+        group="Simulation",
+    )
+    evaluate_every: int = setting(
+        "Rounds between two evaluations on the test set and, with sampled batches, of the ε spent.",
+        1,
+        group="Simulation",
+    )
+    seed: int = setting("Seed of all randomness except noise that protects data.", 0, group="Simulation")
+    device: str = setting("Where to compute: auto, cpu or cuda.", "auto", group="Simulation")
 
     def __post_init__(self) -> None:
         known = scheme(self.scheme)  # or there is none
@@ -178,7 +220,7 @@ class Config:
             adjacency=self.adjacency,
             sampling_rate=self.sampling_rate,
             degree=self.degree,
-            straggler_law=law(self.arrivals, clients=self.clients, bound=self.stragglers),
+            straggler_law=straggler_law(self.arrivals),
             reserve=self.reserve,
             records=records,
             parameters=parameters,
@@ -199,19 +241,3 @@ def peer_failure(links: str | None) -> float | None:
     if kind != "direct" or not 0 <= failure <= 1:
         raise ArgumentError(f"links must be relayed or direct:P with P in [0, 1], got links={links!r}")
     return failure
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """The settings of a TOML file, each a field of `Config`; hyphens, as in flags, are as good as underscores."""
-    try:
-        written = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ArgumentError(f"config must be a readable TOML file, got config={str(path)!r}: {error}") from None
-    found = {name.replace("-", "_"): value for name, value in written.items()}
-    if len(found) < len(written):
-        raise ArgumentError(f"config must say each name once, got one with hyphens and with underscores in {path}")
-    known = {field.name for field in dataclasses.fields(Config)}
-    unknown = sorted(set(found) - known)
-    if unknown:
-        raise ArgumentError(f"config must have known names only, got {', '.join(unknown)} in {path}")
-    return found

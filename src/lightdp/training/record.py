@@ -40,9 +40,7 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None) -> list[
     degree = f"ε = {rounded_up(epsilon)} at δ = {plan.delta:g} ({plan.adjacency})"
     lines = [f"Whether {what} was in the training cannot be told by {whom}, up to {degree}, over the whole training."]
     if known.understates:
-        lines.append(
-            f"The paper's formulas claim ε = {plan.epsilon_claimed:g} for this noise; no budget stopped the run."
-        )
+        lines.append(f"The paper's formulas claim ε = {plan.budget:g} for this noise; no budget stopped the run.")
     elif config.unbounded:
         lines.append(f"The noise was made for ε = {plan.budget:g} in each round; no budget stopped the run.")
     if config.unit == "paper":

@@ -249,7 +249,7 @@ class Run:
             "kind": "end",
             "accuracy": accuracy,
             "epsilon": spent,
-            "epsilon_claimed": None if plan is None else plan.epsilon_claimed,
+            "epsilon_claimed": None if plan is None else plan.budget,
             "delta": None if plan is None else plan.delta,
             "unit": self.config.unit,
             "adjacency": self.config.adjacency,

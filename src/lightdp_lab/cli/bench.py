@@ -10,9 +10,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from lightdp.cli import table
-from lightdp_lab.cli import COMMANDS
 
-app = typer.Typer(no_args_is_help=True, help=COMMANDS["bench"][1])
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="How fast is it on this machine?",
+)
 
 MASKS_HELP = """How fast does this machine make the masks of one client, and on which path?
 

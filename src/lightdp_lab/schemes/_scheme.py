@@ -13,7 +13,7 @@ import numpy as np
 
 from lightdp import stream
 from lightdp._validate import integer, positive
-from lightdp.planning import WIRE_STEPS, Calibration, Plan, plan
+from lightdp.planning import WIRE_STEPS, CalibrationName, Plan, plan
 from lightdp.wire import encode
 from lightdp_lab.schemes._net import Net, RoundFailedError
 
@@ -48,13 +48,13 @@ class Task:
         positive("clip", self.clip)
         self.plan("exact")  # refuses the rest
 
-    def plan(self, calibration: Calibration) -> Plan:
+    def plan(self, calibration: CalibrationName) -> Plan:
         """The noise of this calibration at the same guarantee, which "paper" claims and does not keep."""
         return _plan(self, calibration)
 
 
 @lru_cache(maxsize=256)
-def _plan(task: Task, calibration: Calibration) -> Plan:
+def _plan(task: Task, calibration: CalibrationName) -> Plan:
     return plan(
         clients=task.clients,
         colluders=task.colluders,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from lightdp.planning import plan
+from lightdp.planning import Plan, solve
 from lightdp.protocol import Client, Server
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import RoundFailedError
@@ -101,8 +100,7 @@ class ExactSparse(Exact):
         super().__init__(task)
         others = task.clients - 1
         degree = max(others // 2, task.colluders + task.stragglers + 1)
-        settings = self.plan.settings() | {"degree": min(degree + degree % 2, others)}
-        self.plan = plan(**settings, calibration=self.calibration)
+        self.plan = solve(self.plan.request.but(degree=min(degree + degree % 2, others)))
 
 
 class Repair(Exact):
@@ -125,7 +123,9 @@ class Paper(Exact):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         true = self.plan.epsilon()
-        self.plan = dataclasses.replace(self.plan, budget=true)  # or clients would stop at the ε that it only claims
+        self.plan = Plan(
+            self.plan.request.but(epsilon=true), self.plan.noise
+        )  # or clients would stop at the ε that it only claims
 
     def epsilon(self) -> float:
         """More than is claimed."""
