@@ -8,7 +8,7 @@ import pytest
 
 from lightdp import schemes
 from lightdp.errors import ArgumentError
-from lightdp.planning import Calibration
+from lightdp.planning import CalibrationName
 from lightdp.training import channel
 from lightdp.training.config import Config
 
@@ -26,7 +26,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_built_in_are_no_noise_and_every_calibration() -> None:
-    assert {one.calibration for one in schemes.BUILT_IN.values()} == {None, *get_args(Calibration)}
+    assert {one.calibration for one in schemes.BUILT_IN.values()} == {None, *get_args(CalibrationName)}
     assert all(one.calibration in (None, name) for name, one in schemes.BUILT_IN.items())
     assert all((one.planned is None) == (one.calibration is None) for one in schemes.BUILT_IN.values())
 

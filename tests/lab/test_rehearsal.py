@@ -165,7 +165,7 @@ def test_long_vectors_are_extrapolated_and_marked(monkeypatch: pytest.MonkeyPatc
 def test_local_dp_by_the_papers_formula_trains_past_its_claim(tmp_path: Path, toy: Dataset) -> None:
     lines = played(tmp_path / "run.jsonl", toy, scheme="local-paper", epsilon=3.0, arrivals="none")
     assert lines[0]["plan"]["calibration"] == "local"
-    assert lines[-1]["epsilon"] == pytest.approx(lines[0]["plan"]["epsilon"])
+    assert lines[-1]["epsilon"] == pytest.approx(lines[0]["plan"]["epsilon_true"])
     assert lines[-1]["epsilon"] > 3.0
     assert lines[-1]["stopped"] is None
     assert any("claim ε = 3" in sentence for sentence in lines[-1]["statement"])
