@@ -8,7 +8,7 @@ import pytest
 
 from lightdp import schemes
 from lightdp.errors import ArgumentError
-from lightdp.planning import Calibration
+from lightdp.planning import CalibrationName
 from lightdp.training import channel
 from lightdp.training.config import Config
 
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As where no other package is installed."""
-    for module in (schemes, channel):
-        monkeypatch.setattr(module, "entry_points", lambda *, group: [])  # noqa: ARG005
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda *, group: [])  # noqa: ARG005
     schemes.schemes.cache_clear()
     yield
     schemes.schemes.cache_clear()
 
 
 def test_built_in_are_no_noise_and_every_calibration() -> None:
-    assert {one.calibration for one in schemes.BUILT_IN.values()} == {None, *get_args(Calibration)}
+    assert {one.calibration for one in schemes.BUILT_IN.values()} == {None, *get_args(CalibrationName)}
     assert all(one.calibration in (None, name) for name, one in schemes.BUILT_IN.items())
     assert all((one.planned is None) == (one.calibration is None) for one in schemes.BUILT_IN.values())
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from lightdp._validate import choice
@@ -154,6 +153,8 @@ BUILT_IN = {
 @cache
 def schemes() -> dict[str, Scheme]:
     """All schemes by name: those built in, then those of installed packages."""
+    from importlib.metadata import entry_points  # noqa: PLC0415  takes a while, and built-in schemes do without
+
     found = dict(BUILT_IN)
     for entry in entry_points(group=_GROUP):
         found |= entry.load()

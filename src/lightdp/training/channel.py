@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import typing
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,6 +107,8 @@ def channel(config: Config, plan: Plan | None, parameters: int, device: torch.de
     """
     if not config.networked:
         return direct(config, plan, parameters, device)
+    from importlib.metadata import entry_points  # noqa: PLC0415  takes a while
+
     found = [*entry_points(group=_GROUP)]
     if not found:
         raise ArgumentError(f"links need lightdp_lab, which is not installed here, got links={config.links!r}")

@@ -15,10 +15,9 @@ from rich.text import Text
 
 from lightdp._validate import rounded_up
 from lightdp.errors import ArgumentError
-from lightdp_lab.cli import COMMANDS
 
 WIDTH = 120
-HELP = f"""{COMMANDS["compare"][1]}
+HELP = """Every scheme, played for real on the same vectors, links, faults and privacy target: which is right for you?
 
 The table counts what happened, message by message: rounds that came off, noise in the mean at the same true ε, round
 trips, a client's bytes, seconds of work, and how long a round would take on these links. Schemes that would take too

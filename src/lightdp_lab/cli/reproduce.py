@@ -15,10 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lightdp._validate import rounded_up
 from lightdp.cli import table
 from lightdp.errors import ArgumentError
-from lightdp_lab.cli import COMMANDS
 
 _REPLACED = 20
-HELP = f"""{COMMANDS["reproduce"][1]}
+HELP = """The paper's tables and figures, run again, and the same cells with a guarantee for the whole training.
 
 What there is: `rounds` (accuracy against rounds at ε = 3, 6, 9), `table2` (colluders), `table3` (stragglers), `choices`
 (what the paper does not print), `links` (repair against SMPC + DP with failing links), `time` (accuracy against time,
