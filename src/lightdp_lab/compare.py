@@ -107,7 +107,7 @@ def compare(setting: Setting, told: Callable[[str], None] = lambda _: None) -> d
     try:
         with threadpool_limits(1):
             for name in setting.schemes:
-                told(SCHEMES[name].title)
+                told(SCHEMES[name].about.title)
                 for row in _rows(setting, SCHEMES[name]):
                     rows.append(row)  # noqa: PERF402  one by one, so that those before an interruption stay
     except KeyboardInterrupt:
@@ -124,23 +124,19 @@ def _setting(setting: Setting) -> dict[str, Any]:
 
 
 def _rows(setting: Setting, scheme: type[Scheme]) -> Iterator[dict[str, Any]]:
-    about = {"scheme": scheme.name, "title": scheme.title, "source": scheme.source, "private": scheme.private}
-    about["broken_by"] = scheme.broken_by
-    for peers in setting.peers:
+    known = scheme.about
+    about = {"scheme": known.name} | {key: getattr(known, key) for key in ("title", "source", "private", "broken_by")}
+    for peers in setting.peers if known.talks else setting.peers[:1]:
         try:
             figures = _figures(setting, scheme, peers)
         except (ArgumentError, MissingExtraError) as error:
             yield about | {"links": "any", "impossible": str(error)}
             return
-        if not figures.pop("talks"):
-            yield about | {"links": "any", "impossible": None} | figures
-            return
-        yield about | {"links": peers, "impossible": None} | figures
+        yield about | {"links": peers if known.talks else "any", "impossible": None} | figures
 
 
 def _figures(setting: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, Any]:
     links, task = setting.links(peers), setting.task
-    talks = _talks(scheme, setting)
     player, climbed = climb(scheme, task, links, seconds=setting.seconds, rounds=setting.rounds + 1, seed=setting.seed)
     faults = [setting.faults(number, peers, climbed[-1].trips) for number in range(setting.rounds)]
     if player.task.dimension < task.dimension:  # even the smallest size may be slow
@@ -154,7 +150,6 @@ def _figures(setting: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, 
         cost = _further(setting, scheme, links, typical, cost)
     set_up = player.set_up
     return {
-        "talks": talks,
         "dimension_played": player.task.dimension,
         "rounds": len(played),
         "completed": len(done),
@@ -186,13 +181,6 @@ def _spent(cost: Cost, played: list[Played], done: list[Played]) -> dict[str, fl
         name: value(cost) * (sum(value(one.cost) for one in played) / sum(value(one.cost) for one in done))
         for name, value in values.items()
     }
-
-
-def _talks(scheme: type[Scheme], setting: Setting) -> bool:
-    """Whether its clients write to each other, in rounds or before."""
-    task = dataclasses.replace(setting.task, clients=12, colluders=2, stragglers=2, dimension=16)
-    player = Player(scheme, task, setting.links("direct"), setting.seed)
-    return player.round().net.total("peer") + player.set_up.total("peer") > 0
 
 
 def _further(setting: Setting, scheme: type[Scheme], links: Links, faults: Faults, known: Cost) -> Cost:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from lightdp.planning import plan
 from lightdp_lab import reproduce
 from lightdp_lab.differences import ONE_ROUND
+from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import EPSILONS, MIDDLE, TABLES
-from lightdp_lab.schemes import SCHEMES
-from lightdp_lab.tables import MODELS, NAMES, known
+from lightdp_lab.tables import MODELS, known, title
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def _model_rows(results: Results) -> Iterator[dict[str, Any]]:
                 if cell.accuracy is not None:
                     yield {
                         "epsilon": cell.config.epsilon,
-                        "what": f"{MODELS[model]}, {NAMES[scheme]}",
+                        "what": f"{MODELS[model]}, {title(scheme)}",
                         "scheme": scheme,
                         "accuracy": cell.accuracy,
                     }
@@ -80,7 +80,7 @@ def _time_rows(results: Results) -> Iterator[dict[str, Any]]:
             for number, accuracy, seconds in line["curve"]:
                 yield {
                     "scheme": cell.config.scheme,
-                    "title": SCHEMES[cell.config.scheme].title,
+                    "title": ALL[cell.config.scheme].title,
                     "links": "relayed" if cell.config.links == "relayed" else "direct",
                     "round": number,
                     "accuracy": accuracy,

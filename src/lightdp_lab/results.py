@@ -207,10 +207,11 @@ def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = la
         "versions": lines[0]["versions"],
         "commit": lines[0]["commit"],
     }
-    if run.rehearsal is not None:
+    network = lines[0]["network"]
+    if network is not None:
         kept |= {
-            "trips": run.rehearsal.clean.trips,
-            "time_measured": run.rehearsal.measured,
+            "trips": network["trips"],
+            "time_measured": network["measured"],
             "failed": sum(line["failed"] is not None for line in rounds),
         }
     return kept

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lightdp.errors import ArgumentError
+from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import cells
 
 if TYPE_CHECKING:
@@ -19,15 +20,6 @@ if TYPE_CHECKING:
 
 
 _MOST = 20  # trials of a cell that are looked for
-NAMES = {
-    "paper": "LightDP-FL, as printed",
-    "exact": "LightDP, exact",
-    "repair": "LightDP, repair",
-    "smpc": "SMPC + DP",
-    "central": "central DP, trusted server",
-    "local": "local DP",
-    "local-paper": "local DP, the paper's σ",
-}
 MODELS = {
     "resnet18": "ResNet-18",
     "scattering-linear": "scattering + linear",
@@ -94,6 +86,12 @@ class Cell:
             "epsilon_round": self.epsilon_round,
             "epsilon_training": self.epsilon,
         }
+
+
+def title(scheme: str) -> str:
+    """A scheme in the tables of results."""
+    known = ALL[scheme]
+    return known.title if known.results_title is None else known.results_title
 
 
 def together(configs: Iterable[Config], results: Results) -> list[Cell]:

@@ -25,7 +25,7 @@ SETTING = Setting(TASK, schemes=("plain", "local", "exact", "repair", "paper"), 
 class Slow(Plain):
     """Pretends to take so many seconds a value, and talks to a peer."""
 
-    name, title = "slow", "slow"
+    about = dataclasses.replace(Plain.about, name="slow", title="slow", talks=True)
     each: ClassVar[float] = 1e-3
 
     def round(self, updates: Any, net: Any) -> Any:
@@ -40,7 +40,7 @@ class Slow(Plain):
 class Fragile(Plain):
     """Any client that is missing ends the round."""
 
-    name, title = "fragile", "fragile"
+    about = dataclasses.replace(Plain.about, name="fragile", title="fragile")
 
     def round(self, updates: Any, net: Any) -> Any:
         result = super().round(updates, net)
@@ -193,8 +193,6 @@ def _as_slow_as_it_says(played: Any) -> Any:
 
 def test_a_spent_budget_begins_a_new_training() -> None:
     class Once(Plain):
-        name = title = "once"
-
         def set_up(self, net: Any) -> None:  # noqa: ARG002
             self.left = 2
 
@@ -239,7 +237,7 @@ def test_rows_say_with_how_many_peers_a_client_shares_masks(record: dict[str, An
 
 def test_an_interruption_keeps_the_rows_so_far_and_says_so() -> None:
     def told(title: str) -> None:
-        if title == SCHEMES["exact"].title:
+        if title == SCHEMES["exact"].about.title:
             raise KeyboardInterrupt
 
     found = compare.compare(dataclasses.replace(SETTING, rounds=1), told)

@@ -18,7 +18,7 @@ SETTING = Setting(TASK, peers=("relayed",), rounds=2, failure=0.0, seconds=1000.
 class Slow(Plain):
     """Says that it takes a second and so many more for each value, and so many bytes of memory."""
 
-    name, title = "slow", "slow"
+    about = dataclasses.replace(Plain.about, name="slow", title="slow")
     each: ClassVar[float] = 1e-3
     memory: ClassVar[float] = 1.0
 
@@ -26,7 +26,7 @@ class Slow(Plain):
 class Fragile(Plain):
     """Any client that is missing ends the round."""
 
-    name, title = "fragile", "fragile"
+    about = dataclasses.replace(Plain.about, name="fragile", title="fragile")
 
     def round(self, updates: Any, net: Any) -> Any:
         result = super().round(updates, net)
@@ -51,7 +51,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
         return dataclasses.replace(one, wall=seconds, server=seconds, memory=Slow.memory * one.dimension)
 
     def told(player: Player, faults: Any) -> Any:
-        made.append((player.kind.name, player.task.clients, player.task.dimension))
+        made.append((player.kind.about.name, player.task.clients, player.task.dimension))
         one = honest(player, faults)
         return dataclasses.replace(one, cost=cost(player, one.cost))
 

@@ -81,15 +81,15 @@ def _graph(text: str, clients: int) -> tuple[int | None, int]:
 
 def _compare_json(rows: tuple[planning.Comparison, ...]) -> dict[str, Any]:
     if not rows:
-        return None, 0
+        return {}
     return {
         "compare": [
             {
-                "scheme": row.scheme.calibration,
+                "scheme": row.scheme.name,
                 "noise_in_mean": row.noise_in_mean,
-                "round_trips": row.scheme.round_trips,
+                "round_trips": row.scheme.trips,
                 "bytes_per_parameter": row.bytes_per_parameter,
-                "breaks": row.scheme.breaks,
+                "breaks": row.breaks,
                 "impossible": row.reason or None,
             }
             for row in rows
@@ -106,17 +106,17 @@ def _print_comparison(chosen: Plan, rows: tuple[planning.Comparison, ...]) -> No
     lines.add_column("what breaks it", overflow="fold")
     central = rows[0].noise_in_mean
     for row in rows:
-        style = "bold" if row.scheme.calibration == chosen.request.calibration else ""
+        style = "bold" if row.scheme.name == chosen.request.calibration else ""
         if row.noise_in_mean is None or row.bytes_per_parameter is None or central is None:
-            lines.add_row(row.scheme.title, "impossible", "", "", "", row.reason, style=style)
+            lines.add_row(row.title, "impossible", "", "", "", row.reason, style=style)
             continue
         lines.add_row(
-            row.scheme.title,
+            row.title,
             f"{row.noise_in_mean:.4g}",
             f"{row.noise_in_mean / central:.3g}",
-            str(row.scheme.round_trips),
+            str(row.scheme.trips),
             f"{row.bytes_per_parameter:.3g}",
-            row.scheme.breaks,
+            row.breaks,
             style=style,
         )
     table.show(lines)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightdp._validate import choice, integer, non_negative, number, probability, share
 from lightdp.errors import ArgumentError
-from lightdp.report._style import NAMES
+from lightdp.schemes import BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -80,7 +80,7 @@ def _stopped(name: str, value: object) -> str:
 def _plan(name: str, value: object) -> dict[str, Any]:
     result = _mapping(name, value)
     wanted = {
-        "calibration": lambda inner, found: choice(inner, _text(inner, found), NAMES),
+        "calibration": lambda inner, found: choice(inner, _text(inner, found), [*BUILT_IN][1:]),
         "epsilon_claimed": non_negative,
         "delta": probability,
         "unit": _text,

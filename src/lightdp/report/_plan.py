@@ -8,7 +8,8 @@ import numpy as np
 
 from lightdp.errors import ArgumentError
 from lightdp.planning import compare, solve
-from lightdp.report._style import NAMES, Chart, alt, scheme_colour, styled
+from lightdp.report._style import Chart, alt, scheme_colour, styled
+from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import uniform
 
 if TYPE_CHECKING:
@@ -47,13 +48,13 @@ def _level_panels(chosen: Plan, swept: str) -> alt.VConcatChart:
                 rows += [
                     {
                         "x": value,
-                        "scheme": NAMES[scheme],
+                        "scheme": BUILT_IN[scheme].label,
                         "sigma": found.sigma_individual,
                         "kind": "individual σ_U",
                     },
                     {
                         "x": value,
-                        "scheme": NAMES[scheme],
+                        "scheme": BUILT_IN[scheme].label,
                         "sigma": found.sigma_pairwise,
                         "kind": "pairwise σ_K",
                     },
@@ -80,7 +81,7 @@ def _noise_panel(chosen: Plan) -> alt.LayerChart:
     values = _values(chosen, "stragglers")
     for value in values:
         rows += [
-            {"x": value, "scheme": NAMES[row.scheme.calibration], "noise": row.noise_in_mean}
+            {"x": value, "scheme": row.scheme.label, "noise": row.noise_in_mean}
             for row in compare(solve(chosen.request.but(**_changed("stragglers", value), calibration="exact")))
             if row.plan is not None
         ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightdp.errors import ArgumentError
 from lightdp.report._lines import END, FIRST, ROUND, checked, parsed
-from lightdp.report._style import LABELS, NAMES
+from lightdp.schemes import schemes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +75,7 @@ class Run:
         if self.plan is None:
             return "none"
         named = self.config.get("scheme")
-        return named if named in LABELS and named not in NAMES else self.plan["calibration"]
+        return named if named in schemes() and schemes()[named].played else self.plan["calibration"]
 
     @property
     def accuracy(self) -> float | None:

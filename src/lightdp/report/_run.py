@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightdp._validate import rounded_up
-from lightdp.report._style import LABELS
+from lightdp.schemes import schemes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ LONG = {
 
 def labels(runs: Sequence[Run]) -> list[str]:
     """A short name for each run, each a different one: its scheme and, where that is not enough, its file."""
-    titles = [LABELS.get(run.scheme, "no noise") for run in runs]
+    titles = [schemes()[run.scheme].label for run in runs]
     often = Counter(titles)
     named = [
         title if often[title] == 1 else printable(f"{title} · {run.path.stem}")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lightdp.report._record import Run
 from lightdp.report._run import labels
-from lightdp.report._style import EVERY, Chart, alt
+from lightdp.report._style import Chart, alt
+from lightdp.schemes import schemes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     _Value: TypeAlias = Callable[[Run, Round], float | None]
 
-_NO_PRIVACY = "#a16207"
 _DASHES = ([1, 0], [7, 4], [2, 3])
 _STATUS = {"used": "rgba(120, 136, 160, 0.35)", "late": "#f59e0b", "lost": "#dc2626"}
 _MOST_COLUMNS = 200  # clients of the partition that are drawn; more would be thinner than a pixel or two
@@ -59,7 +59,8 @@ class Panel:
 
 def colours(runs: Sequence[Run]) -> list[tuple[str, list[int]]]:
     """Colour and dashes of each run: the first run of a scheme has its colour, others what is left."""
-    palette = EVERY | {"none": _NO_PRIVACY}
+    palette = {scheme.name: scheme.colour for scheme in schemes().values()}
+    palette["none"] = palette.pop("none")  # the last to be lent to others
     free = [colour for scheme, colour in palette.items() if scheme not in {run.scheme for run in runs}]
     seen: set[str] = set()
     result: list[tuple[str, list[int]]] = []

@@ -16,7 +16,8 @@ from lightdp.report._run import LONG, caveats, facts, labels, printable
 from lightdp.report._run_charts import LOOK, colours, panels, run_chart
 from lightdp.report._run_look import CSS, DRAW, PAGE
 from lightdp.report._save import save
-from lightdp.report._style import NAMES, alt
+from lightdp.report._style import alt
+from lightdp.schemes import BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -214,7 +215,7 @@ def _planned(run: Run) -> dict[str, Any]:
     if run.plan is None:
         return {}
     shown = {name: value for name, value in run.plan.items() if name not in run.config and name != "calibration"}
-    return {"calibration": NAMES[run.plan["calibration"]]} | shown
+    return {"calibration": BUILT_IN[run.plan["calibration"]].label} | shown
 
 
 def _value(value: object) -> str:

@@ -8,17 +8,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from lightdp._settings import like, setting
 from lightdp._validate import choice, integer, number, positive, share
 from lightdp.errors import ArgumentError
-from lightdp.planning import CalibrationName, Noise, Plan, Request, Reserve, solve
+from lightdp.planning import Plan, Request, Reserve, solve
 from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
+from lightdp.schemes import scheme
 from lightdp.training.arrivals import straggler_law
 
-KNOWN = ("none", "central", "local", "smpc", "paper", "exact", "repair")
-"""Schemes of which only the noise is played; others also have failures and take time, see `Rehearsal`."""
 PLACES = ("data_path", "device")
 """Settings that say where a run finds its data and computes, not what it is."""
 _LARGEST = 1e38  # learning rate: what float32 holds
@@ -140,9 +139,7 @@ class Config:
     device: str = setting("Where to compute: auto, cpu or cuda.", "auto", group="Simulation")
 
     def __post_init__(self) -> None:
-        from lightdp_lab.schemes import SCHEMES  # noqa: PLC0415  refuses, when imported, a path that is not there
-
-        choice("scheme", self.scheme, tuple(dict.fromkeys((*KNOWN, *SCHEMES))))
+        known = scheme(self.scheme)  # or there is none
         choice("unit", self.unit, get_args(Unit))
         choice("fidelity", self.fidelity, get_args(Fidelity))
         choice("epsilon_per", self.epsilon_per, ("training", "round"))
@@ -157,12 +154,12 @@ class Config:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
         share("late_seen", self.late_seen)
         integer("seed", self.seed, 0, 2**63 - 1)
-        if self.fidelity == "protocol" and self.scheme not in ("local", "paper", "exact", "repair"):
+        if self.fidelity == "protocol" and not known.deployable:
             raise ArgumentError(
                 f"fidelity must be distribution for scheme={self.scheme!r}, whose clients add no noise alone"
             )
-        if self.links is not None and self.scheme == "smpc":
-            raise ArgumentError("links need a scheme that has messages, such as secagg, got scheme='smpc'")
+        if self.links is not None and known.noise_only:
+            raise ArgumentError(f"links need a scheme that has messages, such as secagg, got scheme={self.scheme!r}")
         peer_failure(self.links)
         self._check_records()
 
@@ -184,19 +181,14 @@ class Config:
             raise ArgumentError(f"augment must be at most 2 for model={self.model!r}, got augment={self.augment}")
 
     @property
-    def compared(self) -> bool:
-        """Whether rounds can fail and take time as those of a scheme that `lightdp compare` plays."""
-        return self.scheme not in KNOWN
-
-    @property
-    def misses(self) -> bool:
-        """Whether the scheme's own formula misses ε, so that its true ε is what is being tried."""
-        return self.scheme in ("paper", "local-paper")
+    def networked(self) -> bool:
+        """Whether rounds take time and may fail on a simulated network, see `lightdp.training.channel`."""
+        return self.links is not None or scheme(self.scheme).played
 
     @property
     def unbounded(self) -> bool:
-        """Whether the training goes on whatever it has cost."""
-        return self.misses or self.epsilon_per == "round"
+        """Whether the training goes on whatever it has cost, also where the scheme's own formula misses ε."""
+        return scheme(self.scheme).understates or self.epsilon_per == "round"
 
     @property
     def _late_uploads(self) -> bool:
@@ -205,10 +197,9 @@ class Config:
 
     def plan(self, records: int, parameters: int, smallest: int) -> Plan | None:
         """The noise for data of `records` records, `smallest` of them at the smallest client; None without noise."""
-        if self.scheme in ("none", "plain"):
+        known, paper = scheme(self.scheme), self.unit == "paper"
+        if known.calibration is None:
             return None
-        paper = self.unit == "paper"
-        calibration: Any = self.scheme if self.scheme in get_args(CalibrationName) else "smpc"
         found = solve(
             Request(
                 **{name: getattr(self, name) for name in _SHARED}
@@ -216,7 +207,7 @@ class Config:
                     "rounds": self.rounds if self.epsilon_per == "training" else 1,
                     "clip": 2 * self.local_lr * self.clip / smallest if paper else self.clip,
                     "unit": "client" if paper else self.unit,
-                    "calibration": "local" if self.scheme == "local-paper" else calibration,
+                    "calibration": known.calibration,
                     "straggler_law": straggler_law(self.arrivals),
                     "late": "seen" if self._late_uploads else "unseen",
                     "records": records,
@@ -224,12 +215,7 @@ class Config:
                 }
             )
         )
-        if self.scheme != "local-paper":
-            return found
-        from lightdp_lab.schemes.plain import printed_sigma  # noqa: PLC0415  likewise
-
-        sigma = printed_sigma(found.sensitivity, epsilon=found.budget, delta=found.delta, rounds=found.rounds)
-        return Plan(found.request, Noise(0.0, sigma, sigma))
+        return found if known.adjust is None else known.adjust(found)
 
 
 _SHARED = {field.name for field in dataclasses.fields(Config)} & {field.name for field in dataclasses.fields(Request)}

@@ -16,10 +16,9 @@ from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.training import checkpoint, data, gradients, models, partition, record
 from lightdp.training.arrivals import arrivals
-from lightdp.training.channel import Distribution, Protocol
+from lightdp.training.channel import channel
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import Clients
-from lightdp.training.rehearsal import Rehearsal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,14 +85,7 @@ class Run:
             seed=config.seed,
             late_seen=config.late_seen,
         )
-        self.rehearsal = Rehearsal(config, self.parameters) if config.compared or config.links is not None else None
-        self.channel: Distribution | Protocol
-        if config.fidelity == "protocol" and self.plan is not None:
-            self.channel = Protocol(self.plan, self.parameters, config.seed, self.device)
-        else:
-            secure = config.compared and self.plan is not None and not self.plan.deployable
-            share = self.rehearsal.noise if self.rehearsal is not None and secure else None
-            self.channel = Distribution(self.plan, self.parameters, config.seed, self.device, share)
+        self.channel = channel(config, self.plan, self.parameters, self.device)
         # the same denominator in every round (R3)
         self.denominator = records * config.sampling_rate if config.unit == "record" else float(config.clients)
 
@@ -152,10 +144,8 @@ class Run:
     def _round(self) -> tuple[dict[str, Any], State]:
         """The line of a round, and the state after it, which is not yet that of the run."""
         number = self.state.round
-        came, network = self._arrived(number + 1), {}
-        if self.rehearsal is not None:
-            came, seconds, failed = self.rehearsal(number, came)
-            network = {"modelled_seconds": seconds, "failed": failed}
+        met = self.channel.meet(number, self._arrived(number + 1))
+        came = met.came
         gradients.assign(self.model, self.state.weights)
         bound = float("inf") if self.plan is None else self.plan.upload_range
         updates = self.clients.updates(self.model, number, self.channel.senders(came), bound)
@@ -177,7 +167,7 @@ class Run:
             "lost": self.config.clients - len(came.used) - len(came.late),
             "noise_std": result.lasting**0.5 / self.denominator,
             "residual_std": result.residual**0.5 / self.denominator,
-            **network,
+            **met.network,
         }
         return line, after
 
@@ -248,14 +238,13 @@ class Run:
             "partition": self.partition,
             "parameters": self.parameters,
             "device": str(self.device),
-            "network": None if self.rehearsal is None else self.rehearsal.about(),
+            "network": self.channel.about(),
         }
 
     def _last_line(self, stopped: str | None) -> dict[str, Any]:
         plan = self.plan
         accuracy, _ = self.evaluate()
         spent = self._spent()
-        bits = 32 if plan is None else plan.wire_bits
         return {
             "kind": "end",
             "accuracy": accuracy,
@@ -266,23 +255,21 @@ class Run:
             "adjacency": self.config.adjacency,
             "rounds": self.state.round,
             "stopped": stopped,
-            "bytes_up": -(-self.parameters * bits // 8) if self.rehearsal is None else self.rehearsal.sent,
+            "bytes_up": self.channel.bytes_up,
             "bytes_down": 4 * self.parameters + -(-self.config.clients // 8),
             "seconds": self.state.seconds,
             "statement": record.statement(self.config, plan, spent),
         }
 
     def _save(self) -> None:
-        channel = self.channel.state() if isinstance(self.channel, Distribution) else []
-        checkpoint.write(self.checkpoint, self.config, self.plan, self.state, channel)
+        checkpoint.write(self.checkpoint, self.config, self.plan, self.state, self.channel.state())
 
     def _restore(self) -> list[dict[str, Any]]:
         """Take up the checkpoint, cut the record back to it, and return the lines that stay."""
-        state, channel = checkpoint.read(self.checkpoint, self.config, self.plan, self.device)
+        state, held = checkpoint.read(self.checkpoint, self.config, self.plan, self.device)
         lines = checkpoint.cut(self.path, state.round)
         self.state = state
-        if isinstance(self.channel, Distribution):
-            self.channel.load(channel)
+        self.channel.load(held)
         if self.odometer is not None:
             for used, late in state.seen:
                 self.odometer.record(used, late)

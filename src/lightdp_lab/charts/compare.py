@@ -6,8 +6,10 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
-from lightdp.report._run_charts import LOOK
-from lightdp.report._style import EVERY, Chart, alt
+import altair as alt
+
+from lightdp.report import LOOK, Chart
+from lightdp_lab.registry import ALL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,13 +84,17 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     name = row["title"] + ("" if row["links"] == "any" else f", {row['links']}")
     return {
         "name": name,
-        "colour": EVERY.get(row["scheme"], _OTHER),
+        "colour": _colour(row["scheme"]),
         "measured": row["measured"],
         "completed": 100 * row["completed"] / row["rounds"],
         "bytes": row["up"] + row["down"] + row["peer"],
         "label_completed": f"{row['completed']} of {row['rounds']}",
         **{key: row[key] for key in ("noise", "client", "server", "modelled")},
     }
+
+
+def _colour(scheme: str) -> str:
+    return ALL[scheme].colour if scheme in ALL else _OTHER
 
 
 def _dots(rows: Sequence[Mapping[str, Any]], key: str, title: str, unit: str, *, first: bool = False) -> alt.LayerChart:
@@ -158,8 +164,8 @@ def _lines(record: Mapping[str, Any], key: str, title: str, axis: str) -> alt.La
             "y": entry["modelled"],
             "name": titles[entry["scheme"]],
             "scheme": entry["scheme"],
-            "colour": EVERY.get(entry["scheme"], _OTHER),
-            "fill": EVERY.get(entry["scheme"], _OTHER) if entry["measured"] else "white",
+            "colour": _colour(entry["scheme"]),
+            "fill": _colour(entry["scheme"]) if entry["measured"] else "white",
             "measured": entry["measured"],
             "width": 3.2 if titles[entry["scheme"]].startswith(_OURS) else 1.8,
         }

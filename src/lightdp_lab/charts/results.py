@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import altair as alt
+
 from lightdp._validate import choice
-from lightdp.report._run_charts import LOOK
-from lightdp.report._style import EVERY, LABELS, Chart, alt
+from lightdp.report import LOOK, Chart
+from lightdp.schemes import BUILT_IN
+from lightdp_lab.registry import ALL, SCHEMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +28,9 @@ def results_chart(name: str, rows: Rows) -> Chart:
 
 
 def _colour(rows: Rows, **legend: Any) -> alt.Color:  # noqa: ANN401  of altair's legend
-    names = [scheme for scheme in LABELS if any(row["scheme"] == scheme for row in rows)]
-    scale = alt.Scale(domain=[LABELS[name] for name in names], range=[EVERY[name] for name in names])
+    there = {row["scheme"] for row in rows}
+    shown = [ALL[name] for name in (*reversed(BUILT_IN), *SCHEMES) if name in there]
+    scale = alt.Scale(domain=[scheme.label for scheme in shown], range=[scheme.colour for scheme in shown])
     usual = {
         "title": None,
         "orient": "top",
@@ -39,7 +43,7 @@ def _colour(rows: Rows, **legend: Any) -> alt.Color:  # noqa: ANN401  of altair'
 
 
 def _labelled(rows: Rows) -> list[dict[str, Any]]:
-    return [dict(row) | {"label": LABELS.get(row["scheme"], row["scheme"])} for row in rows]
+    return [dict(row) | {"label": ALL[row["scheme"]].label} for row in rows]
 
 
 def _title(text: str, *lines: str, size: int = 17) -> alt.Title:
@@ -82,7 +86,9 @@ def _models(rows: Rows) -> alt.LayerChart:
     shown = _labelled(rows)
     dashes = alt.StrokeDash(
         "label:N",
-        scale=alt.Scale(domain=[LABELS["central"], LABELS["repair"], LABELS["paper"]], range=[[5, 4], [1, 0], [1, 0]]),
+        scale=alt.Scale(
+            domain=[ALL[name].label for name in ("central", "repair", "paper")], range=[[5, 4], [1, 0], [1, 0]]
+        ),
         legend=None,
     )
     ends = [3, 6, 9]

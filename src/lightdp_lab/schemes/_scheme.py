@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from lightdp import schemes
+
 _LEAST = 32  # grid steps in the clip of schemes that send values without noise of their own
 
 
@@ -128,18 +130,10 @@ class Scheme(ABC):
     one client reads only its own update and what it received. Whoever does not answer is simply absent.
 
     Attributes:
-        name: as on the command line.
-        title: as in tables.
-        source: who proposed it.
-        private: whether the server sees no client's update without the noise that the task asks for.
-        broken_by: what it does not survive, in a few words.
+        about: its entry in the registry.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
-    source: ClassVar[str]
-    private: ClassVar[bool] = True
-    broken_by: ClassVar[str]
+    about: ClassVar[schemes.Scheme]
 
     def __init__(self, task: Task) -> None:
         self.task = task

@@ -9,6 +9,7 @@ import numpy as np
 
 from lightdp.errors import MissingExtraError, WireError
 from lightdp.wire import Accumulator
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Smpc, Task
 
@@ -40,10 +41,7 @@ class Ckks(Smpc):
     same reason all answers are equal, and the round fails if they are not.
     """
 
-    name, title = "ckks", "CKKS + DP, one key: no colluder allowed"
-    source = "Cheon et al. 2017, by TenSEAL"
-    private = False
-    broken_by = "one client that helps the server; fewer than N - S̄ uploads; its dealer"
+    about = ALL["ckks"]
 
     def __init__(self, task: Task) -> None:
         try:

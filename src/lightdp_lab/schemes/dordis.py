@@ -26,6 +26,7 @@ import numpy as np
 from lightdp import stream
 from lightdp.errors import WireError
 from lightdp.wire import bitmap, members
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes import _shamir
 from lightdp_lab.schemes._scheme import Result, Task
 from lightdp_lab.schemes._secagg import Client, Server, recover, table
@@ -122,8 +123,7 @@ class LayeredServer(Server):
 class Dordis(SecAgg):
     """SecAgg with XNoise: exactly the noise that is needed, however many of up to S̄ are lost."""
 
-    name, title, source = "dordis", "Dordis (SecAgg + XNoise)", "Jiang et al. 2024"
-    broken_by = "as SecAgg"
+    about = ALL["dordis"]
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

@@ -9,6 +9,7 @@ import numpy as np
 
 from lightdp.planning import Plan, solve
 from lightdp.protocol import Client, Server
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Scheme, Task
 
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 class Exact(Scheme):
     """Pairwise noise that cancels, one upload; what stragglers leave stays."""
 
-    name, title, source = "exact", "LightDP, exact", "LightDP-FL with exact calibration (D2)"
-    broken_by = "fewer than N - S̄ uploads; stragglers leave noise"
+    about = ALL["exact"]
     calibration: ClassVar[Literal["exact", "repair", "paper"]] = "exact"
 
     def __init__(self, task: Task) -> None:
@@ -94,7 +94,7 @@ class ExactSparse(Exact):
     noise for the same ε, which is counted against any C̄ colluders (E4), grows by a small factor only.
     """
 
-    name, title, source = "exact-sparse", "LightDP, exact, sparse", "LightDP-FL with exact calibration on k peers (E4)"
+    about = ALL["exact-sparse"]
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -106,8 +106,7 @@ class ExactSparse(Exact):
 class Repair(Exact):
     """The same, and the next round takes out what stragglers left."""
 
-    name, title, source = "repair", "LightDP, repair", "LightDP-FL with carry-over repair (R1)"
-    broken_by = "fewer than N - S̄ uploads; a non-linear server step"
+    about = ALL["repair"]
     calibration = "repair"
 
     def lasting(self, used: int) -> float:
@@ -118,8 +117,7 @@ class Repair(Exact):
 class Paper(Exact):
     """The paper's own noise, whose true ε is larger than it claims."""
 
-    name, title, source = "paper", "LightDP, the paper's noise", "LightDP-FL as printed"
-    broken_by = "as exact; its own σ misses ε (P1-P3)"
+    about = ALL["paper"]
     calibration = "paper"
 
     def __init__(self, task: Task) -> None:

@@ -29,6 +29,7 @@ import numpy as np
 from lightdp._validate import integer
 from lightdp.errors import WireError
 from lightdp.wire import bitmap, packed_size
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Code, Coded, agree
 from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Result
@@ -53,8 +54,7 @@ class LightSecAgg(Coded):
         survivors: U; N - S̄ if None, the fewest bytes that the task's stragglers allow.
     """
 
-    name, title, source = "lightsecagg", "LightSecAgg + DP", "So et al. 2022"
-    broken_by = "fewer than N - S̄ uploads or U answers; many broken links between clients"
+    about = ALL["lightsecagg"]
 
     def __init__(self, task: Task, survivors: int | None = None) -> None:
         super().__init__(task)

@@ -10,6 +10,7 @@ import numpy as np
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, MissingExtraError
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Smpc, Task
 from lightdp_lab.schemes._threshold import combine, deal
@@ -52,9 +53,7 @@ class Paillier(Smpc):
         bits: of n, a multiple of 16; fewer than 2048 are for tests.
     """
 
-    name, title = "paillier", "threshold Paillier + DP"
-    source = "Damgård and Jurik 2001; Truex et al. 2019"
-    broken_by = "fewer than N - S̄ uploads or C̄ + 1 decryptions; an active server; its dealer"
+    about = ALL["paillier"]
 
     def __init__(self, task: Task, bits: int = 2048) -> None:
         if gmpy2 is None:

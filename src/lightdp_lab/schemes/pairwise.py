@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from lightdp.errors import ProtocolError
 from lightdp.keys import KeyPair
 from lightdp.wire import Accumulator
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._masks import add_masks, derive, sign, words
 from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Task
@@ -74,8 +75,7 @@ class Pairwise(Smpc):
     the server can take out their masks itself; the N - C̄ honest clients' noise is in what it then sees.
     """
 
-    name, title, source = "pairwise", "pairwise encryption", "SMPAI, Mugunthan et al. 2019"
-    broken_by = "any client lost"
+    about = ALL["pairwise"]
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

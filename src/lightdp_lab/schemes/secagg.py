@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._scheme import Result, Smpc, Task
 from lightdp_lab.schemes._secagg import Client, Server, Setting
 
@@ -53,8 +54,7 @@ class SecAgg(Smpc):
     chosen before the ring was drawn.
     """
 
-    name, title, source = "secagg", "SecAgg + DP", "Bonawitz et al. 2017"
-    broken_by = "more than S̄ lost before the upload, or fewer than t left"
+    about = ALL["secagg"]
 
     def __init__(self, task: Task, degree: int | None = None) -> None:
         super().__init__(task)
@@ -149,8 +149,7 @@ class SecAggPlus(SecAgg):
     gaps of k/2. k > C̄ + S̄ is always enough, so for few clients k is not small; it grows with log N.
     """
 
-    name, title, source = "secagg+", "SecAgg+ + DP", "Bell et al. 2020"
-    broken_by = "as SecAgg; an unlucky neighbourhood"
+    about = ALL["secagg+"]
 
     def __init__(self, task: Task) -> None:
         super().__init__(task, _degree(task))

@@ -33,6 +33,7 @@ import numpy as np
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, WireError
 from lightdp.wire import bitmap
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Code, Coded, agree
 from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Result
@@ -55,8 +56,7 @@ class SwiftAgg(Coded):
         groups: Γ; as many as keep what a client sends within twice its update (K >= T + D) if None, or one.
     """
 
-    name, title, source = "swiftagg+", "SwiftAgg+ + DP", "Jahani-Nezhad et al. 2022"
-    broken_by = "more than S̄ positions lost; many broken links between clients"
+    about = ALL["swiftagg+"]
 
     def __init__(self, task: Task, groups: int | None = None) -> None:
         super().__init__(task)
