@@ -29,6 +29,7 @@ PROMISED = ERRORS | {
     "Odometer",
     "Pins",
     "Plan",
+    "Request",
     "Run",
     "Server",
     "errors",

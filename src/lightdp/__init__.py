@@ -13,7 +13,7 @@ its name begins with an underscore, and may change without notice.
 
 | name | what it is | extra |
 | --- | --- | --- |
-| `plan`, `Plan` | how much noise clients must add, and what it guarantees | |
+| `plan`, `Request`, `Plan` | how much noise clients must add, and what it guarantees | |
 | `plan_per_client` | the same for clients that differ in budget and reliability | |
 | `Odometer` | what a training has cost each client so far | |
 | `Client`, `Server`, `Aggregate`, `File` | the protocol without input or output, and a client's state on disk | |
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         WireError,
     )
     from lightdp.keys import Identity, Pins
-    from lightdp.planning import Plan, plan, plan_per_client
+    from lightdp.planning import Plan, Request, plan, plan_per_client
     from lightdp.protocol import Aggregate, Client, File, Server
     from lightdp.training.config import Config
     from lightdp.training.data import Dataset
@@ -65,6 +65,7 @@ __all__ = [
     "Pins",
     "Plan",
     "ProtocolError",
+    "Request",
     "Run",
     "Server",
     "WireError",
@@ -86,7 +87,7 @@ _HOMES = {
         "WireError",
     ),
     "lightdp.keys": ("Identity", "Pins"),
-    "lightdp.planning": ("Plan", "plan", "plan_per_client"),
+    "lightdp.planning": ("Plan", "Request", "plan", "plan_per_client"),
     "lightdp.protocol": ("Aggregate", "Client", "File", "Server"),
     "lightdp.training.config": ("Config",),
     "lightdp.training.data": ("Dataset",),

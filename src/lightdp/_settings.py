@@ -17,9 +17,18 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def setting(text: str, default: Any = dataclasses.MISSING, *, group: str = "Settings") -> Any:  # noqa: ANN401  as `field`
-    """A field of a dataclass of settings: its help text, its default, and the group of flags it belongs to."""
-    return dataclasses.field(default=default, metadata={"help": text, "group": group})
+def setting(
+    text: str,
+    default: Any = dataclasses.MISSING,  # noqa: ANN401  as `field`
+    *,
+    group: str = "Settings",
+    flag: type | None = None,
+) -> Any:  # noqa: ANN401  as `field`
+    """A field of a dataclass of settings: its help text, its default, and the group of flags it belongs to.
+
+    `flag` is the type of its flag, where the field takes more than a command line can say.
+    """
+    return dataclasses.field(default=default, metadata={"help": text, "group": group, "flag": flag})
 
 
 def like(owner: type, name: str, default: Any = dataclasses.MISSING) -> Any:  # noqa: ANN401  as `field`

@@ -28,7 +28,7 @@ def printed_sigma(sensitivity: float, *, epsilon: float, delta: float, rounds: i
 
 def _as_printed(plan: Plan) -> Plan:
     """A plan of local DP with the σ that the paper prints for it."""
-    from lightdp.planning import Noise, Plan  # noqa: PLC0415  this module stays light
+    from lightdp.planning import Noise, Plan  # noqa: PLC0415  this module is light
 
     sigma = printed_sigma(plan.sensitivity, epsilon=plan.budget, delta=plan.delta, rounds=plan.rounds)
     return Plan(plan.request, Noise(0.0, sigma, sigma))

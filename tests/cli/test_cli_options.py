@@ -150,4 +150,4 @@ finally:
     for name in (*COMMANDS, "compare", "reproduce", "bench"):
         assert f" {name} " in listed.stdout
     planned = python("-c", code.format(arguments=[*plan_arguments(), "--json"], watched=watched))
-    assert planned.stderr.split() == ["numpy", "scipy.special", "rich"]
+    assert planned.stderr.split() == ["numpy", "scipy.special"]

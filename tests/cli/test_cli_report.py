@@ -47,3 +47,8 @@ def test_the_command_refuses_a_broken_record_in_one_line_and_writes_nothing(run:
 def test_a_page_that_cannot_be_written_is_refused_by_the_name_of_its_option(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "report.pdf"
     assert_refused(run("report", written(tmp_path / "a.jsonl", record()), "--out", out), f"got out='{out}'")
+
+
+def test_out_is_refused_before_a_record_is_read(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "report.pdf"
+    assert_refused(run("report", tmp_path / "missing.jsonl", "--out", out), f"got out='{out}'")

@@ -35,7 +35,7 @@ def test_a_plan_is_a_request_and_the_noise_that_was_found_for_it() -> None:
 def test_plan_takes_and_shows_the_fields_of_a_request() -> None:
     assert list(inspect.signature(lightdp.plan).parameters) == [field.name for field in dataclasses.fields(Request)]
     with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'epsilons'"):
-        lightdp.plan(**ASKED, epsilons=3)
+        lightdp.plan(**ASKED, epsilons=3)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("field", ["gamma", "sigma_individual", "sigma_effective"])

@@ -91,7 +91,7 @@ def test_levels_drawn_are_those_of_plans(drawn: Panels, scheme: str, swept: str,
 @pytest.mark.parametrize("stragglers", [0, 10, 39])
 def test_noise_drawn_is_that_of_a_comparison(drawn: Panels, stragglers: int) -> None:
     for row in compare(lightdp.plan(**(EXAMPLE | {"stragglers": stragglers}))):
-        assert drawn.noise[row.scheme.calibration][stragglers] == row.noise_in_mean
+        assert drawn.noise[row.scheme.name][stragglers] == row.noise_in_mean
 
 
 def test_the_example_is_drawn_with_its_published_figures(drawn: Panels) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import click
 import typer
@@ -19,7 +19,8 @@ def with_settings(
 ) -> Callable[..., None]:
     """A command with a flag for each field of `settings`, and then the options of `function` itself.
 
-    A field without a default becomes a required flag, a Literal a choice, a bool a pair of flags; the group in its
+    A field without a default becomes a required flag, a Literal a choice, a bool a pair of flags, and a value that may
+    be written as text is text; the group in its
     metadata (see `lightdp._settings.setting`) is a panel of the help page. Nothing is read from docstrings, so the
     command works under `python -OO`.
 
@@ -48,7 +49,10 @@ def with_settings(
 
 
 def _flag(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:  # noqa: ANN401  a type
+    if str in get_args(kind) and type(None) not in get_args(kind):
+        kind = str
     option = typer.Option(help=field.metadata["help"], rich_help_panel=field.metadata["group"])
+    kind = field.metadata["flag"] or kind
     default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]

@@ -41,34 +41,47 @@ class Request:
     """
 
     clients: int = setting("Number of clients, N.", group="Clients")
-    colluders: int = setting("How many other clients may help the server, C̄.", group="Clients")
-    stragglers: int = setting("The most clients that may miss a round, S̄.", group="Clients")
-    rounds: int = setting("Rounds of the whole training, T.", group="Privacy")
-    epsilon: float = setting("Privacy budget ε of the whole training.", group="Privacy")
-    delta: float = setting("Privacy parameter δ of the whole training.", group="Privacy")
+    colluders: int = setting("Number of clients that may collude with the server, C̄.", group="Clients")
+    stragglers: int = setting("Largest number of clients that miss a round, S̄.", group="Clients")
+    rounds: int = setting("Number of rounds of the training, T.", group="Training")
+    epsilon: float = setting("Privacy budget ε, for the whole training.", group="Privacy")
+    delta: float = setting("The δ of the guarantee (ε, δ).", group="Privacy")
     calibration: CalibrationName = setting(
         "How the noise is chosen: exact (D2), repair (R1), paper (D1), or to compare with local DP, smpc (secure "
         "aggregation with noise for the worst case, P6) or central DP.",
         "exact",
         group="Noise",
     )
-    clip: float = setting("L2 bound on what one unit contributes to an upload (P4).", 1.0, group="Privacy")
+    clip: float = setting(
+        "L2 norm to which a record's part of an upload, or a client's whole update, is clipped (P4).",
+        1.0,
+        group="Privacy",
+    )
     unit: Unit = setting("What is protected: one record, or all data of one client.", "record", group="Privacy")
-    adjacency: Adjacency = setting("What neighbouring data sets differ in, by one unit.", "add-remove", group="Privacy")
-    sampling_rate: float = setting("Probability that a record is in a round's batch (Poisson).", 1.0, group="Privacy")
-    degree: int | None = setting("Peers with which a client shares noise; all others by default.", None, group="")
-    graph_seed: int = setting("Shuffles who is whose peer; public and the same for all.", 0, group="")
+    adjacency: Adjacency = setting(
+        "How neighbouring data sets differ: in one unit more or less, or in one unit that is another.",
+        "add-remove",
+        group="Privacy",
+    )
+    sampling_rate: float = setting(
+        "Probability that a record is in a round's batch, by Poisson sampling (unit record).", 1.0, group="Training"
+    )
+    degree: int | None = setting(
+        "Number of peers with which a client shares pairwise noise. By default all.", None, group="Clients"
+    )
+    graph_seed: int = setting("Shuffles who is whose peer; public and the same for all.", 0, group="Clients")
     straggler_law: StragglerLaw | str = setting(
         "Distribution of the number of stragglers: uniform, binomial:P or pmf:P0,P1,... It decides which noise is "
         "cheapest; no guarantee rests on it.",
         "uniform",
         group="Clients",
+        flag=str,
     )
     gamma: float | None = setting(
         "σ_K²/σ_U², the ratio of pairwise to individual variance, instead of the best one.", None, group="Noise"
     )
     reserve: Reserve = setting(
-        "With repair: whether the budget lasts for expected stragglers or for the most in every round.",
+        "Stragglers that the budget must last for with repair: as many as expected, or the most in every round.",
         "expected",
         group="Noise",
     )

@@ -5,7 +5,7 @@ from lightdp.report._record import Run, read_run
 from lightdp.report._run import caveats, run_table
 from lightdp.report._run_charts import LOOK, run_chart
 from lightdp.report._run_page import save_runs
-from lightdp.report._save import save
+from lightdp.report._save import check_path, save
 from lightdp.report._style import Chart
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Chart",
     "Run",
     "caveats",
+    "check_path",
     "plan_chart",
     "read_run",
     "run_chart",

@@ -81,7 +81,7 @@ def _noise_panel(chosen: Plan) -> alt.LayerChart:
     values = _values(chosen, "stragglers")
     for value in values:
         rows += [
-            {"x": value, "scheme": BUILT_IN[row.scheme.calibration].label, "noise": row.noise_in_mean}
+            {"x": value, "scheme": row.scheme.label, "noise": row.noise_in_mean}
             for row in compare(solve(chosen.request.but(**_changed("stragglers", value), calibration="exact")))
             if row.plan is not None
         ]

@@ -5,14 +5,15 @@ Whatever a setting is, its field in `Config` says: type, default, help text and 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from lightdp._settings import setting
+from lightdp._settings import like, setting
 from lightdp._validate import choice, integer, number, positive, share
 from lightdp.errors import ArgumentError
-from lightdp.planning import Plan, Reserve, plan
+from lightdp.planning import Plan, Request, Reserve, solve
 from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
 from lightdp.schemes import scheme
 from lightdp.training.arrivals import straggler_law
@@ -73,32 +74,23 @@ class Config:
         "record",
         group="Privacy",
     )
-    adjacency: Adjacency = setting(
-        "How neighbouring data sets differ: in one unit more or less, or in one unit that is another.",
-        "add-remove",
-        group="Privacy",
-    )
-    clients: int = setting("Number of clients, N.", 20, group="Clients")
-    colluders: int = setting("Number of clients that may collude with the server, C̄.", 4, group="Clients")
-    stragglers: int = setting("Largest number of clients that miss a round, S̄.", 4, group="Clients")
-    rounds: int = setting("Number of rounds, T.", 60, group="Training")
+    adjacency: Adjacency = like(Request, "adjacency", "add-remove")
+    clients: int = like(Request, "clients", 20)
+    colluders: int = like(Request, "colluders", 4)
+    stragglers: int = like(Request, "stragglers", 4)
+    rounds: int = like(Request, "rounds", 60)
     epsilon: float = setting(
         "Privacy budget ε, of the whole training or of each round (see --epsilon-per).", 3.0, group="Privacy"
     )
-    delta: float = setting("The δ of the guarantee (ε, δ), likewise.", 1e-5, group="Privacy")
+    delta: float = like(Request, "delta", 1e-5)
     epsilon_per: Literal["training", "round"] = setting(
         "What ε and δ are for. The paper's are for a round; then no budget ends the training, and the run's log says "
         "what it cost as a whole.",
         "training",
         group="Privacy",
     )
-    clip: float = setting("L2 norm to which a record's gradient or a client's update is clipped.", 1.0, group="Privacy")
-    reserve: Reserve = setting(
-        "Stragglers that the budget must last for, where they cost some: as many as expected, or the most in every "
-        "round.",
-        "expected",
-        group="Privacy",
-    )
+    clip: float = like(Request, "clip", 1.0)
+    reserve: Reserve = like(Request, "reserve", "expected")
     arrivals: str = setting(
         "Which clients miss a round: none, uniform (0 to S̄ of them), links:P (each with probability P), latency:... "
         "or trace:FILE.csv.",
@@ -114,9 +106,7 @@ class Config:
     late_seen: float = setting(
         "Probability that the server has seen the upload of a client that missed a round.", 0.0, group="Clients"
     )
-    sampling_rate: float = setting(
-        "Probability that a record is in a round's batch, by Poisson sampling (unit record).", 1.0, group="Training"
-    )
+    sampling_rate: float = like(Request, "sampling_rate", 1.0)
     augment: int = setting(
         "Views of each record, random crops and mirror images, whose gradients are averaged before they are clipped "
         "(unit record, convolutional models). scattering-cnn has at most 2: the image and its mirror image.",
@@ -134,9 +124,7 @@ class Config:
         0.0,
         group="Training",
     )
-    degree: int | None = setting(
-        "Number of peers with which a client shares pairwise noise. By default all.", None, group="Clients"
-    )
+    degree: int | None = like(Request, "degree", None)
     fidelity: Fidelity = setting(
         "Add noise of the right distribution, or run the protocol: real keys, masks and bytes.",
         "distribution",
@@ -202,31 +190,35 @@ class Config:
         """Whether the training goes on whatever it has cost, also where the scheme's own formula misses ε."""
         return scheme(self.scheme).understates or self.epsilon_per == "round"
 
+    @property
+    def _late_uploads(self) -> bool:
+        """Whether stragglers may send all the same."""
+        return self.late_seen > 0 or self.arrivals.startswith(("latency", "trace"))
+
     def plan(self, records: int, parameters: int, smallest: int) -> Plan | None:
         """The noise for data of `records` records, `smallest` of them at the smallest client; None without noise."""
         known, paper = scheme(self.scheme), self.unit == "paper"
         if known.calibration is None:
             return None
-        found = plan(
-            clients=self.clients,
-            colluders=self.colluders,
-            stragglers=self.stragglers,
-            rounds=self.rounds if self.epsilon_per == "training" else 1,
-            epsilon=self.epsilon,
-            delta=self.delta,
-            clip=2 * self.local_lr * self.clip / smallest if paper else self.clip,
-            calibration=known.calibration,  # type: ignore[arg-type]
-            unit="client" if paper else self.unit,  # type: ignore[arg-type]
-            adjacency=self.adjacency,
-            sampling_rate=self.sampling_rate,
-            degree=self.degree,
-            straggler_law=straggler_law(self.arrivals),
-            reserve=self.reserve,
-            records=records,
-            parameters=parameters,
-            late="seen" if self.late_seen > 0 or self.arrivals.startswith(("latency", "trace")) else "unseen",
+        found = solve(
+            Request(
+                **{name: getattr(self, name) for name in _SHARED}
+                | {
+                    "rounds": self.rounds if self.epsilon_per == "training" else 1,
+                    "clip": 2 * self.local_lr * self.clip / smallest if paper else self.clip,
+                    "unit": "client" if paper else self.unit,
+                    "calibration": known.calibration,
+                    "straggler_law": straggler_law(self.arrivals),
+                    "late": "seen" if self._late_uploads else "unseen",
+                    "records": records,
+                    "parameters": parameters,
+                }
+            )
         )
         return found if known.adjust is None else known.adjust(found)
+
+
+_SHARED = {field.name for field in dataclasses.fields(Config)} & {field.name for field in dataclasses.fields(Request)}
 
 
 def peer_failure(links: str | None) -> float | None:

@@ -1,11 +1,17 @@
-"""The commands of the lab: parse, call, print. `lightdp` finds them here and imports one when it is called."""
+"""Commands that the lab adds to `lightdp` (entry point "lightdp.commands"): parse, call, print.
+
+Importing this module imports no command: each has a file of its own, named here.
+"""
 
 COMMANDS = {
     "compare": (
         "lightdp_lab.cli.compare:command",
-        "Every scheme, played on the same vectors, links and faults.",
+        "Every scheme, played for real on the same vectors, links, faults and privacy target: which is right for you?",
     ),
-    "reproduce": ("lightdp_lab.cli.reproduce:command", "The paper's tables and figures, run again."),
+    "reproduce": (
+        "lightdp_lab.cli.reproduce:command",
+        "The paper's tables and figures, run again, and the same cells with a guarantee for the whole training.",
+    ),
     "bench": ("lightdp_lab.cli.bench:app", "How fast is it on this machine?"),
 }
-"""Where each command is, and one line of help."""
+"""By name: what to import, "module:attribute", and one line of help. `HELP` of the module is the whole help."""
