@@ -120,7 +120,7 @@ def test_compare_prints_every_scheme_with_its_noise(run: Run) -> None:
     table = result.out.split("The same true guarantee")[1]
     assert len(rows) == 6
     for row in rows:
-        line = next(line for line in table.splitlines() if row.scheme.title in line)
+        line = next(line for line in table.splitlines() if row.title in line)
         assert f" {row.noise_in_mean:.4g} " in line
     assert "impossible" not in table
 
