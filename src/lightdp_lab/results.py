@@ -104,11 +104,12 @@ def play(
     An interrupted run leaves a checkpoint, from which the next call goes on. With one job, `watch` sees its rounds.
     With several, a run that fails does not stop the others: its error is raised when they are done.
     """
+    alone = integer("jobs", jobs, 1) == 1  # refused before a folder is made
     missing = [config for config in configs if results.find(config) is None]
     work = results.folder / _WORK
     if missing:
         work.mkdir(parents=True, exist_ok=True)
-    if integer("jobs", jobs, 1) == 1:
+    if alone:
         for config in missing:
             line = trial(config, work, watch)
             yield config, _kept(config, line, results, beside=0)
