@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from lightdp._validate import rounded_up
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 LABEL = re.compile(r"\(([EDRPW])(\d)(?:-\1?(\d)|\)-\(\1(\d))?\)")
 
 
@@ -65,6 +66,11 @@ def test_commands_in_the_docs_print_what_the_docs_show(page: str, block: str) ->
 def test_python_in_the_docs_runs(page: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(block, page, "exec"), {})  # noqa: S102  it is our own documentation
+
+
+def test_the_picture_of_a_round_is_as_drawn() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs/draw_round.py"))["picture"]()
+    assert (ROOT / "docs/img/round.svg").read_text() == drawn
 
 
 def test_the_readme_links_only_to_files_that_exist() -> None:

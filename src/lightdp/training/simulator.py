@@ -68,7 +68,7 @@ class Run:
             config.model, torch.from_numpy(source.test_x), self.device, mirror=config.mirror
         )  # fmt: skip
         self.test_y = torch.from_numpy(source.test_y).to(self.device)
-        self.model = module if module is not None else models.build(
+        self.model = models.checked(module, self.test_x, source.classes) if module is not None else models.build(
             config.model, tuple(self.test_x.shape[1:]), source.classes, config.seed
         )  # fmt: skip
         self.model.to(self.device)
