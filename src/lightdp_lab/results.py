@@ -195,26 +195,19 @@ def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = la
     plan = run.plan
     kept = {
         "config": same(config),
-        "accuracy": end["accuracy"],
-        "rounds": end["rounds"],
-        "stopped": end["stopped"],
-        "epsilon": end["epsilon"],
+        **{name: end[name] for name in ("accuracy", "rounds", "stopped", "epsilon")},
         "epsilon_round": None if plan is None else Plan(plan.request.but(rounds=1), plan.noise).epsilon(),
         "noise": statistics.fmean(line["noise_std"] for line in rounds),
         "smallest": run.partition["size_min"],
         "curve": _curve(rounds),
         "seconds": round(end["seconds"], 2),
         "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
-        "versions": lines[0]["versions"],
-        "commit": lines[0]["commit"],
+        **{name: lines[0][name] for name in ("versions", "commit")},
     }
     network = lines[0]["network"]
     if network is not None:
-        kept |= {
-            "trips": network["trips"],
-            "time_measured": network["measured"],
-            "failed": sum(line["failed"] is not None for line in rounds),
-        }
+        kept |= {"trips": network["trips"], "time_measured": network["measured"]}
+        kept["failed"] = sum(line["failed"] is not None for line in rounds)
     return kept
 
 
