@@ -33,7 +33,7 @@ for present in (("ann", "bob", "cem"), ("ann", "bob")):
             server.receive(client.upload(start, updates[name]))  # one message of bytes
     result = server.close()
     model += result.mean()
-    print(f"round {result.round}: used {result.used.sum()} of 3 uploads, mean {np.round(result.mean(), 1)}")
+    print(f"round {result.round}: used {len(result.used)} of 3 uploads, mean {np.round(result.mean(), 1)}")
 
 # The closing round has no data: ann and bob take out what cem's absence left.
 start = server.announce(since=1, closing=True)

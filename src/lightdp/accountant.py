@@ -15,12 +15,13 @@ import numpy as np
 
 from lightdp import gaussian, sampling
 from lightdp._validate import integer
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.noise_graph import gain
 from lightdp.planning import RETRIES, late_cost, on_grid, worst_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -102,7 +103,9 @@ class Odometer:
         self.clients = [integer("clients", c, 0, plan.clients - 1) for c in tracked]
         self._ledgers = [_Ledger() for _ in self.clients]
         rows = None if plan.graph.complete else plan.graph.neighbours()
-        self._neighbours = None if rows is None else {c: self._mask("peers", rows[c]) for c in self.clients}
+        self._neighbours = (
+            None if rows is None else {c: ClientSet.of(plan.clients, rows[c]).flags for c in self.clients}
+        )
         self._known: dict[tuple[frozenset[tuple[float, int]], float], float] = {}  # of sampled ledgers
         self._fits: list[float] = []  # costs of sampled rounds, the dearest first, that are within the budget together
         self._ahead = min(plan.rounds // 2, _AHEAD)  # more rounds than these did not fit on top, or were not tried
@@ -128,9 +131,9 @@ class Odometer:
                 f"over the budget of {self.plan.budget:g} at delta={self.plan.delta:g}"
             )
 
-    def exhausted(self) -> frozenset[int]:
+    def exhausted(self) -> ClientSet:
         """(R8): tracked clients that the next round could take over the budget. They stay away; others go on."""
-        return frozenset(self._over())
+        return ClientSet.of(self.plan.clients, self._over())
 
     def _over(self) -> dict[int, float]:
         """The ε of each tracked client that one more round could take over the budget."""
@@ -147,7 +150,7 @@ class Odometer:
         spent = {client: self._epsilon(ledger) for client, ledger in zip(self.clients, after, strict=True)}
         return {client: epsilon for client, epsilon in spent.items() if epsilon > self.plan.budget}
 
-    def record(self, used: Collection[int], late: Collection[int] | None = None) -> None:
+    def record(self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None = None) -> None:
         """Count a round that happened.
 
         Args:
@@ -156,22 +159,19 @@ class Odometer:
                 know whether what was sent was seen. If the plan says that late uploads are unseen, then nobody, but
                 still everybody of a void round, whose uploads came in time.
         """
-        used_mask = self._mask("used", used)
+        used = ClientSet.of(self.plan.clients, used, name="used")
         if late is None:
-            unseen = self.plan.late == "unseen" and used_mask.any()
-            late = () if unseen else np.flatnonzero(~used_mask)
-        late_mask = self._mask("late", late)
-        if np.any(used_mask & late_mask):
-            both = np.flatnonzero(used_mask & late_mask).tolist()
-            raise ArgumentError(f"late must not name used clients, got {both} in both")
-        count = int(used_mask.sum())
-        if count and self.plan.clients - count > self.plan.stragglers:
-            least = self.plan.clients - self.plan.stragglers
-            raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {count}")
+            late = ClientSet.none(self.plan.clients) if self.plan.late == "unseen" and used else ~used
+        late = ClientSet.of(self.plan.clients, late, name="late")
+        if used & late:
+            raise ArgumentError(f"late must not name used clients, got {list(used & late)} in both")
+        least = self.plan.clients - self.plan.stragglers
+        if 0 < len(used) < least:
+            raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {len(used)}")
         for client, ledger in zip(self.clients, self._ledgers, strict=True):
             if self._repair:
-                self._record_repair(client, ledger, used_mask, late_mask)
-            elif used_mask[client] or late_mask[client]:
+                self._record_repair(client, ledger, used.flags, late.flags)
+            elif client in used or client in late:
                 ledger.ordinary[self.plan.honest] += 1
         self.rounds += 1
 
@@ -290,11 +290,6 @@ class Odometer:
             return self._neighbours[client]
         mask = np.ones(self.plan.clients, dtype=bool)
         mask[client] = False
-        return mask
-
-    def _mask(self, name: str, clients: Collection[int]) -> Mask:
-        mask = np.zeros(self.plan.clients, dtype=bool)
-        mask[[integer(name, client, 0, self.plan.clients - 1) for client in clients]] = True
         return mask
 
 

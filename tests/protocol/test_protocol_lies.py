@@ -16,10 +16,11 @@ import pytest
 
 import lightdp
 from lightdp import gaussian
+from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError, ProtocolError
 from lightdp.planning import RETRIES
 from lightdp.protocol.history import ClientHistory
-from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload, bitmap
+from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 from support.parties import RUN, joined
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Liar:
     def tell(self, client: int, past: Sequence[Collection[int]], *, closing: bool = False) -> bool:
         """Tell who was used in the rounds after those that the client knows, for an upload; False if refused."""
         history = self.histories[client].copied()
-        sets = [bitmap(np.isin(np.arange(self.plan.clients), list(used))) for used in past]
+        sets = [ClientSet.of(self.plan.clients, used) for used in past]
         try:
             history.learn(enumerate(sets, start=len(history.used)))
         except ProtocolError:
@@ -106,7 +107,7 @@ def test_peers_that_are_told_to_repair_a_used_upload_cost_more_than_is_charged_a
             assert liar.tell(client, past)
     honest = liar.true()
     liar.flush()
-    liar.histories[0].learn([(1, bitmap(np.ones(8, dtype=bool)))])
+    liar.histories[0].learn([(1, ClientSet.all(8))])
     assert liar.charged() == pytest.approx(honest)
     assert honest * 1.1 < liar.true() <= liar.reserved
 
@@ -199,8 +200,8 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
         noise.append(keys)
         mine.append(int(i == 0 and not closing))
 
-    used = {i: bitmap(np.isin(np.arange(clients), [0, i])) for i in range(1, clients)}
-    others = bitmap(np.arange(clients) > 0)
+    used = {i: ClientSet.of(clients, [0, i]).to_bytes() for i in range(1, clients)}
+    others = ClientSet.of(clients, range(1, clients)).to_bytes()
     for peer in range(1, clients):  # groups of one
         for i in range(peer + 1):
             ask(i, closing=0 < i < peer)

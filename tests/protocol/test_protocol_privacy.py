@@ -12,7 +12,7 @@ from lightdp import noise_graph, stream
 from lightdp.accountant import Odometer
 from lightdp.errors import BudgetError
 from lightdp.planning import RETRIES
-from lightdp.wire import Accumulator, Message, Upload, members
+from lightdp.wire import Accumulator, Message, Upload
 from support import oracles
 from support.parties import RUN, joined, planned, play
 
@@ -134,7 +134,7 @@ def _without_colluders(upload: bytes, client: Client, colluders: Sequence[int]) 
     total = Accumulator(client.length, grid.bits)
     total.add(Upload.from_bytes(message.payload, length=client.length, bits=grid.bits).packed)
     known = np.zeros(client.length, np.int32)
-    sets = [np.flatnonzero(members(used, client.plan.clients)) for used in history.used[: message.round]]
+    sets = history.used[: message.round]
     last = max((t for t, used in enumerate(sets) if history.me in used), default=None)
     for spy in colluders:
         stream.accumulate(known, client._pairwise(history, message.round, (spy,)))

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError, LightDPError, ProtocolError, WireError
 from lightdp.keys import Identity, Pins
 from lightdp.protocol import Client, Server
-from lightdp.wire import Announcement, Kind, Message, bitmap
+from lightdp.wire import Announcement, Kind, Message
 from support.parties import RUN, Tape, joined, planned, play
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def test_a_round_is_answered_once_in_order_and_with_its_past() -> None:
 
 def forged(server: Server, used: Sequence[Sequence[int]], at: int) -> bytes:
     """An announcement of round `at` by a server that tells another history."""
-    past = b"".join(bitmap(np.isin(np.arange(server.plan.clients), list(group))) for group in used)
+    past = b"".join(ClientSet.of(server.plan.clients, group).to_bytes() for group in used)
     payload = Announcement(round=at, clients=server.plan.clients, used=past).to_bytes()
     return Message(kind=Kind.ANNOUNCE, run=RUN, round=at, roster=server._fixed().hash, payload=payload).to_bytes()
 

@@ -21,10 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import lightdp
 from lightdp import masks, stream
 from lightdp.accountant import Odometer
+from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError, WireError
 from lightdp.planning import RETRIES
 from lightdp.protocol import Client, File, Server
-from lightdp.wire import members
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,7 +158,7 @@ class Schedules(RuleBasedStateMachine):
     def round_ends(self) -> None:
         self.server.announce()
         result = self.server.close()
-        assert sorted(np.flatnonzero(result.used)) == sorted(s.client for s in self.accepted) or result.total is None
+        assert list(result.used) == sorted(s.client for s in self.accepted) or result.total is None
         if result.total is None:
             assert len(self.accepted) < 3
             self.late[result.round] = {s.client for s in self.accepted}
@@ -212,7 +212,7 @@ class Schedules(RuleBasedStateMachine):
             for t, used in enumerate(self.used[: len(history.used)]):
                 mine = any(s.client == i and s.round == t for s in self.sent)
                 theory.record(used, [j for j in range(5) if j not in used and (j != i or mine)])
-                assert tuple(np.flatnonzero(members(history.used[t], 5))) == tuple(sorted(used))
+                assert history.used[t] == ClientSet.of(5, used)
             pending = any(s.client == i and s.round == len(history.used) for s in self.sent)
             assert client.epsilon() == theory.epsilon(ahead=pending)[0]
 

@@ -36,7 +36,7 @@ class Tape:
     names: tuple[str, ...] = ()
 
     def used(self) -> list[Made]:
-        pairs = {(self.names[i], each.round) for each in self.rounds for i in np.flatnonzero(each.used)}
+        pairs = {(self.names[i], each.round) for each in self.rounds for i in each.used}
         return [each for each in self.made if (each.name, each.round) in pairs]
 
     def total(self, what: str) -> NDArray[np.int32]:

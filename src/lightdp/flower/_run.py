@@ -7,7 +7,6 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from flwr.serverapp import Grid
 
+    from lightdp.client_set import ClientSet
     from lightdp.planning import Plan
     from lightdp.protocol import Aggregate
 
@@ -50,7 +50,7 @@ class Run:
         self.odometer = Odometer(plan)
         self.refused: set[int] = set()
         self.metrics: list[dict[str, Any]] = []
-        self._used: list[list[int]] = []  # of each past round
+        self._used: list[ClientSet] = []  # of each past round
         self._answered: dict[int, int] = {}  # the last round of which a node's upload was seen
         self._pending: dict[str, int] = {}  # messages without a reply, and their nodes
         self._carriers: set[int] = set()  # clients that have something to repair
@@ -140,7 +140,7 @@ class Run:
         result = self.server.close()
         if self._closing:
             return result
-        used = np.flatnonzero(result.used).tolist()
+        used = result.used
         self._used.append(used)
         self.odometer.record(used, self.server.late(result.round))
         if self.plan.repairs:

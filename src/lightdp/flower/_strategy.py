@@ -163,7 +163,7 @@ class LightDP(Strategy):
             raise ProtocolError("aggregate_train comes after configure_train")
         run = self._run
         result = run.take(self._sent, replies)
-        used = int(result.used.sum())
+        used = len(result.used)
         arrays, metrics = self._through(server_round, result) if result.total is not None else (None, MetricRecord())
         if result.total is None:
             _LOG.warning("lightdp: round %d was void: fewer than %d uploads came", server_round, run.server.minimum)
@@ -230,8 +230,8 @@ class LightDP(Strategy):
             self._arrays = arrays
             self._sent = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node, order in orders.items()]
             result = run.take(self._sent, grid.send_and_receive(self._sent, timeout=timeout))
-            _LOG.info("lightdp: closing round, %d of %d clients repaired", int(result.used.sum()), len(orders))
-            if result.used.any():
+            _LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
+            if result.used:
                 arrays = self._through(server_round + 1, result)[0] or arrays
         self._late += run.take_late(grid)
         if self.accountant is not None:

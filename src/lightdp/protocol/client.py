@@ -11,6 +11,7 @@ import numpy as np
 
 from lightdp import masks
 from lightdp._validate import integer, number
+from lightdp.client_set import ClientSet
 from lightdp.clipping import clamp, clip_norm
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Enrolment, Identity, KeyPair, Keyring, Pins, Roster
@@ -258,7 +259,7 @@ class Client:
             "pair": self._pair.to_bytes().hex(),
             "enrolment": self._enrolment.to_bytes().hex(),
             "roster": None if self._roster is None else self._roster.to_bytes().hex(),
-            "used": [] if history is None else [used.hex() for used in history.used],
+            "used": [] if history is None else [used.to_bytes().hex() for used in history.used],
             "sent": [] if history is None else sorted(history.sent),
             "closing": None if history is None else history.closing,
         }
@@ -287,7 +288,8 @@ class Client:
                 )
                 history.sent = {integer("sent", t, 0) for t in facts["sent"]}
                 history.closing = None if facts.get("closing") is None else integer("closing", facts["closing"], 0)
-                history.learn(enumerate(bytes.fromhex(used) for used in facts["used"]))
+                sets = (ClientSet.from_bytes(bytes.fromhex(used), plan.clients) for used in facts["used"])
+                history.learn(enumerate(sets))
         except (KeyError, TypeError, ProtocolError, ValueError) as error:
             if isinstance(error, ArgumentError):
                 raise

@@ -10,13 +10,11 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lightdp.accountant import Odometer
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import link
 from lightdp.planning import RETRIES
-from lightdp.wire import members
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,7 +39,7 @@ class ClientHistory:
         self.me = me
         self.neighbours = tuple(neighbours)
         self.odometer = Odometer(plan, [me])
-        self.used: list[bytes] = []  # a bitmap for each past round
+        self.used: list[ClientSet] = []  # of each past round
         self.sent: set[int] = set()
         self.closing: int | None = None  # the round in which it sent without data
         self.chains = [start]  # chains[t] goes into the keys of round t
@@ -56,7 +54,7 @@ class ClientHistory:
         """A history that learns apart from this one; what never changes is shared."""
         return copy.deepcopy(self, {id(fixed): fixed for fixed in (self.plan, self.neighbours)})
 
-    def learn(self, history: Iterable[tuple[int, bytes]]) -> None:
+    def learn(self, history: Iterable[tuple[int, ClientSet]]) -> None:
         """Take in the sets of past rounds.
 
         Raises:
@@ -70,24 +68,23 @@ class ClientHistory:
             elif self.used[number] != used:
                 raise ProtocolError(f"announcement of round {number} contradicts an earlier one")
 
-    def _add(self, number: int, used: bytes) -> None:
-        flags = members(used, self.plan.clients)
-        mine = bool(flags[self.me])
+    def _add(self, number: int, used: ClientSet) -> None:
+        mine = self.me in used
         if mine and number not in self.sent:
             raise ProtocolError(
                 f"announcement says that client {self.me} was used in round {number}, which it did not send"
             )
-        late: list[int] = []
-        if self.plan.late == "seen" or not flags.any():  # uploads of a void round came in time: they were seen
-            late = [c for c in np.flatnonzero(~flags).tolist() if c != self.me or number in self.sent]
+        late = used - used
+        if self.plan.late == "seen" or not used:  # uploads of a void round came in time: they were seen
+            late = ~used if number in self.sent else ~used - ClientSet.of(self.plan.clients, [self.me])
         try:
-            self.odometer.record(np.flatnonzero(flags).tolist(), late)
+            self.odometer.record(used, late)
         except ArgumentError as error:
             raise ProtocolError(f"announcement of round {number} breaks the protocol: {error}") from None
         self.used.append(used)
-        self.chains.append(link(self.chains[-1], round=number, announcement=used))
+        self.chains.append(link(self.chains[-1], round=number, announcement=used.to_bytes()))
         if mine:
-            absent = tuple(j for j in self.neighbours if not flags[j])
+            absent = tuple(j for j in self.neighbours if j not in used)
             repairs = self.plan.repairs and absent != ()
             self.repair = Repair(number, absent, RETRIES + 1) if repairs else None
         elif self.repair is not None and number in self.sent:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from lightdp.client_set import ClientSet
     from lightdp.planning import Plan
     from lightdp.training.arrivals import Arrivals
     from lightdp.training.clients import Piece
@@ -87,11 +88,11 @@ class Distribution:
 
     def senders(self, came: Arrivals) -> list[int]:
         """Whose updates a round needs: what came too late is in no sum."""
-        return sorted(came.used)
+        return list(came.used)
 
     def round(self, number: int, came: Arrivals, updates: Iterable[Piece]) -> Sum:
         """The noisy sum of the updates of `senders(came)`."""
-        used = list(came.used)
+        used = came.used
         if not used:
             self._miss(number, came.late)
             return Sum(None, 0.0, 0.0)
@@ -129,16 +130,15 @@ class Distribution:
             return self.share(used) * self.plan.sigma_effective**2
         return self.plan.individual_in_sum(used)
 
-    def _left_by_stragglers(self, used: list[int]) -> dict[int, float]:
+    def _left_by_stragglers(self, used: ClientSet) -> dict[int, float]:
         """Variance of the pairwise noise that each used client shares with stragglers."""
         if self.plan is None or self.plan.gamma == 0:
             return {}
-        absent = np.ones(self.plan.clients, dtype=bool)
-        absent[used] = False
+        absent = (~used).flags
         met = {i: int(absent.sum() if self.adjacent is None else (self.adjacent[i] & absent).sum()) for i in used}
         return {i: count * self.plan.sigma_pairwise**2 for i, count in met.items() if count > 0}
 
-    def _repaired(self, used: list[int], draw: torch.Generator) -> torch.Tensor:
+    def _repaired(self, used: Iterable[int], draw: torch.Generator) -> torch.Tensor:
         out = torch.zeros(self.parameters, device=self.device)
         for group in self.groups:
             leaving = [i for i in used if i in group.parts]
@@ -147,7 +147,7 @@ class Distribution:
         self.groups = [group for group in self.groups if group.parts]
         return out
 
-    def _miss(self, number: int, late: tuple[int, ...]) -> None:
+    def _miss(self, number: int, late: ClientSet) -> None:
         """Repairs that rode in uploads which came too late; the last try leaves its part in the model."""
         draw = self._generator(_mix(self.seed, number) ^ 1)
         for group in self.groups:
@@ -206,7 +206,7 @@ class Protocol:
 
     def senders(self, came: Arrivals) -> list[int]:
         """Whose updates a round needs."""
-        return sorted((*came.used, *came.late))
+        return list(came.used | came.late)
 
     def round(self, number: int, came: Arrivals, updates: Iterable[Piece]) -> Sum:  # noqa: ARG002  as Distribution
         """The noisy sum, from uploads of everybody who sent."""

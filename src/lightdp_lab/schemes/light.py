@@ -6,8 +6,6 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-
 from lightdp.planning import plan
 from lightdp.protocol import Client, Server
 from lightdp_lab.schemes._net import RoundFailedError
@@ -16,6 +14,7 @@ from lightdp_lab.schemes._scheme import Result, Scheme, Task
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from lightdp_lab.schemes._net import Net
@@ -80,7 +79,7 @@ class Exact(Scheme):
             done = self.server.close()
         if done.total is None:
             raise RoundFailedError("upload", f"fewer than {self.server.minimum} uploads")
-        return Result(done.total, frozenset(np.flatnonzero(done.used).tolist()))
+        return Result(done.total, frozenset(done.used))
 
     def noise(self, used: int) -> float:
         """Everybody's own, and what is shared with those who are absent; whoever they are, on average."""

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp._validate import integer
+from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
-from lightdp.wire import bitmap, packed_size
+from lightdp.wire import packed_size
 from lightdp_lab.schemes._coded import Code, Coded, agree
 from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Result
@@ -120,7 +121,7 @@ class LightSecAgg(Coded):
                 continue
             with net.client(i):
                 masked = self.field.add(self.field.of(self.grid.encode(update)), self._mask(keys[i]))
-                message = self.field.pack(masked) + bitmap(self._flags(held[i]))
+                message = self.field.pack(masked) + ClientSet(self._flags(held[i])).to_bytes()
             arrived = net.up(i, message)
             if arrived is not None:
                 with net.server():
@@ -148,7 +149,7 @@ class LightSecAgg(Coded):
         net.stage("recovery")
         who: list[int] = []
         answers: list[Elements] = []
-        announcement = bitmap(self._flags(used))
+        announcement = ClientSet(self._flags(used)).to_bytes()
         for j in asked:
             announced = net.down(j, announcement)
             if announced is None:

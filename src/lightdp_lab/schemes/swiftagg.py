@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp._validate import integer
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, WireError
-from lightdp.wire import bitmap
 from lightdp_lab.schemes._coded import Code, Coded, agree
 from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Result
@@ -122,7 +122,7 @@ class SwiftAgg(Coded):
         reports: dict[int, NDArray[np.bool_]] = {}
         for j in filter(net.works, range(self.groups * self.positions)):
             with net.client(j):
-                message = bitmap(self._flags(held[j]))
+                message = ClientSet(self._flags(held[j])).to_bytes()
             arrived = net.up(j, message)
             if arrived is not None:
                 with net.server():
@@ -152,7 +152,7 @@ class SwiftAgg(Coded):
         self, used: list[int], going: list[int], held: list[dict[int, bytes]], net: Net
     ) -> tuple[list[int], list[Elements]]:
         """At the server: positions whose chain held, and their sums."""
-        announcement, context = bitmap(self._flags(used)), self._context(b"sum")
+        announcement, context = ClientSet(self._flags(used)).to_bytes(), self._context(b"sum")
         everyone = [self.member(group, position) for group in range(self.groups) for position in going]
         announced: dict[int, bytes | None] = {}
         letters: dict[int, bytes] = {}  # what came to a member from the group before
