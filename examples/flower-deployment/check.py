@@ -30,9 +30,9 @@ from lightdp import masks, stream
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.keys import Enrolment, KeyPair, Keyring, Roster, link
-from lightdp.planning import RETRIES
 from lightdp.protocol import Client
 from lightdp.protocol.client import agreement
+from lightdp.repair import RETRIES
 from lightdp.wire import Announcement, Message
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ class Evidence:
             for t in turns[: last + 1]:
                 seen = {self.nodes[r["node"]] for r in self.uploads(self.trips[t]) if self.events.index(r) < known}
                 odometer.record(sorted(self.used[t]), sorted(seen - self.used[t]))
-            result.append(odometer.largest())
+            result.append(odometer.max_epsilon())
         return result
 
 

@@ -18,8 +18,8 @@ import lightdp
 from lightdp import gaussian
 from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError, ProtocolError
-from lightdp.planning import RETRIES
 from lightdp.protocol.history import ClientHistory
+from lightdp.repair import RETRIES
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 from support.parties import RUN, joined
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lightdp.accountant import _Ledger
+    from lightdp.accountant import Ledger
     from lightdp.planning import Plan
     from lightdp.protocol import Client
 
@@ -64,7 +64,7 @@ class Liar:
         noise: dict[Wire, int] = {}
         repair = history.repair
         parts = [] if closing else [(now, history.neighbours, 1)]
-        for of, peers, sign in [*parts, *([] if repair is None else [(repair.round, repair.absent, -1)])]:
+        for of, peers, sign in [*parts, *([] if repair is None else [(*repair, -1)])]:
             for peer in peers:
                 wire = (min(client, peer), max(client, peer), of, history.chains[of])
                 noise[wire] = sign if client < peer else -sign
@@ -73,8 +73,8 @@ class Liar:
         self.uploads.append((client == 0 and not closing, noise))
         return True
 
-    def cost(self, ledger: _Ledger) -> float:
-        return math.fsum(ledger.costs(self.histories[0].odometer._cost))
+    def cost(self, ledger: Ledger) -> float:
+        return ledger.total()
 
     def charged(self) -> float:
         return self.cost(self.histories[0].odometer._ledgers[0])
@@ -192,7 +192,7 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
         total.add(Upload.from_bytes(message.payload, length=length, bits=bits).packed)
         seen.append(total.total() * party._grid.wire_step)
         parts = [] if closing else [(now, history.neighbours, 1)]
-        parts += [] if history.repair is None else [(history.repair.round, history.repair.absent, -1)]
+        parts += [] if history.repair is None else [(*history.repair, -1)]
         keys = {}
         for of, peers, sign in parts:
             for peer in peers:

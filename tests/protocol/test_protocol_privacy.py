@@ -11,7 +11,7 @@ import pytest
 from lightdp import noise_graph, stream
 from lightdp.accountant import Odometer
 from lightdp.errors import BudgetError
-from lightdp.planning import RETRIES
+from lightdp.repair import RETRIES
 from lightdp.wire import Accumulator, Message, Upload
 from support import oracles
 from support.parties import RUN, joined, planned, play
@@ -118,7 +118,7 @@ def test_the_best_distinguisher_achieves_the_planned_mu_and_no_more(case: str) -
     odometer = Odometer(plan, [0])
     for used, late in rounds:
         odometer.record(used, late)
-    bound = math.sqrt(math.fsum(odometer._ledgers[0].costs(odometer._cost))) / plan.sigma_individual
+    bound = math.sqrt(odometer._ledgers[0].total()) / plan.sigma_individual
     assert exact <= bound * (1 + 1e-9)
     if case in ("exact", "repair, no stragglers"):  # nothing is lost to the bound: both rounds cost (E3)
         assert bound == pytest.approx(math.sqrt(2 / float(noise_graph.gain(4, plan.gamma))) / plan.sigma_individual)

@@ -23,8 +23,8 @@ from lightdp import masks, stream
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError, WireError
-from lightdp.planning import RETRIES
 from lightdp.protocol import Client, File, Server
+from lightdp.repair import RETRIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

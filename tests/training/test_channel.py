@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import lightdp
-from lightdp.planning import RETRIES
+from lightdp.repair import RETRIES
 from lightdp.training.arrivals import Arrivals
 from lightdp.training.channel import Distribution, Protocol
 from support import oracles

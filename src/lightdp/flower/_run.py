@@ -16,6 +16,7 @@ from lightdp.flower._arrays import values
 from lightdp.flower._settings import arguments
 from lightdp.flower._vault import KEY
 from lightdp.protocol import Server
+from lightdp.repair import Repairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,7 +54,7 @@ class Run:
         self._used: list[ClientSet] = []  # of each past round
         self._answered: dict[int, int] = {}  # the last round of which a node's upload was seen
         self._pending: dict[str, int] = {}  # messages without a reply, and their nodes
-        self._carriers: set[int] = set()  # clients that have something to repair
+        self._repairs = Repairs(plan.graph)
         self._strangers: set[int] = set()
         self._closing = False
 
@@ -121,7 +122,7 @@ class Run:
     def closing_orders(self) -> dict[int, ConfigRecord]:
         """Start the closing round (R4): messages for those who have something to repair; empty if nobody has."""
         self._closing = True
-        carriers = {self.server.names[i] for i in self._carriers}
+        carriers = {self.server.names[i] for i in self._repairs.owed}
         return {node: self._order(node, closing=True) for node, name in self.nodes.items() if name in carriers}
 
     def _order(self, node: int, *, closing: bool) -> ConfigRecord:
@@ -144,9 +145,7 @@ class Run:
         self._used.append(used)
         self.odometer.record(used, self.server.late(result.round))
         if self.plan.repairs:
-            self._carriers -= set(used)
-            if len(used) < self.plan.clients:
-                self._carriers |= set(used)
+            self._repairs.close(result.round, used, used | self.server.late(result.round))
         return result
 
     def exhausted(self) -> set[int]:

@@ -168,7 +168,7 @@ class LightDP(Strategy):
         if result.total is None:
             _LOG.warning("lightdp: round %d was void: fewer than %d uploads came", server_round, run.server.minimum)
         self._void = 0 if result.total is not None else self._void + 1
-        spent = rounded_up(run.odometer.largest())
+        spent = rounded_up(run.odometer.max_epsilon())
         _LOG.info(
             "lightdp: round %d used %d of %d clients; ε = %s of %g at δ = %g spent",
             server_round, used, self.plan.clients, spent, self.plan.budget, self.plan.delta,
@@ -203,7 +203,7 @@ class LightDP(Strategy):
         return kept, MetricRecord() if inner is None else inner
 
     def _spent(self) -> dict[str, float | int]:
-        return {"lightdp-epsilon": cast("Run", self._run).odometer.largest(), "lightdp-late": self._late}
+        return {"lightdp-epsilon": cast("Run", self._run).odometer.max_epsilon(), "lightdp-late": self._late}
 
     def _must_stop(self, grid: Grid) -> bool:
         """Whether another round cannot or must not be; late replies are counted first."""

@@ -1,6 +1,6 @@
 """(D1)-(D4): from clients, colluders, stragglers, rounds and (ε, δ) to noise that is provably enough."""
 
-from lightdp.planning._calibrate import GAMMA_MAX, RETRIES, late_cost, on_grid, worst_cost
+from lightdp.planning._calibrate import GAMMA_MAX, on_grid
 from lightdp.planning._claims import Claim, paper_claims
 from lightdp.planning._compare import Comparison, compare
 from lightdp.planning._make import plan
@@ -9,7 +9,6 @@ from lightdp.planning._plan import WIRE_STEPS, Calibration, Late, Plan, Reserve,
 
 __all__ = [
     "GAMMA_MAX",
-    "RETRIES",
     "WIRE_STEPS",
     "Calibration",
     "Claim",
@@ -20,10 +19,8 @@ __all__ = [
     "Reserve",
     "Unit",
     "compare",
-    "late_cost",
     "on_grid",
     "paper_claims",
     "plan",
     "plan_per_client",
-    "worst_cost",
 ]

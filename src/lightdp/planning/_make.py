@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import get_args
 
-from lightdp import gaussian, sampling
+from lightdp import gaussian, repair, sampling
 from lightdp._validate import choice, integer, number, positive, probability
 from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.noise_graph import Graph, gain
@@ -151,8 +151,8 @@ def _repair(draft: Plan, gamma: float | None) -> Plan:
 
     def cost(gamma: float) -> float:
         """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
-        used = calibrate.repair_cost(law, draft.honest, gamma)
-        return used + (calibrate.worst_cost(gamma, draft.honest, draft.stragglers, draft.late) - used) / draft.rounds
+        used = repair.repair_cost(law, draft.honest, gamma)
+        return used + (repair.worst_cost(gamma, draft.honest, draft.stragglers, draft.late) - used) / draft.rounds
 
     if gamma is None:
         gamma = calibrate.repair_gamma(law, draft.graph, draft.rounds, cost)

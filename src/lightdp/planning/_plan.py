@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
-from lightdp import gaussian, sampling
+from lightdp import gaussian, repair, sampling
 from lightdp._validate import probability
 from lightdp.noise_graph import Graph, gain
 from lightdp.planning import _calibrate as calibrate
@@ -286,7 +286,7 @@ def sampled_levels(draft: Plan) -> dict[float, int]:
     used = draft.rounds - 1
     counts = {draft.stragglers: used} if draft.reserve == "worst" else draft.law.quantiles(used, _SAMPLED_LEVELS)
     costs = [(1 / float(gain(max(draft.honest - s, 1), draft.gamma)), count) for s, count in counts.items()]
-    worst = calibrate.worst_cost(draft.gamma, draft.honest, draft.stragglers, draft.late)
+    worst = repair.worst_cost(draft.gamma, draft.honest, draft.stragglers, draft.late)
     costs.append((calibrate.on_grid(worst) if draft.late == "seen" else worst, 1))
     result: dict[float, int] = {}
     for cost, count in costs:

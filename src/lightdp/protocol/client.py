@@ -221,7 +221,7 @@ class Client:
         """This round's pairwise noise, and the opposite of what is to be repaired (R1)."""
         terms = [] if closing else self._pairwise(history, current, history.neighbours)
         if history.repair is not None:
-            terms += self._pairwise(history, history.repair.round, history.repair.absent, undo=True)
+            terms += self._pairwise(history, *history.repair, undo=True)
         return terms
 
     def _pairwise(self, history: ClientHistory, of: int, peers: tuple[int, ...], *, undo: bool = False) -> list[Term]:

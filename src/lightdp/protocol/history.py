@@ -7,28 +7,18 @@ which it sent. So its state on disk is these facts alone, and a restart recomput
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import link
-from lightdp.planning import RETRIES
+from lightdp.repair import Repairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lightdp.planning import Plan
-
-
-@dataclass(frozen=True)
-class Repair:
-    """Pairwise terms of a round in which the client was used, to be taken out of the sum again (R1)."""
-
-    round: int
-    absent: tuple[int, ...]
-    tries: int  # uploads that may still carry it
 
 
 class ClientHistory:
@@ -43,7 +33,15 @@ class ClientHistory:
         self.sent: set[int] = set()
         self.closing: int | None = None  # the round in which it sent without data
         self.chains = [start]  # chains[t] goes into the keys of round t
-        self.repair: Repair | None = None
+        self._repairs = Repairs(plan.graph, [me])
+
+    @property
+    def repair(self) -> tuple[int, tuple[int, ...]] | None:
+        """The round whose pairwise noise its next upload takes out of the sum again, and the peers who straggled."""
+        debt = self._repairs.owed.get(self.me)
+        if debt is None:
+            return None
+        return debt.round, tuple(j for j in self.neighbours if j not in self.used[debt.round])
 
     @property
     def pending(self) -> bool:
@@ -83,10 +81,6 @@ class ClientHistory:
             raise ProtocolError(f"announcement of round {number} breaks the protocol: {error}") from None
         self.used.append(used)
         self.chains.append(link(self.chains[-1], round=number, announcement=used.to_bytes()))
-        if mine:
-            absent = tuple(j for j in self.neighbours if j not in used)
-            repairs = self.plan.repairs and absent != ()
-            self.repair = Repair(number, absent, RETRIES + 1) if repairs else None
-        elif self.repair is not None and number in self.sent:
-            tries = self.repair.tries - 1
-            self.repair = Repair(self.repair.round, self.repair.absent, tries) if tries > 0 else None
+        if self.plan.repairs:
+            sent = used | ClientSet.of(self.plan.clients, [self.me] if number in self.sent else [])
+            self._repairs.close(number, used, sent)

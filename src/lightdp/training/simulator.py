@@ -193,7 +193,7 @@ class Run:
         return came.without(away, config.clients - config.stragglers)
 
     def _spent(self) -> float | None:
-        return None if self.odometer is None else self.odometer.largest()
+        return None if self.odometer is None else self.odometer.max_epsilon()
 
     def _stepped(self, total: torch.Tensor | None) -> State:
         """The state after the server's step, which is linear in the sum; without a sum only time goes on."""
