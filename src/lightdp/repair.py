@@ -153,6 +153,7 @@ class Settled:
 class Repairs:
     """Who owes which repair (R1): at most one for each tracked client, that of the last round it was used in.
 
+    >>> from lightdp.noise_graph import Graph
     >>> repairs = Repairs(Graph(clients=4, degree=3))
     >>> _ = repairs.close(0, used=ClientSet.of(4, [0, 1, 2]), sent=ClientSet.of(4, [0, 1, 2]))
     >>> repairs.owed[0]

@@ -68,8 +68,7 @@ class Liar:
             for peer in peers:
                 wire = (min(client, peer), max(client, peer), of, history.chains[of])
                 noise[wire] = sign if client < peer else -sign
-        history.sent.add(now)
-        self.histories[client] = history
+        self.histories[client] = history.answered(now, closing=closing)
         self.uploads.append((client == 0 and not closing, noise))
         return True
 
@@ -180,12 +179,12 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
 
     def ask(i: int, *, closing: bool = False) -> None:
         party: Client = parties[i]
-        roster, now = party._roster, len(told[i])
+        roster, now = party._state.roster, len(told[i])
         assert roster is not None
         payload = Announcement(round=now, clients=clients, used=b"".join(told[i]), closing=closing).to_bytes()
         start = Message(kind=Kind.ANNOUNCE, run=RUN, round=now, roster=roster.hash, payload=payload).to_bytes()
         data = None if closing else (secret * (i == 0)).astype(np.float32)
-        message = Message.from_bytes(party.upload(start, data), run=RUN, roster=roster.hash)
+        message = Message.from_bytes(party.begin(start).upload(data), run=RUN, roster=roster.hash)
         bits, history = party._grid.bits, party._history
         assert history is not None
         total = Accumulator(length, bits)

@@ -30,15 +30,15 @@ class ClientHistory:
         self.neighbours = tuple(neighbours)
         self.odometer = Odometer(plan, [me])
         self.used: list[ClientSet] = []  # of each past round
-        self.sent: set[int] = set()
+        self.sent: frozenset[int] = frozenset()  # rounds that it answered
         self.closing: int | None = None  # the round in which it sent without data
         self.chains = [start]  # chains[t] goes into the keys of round t
-        self._repairs = Repairs(plan.graph, [me])
+        self.repairs = Repairs(plan.graph, [me])
 
     @property
     def repair(self) -> tuple[int, tuple[int, ...]] | None:
         """The round whose pairwise noise its next upload takes out of the sum again, and the peers who straggled."""
-        debt = self._repairs.owed.get(self.me)
+        debt = self.repairs.owed.get(self.me)
         if debt is None:
             return None
         return debt.round, tuple(j for j in self.neighbours if j not in self.used[debt.round])
@@ -50,7 +50,16 @@ class ClientHistory:
 
     def copied(self) -> ClientHistory:
         """A history that learns apart from this one; what never changes is shared."""
-        return copy.deepcopy(self, {id(fixed): fixed for fixed in (self.plan, self.neighbours)})
+        result = copy.copy(self)
+        result.used, result.chains = list(self.used), list(self.chains)
+        result.odometer, result.repairs = self.odometer.copied(), copy.copy(self.repairs)
+        return result
+
+    def answered(self, number: int, *, closing: bool) -> ClientHistory:
+        """The history after an upload in round `number`, which shares all else with this one."""
+        result = copy.copy(self)
+        result.sent, result.closing = self.sent | {number}, number if closing else self.closing
+        return result
 
     def learn(self, history: Iterable[tuple[int, ClientSet]]) -> None:
         """Take in the sets of past rounds.
@@ -83,4 +92,4 @@ class ClientHistory:
         self.chains.append(link(self.chains[-1], round=number, announcement=used.to_bytes()))
         if self.plan.repairs:
             sent = used | ClientSet.of(self.plan.clients, [self.me] if number in self.sent else [])
-            self._repairs.close(number, used, sent)
+            self.repairs.close(number, used, sent)

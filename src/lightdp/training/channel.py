@@ -6,6 +6,7 @@ included, and skips masks and bytes. `Protocol` drives the real state machines. 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lightdp.planning import Plan
+    from lightdp.protocol import ClientRound
     from lightdp.training.arrivals import Arrivals
     from lightdp.training.clients import Piece
 
@@ -161,9 +163,10 @@ class Protocol:
         run = seed.to_bytes(16, "little")
         self.plan, self.device = plan, device
         self.server = Server(plan, length=parameters, run=run)
+        self._begun: dict[int, ClientRound] = {}  # of the next round, by clients that do not refuse it
         digits = len(str(plan.clients))
         self.clients = [
-            Client(plan, length=parameters, run=run, name=f"client-{i:0{digits}}", threads=None)
+            Client.new(plan, length=parameters, run=run, name=f"client-{i:0{digits}}", threads=None)
             for i in range(plan.clients)
         ]
         for client in self.clients:
@@ -174,13 +177,12 @@ class Protocol:
 
     def refusing(self) -> frozenset[int]:
         """Clients whose own odometers refuse the next round: they do not know which of their peers had sent (R8)."""
-        start, refused = self.server.announce(since=0), set()
+        start = self.server.announce(since=0)
+        self._begun = {}
         for i, client in enumerate(self.clients):
-            try:
-                client.check(start)
-            except BudgetError:
-                refused.add(i)
-        return frozenset(refused)
+            with suppress(BudgetError):
+                self._begun[i] = client.begin(start)
+        return frozenset(range(len(self.clients))) - self._begun.keys()
 
     def senders(self, came: Arrivals) -> list[int]:
         """Whose updates a round needs."""
@@ -192,7 +194,8 @@ class Protocol:
         late = []
         for clients, rows in updates:
             for i, row in zip(clients, rows.cpu().numpy(), strict=True):
-                message = self.clients[i].upload(start, row)
+                begun = self._begun.pop(i, None)
+                message = (self.clients[i].begin(start) if begun is None else begun).upload(row)
                 if i in came.used:
                     self.server.receive(message)
                 else:
@@ -213,7 +216,7 @@ class Protocol:
         """The sum of the closing round, to which everybody comes."""
         start = self.server.announce(since=0, closing=True)
         for client in self.clients:
-            self.server.receive(client.upload(start, None))
+            self.server.receive(client.begin(start).upload(None))
         total = self.server.close().total
         return None if total is None else self._tensor(total)
 

@@ -44,7 +44,7 @@ class Exact(Scheme):
         net.stage("enrol")
         for i in range(self.task.clients):
             with net.client(i):
-                client = Client(self.plan, length=length, run=run, name=f"client-{i:0{digits}}")
+                client = Client.new(self.plan, length=length, run=run, name=f"client-{i:0{digits}}")
                 message = net.up(i, client.enrol())
             self.clients.append(client)
             if message is not None:
@@ -70,7 +70,7 @@ class Exact(Scheme):
             if message is None:
                 continue
             with net.client(i):
-                upload = self.clients[i].upload(message, update)
+                upload = self.clients[i].begin(message).upload(update)
             arrived = net.up(i, upload)
             if arrived is not None:
                 with net.server():
