@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 QUICK: dict[str, Any] = {"clients": 8, "colluders": 2, "stragglers": 2, "rounds": 6, "epsilon": 200.0, "lr": 1.0}
-EVERYBODY = Arrivals(used=tuple(range(8)), late=())
+EVERYBODY = Arrivals.of(8, range(8))
 
 
 class Masked(Smpc):
@@ -141,15 +141,15 @@ def test_a_failed_round_moves_nothing_spends_nothing_and_costs_time(tmp_path: Pa
 
 def test_missing_clients_fall_silent_at_some_stage_and_may_have_sent_before() -> None:
     rehearsal = Rehearsal(config(), 12)
-    came = Arrivals(used=(0, 1, 2, 3, 4, 5), late=(7,))
+    came = Arrivals.of(8, range(6), (7,))
     ends = [rehearsal.meet(number, came).came for number in range(20)]
     assert all({0, 1, 2, 3, 4, 5} == set(end.used) for end in ends)  # both stages lie before the end of the upload
-    assert all(end.late == () for end in ends)  # hidden: nobody saw it
+    assert all(not end.late for end in ends)  # hidden: nobody saw it
     stages = [rehearsal._faults(number, came).lost for number in range(40)]
     assert {stage for lost in stages for stage in lost} == {0, 1}
     assert stages == [rehearsal._faults(number, came).lost for number in range(40)]
-    void = rehearsal.meet(0, Arrivals(used=(), late=(0, 1, 2)))
-    assert void.came.used == ()
+    void = rehearsal.meet(0, Arrivals.of(8, (), (0, 1, 2)))
+    assert not void.came.used
     assert void.network["failed"] == "upload"
 
 

@@ -51,7 +51,7 @@ def test_an_interrupted_run_goes_on_to_the_same_record_bit_by_bit(
 @pytest.mark.parametrize(
     ("moment", "call"),
     [
-        ("channel.Distribution._left_by_stragglers", 4),
+        ("channel._accounted", 4),
         ("clients.Clients.updates", 4),
         ("simulator.Run.evaluate", 4),
         ("simulator.Odometer.record", 4),

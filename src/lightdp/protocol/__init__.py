@@ -6,16 +6,16 @@ One run, from both sides:
     Client.enrol() ------------------ ENROL -----> Server.enrol(message)
     Client.join(message) <----------- ROSTER ----- Server.roster()
     each round:
-    Client.upload(message, update) <- ANNOUNCE --- Server.announce()
-                     |--------------- UPLOAD ----> Server.receive(message)
+    Client.begin(message) <---------- ANNOUNCE --- Server.announce()
+      .upload(update) --------------- UPLOAD ----> Server.receive(message)
                                                    Server.close() -> Aggregate
 
 An announcement starts a round and says who was used in those before. Everything else (networks, files of models,
 training) moves these bytes.
 """
 
-from lightdp.protocol.client import Client
+from lightdp.protocol.client import Client, ClientRound
 from lightdp.protocol.server import Aggregate, Server
-from lightdp.protocol.state import File, Store
+from lightdp.protocol.state import ClientState, File, Store
 
-__all__ = ["Aggregate", "Client", "File", "Server", "Store"]
+__all__ = ["Aggregate", "Client", "ClientRound", "ClientState", "File", "Server", "Store"]

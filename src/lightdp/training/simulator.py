@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional
 
 from lightdp.accountant import Odometer
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.training import checkpoint, data, gradients, models, partition, record
 from lightdp.training.arrivals import arrivals
@@ -151,7 +152,7 @@ class Run:
         updates = self.clients.updates(self.model, number, self.channel.senders(came), bound)
         result = self.channel.round(number, came, updates)
         after = self._stepped(result.total)
-        after.seen = [*self.state.seen, (came.used, came.late)]
+        after.seen = [*self.state.seen, (tuple(came.used), tuple(came.late))]
         if self.odometer is not None:
             self.odometer.record(came.used, came.late)
         looked = after.round % self.config.evaluate_every == 0 or after.round == self.config.rounds
@@ -176,13 +177,13 @@ class Run:
         came, config = self.came(number), self.config
         if self.odometer is None or config.unbounded:
             return came
-        away = self.odometer.exhausted() | self.channel.refusing()
+        away = self.odometer.exhausted() | ClientSet.of(config.clients, self.channel.refusing())
         if len(away) > config.stragglers:
             raise BudgetError(f"{len(away)} clients have used up their budgets")
         return came.without(away, config.clients - config.stragglers)
 
     def _spent(self) -> float | None:
-        return None if self.odometer is None else self.odometer.largest()
+        return None if self.odometer is None else self.odometer.max_epsilon()
 
     def _stepped(self, total: torch.Tensor | None) -> State:
         """The state after the server's step, which is linear in the sum; without a sum only time goes on."""
