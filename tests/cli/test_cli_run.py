@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 QUICK = ["--clients", "6", "--colluders", "1", "--stragglers", "1", "--rounds", "4", "--epsilon", "50"]
 
 
-def test_a_run_prints_its_plan_and_table_and_writes_record_and_page(tmp_path: Path, run: Run) -> None:
+def test_a_run_prints_its_plan_and_table_and_writes_log_and_page(tmp_path: Path, run: Run) -> None:
     done = run("run", *QUICK, "--out", tmp_path / "a.jsonl")
     assert done.code == 0
     for part in (
@@ -141,7 +141,7 @@ def test_mistakes_end_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_in_the_place_of_the_record_is_refused_before_data_is_read(tmp_path: Path, run: Run) -> None:
+def test_a_folder_in_the_place_of_the_log_is_refused_before_data_is_read(tmp_path: Path, run: Run) -> None:
     out = tmp_path / "a.jsonl"
     out.mkdir()
     assert_refused(run("run", "--data", "missing.npz", "--out", out), f"out must be writable, got out='{out}'")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lightdp.errors import MissingExtraError
 
@@ -11,9 +11,14 @@ try:
 except ImportError:
     raise MissingExtraError("report", "A chart") from None
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lightdp.runlog import RunLog
+
 Chart: TypeAlias = alt.TopLevelMixin
 
-__all__ = ["NAMES", "Chart", "alt", "scheme_colour", "styled"]
+__all__ = ["LABELS", "LOOK", "NAMES", "Chart", "alt", "data", "label", "palette", "scheme_colour", "styled"]
 
 NAMES = {
     "local": "local DP",
@@ -59,6 +64,41 @@ EVERY = COLOURS | {
     "ckks": "#d946ef",
 }
 """Colours of compared schemes, by name."""
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+LOOK: dict[str, Any] = {
+    "font": FONT,
+    "view": {"stroke": None},
+    "axis": {
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+        "titleFontWeight": "normal",
+        "labelColor": "#526077",
+        "titleColor": "#526077",
+        "domain": False,
+        "ticks": False,
+        "labelPadding": 6,
+        "gridColor": "#e2e8f0",
+    },
+    "legend": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"},
+}
+"""The configuration of charts of runs and of compared schemes."""
+
+
+def known(log: RunLog) -> str:
+    """The scheme of a run by a name that has a label and a colour: of an unknown scheme, the calibration."""
+    if log.started.plan is None or log.scheme in LABELS:
+        return log.scheme
+    return log.started.plan["calibration"]
+
+
+def label(log: RunLog) -> str:
+    """What the scheme of a run is called."""
+    return LABELS.get(known(log), "no noise")
+
+
+def palette() -> dict[str, str]:
+    """A colour for each scheme that a run may have, and for none."""
+    return EVERY | {"none": "#a16207"}
 
 
 def scheme_colour() -> alt.Color:
@@ -84,3 +124,8 @@ def styled(chart: alt.VConcatChart | alt.HConcatChart | alt.Chart, title: str, s
         )
         .configure_legend(labelFontSize=12, symbolStrokeWidth=3)
     )
+
+
+def data(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    """A chart of these rows, without marks."""
+    return alt.Chart(alt.Data(values=list(rows)))

@@ -6,8 +6,7 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
-from lightdp.report._run_charts import LOOK
-from lightdp.report._style import EVERY, Chart, alt
+from lightdp.report._style import EVERY, LOOK, Chart, alt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,8 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from lightdp._validate import choice
-from lightdp.report._run_charts import LOOK
-from lightdp.report._style import EVERY, LABELS, Chart, alt
+from lightdp.report._style import EVERY, LABELS, LOOK, Chart, alt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """How the page of runs looks: on screens wide and small, light and dark, and on paper."""
 
-from lightdp.report._run_charts import FONT
+from lightdp.report._style import FONT
 
 CSS = """
 :root { color-scheme: light dark; --ink: #0f172a; --soft: #526077; --line: #e2e8f0; --page: #f6f8fb; --card: #fff;

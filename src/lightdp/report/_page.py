@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 from functools import cache
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import vl_convert
 
 from lightdp._validate import rounded_up
 from lightdp.errors import ArgumentError
-from lightdp.report._run import LONG, caveats, facts, labels, printable
-from lightdp.report._run_charts import LOOK, colours, panels, run_chart
-from lightdp.report._run_look import CSS, DRAW, PAGE
-from lightdp.report._save import save
-from lightdp.report._style import NAMES, alt
+from lightdp.report._charts import colours, panels, run_chart
+from lightdp.report._figures import LONG, caveats, facts, labels, printable
+from lightdp.report._look import CSS, DRAW, PAGE
+from lightdp.report._save import FORMATS, whole
+from lightdp.report._style import LABELS, LOOK, alt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from lightdp.report._record import Run
+    from lightdp.runlog import RunLog, Started
 
 _WORDS = ("unit", "adjacency", "stopped")
 _SWATCH = (
@@ -30,29 +30,30 @@ _SWATCH = (
 )
 
 
-def save_runs(runs: Sequence[Run], path: Path) -> None:
-    """Write the runs as `path` says, whole or not at all: .html is the page, .png and .svg are its charts."""
-    if not runs:
+def save_runs(logs: Sequence[RunLog], path: Path) -> None:
+    """Write runs as the suffix of `path` says, whole or not at all: .html is the page, .png and .svg are its charts.
+
+    The page needs no network and no other file, and runs nothing that a log says: all of it is escaped.
+
+    Args:
+        logs: of the logs, in the order in which they are shown.
+        path: the file.
+
+    Raises:
+        ArgumentError: there are no logs, the suffix is another one, or the folder refuses the file.
+    """
+    if not logs:
         raise ArgumentError("runs must be at least one, got none")
-    save(_Report(runs), path, name="out")
-
-
-class _Report:
-    """What `save` takes for a chart; nothing is drawn before `save` knows that it can be written."""
-
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = runs
-
-    def save(self, name: str, **options: object) -> None:
-        if name.endswith(".html"):
-            Path(name).write_text(run_page(self.runs), encoding="utf-8", errors="replace")
+    with whole(path, "out") as file:
+        if path.suffix == ".html":
+            file.write_text(run_page(logs), encoding="utf-8", errors="replace")
         else:
-            run_chart(self.runs).save(name, **options)
+            run_chart(logs).save(str(file), **FORMATS[path.suffix])
 
 
-def run_page(runs: Sequence[Run]) -> str:
-    """The page. Whatever comes from a record is escaped, in the text and in the data of the charts."""
-    drawn = panels(runs)
+def run_page(logs: Sequence[RunLog]) -> str:
+    """The page. Whatever comes from a log is escaped, in the text and in the data of the charts."""
+    drawn = panels(logs)
     specs = {f"chart-{place}": _spec(panel.chart) for place, panel in enumerate(drawn)}
     figures = "\n".join(
         f"<figure class={panel.size}><figcaption><h3>{escape(panel.title)}</h3>"
@@ -60,16 +61,16 @@ def run_page(runs: Sequence[Run]) -> str:
         for place, panel in enumerate(drawn)
     )
     return PAGE.format(
-        title=escape(_title(runs)),
+        title=escape(_title(logs)),
         css=CSS,
-        summary=escape(_summary(runs)),
-        cards="\n".join(_cards(runs)),
-        caveats=_caveats(runs),
-        table=_table(runs),
-        statements="\n".join(_statements(runs)),
-        legend=_legend(runs),
+        summary=escape(_summary(logs)),
+        cards="\n".join(_cards(logs)),
+        caveats=_caveats(logs),
+        table=_table(logs),
+        statements="\n".join(_statements(logs)),
+        legend=_legend(logs),
         figures=figures,
-        settings=_settings(runs),
+        settings=_settings(logs),
         specs=json.dumps(specs, allow_nan=False).replace("<", "\\u003c"),
         vega=_scripts(),
     )
@@ -81,55 +82,55 @@ def _scripts() -> str:
     return vl_convert.javascript_bundle(DRAW, vl_version=".".join(alt.SCHEMA_VERSION.split(".")[:2]))
 
 
-def _title(runs: Sequence[Run]) -> str:
-    return labels(runs)[0] if len(runs) == 1 else f"{len(runs)} runs compared"
+def _title(logs: Sequence[RunLog]) -> str:
+    return labels(logs)[0] if len(logs) == 1 else f"{len(logs)} runs compared"
 
 
-def _summary(runs: Sequence[Run]) -> str:
+def _summary(logs: Sequence[RunLog]) -> str:
     """What the runs have in common."""
-    first = runs[0].config
+    first = logs[0].started.config
     shared = [name for name in ("model", "data", "clients", "partition") if name in first]
     words = {"model": "{}", "data": "on {}", "clients": "over {} clients", "partition": "split {}"}
     return " ".join(
         words[name].format(_value(first[name]))
         for name in shared
-        if all(run.config.get(name) == first[name] for run in runs)
+        if all(log.started.config.get(name) == first[name] for log in logs)
     )
 
 
-def _named(runs: Sequence[Run]) -> list[tuple[str, str]]:
+def _named(logs: Sequence[RunLog]) -> list[tuple[str, str]]:
     """The name and the swatch of each run."""
     return [
         (name, _SWATCH.format(colour=colour, dashes=" ".join(map(str, dashes))))
-        for name, (colour, dashes) in zip(labels(runs), colours(runs), strict=True)
+        for name, (colour, dashes) in zip(labels(logs), colours(logs), strict=True)
     ]
 
 
-def _legend(runs: Sequence[Run]) -> str:
-    items = "".join(f"<li>{swatch}{escape(name)}</li>" for name, swatch in _named(runs))
-    return f"<ul class=legend>{items}</ul>" if len(runs) > 1 else ""
+def _legend(logs: Sequence[RunLog]) -> str:
+    items = "".join(f"<li>{swatch}{escape(name)}</li>" for name, swatch in _named(logs))
+    return f"<ul class=legend>{items}</ul>" if len(logs) > 1 else ""
 
 
-def _cards(runs: Sequence[Run]) -> list[str]:
+def _cards(logs: Sequence[RunLog]) -> list[str]:
     """The most important figures: of several runs a card each, of one run a card for each figure."""
     cards = []
-    for run, (name, swatch) in zip(runs, _named(runs), strict=True):
-        row = {key: escape(value) for key, value in facts(run).items()}
-        looked = "test accuracy" if run.end is not None else "test accuracy, last recorded"
+    for log, (name, swatch) in zip(logs, _named(logs), strict=True):
+        row = {key: escape(value) for key, value in facts(log).items()}
+        looked = "test accuracy" if log.ended is not None else "test accuracy, last recorded"
         spent = "no privacy guarantee"
-        if run.plan is not None:
+        if log.started.plan is not None:
             spent = f"of {row['ε claimed']} claimed, at δ&nbsp;=&nbsp;{row['δ']}"
-        if len(runs) == 1:
+        if len(logs) == 1:
             played = f"rounds; stopped: {row['stopped']}"
             cards += [
                 _card("Accuracy", row["accuracy"], looked),
                 _card("Privacy spent", f"ε = {row['ε true']}", spent),
                 _card("Upload", row["up"], f"a client and round; {row['down']} down"),
-                _card("Training", row["rounds"], played if run.end is None else f"{played}; {row['seconds']} s"),
+                _card("Training", row["rounds"], played if log.ended is None else f"{played}; {row['seconds']} s"),
             ]
         else:
-            spent = spent if run.plan is None else f"ε&nbsp;=&nbsp;<b>{row['ε true']}</b> {spent}"
-            rounds = f"{row['rounds']} round{'' if len(run.rounds) == 1 else 's'}"
+            spent = spent if log.started.plan is None else f"ε&nbsp;=&nbsp;<b>{row['ε true']}</b> {spent}"
+            rounds = f"{row['rounds']} round{'' if len(log.rounds) == 1 else 's'}"
             cards.append(_card(f"{swatch}{escape(name)}", row["accuracy"], f"{looked}, {rounds}<br>{spent}"))
     return cards
 
@@ -138,83 +139,82 @@ def _card(head: str, figure: str, words: str) -> str:
     return f"<article class=card><h3>{head}</h3><p class=big>{figure}</p><p>{words}</p></article>"
 
 
-def _caveats(runs: Sequence[Run]) -> str:
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in caveats(runs))
+def _caveats(logs: Sequence[RunLog]) -> str:
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in caveats(logs))
     return f"<aside><h2>Before you compare</h2><ul>{items}</ul></aside>" if items else ""
 
 
-def _table(runs: Sequence[Run]) -> str:
-    rows = [facts(run) for run in runs]
+def _table(logs: Sequence[RunLog]) -> str:
+    rows = [facts(log) for log in logs]
     kinds = {name: " class=word" if name in _WORDS else "" for name in rows[0]}
     head = "".join(
         f'<th scope=col{kind} title="{escape(LONG.get(name, name))}">{escape(name)}</th>'
         for name, kind in kinds.items()
     )
     body = []
-    for run, row, (name, swatch) in zip(runs, rows, _named(runs), strict=True):
+    for log, row, (name, swatch) in zip(logs, rows, _named(logs), strict=True):
         cells = []
         for key, value in row.items():
-            bad = (key == "ε true" and run.exceeds) or (key == "stopped" and run.end is None)
+            bad = (key == "ε true" and log.exceeds) or (key == "stopped" and log.ended is None)
             kind = " ".join((["word"] if key in _WORDS else []) + (["bad"] if bad else []))
             cells.append(f"<td{f' class={kind!r}' if kind else ''}>{escape(value)}</td>")
         body.append(f"<tr><th scope=row>{swatch}{escape(name)}</th>{''.join(cells)}</tr>")
     return f"<table><thead><tr><th scope=col>run</th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
 
 
-def _statements(runs: Sequence[Run]) -> list[str]:
+def _statements(logs: Sequence[RunLog]) -> list[str]:
     result = []
-    for run, (name, swatch) in zip(runs, _named(runs), strict=True):
-        if run.end is not None:
-            text = "".join(f"<p>{escape(printable(sentence))}</p>" for sentence in run.end.statement)
+    for log, (name, swatch) in zip(logs, _named(logs), strict=True):
+        if log.ended is not None:
+            text = "".join(f"<p>{escape(printable(sentence))}</p>" for sentence in log.ended.statement)
             text = text or "<p class=bad>The record has no statement.</p>"
         else:
             spent = (
-                "" if run.epsilon is None else f" Up to its last recorded round it spent ε = {rounded_up(run.epsilon)}."
+                "" if log.epsilon is None else f" Up to its last recorded round it spent ε = {rounded_up(log.epsilon)}."
             )
             text = f"<p class=bad>Nothing is stated: the run has no end recorded.{escape(spent)}</p>"
         result.append(f"<article><h3>{swatch}{escape(name)}</h3>{text}</article>")
     return result
 
 
-def _settings(runs: Sequence[Run]) -> str:
+def _settings(logs: Sequence[RunLog]) -> str:
     """Every setting once; a row of its own value for each run only where runs differ."""
     groups: dict[str, list[Mapping[str, Any]]] = {
-        "Settings": [run.config for run in runs],
-        "Noise plan": [_planned(run) for run in runs],
+        "Settings": [log.started.config for log in logs],
+        "Noise plan": [_planned(log.started) for log in logs],
         "Software": [
-            {"commit": run.commit, "device": run.device, "parameters": run.parameters} | dict(run.versions)
-            for run in runs
+            {name: getattr(log.started, name) for name in ("commit", "device", "parameters")}
+            | dict(log.started.versions)
+            for log in logs
         ],
     }
-    span, result = len(runs), []
-    head = "".join(f"<th scope=col>{swatch}{escape(name)}</th>" for name, swatch in _named(runs))
+    head = "".join(f"<th scope=col>{swatch}{escape(name)}</th>" for name, swatch in _named(logs))
+    basis = f"flex-basis: min(100%, {200 + 150 * len(logs)}px)"
+    result = []
     for title, columns in groups.items():
         rows = []
         for key in dict.fromkeys(key for column in columns for key in column):
             values = [_value(column[key]) if key in column else "–" for column in columns]
-            same = len(set(values)) == 1
-            cells = f"<td colspan={span}>{escape(values[0])}</td>" if same else "".join(
-                f"<td>{escape(value)}</td>" for value in values
-            )  # fmt: skip
+            cells = "".join(f"<td>{escape(value)}</td>" for value in values)
+            if len(set(values)) == 1:
+                cells = f"<td colspan={len(logs)}>{escape(values[0])}</td>"
             differs = len({value for value, column in zip(values, columns, strict=True) if key in column}) > 1
-            rows.append(
-                f"<tr{' class=differs' if differs else ''}><th scope=row>{escape(printable(key))}</th>{cells}</tr>"
-            )
+            kind = " class=differs" if differs else ""
+            rows.append(f"<tr{kind}><th scope=row>{escape(printable(key))}</th>{cells}</tr>")
         if rows:
             result.append(
-                f"<table class=settings><thead><tr><th scope=col>{title}</th>{head}</tr></thead>"
-                f"<tbody>{''.join(rows)}</tbody></table>"
+                f'<div class=scroll style="{basis}"><table class=settings><thead><tr><th scope=col>{title}</th>{head}'
+                f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
             )
-    basis = f"flex-basis: min(100%, {200 + 150 * span}px)"
-    return "\n".join(f'<div class=scroll style="{basis}">{table}</div>' for table in result)
+    return "\n".join(result)
 
 
-def _planned(run: Run) -> dict[str, Any]:
+def _planned(started: Started) -> dict[str, Any]:
     """What the plan adds to the settings."""
-    if run.plan is None:
+    if started.plan is None:
         return {}
-    shown = {name: value for name, value in run.plan.items() if name not in run.config and name != "calibration"}
-    return {"calibration": NAMES[run.plan["calibration"]]} | shown
+    shown = {name: value for name, value in started.plan.items() if name not in started.config}
+    return {"calibration": LABELS[started.plan["calibration"]]} | {k: v for k, v in shown.items() if k != "calibration"}
 
 
 def _value(value: object) -> str:
