@@ -14,7 +14,7 @@ from lightdp._validate import rounded_up
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (README, *sorted((ROOT / "docs").rglob("*.md")))
 LABEL = re.compile(r"\(([EDRPW])(\d)(?:-\1?(\d)|\)-\(\1(\d))?\)")
 
 

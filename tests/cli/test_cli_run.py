@@ -49,6 +49,13 @@ def test_flags_win_over_the_file_and_json_is_the_last_line(tmp_path: Path, run: 
     assert not (tmp_path / "a.html").exists()
 
 
+def test_a_run_with_sampled_batches_that_is_looked_at_seldom_has_a_table(tmp_path: Path, run: Run) -> None:
+    options = ["--sampling-rate", "0.5", "--evaluate-every", "4", "--no-report", "--out", tmp_path / "a.jsonl"]
+    done = run("run", *QUICK, *options)
+    assert done.code == 0
+    assert "ε true, largest client" in done.out
+
+
 def test_a_finished_run_can_be_resumed_and_ends_the_same(tmp_path: Path, run: Run) -> None:
     options = [*QUICK, "--no-report", "--json", "--out", tmp_path / "a.jsonl"]
     before = json.loads(run("run", *options).out)
@@ -126,6 +133,7 @@ def interrupt_after(rounds: int, step: Callable[..., Any]) -> Callable[..., Any]
         (["--model", "perceptron"], "perceptron"),
         (["--clients", "3", "--colluders", "3"], "colluders must be in 0..2, got colluders=3"),
         (["--epsilon", "nan"], "epsilon must be finite"),
+        (["--epochs", "5"], "epochs needs unit='client' or 'paper'"),
         (["--resume"], "resume needs the checkpoint"),
         (["--config", "absent.toml"], "config must be a readable TOML file"),
         (["--out", "absent/run.jsonl"], "out must be a .jsonl file in an existing folder"),

@@ -240,6 +240,9 @@ def test_any_module_can_be_trained(tmp_path: Path, toy: Dataset) -> None:
         ({"augment": 2, "model": "cnn", "unit": "client"}, "augment must be 1 for unit='client', got augment=2"),
         ({"augment": 3, "model": "scattering-cnn"}, "augment must be at most 2 for model='scattering-cnn'"),
         ({"rounds": 0}, "rounds must be"),
+        ({"epochs": 5}, "epochs needs unit='client' or 'paper': .*, got epochs=5"),
+        ({"batch": 16}, "batch needs unit='client' or 'paper'"),
+        ({"local_lr": 0.2}, "local_lr needs unit='client' or 'paper': .*, got local_lr=0.2"),
     ],
 )
 def test_bad_settings_are_named(tmp_path: Path, toy: Dataset, changed: dict[str, Any], message: str) -> None:
