@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 CALIBRATIONS: tuple[str, ...] = get_args(Calibration)
 """The calibrations that the plan of a log may have."""
 _OF_PRIVACY = ("epsilon", "epsilon_claimed", "delta", "unit", "adjacency")
-
-
+_NO_EPSILON = "without noise, or not computed (sampled batches)"
+_MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
 _TYPES = {
     "int": "integer",
     "float": "number",
@@ -59,7 +59,8 @@ _TYPES = {
 _PAGE = """# The log of a run
 
 `lightdp run` writes a log, by default `run.jsonl`, and `lightdp report` reads it: one JSON object a line, in UTF-8. \
-The key `kind` tells the kinds of lines apart. Keys that are not listed here are ignored; numbers are finite.
+The key `kind` tells the kinds of lines apart. Keys that are not listed here are ignored; numbers are finite. \
+Where there is a plan, nothing that speaks of privacy is null, except the ε of rounds with sampled batches.
 
 This page is made by `python -m lightdp.runlog > docs/reference/run-log.md`.
 """
@@ -106,19 +107,15 @@ def _count(name: str, value: object) -> int:
     return integer(name, value, 0)
 
 
-def _stopped(name: str, value: object) -> str:
-    return choice(name, _text(name, value), ("budget",))
-
-
-def _calibration(name: str, value: object) -> str:
-    return choice(name, _text(name, value), CALIBRATIONS)
+def _one_of(*options: str) -> Check:
+    return lambda name, value: choice(name, _text(name, value), options)
 
 
 def _plan(name: str, value: object) -> None:
     plan = _mapping(name, value)
     claim = "epsilon_claimed" if "epsilon_claimed" in plan else "epsilon"
-    checks: dict[str, Check] = {"calibration": _calibration, claim: non_negative, "delta": probability}
-    checks |= {"unit": _text, "adjacency": _text}
+    checks: dict[str, Check] = {"calibration": _one_of(*CALIBRATIONS), claim: non_negative}
+    checks |= {"delta": probability, "unit": _text, "adjacency": _text}
     try:
         _require(checks, plan)
         for inner, check in checks.items():
@@ -190,43 +187,48 @@ class Started(_Line):
     versions: Mapping[str, Any] = _holds(_mapping, "versions of the software that decides the numbers, by package")
     commit: str | None = _holds(_text, "commit of the working tree", null="outside of one")
     partition: Mapping[str, Any] | None = _holds(
-        _partition, "sizes of the clients' data; `counts`: records of each class at each client", null="not known"
+        _partition, "who holds how much data; `counts`: records of each class at each client", null="not known"
     )
     parameters: int = _holds(_count, "length d of an update")
     device: str | None = _holds(_text, "where local work is computed", null="not known")
-    network: Mapping[str, Any] | None = _holds(
-        _mapping, "links and sizes by which time is modelled", null="time is not modelled", absent="in older logs"
-    )
+    network: Mapping[str, Any] | None = _holds(_mapping, "modelled links", null="no time is modelled", absent="old log")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round(_Line):
-    """The line of a round that is over."""
+    """The line of a round that is over.
+
+    >>> line = Round(
+    ...     round=1, accuracy=0.5, loss=None, epsilon=None, used=8, late=0, lost=1, noise_std=0.0, residual_std=0.0
+    ... )
+    >>> list(line.to_dict().items())[:3]
+    [('kind', 'round'), ('round', 1), ('accuracy', 0.5)]
+    >>> Round.of(line.to_dict()) == line
+    True
+    >>> dataclasses.replace(line, accuracy=50.0)
+    Traceback (most recent call last):
+      ...
+    lightdp.errors.ArgumentError: accuracy must be in [0, 1], got accuracy=50
+    """
 
     kind = "round"
     round: int = _holds(_count, "its number, from 1")
     accuracy: float | None = _holds(share, "of the model after it, on the test set", null="not evaluated")
     loss: float | None = _holds(number, "likewise", null="not evaluated, or not finite")
-    epsilon: float | None = _holds(
-        non_negative, "spent so far by the client that spent most", null="without noise; not computed (sampled batches)"
-    )
+    epsilon: float | None = _holds(non_negative, "ε spent so far by the client that spent most", null=_NO_EPSILON)
     used: int = _holds(_count, "clients whose uploads are in the sum")
     late: int = _holds(_count, "clients whose uploads were seen, but too late to be used")
     lost: int = _holds(_count, "clients of which nothing was seen")
     noise_std: float | None = _holds(
-        non_negative, "standard deviation of a coordinate's noise in the mean, without residuals", null="not known"
+        non_negative, "standard deviation of the noise in a coordinate of the mean, without residuals", null="not known"
     )
     residual_std: float | None = _holds(
-        non_negative, "the same of noise shared with missing clients; repair takes it out later (R4)", null="not known"
+        non_negative,
+        "the same of noise shared with missing clients, which only repair takes out (R4)",
+        null="not known",
     )
-    modelled_seconds: float | None = _holds(
-        non_negative, "how long it takes on the modelled network", null="not modelled", absent="not modelled",
-        beside="modelled_seconds",
-    )  # fmt: skip
-    failed: str | None = _holds(
-        _text, "stage at which the scheme failed", null="it came off", absent="time is not modelled",
-        beside="modelled_seconds",
-    )  # fmt: skip
+    modelled_seconds: float | None = _holds(non_negative, "how long it takes", null="not modelled", **_MODELLED)
+    failed: str | None = _holds(_text, "the stage at which the scheme failed", null="it came off", **_MODELLED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,7 +243,7 @@ class Ended(_Line):
     unit: str | None = _holds(_text, "what is protected", null="not known")
     adjacency: str | None = _holds(_text, "what may change between neighbouring data", null="not known")
     rounds: int = _holds(_count, "how many rounds are over")
-    stopped: str | None = _holds(_stopped, "`budget`: the next round could exceed it", null="all rounds are over")
+    stopped: str | None = _holds(_one_of("budget"), "why it ended early: `budget`", null="it did not")
     bytes_up: float | None = _holds(non_negative, "sent by a client in a round", null="not known")
     bytes_down: float | None = _holds(non_negative, "received by a client in a round", null="not known")
     seconds: float = _holds(non_negative, "wall-clock time of all sessions")
@@ -254,7 +256,17 @@ _Written = TypeVar("_Written", bound=_Line)
 
 @dataclass(frozen=True)
 class RunLog:
-    """The log of one training. `ended` is None where it was cut off, or is still running."""
+    """The log of one training, and what follows from it.
+
+    Nothing here is better than what happened: accuracy is that of the last model, never of the best one; ε is what the
+    client that spent most has spent; and a number that the log does not have is None.
+
+    Attributes:
+        path: the file.
+        started: its first line.
+        rounds: a line for each round that is over, in order.
+        ended: its last line; None where the training was cut off, or is still running.
+    """
 
     path: Path
     started: Started
@@ -336,29 +348,28 @@ class RunLog:
     @property
     def claimed(self) -> float | None:
         """The ε that was asked for: the budget."""
-        plan = self.started.plan
-        return self.ended.epsilon_claimed if self.ended is not None else None if plan is None else claimed_epsilon(plan)
+        return self._guaranteed("epsilon_claimed", claimed_epsilon)
 
     @property
     def delta(self) -> float | None:
         """The δ of every ε here."""
-        plan = self.started.plan
-        return self.ended.delta if self.ended is not None else None if plan is None else plan["delta"]
+        return self._guaranteed("delta", lambda plan: plan["delta"])
 
     @property
     def unit(self) -> str | None:
         """What is protected; nothing is without noise."""
-        if self.started.plan is None:
-            return None
-        planned = self.started.config.get("unit", self.started.plan["unit"])
-        return planned if self.ended is None else self.ended.unit
+        return self._guaranteed("unit", lambda plan: self.started.config.get("unit", plan["unit"]))
 
     @property
     def adjacency(self) -> str | None:
         """What may change between neighbouring data."""
+        return self._guaranteed("adjacency", lambda plan: plan["adjacency"])
+
+    def _guaranteed(self, name: str, planned: Callable[[Mapping[str, Any]], Any]) -> Any:  # noqa: ANN401  a JSON value
+        """As the end says, or else the plan; None without noise."""
         if self.started.plan is None:
             return None
-        return self.started.plan["adjacency"] if self.ended is None else self.ended.adjacency
+        return planned(self.started.plan) if self.ended is None else getattr(self.ended, name)
 
     @property
     def noise(self) -> float | None:
@@ -395,6 +406,21 @@ class RunLog:
 
 class LogWriter:
     """Writes a log, line by line; each is handed to the operating system at once.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> path = Path(tempfile.mkdtemp()) / "run.jsonl"
+    >>> with LogWriter(path) as log:
+    ...     _ = log.write(
+    ...         Started(config={}, plan=None, versions={}, commit=None, partition=None, parameters=3, device=None)
+    ...     )
+    >>> with LogWriter(path, keep=0) as log:
+    ...     len(log.kept)
+    1
+    >>> LogWriter(path, keep=2)
+    Traceback (most recent call last):
+      ...
+    lightdp.runlog.ResumeError: resume needs the log of the 2 rounds of its checkpoint, ...
 
     Args:
         path: the file; what is there is overwritten.
@@ -495,7 +521,11 @@ def _expect(name: str, found: int, wanted: int, why: str) -> None:
 
 
 def schema() -> str:
-    """The reference page of the format, in Markdown."""
+    """The reference page of the format, in Markdown.
+
+    >>> print(schema().splitlines()[0])
+    # The log of a run
+    """
     parts = [_PAGE]
     for line in (Started, Round, Ended):
         parts.append(f'\n## `"kind": "{line.kind}"`\n{(line.__doc__ or "").splitlines()[0]}\n\n')

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from functools import cache
 from html import escape
+from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any
 
 import vl_convert
@@ -13,16 +15,20 @@ from lightdp._validate import rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.report._charts import colours, panels, run_chart
 from lightdp.report._figures import LONG, caveats, facts, labels, printable
-from lightdp.report._look import CSS, DRAW, PAGE
 from lightdp.report._save import FORMATS, whole
-from lightdp.report._style import LABELS, LOOK, alt
+from lightdp.report._style import FONT, LABELS, LOOK, alt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from lightdp.runlog import RunLog, Started
 
+# Its policy forbids every request; drawing compiles expressions of the charts, hence 'unsafe-eval'.
+_PAGE = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
+_DRAW = """
+for (const [id, spec] of Object.entries(JSON.parse(document.getElementById("specs").textContent)))
+  vegaEmbed("#" + id, spec, {actions: false, renderer: "svg"});
+"""
 _WORDS = ("unit", "adjacency", "stopped")
 _SWATCH = (
     '<svg class=swatch viewBox="0 0 26 8" aria-hidden=true>'
@@ -60,9 +66,9 @@ def run_page(logs: Sequence[RunLog]) -> str:
         f"<p>{escape(panel.note)}</p></figcaption><div class=chart id=chart-{place}></div></figure>"
         for place, panel in enumerate(drawn)
     )
-    return PAGE.format(
-        title=escape(_title(logs)),
-        css=CSS,
+    return _PAGE.substitute(
+        title=escape(labels(logs)[0] if len(logs) == 1 else f"{len(logs)} runs compared"),
+        font=FONT,
         summary=escape(_summary(logs)),
         cards="\n".join(_cards(logs)),
         caveats=_caveats(logs),
@@ -79,22 +85,17 @@ def run_page(logs: Sequence[RunLog]) -> str:
 @cache
 def _scripts() -> str:
     """Everything that draws, for the version of charts that altair writes."""
-    return vl_convert.javascript_bundle(DRAW, vl_version=".".join(alt.SCHEMA_VERSION.split(".")[:2]))
-
-
-def _title(logs: Sequence[RunLog]) -> str:
-    return labels(logs)[0] if len(logs) == 1 else f"{len(logs)} runs compared"
+    return vl_convert.javascript_bundle(_DRAW, vl_version=".".join(alt.SCHEMA_VERSION.split(".")[:2]))
 
 
 def _summary(logs: Sequence[RunLog]) -> str:
     """What the runs have in common."""
     first = logs[0].started.config
-    shared = [name for name in ("model", "data", "clients", "partition") if name in first]
     words = {"model": "{}", "data": "on {}", "clients": "over {} clients", "partition": "split {}"}
     return " ".join(
-        words[name].format(_value(first[name]))
-        for name in shared
-        if all(log.started.config.get(name) == first[name] for log in logs)
+        phrase.format(_value(first[name]))
+        for name, phrase in words.items()
+        if name in first and all(log.started.config.get(name) == first[name] for log in logs)
     )
 
 
@@ -146,17 +147,16 @@ def _caveats(logs: Sequence[RunLog]) -> str:
 
 def _table(logs: Sequence[RunLog]) -> str:
     rows = [facts(log) for log in logs]
-    kinds = {name: " class=word" if name in _WORDS else "" for name in rows[0]}
     head = "".join(
-        f'<th scope=col{kind} title="{escape(LONG.get(name, name))}">{escape(name)}</th>'
-        for name, kind in kinds.items()
+        f'<th scope=col{" class=word" * (name in _WORDS)} title="{escape(LONG.get(name, name))}">{escape(name)}</th>'
+        for name in rows[0]
     )
     body = []
     for log, row, (name, swatch) in zip(logs, rows, _named(logs), strict=True):
         cells = []
         for key, value in row.items():
             bad = (key == "ε true" and log.exceeds) or (key == "stopped" and log.ended is None)
-            kind = " ".join((["word"] if key in _WORDS else []) + (["bad"] if bad else []))
+            kind = " ".join(["word"] * (key in _WORDS) + ["bad"] * bad)
             cells.append(f"<td{f' class={kind!r}' if kind else ''}>{escape(value)}</td>")
         body.append(f"<tr><th scope=row>{swatch}{escape(name)}</th>{''.join(cells)}</tr>")
     return f"<table><thead><tr><th scope=col>run</th>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
@@ -167,7 +167,7 @@ def _statements(logs: Sequence[RunLog]) -> list[str]:
     for log, (name, swatch) in zip(logs, _named(logs), strict=True):
         if log.ended is not None:
             text = "".join(f"<p>{escape(printable(sentence))}</p>" for sentence in log.ended.statement)
-            text = text or "<p class=bad>The record has no statement.</p>"
+            text = text or "<p class=bad>The log has no statement.</p>"
         else:
             spent = (
                 "" if log.epsilon is None else f" Up to its last recorded round it spent ε = {rounded_up(log.epsilon)}."
@@ -213,8 +213,8 @@ def _planned(started: Started) -> dict[str, Any]:
     """What the plan adds to the settings."""
     if started.plan is None:
         return {}
-    shown = {name: value for name, value in started.plan.items() if name not in started.config}
-    return {"calibration": LABELS[started.plan["calibration"]]} | {k: v for k, v in shown.items() if k != "calibration"}
+    named = {"calibration": LABELS[started.plan["calibration"]]}
+    return named | {key: value for key, value in started.plan.items() if key not in (*named, *started.config)}
 
 
 def _value(value: object) -> str:

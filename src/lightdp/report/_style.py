@@ -107,22 +107,16 @@ def scheme_colour() -> alt.Color:
     return alt.Color("scheme:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=6))
 
 
-def styled(chart: alt.VConcatChart | alt.HConcatChart | alt.Chart, title: str, subtitle: list[str]) -> Chart:
+def styled(chart: alt.VConcatChart, title: str, subtitle: list[str]) -> Chart:
     """`chart` with a title and the house configuration."""
-    return (
-        chart.properties(
-            title=alt.Title(title, subtitle=subtitle, anchor="start", fontSize=17, subtitleColor="#4b5563")
-        )
-        .configure(font="DejaVu Sans, Helvetica, Arial, sans-serif", padding=16)
-        .configure_view(stroke=None)
-        .configure_axis(
-            gridColor="#e5e7eb",
-            domainColor="#9ca3af",
-            tickColor="#9ca3af",
-            labelFontSize=11,
-            titleFontSize=12,
-        )
-        .configure_legend(labelFontSize=12, symbolStrokeWidth=3)
+    head = alt.Title(title, subtitle=subtitle, anchor="start", fontSize=17, subtitleColor="#4b5563")
+    axis = {"gridColor": "#e5e7eb", "domainColor": "#9ca3af", "tickColor": "#9ca3af"}
+    return chart.properties(title=head).configure(
+        font="DejaVu Sans, Helvetica, Arial, sans-serif",
+        padding=16,
+        view={"stroke": None},
+        axis=axis | {"labelFontSize": 11, "titleFontSize": 12},
+        legend={"labelFontSize": 12, "symbolStrokeWidth": 3},
     )
 
 
