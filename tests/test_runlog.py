@@ -222,7 +222,7 @@ def test_a_line_that_could_not_be_read_is_not_made(
     make: Callable[..., RunLog], kind: type, changed: dict[str, Any], message: str
 ) -> None:
     log = make()
-    line = next(line for line in (log.started, *log.rounds, log.outcome) if isinstance(line, kind))
+    line = next(line for line in log.lines if isinstance(line, kind))
     with pytest.raises(ArgumentError, match=message):
         dataclasses.replace(line, **changed)
 
@@ -235,7 +235,7 @@ def test_reading_and_writing_give_the_same_bytes(tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", lines)
     log = RunLog.read(path)
     with LogWriter(tmp_path / "b.jsonl") as writer:
-        for read in (log.started, *log.rounds, log.outcome):
+        for read in log.lines:
             writer.write(read)
     assert (tmp_path / "b.jsonl").read_bytes() == path.read_bytes()
 
@@ -254,8 +254,8 @@ def test_a_log_is_cut_back_and_goes_on(tmp_path: Path, rounds: int, rest: bytes)
     path.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]) + rest)
     log = RunLog.read(tmp_path / "whole.jsonl")
     with LogWriter(path, keep=rounds) as writer:
-        assert writer.kept == (log.started, *log.rounds[:rounds])
-        for line in (*log.rounds[rounds:], log.outcome):
+        assert writer.kept == log.lines[: rounds + 1]
+        for line in log.lines[rounds + 1 :]:
             writer.write(line)
     assert RunLog.read(path) == dataclasses.replace(log, path=path)
 

@@ -31,7 +31,7 @@ import os
 import sys
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, get_args
 
 from lightdp._validate import choice, integer, non_negative, number, probability, share
 from lightdp.errors import ArgumentError
@@ -251,7 +251,6 @@ class Ended(_Line):
 
 
 Line: TypeAlias = Started | Round | Ended
-_Written = TypeVar("_Written", bound=_Line)
 
 
 @dataclass(frozen=True)
@@ -306,6 +305,11 @@ class RunLog:
             raise ArgumentError(f"{path}, line 1: a log begins with a line of kind run, but the file is empty")
         ended = found[-1] if isinstance(found[-1], Ended) else None
         return cls(path, found[0], tuple(line for line in found if isinstance(line, Round)), ended)
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """All lines, in order."""
+        return (self.started, *self.rounds, *(() if self.ended is None else (self.ended,)))
 
     @property
     def outcome(self) -> Ended:
@@ -417,7 +421,7 @@ class LogWriter:
     >>> with LogWriter(path, keep=0) as log:
     ...     len(log.kept)
     1
-    >>> LogWriter(path, keep=2)
+    >>> LogWriter(path, keep=2)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
       ...
     lightdp.runlog.ResumeError: resume needs the log of the 2 rounds of its checkpoint, ...
@@ -442,7 +446,7 @@ class LogWriter:
         if keep is not None:
             self._file.write("\n")  # of the last line kept, whether or not it had one
 
-    def write(self, line: _Written) -> _Written:
+    def write(self, line: Line) -> Line:
         """Append `line`, and return it."""
         self._file.write(json.dumps(line.to_dict(), allow_nan=False) + "\n")
         self._file.flush()
@@ -468,30 +472,32 @@ def _cut(path: Path, rounds: int) -> tuple[Line, ...]:
             "without resume the run starts anew"
         ) from None
     os.truncate(path, len(b"\n".join(kept)))
-    return (log.started, *log.rounds)
+    return log.lines
 
 
 def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
     """The line that follows those `before`."""
     content = _parsed(text, last=last)
-    kind = content.get("kind")
-    if not before:
-        return Started.of(content) if kind == Started.kind else _refuse(kind, "run")
-    if isinstance(before[-1], Ended):
+    if before and isinstance(before[-1], Ended):
         raise ArgumentError("nothing may follow the end")
-    if kind not in (Round.kind, Ended.kind):
-        _refuse(kind, "round or end")
-    line = Round.of(content) if kind == Round.kind else Ended.of(content)
+    kinds: tuple[type[Line], ...] = (Round, Ended) if before else (Started,)
+    found = next((one for one in kinds if one.kind == content.get("kind")), None)
+    if found is None:
+        wanted = " or ".join(one.kind for one in kinds)
+        raise ArgumentError(f"kind must be {wanted}, got kind={content.get('kind')!r}")
+    line = found.of(content)
+    if isinstance(line, Started):
+        return line
     plan = before[0].plan if isinstance(before[0], Started) else None
     if plan is not None:
         later = isinstance(line, Round) and plan.get("sampling_rate", 1) != 1  # not computed in every round
         for name in _OF_PRIVACY[1 if later else 0 :]:
             if getattr(line, name, "") is None:
                 raise ArgumentError(f"{name} must not be null in a run with a plan")
-    if isinstance(line, Round):
-        _expect("round", line.round, len(before), "the next one")
-    else:
-        _expect("rounds", line.rounds, len(before) - 1, "as many as were recorded")
+    if isinstance(line, Round) and line.round != len(before):
+        raise ArgumentError(f"round must be {len(before)}, the next one, got round={line.round}")
+    if isinstance(line, Ended) and line.rounds != len(before) - 1:
+        raise ArgumentError(f"rounds must be {len(before) - 1}, as many as were recorded, got rounds={line.rounds}")
     return line
 
 
@@ -509,15 +515,6 @@ def _parsed(line: bytes, *, last: bool) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
-
-
-def _refuse(kind: object, wanted: str) -> NoReturn:
-    raise ArgumentError(f"kind must be {wanted}, got kind={kind!r}")
-
-
-def _expect(name: str, found: int, wanted: int, why: str) -> None:
-    if found != wanted:
-        raise ArgumentError(f"{name} must be {wanted}, {why}, got {name}={found}")
 
 
 def schema() -> str:
