@@ -525,7 +525,7 @@ def schema() -> str:
     """
     parts = [_PAGE]
     for line in (Started, Round, Ended):
-        parts.append(f'\n## `"kind": "{line.kind}"`\n{(line.__doc__ or "").splitlines()[0]}\n\n')
+        parts.append(f'\n## `"kind": "{line.kind}"`\n{(line.__doc__ or "").partition(chr(10))[0]}\n\n')
         parts.append("| field | type | meaning | null or absent |\n| --- | --- | --- | --- |\n")
         for field in dataclasses.fields(line):
             said = field.metadata

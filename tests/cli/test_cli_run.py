@@ -11,6 +11,7 @@ import pytest
 
 from lightdp.training import simulator
 from support.command_line import assert_refused
+from support.run_logs import logged, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +83,16 @@ def test_an_interrupted_run_is_not_overwritten_but_goes_on(
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert kinds == ["run", *["round"] * 4, "end"]
     assert run(*options).code == 0  # what is finished may be made again
+
+
+@pytest.mark.parametrize("text", [b"", b"no log\n", b'{"kind": "run", "con', "torn"])
+def test_what_is_left_of_a_killed_run_is_not_overwritten(tmp_path: Path, run: Run, text: bytes | str) -> None:
+    out = written(tmp_path / "a.jsonl", logged()[:3])
+    out.write_bytes(text if isinstance(text, bytes) else out.read_bytes() + b'{"kind": "rou')
+    out.with_suffix(".checkpoint").touch()
+    before = out.read_bytes()
+    assert_refused(run("run", *QUICK, "--out", out), "out is of an interrupted run: add --resume, or remove it first")
+    assert out.read_bytes() == before
 
 
 def test_a_run_with_real_noise_cannot_go_on_and_says_so_but_spoils_no_other(
