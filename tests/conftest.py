@@ -7,6 +7,7 @@ pytest_plugins = [
     "support.flower_tape",
     "support.parties",
     "support.run_logs",
+    "support.slow",
 ]  # modules of fixtures, loaded for every test: they must not need an extra
 
 settings.register_profile("lightdp", deadline=None, derandomize=True)

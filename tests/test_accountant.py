@@ -13,7 +13,7 @@ import lightdp
 from lightdp import accountant, gaussian
 from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, BudgetError
-from lightdp.planning import RETRIES
+from lightdp.repair import RETRIES
 from support import oracles
 
 if TYPE_CHECKING:

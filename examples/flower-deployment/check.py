@@ -29,9 +29,9 @@ from deployment import task
 from lightdp import masks, stream
 from lightdp.accountant import Odometer
 from lightdp.keys import Enrolment, KeyPair, Keyring, Roster, link
-from lightdp.planning import RETRIES
 from lightdp.protocol import Client
 from lightdp.protocol.client import agreement
+from lightdp.repair import RETRIES
 from lightdp.wire import Announcement, Message, bitmap, members
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 from lightdp import gaussian, sampling
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, BudgetError
-from lightdp.noise_graph import gain
-from lightdp.planning import RETRIES, late_cost, on_grid, worst_cost
+from lightdp.planning import on_grid
+from lightdp.repair import RETRIES, late_cost, worst_cost
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -108,11 +108,8 @@ class Odometer:
         self._ahead = min(plan.rounds // 2, _AHEAD)  # more rounds than these did not fit on top, or were not tried
         self._repair = plan.repairs
         self._least = max(plan.honest - plan.stragglers, 1) if self._repair else plan.honest
-        self._unit = plan.sigma_individual if plan.sigma_individual > 0 else plan.sigma_effective
-        if self._repair:
-            self._cost = [math.inf, *(1 / gain(np.arange(1, plan.honest + 1), plan.gamma))]
-        else:
-            self._cost = [(self._unit / plan.sigma_effective) ** 2] * (plan.honest + 1)
+        self._unit = plan.scale
+        self._cost = [math.inf, *(plan.used_cost(a) for a in range(1, plan.honest + 1))]
 
     def admit(self) -> None:
         """Let the next round begin for every tracked client, whatever its stragglers will be.

@@ -21,7 +21,6 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr
 
 from lightdp._validate import non_negative, number
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SLACK = 1e-12  # bound on the absolute error of `_log_delta`, relative to max(1, |log δ|), if u below were exact
+_TIGHTEST = 2.0**-51
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _LOG_SQRT_TAU = math.log(2 * math.pi) / 2
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
@@ -106,14 +106,42 @@ def _log_target(delta: float) -> float:
 
 def _private_root(excess: Callable[[float], float], low: float, high: float, *, towards: float) -> float:
     """The root of a monotone function, moved in the direction of `towards` until `excess` is <= 0."""
-    tightest = 4 * float(np.finfo(float).eps)
-    value = float(brentq(excess, low, high, xtol=2e-323, rtol=tightest, maxiter=2000))
+    value = _root(excess, low, high)
     steps = 1
     while excess(value) > 0:
         for _ in range(steps):
             value = math.nextafter(value, towards)
         steps *= 2
     return value
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """A root between two points of different sign, to four units in the last place, by Chandrupatla's method.
+
+    Inverse quadratic interpolation through the last three points where it is safe, bisection elsewhere. scipy has such
+    functions too, but importing scipy.optimize takes longer than a plan.
+    """
+    a, b = low, high  # the root is between them; a is the newer
+    at_a, at_b = function(a), function(b)
+    step = 0.5
+    while True:
+        x = a + step * (b - a)
+        at_x = function(x)
+        if (at_x > 0) == (at_a > 0):
+            c, at_c = a, at_a
+        else:
+            c, at_c, b, at_b = b, at_b, a, at_a
+        a, at_a = x, at_x
+        best = a if abs(at_a) < abs(at_b) else b
+        if at_a == 0 or abs(b - a) <= 2 * _TIGHTEST * abs(best) + 1e-322:
+            return best
+        least = _TIGHTEST * abs(best) / abs(b - a)
+        place, height = (a - b) / (c - b), (at_a - at_b) / (at_c - at_b)
+        step = 0.5
+        if height**2 < place and (1 - height) ** 2 < 1 - place:
+            step = at_a / (at_b - at_a) * at_c / (at_b - at_c)
+            step += (c - a) / (b - a) * at_a / (at_c - at_a) * at_b / (at_c - at_b)
+        step = min(max(step, least), 1 - least)
 
 
 def _log_delta(epsilon: float, mu: float) -> float:

@@ -68,7 +68,7 @@ class Grid:
             )
         if not plan.deployable:
             raise ArgumentError(
-                f"calibration must be one whose clients add noise alone, got calibration={plan.calibration!r}"
+                f"calibration must be one whose clients add noise alone, got calibration={plan.request.calibration!r}"
             )
         ratio = math.sqrt(plan.gamma)
         room = math.floor(math.log2(stream.SIGMA_MAX / WIRE_STEPS / max(ratio, 1.0)))

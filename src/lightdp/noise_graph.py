@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky
-from scipy.linalg.lapack import dtrtri
 
 from lightdp._validate import integer, non_negative, positive
 from lightdp.errors import ArgumentError, InfeasibleError
@@ -108,11 +106,13 @@ def covariance(
 
 def effective_noise(covariance: ArrayLike) -> NDArray[np.float64]:
     """(E2): σ_eff,i = 1/sqrt((C⁻¹)_ii) of every client, by a Cholesky factorisation."""
+    from scipy.linalg import LinAlgError, cholesky, lapack  # noqa: PLC0415  slow to import; plans need it not
+
     try:
         factor = cholesky(np.asarray(covariance, dtype=float), lower=True)
     except LinAlgError:
         raise InfeasibleError("covariance must be positive definite: some clients have no individual noise") from None
-    inverse, _ = dtrtri(factor, lower=1)
+    inverse, _ = lapack.dtrtri(factor, lower=1)
     return 1 / np.sqrt(np.einsum("ij,ij->j", inverse, inverse))
 
 

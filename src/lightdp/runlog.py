@@ -31,11 +31,11 @@ import os
 import sys
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from lightdp._validate import choice, integer, non_negative, number, probability, share
 from lightdp.errors import ArgumentError
-from lightdp.planning import Calibration
+from lightdp.schemes import BUILT_IN, schemes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     Check: TypeAlias = Callable[[str, Any], object]
 
-CALIBRATIONS: tuple[str, ...] = get_args(Calibration)
+CALIBRATIONS = tuple(name for name in BUILT_IN if name != "none")
 """The calibrations that the plan of a log may have."""
 _OF_PRIVACY = ("epsilon", "epsilon_claimed", "delta", "unit", "adjacency")
 _NO_EPSILON = "without noise, or not computed (sampled batches)"
@@ -328,7 +328,8 @@ class RunLog:
         plan, named = self.started.plan, self.started.config.get("scheme")
         if plan is None:
             return "none"
-        return named if isinstance(named, str) and named not in CALIBRATIONS else plan["calibration"]
+        about = schemes().get(named) if isinstance(named, str) else None
+        return plan["calibration"] if about is None or not about.played else about.name
 
     @property
     def repairs(self) -> bool:

@@ -12,8 +12,6 @@ import functools
 import math
 from typing import TYPE_CHECKING, Literal
 
-from scipy.optimize import brentq
-
 from lightdp import gaussian
 from lightdp.errors import InfeasibleError
 
@@ -68,6 +66,7 @@ def noise_multiplier(
     target: float, *, rounds: Mapping[float, int], rate: float, delta: float, adjacency: Adjacency
 ) -> float:
     """The least z, rounded up, such that rounds with multipliers {z · factor: count} cost at most ε = `target`."""
+    from scipy.optimize import brentq  # noqa: PLC0415  slow to import, and whole batches need it not
 
     def excess(log_z: float, coarse: int = 4) -> float:
         scaled = {math.exp(log_z) * factor: count for factor, count in rounds.items()}

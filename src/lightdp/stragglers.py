@@ -99,3 +99,27 @@ def custom(bound: int, pmf: Sequence[float] | NDArray[np.float64]) -> StragglerL
     padded = np.zeros(bound + 1)
     padded[: len(values)] = values / total
     return StragglerLaw(f"given, on 0..{bound}", padded)
+
+
+def parse(spec: str, bound: int, clients: int) -> StragglerLaw:
+    """The law that a text names: "uniform", "binomial:P" or "pmf:P0,P1,...".
+
+    >>> parse("pmf:0.5,0.5", bound=1, clients=10).mean(lambda s: s)
+    0.5
+
+    Raises:
+        ArgumentError: the text names none.
+    """
+    kind, _, rest = spec.partition(":")
+    if spec == "uniform":
+        return uniform(bound)
+    try:
+        if kind == "binomial":
+            return binomial(bound, clients, float(rest))
+        if kind == "pmf":
+            return custom(bound, [float(part) for part in rest.split(",")])
+    except ArgumentError as error:
+        raise ArgumentError(f"{error} (straggler_law={spec!r})") from None
+    except ValueError:
+        pass
+    raise ArgumentError(f"straggler_law must be uniform, binomial:P or pmf:P0,P1,..., got straggler_law={spec!r}")

@@ -13,8 +13,9 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from lightdp._validate import choice, integer
 from lightdp.errors import ArgumentError
-from lightdp.training.config import KNOWN, PLACES, Config
-from lightdp_lab.schemes import SCHEMES, Smpc
+from lightdp.training.config import PLACES, Config
+from lightdp_lab.registry import ALL
+from lightdp_lab.schemes import SCHEMES
 
 Target = Literal["rounds", "table2", "table3", "choices", "links", "time"]
 Profile = Literal["paper", "exact", "repair"]
@@ -177,8 +178,7 @@ def _schemes(target: Target, profile: Profile) -> tuple[str, ...]:
 def _links(scheme: str) -> list[dict[str, Any]]:
     """Both ways for clients to reach each other, where they do so at all."""
     relayed = {"links": "relayed"}
-    alone = scheme in (*KNOWN, "plain", "local-paper", "pairwise", "paillier", "ckks") or scheme.startswith("exact")
-    return [relayed] if alone else [relayed, {"links": FAILING.replace("links", "direct")}]
+    return [relayed, {"links": FAILING.replace("links", "direct")}] if ALL[scheme].talks else [relayed]
 
 
 def _quick(cell: dict[str, Any]) -> dict[str, Any]:
@@ -192,8 +192,7 @@ def _quick(cell: dict[str, Any]) -> dict[str, Any]:
 
 def _possible(cell: dict[str, Any]) -> bool:
     """Secure aggregation needs an honest client that does not straggle."""
-    scheme = SCHEMES.get(cell["scheme"])
-    secure = cell["scheme"] == "smpc" or (scheme is not None and issubclass(scheme, Smpc))
+    secure = ALL[cell["scheme"]].family in ("secure aggregation", "encryption")
     return not secure or cell["clients"] > cell["colluders"] + cell["stragglers"]
 
 

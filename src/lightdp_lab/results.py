@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import multiprocessing
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, MissingExtraError
+from lightdp.planning import Plan
 from lightdp.runlog import ResumeError
 from lightdp_lab.reproduce import same
 
@@ -106,11 +106,12 @@ def play(
     An interrupted run leaves a checkpoint, from which the next call goes on. With one job, `watch` sees its rounds.
     With several, a run that fails does not stop the others: its error is raised when they are done.
     """
+    alone = integer("jobs", jobs, 1) == 1  # refused before a folder is made
     missing = [config for config in configs if results.find(config) is None]
     work = results.folder / _WORK
     if missing:
         work.mkdir(parents=True, exist_ok=True)
-    if integer("jobs", jobs, 1) == 1:
+    if alone:
         for config in missing:
             line = trial(config, work, watch)
             yield config, _kept(config, line, results, beside=0)
@@ -195,25 +196,19 @@ def trial(config: Config, work: Path, watch: Callable[[Config, runlog.Line], Non
     end, plan = log.outcome, run.plan
     kept = {
         "config": same(config),
-        "accuracy": end.accuracy,
-        "rounds": end.rounds,
-        "stopped": end.stopped,
-        "epsilon": end.epsilon,
-        "epsilon_round": None if plan is None else dataclasses.replace(plan, rounds=1).epsilon(),
+        **{name: getattr(end, name) for name in ("accuracy", "rounds", "stopped", "epsilon")},
+        "epsilon_round": None if plan is None else Plan(plan.request.but(rounds=1), plan.noise).epsilon(),
         "noise": statistics.fmean(std for line in log.rounds if (std := line.noise_std) is not None),
         "smallest": run.partition["size_min"],
         "curve": _curve(log),
         "seconds": round(end.seconds, 2),
         "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
-        "versions": log.started.versions,
-        "commit": log.started.commit,
+        **{name: getattr(log.started, name) for name in ("versions", "commit")},
     }
-    if run.rehearsal is not None:
-        kept |= {
-            "trips": run.rehearsal.clean.trips,
-            "time_measured": run.rehearsal.measured,
-            "failed": sum(line.failed is not None for line in log.rounds),
-        }
+    network = log.started.network
+    if network is not None:
+        kept |= {"trips": network["trips"], "time_measured": network["measured"]}
+        kept["failed"] = sum(line.failed is not None for line in log.rounds)
     return kept
 
 

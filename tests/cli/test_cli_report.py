@@ -34,7 +34,7 @@ def test_runs_that_do_not_compare_are_said_not_to(run: Run, tmp_path: Path) -> N
     assert "The runs differ in data: cifar10, digits." in run("report", *files, "--out", tmp_path / "a.html").out
 
 
-def test_the_command_refuses_a_broken_record_in_one_line_and_writes_nothing(run: Run, tmp_path: Path) -> None:
+def test_the_command_refuses_a_broken_log_in_one_line_and_writes_nothing(run: Run, tmp_path: Path) -> None:
     good = written(tmp_path / "good.jsonl", logged())
     bad = written(tmp_path / "bad.jsonl", logged()[1:])
     result = run("report", good, bad, "--out", tmp_path / "report.html")
@@ -47,3 +47,8 @@ def test_the_command_refuses_a_broken_record_in_one_line_and_writes_nothing(run:
 def test_a_page_that_cannot_be_written_is_refused_by_the_name_of_its_option(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "report.pdf"
     assert_refused(run("report", written(tmp_path / "a.jsonl", logged()), "--out", out), f"got out='{out}'")
+
+
+def test_out_is_refused_before_a_log_is_read(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "report.pdf"
+    assert_refused(run("report", tmp_path / "missing.jsonl", "--out", out), f"got out='{out}'")

@@ -149,7 +149,7 @@ def test_a_deployment_with_a_killed_and_a_slow_node_holds_what_it_promises(tmp_p
     np.save(server / "model-final.npy", final)
     (server / "events.jsonl").write_text(text.replace('"lightdp-epsilon": ', '"lightdp-epsilon": 1'))
     assert [claim.text[:9] for claim in check.judge(folder) if not claim.holds] == ["ε of each"]
-    (server / "events.jsonl").write_text(text.replace("ProtocolError: round", "something else"))
+    (server / "events.jsonl").write_text(text.replace("lightdp/protocol: round", "something else"))
     assert [claim.text[:9] for claim in check.judge(folder) if not claim.holds] == ["asked for"]
 
 

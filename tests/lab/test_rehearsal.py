@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 
 from lightdp.errors import ArgumentError
+from lightdp.schemes import schemes
 from lightdp.training.arrivals import Arrivals
+from lightdp.training.channel import Distribution
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
-from lightdp.training.rehearsal import Rehearsal
 from lightdp.training.simulator import Run
+from lightdp_lab.channel import Rehearsed
+from lightdp_lab.registry import ALL
+from lightdp_lab.rehearsal import Rehearsal
 from lightdp_lab.schemes import SCHEMES, Net, Result, RoundFailedError, Smpc
 from lightdp_lab.schemes.plain import Plain
 
@@ -27,8 +31,7 @@ EVERYBODY = Arrivals(used=tuple(range(8)), late=())
 class Masked(Smpc):
     """A sum in two stages that lasts as long as enough clients send, and a letter to the next client before it."""
 
-    name = title = "masked"
-    source, broken_by = "nobody", "a cut link"
+    about = dataclasses.replace(ALL["secagg"], name="masked", title="masked", broken_by="a cut link")
 
     def round(self, updates: Any, net: Net) -> Result:
         net.stage("letters")
@@ -51,7 +54,7 @@ class Masked(Smpc):
 class Silent(Plain):
     """Only its messages take modelled time."""
 
-    name = title = "silent"
+    about = dataclasses.replace(Plain.about, name="silent", title="silent")
 
     def round(self, updates: Any, net: Net) -> Result:
         net.stage("upload")
@@ -62,7 +65,9 @@ class Silent(Plain):
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SCHEMES, "masked", Masked)
+    for kind in (Masked, Silent):
+        monkeypatch.setitem(SCHEMES, kind.about.name, kind)
+        monkeypatch.setitem(schemes(), kind.about.name, kind.about)
 
 
 @pytest.fixture
@@ -79,6 +84,12 @@ def config(**changed: Any) -> Config:
 
 def played(path: Path, toy: Dataset, **changed: Any) -> RunLog:
     return Run(config(**changed), path, dataset=toy).finish()
+
+
+def sums(run: Run) -> Distribution:
+    assert isinstance(run.channel, Rehearsed)
+    assert isinstance(run.channel.sums, Distribution)
+    return run.channel.sums
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -113,11 +124,11 @@ def test_the_noise_is_that_of_the_scheme_at_the_plans_scale(tmp_path: Path, toy:
     for unit in ("record", "client"):
         run = Run(config(unit=unit, clip=0.3, epsilon=5.0), tmp_path / "run.jsonl", dataset=toy)
         assert run.plan is not None
-        assert run.plan.calibration == "smpc"
+        assert run.plan.request.calibration == "smpc"
         for used in (6, 8):
             expected = used * run.plan.sigma_individual**2 * (1 + 1 / 12 / 16**2)
-            assert run.channel._lasting(used) == pytest.approx(expected, rel=1e-9)  # type: ignore[union-attr]
-        assert run.channel._lasting(6) != pytest.approx(run.channel._lasting(8), rel=0.1)  # type: ignore[union-attr]
+            assert sums(run)._lasting(used) == pytest.approx(expected, rel=1e-9)
+        assert sums(run)._lasting(6) != pytest.approx(sums(run)._lasting(8), rel=0.1)
 
 
 def test_a_failed_round_moves_nothing_spends_nothing_and_costs_time(tmp_path: Path, toy: Dataset) -> None:
@@ -127,28 +138,26 @@ def test_a_failed_round_moves_nothing_spends_nothing_and_costs_time(tmp_path: Pa
     assert all(line.failed == "letters" and (line.modelled_seconds or 0) > 0 for line in log.rounds)
     assert all(line.used == 0 and line.epsilon == 0 for line in log.rounds)
     assert bool((run.state.weights == before).all())
-    whole = Run(config(), tmp_path / "b.jsonl", dataset=toy).rehearsal
-    assert whole is not None
-    assert whole(0, EVERYBODY)[1] > log.clock[0]  # it would have gone on
+    whole = Run(config(), tmp_path / "b.jsonl", dataset=toy).channel.meet(0, EVERYBODY)
+    assert whole.network["modelled_seconds"] > log.clock[0]  # it would have gone on
 
 
 def test_missing_clients_fall_silent_at_some_stage_and_may_have_sent_before() -> None:
     rehearsal = Rehearsal(config(), 12)
     came = Arrivals(used=(0, 1, 2, 3, 4, 5), late=(7,))
-    ends = [rehearsal(number, came)[0] for number in range(20)]
+    ends = [rehearsal.meet(number, came).came for number in range(20)]
     assert all({0, 1, 2, 3, 4, 5} == set(end.used) for end in ends)  # both stages lie before the end of the upload
     assert all(end.late == () for end in ends)  # hidden: nobody saw it
     stages = [rehearsal._faults(number, came).lost for number in range(40)]
     assert {stage for lost in stages for stage in lost} == {0, 1}
     assert stages == [rehearsal._faults(number, came).lost for number in range(40)]
-    void = rehearsal(0, Arrivals(used=(), late=(0, 1, 2)))
-    assert void[0].used == ()
-    assert void[2] == "upload"
+    void = rehearsal.meet(0, Arrivals(used=(), late=(0, 1, 2)))
+    assert void.came.used == ()
+    assert void.network["failed"] == "upload"
 
 
 def test_long_vectors_are_extrapolated_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightdp.training.rehearsal._SECONDS", 0.02)
-    monkeypatch.setitem(SCHEMES, "silent", Silent)
+    monkeypatch.setattr("lightdp_lab.rehearsal._SECONDS", 0.02)
     far = Rehearsal(config(scheme="silent"), 30_000_000)
     assert not far.about()["measured"]
     assert far.about()["dimension_played"] < 30_000_000
@@ -161,7 +170,7 @@ def test_local_dp_by_the_papers_formula_trains_past_its_claim(tmp_path: Path, to
     plan = log.started.plan
     assert plan is not None
     assert plan["calibration"] == "local"
-    assert log.epsilon == pytest.approx(plan.get("epsilon_true", plan["epsilon"]))
+    assert log.epsilon == pytest.approx(plan["epsilon_true"])
     assert log.exceeds
     assert log.claimed == 3.0
     assert log.outcome.stopped is None

@@ -17,8 +17,8 @@ import pytest
 import lightdp
 from lightdp import gaussian
 from lightdp.errors import BudgetError, ProtocolError
-from lightdp.planning import RETRIES
 from lightdp.protocol.history import ClientHistory
+from lightdp.repair import RETRIES
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload, bitmap
 from support.parties import RUN, joined
 

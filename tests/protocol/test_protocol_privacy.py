@@ -11,7 +11,7 @@ import pytest
 from lightdp import noise_graph, stream
 from lightdp.accountant import Odometer
 from lightdp.errors import BudgetError
-from lightdp.planning import RETRIES
+from lightdp.repair import RETRIES
 from lightdp.wire import Accumulator, Message, Upload, members
 from support import oracles
 from support.parties import RUN, joined, planned, play
@@ -138,6 +138,6 @@ def _without_colluders(upload: bytes, client: Client, colluders: Sequence[int]) 
     last = max((t for t, used in enumerate(sets) if history.me in used), default=None)
     for spy in colluders:
         stream.accumulate(known, client._pairwise(history, message.round, (spy,)))
-        if last is not None and client.plan.calibration == "repair" and spy not in sets[last]:
+        if last is not None and client.plan.repairs and spy not in sets[last]:
             stream.accumulate(known, client._pairwise(history, last, (spy,), undo=True))
     return total.total() * grid.wire_step - known * grid.step

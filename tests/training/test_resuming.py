@@ -177,7 +177,10 @@ def test_resume_refuses_noise_that_another_version_chose(
 
     def another(self: Config, *known: int) -> Plan | None:
         plan = chosen(self, *known)
-        return None if plan is None else dataclasses.replace(plan, sigma_individual=1.1 * plan.sigma_individual)
+        if plan is None:
+            return None
+        noise = dataclasses.replace(plan.noise, sigma_individual=1.1 * plan.sigma_individual)
+        return dataclasses.replace(plan, noise=noise)
 
     monkeypatch.setattr(Config, "plan", another)
     with pytest.raises(ArgumentError, match="resume needs the noise of the interrupted run"):

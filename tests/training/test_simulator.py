@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from lightdp._settings import read_toml
 from lightdp.errors import ArgumentError
 from lightdp.runlog import RunLog
+from lightdp.training import models
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import _clipped
-from lightdp.training.config import Config, read_toml
+from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.record import statement
 from lightdp.training.simulator import Run
@@ -225,6 +227,50 @@ def test_any_module_can_be_trained(tmp_path: Path, toy: Dataset) -> None:
     assert (log.accuracy or 0) > 0.9
 
 
+class Pair(torch.nn.Linear):  # type: ignore[misc]  # torch is untyped here
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x), x
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            torch.nn.Linear(4, 2),
+            r"module must take records of shape \(5,\), got Linear that refuses them: mat1 and mat2",
+        ),
+        (
+            torch.nn.Linear(5, 3),
+            r"module must give floats of shape \(2, 2\) for 2 records, got Linear with torch.float32",
+        ),
+        (
+            torch.nn.Sequential(torch.nn.Linear(5, 2), torch.nn.Flatten(0)),
+            r"got Sequential with torch.float32 of shape \(4",
+        ),
+        (torch.nn.Linear(5, 2).double(), "module must take records of shape"),
+        (Pair(5, 2), r"module must give floats of shape \(2, 2\) for 2 records, got Pair with tuple"),
+        (torch.nn.Identity(), "module must have parameters to train, got Identity without any"),
+        (lambda x: x, "module must be a torch.nn.Module, got function"),
+    ],
+)
+def test_a_module_that_does_not_fit_the_data_is_refused_in_one_line(
+    tmp_path: Path, toy: Dataset, module: Any, message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message) as caught:
+        Run(Config(**QUICK), tmp_path / "run.jsonl", dataset=toy, module=module)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_trying_a_module_changes_nothing_of_it(toy: Dataset) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    module[1].eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    assert models.checked(module, torch.from_numpy(toy.test_x), 2) is module
+    assert [part.training for part in module] == [True, False, True]
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -253,18 +299,18 @@ def test_bad_settings_are_named(tmp_path: Path, toy: Dataset, changed: dict[str,
 def test_a_toml_file_has_the_same_names_and_no_others(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('scheme = "exact"\nepsilon = 6.0\n')
-    assert read_toml(path) == {"scheme": "exact", "epsilon": 6.0}
+    assert read_toml(Config, path) == {"scheme": "exact", "epsilon": 6.0}
     path.write_text("sampling-rate = 0.5\n")  # as the flag is written
-    assert read_toml(path) == {"sampling_rate": 0.5}
+    assert read_toml(Config, path) == {"sampling_rate": 0.5}
     path.write_text("sampling-rate = 0.5\nsampling_rate = 1.0\n")
     with pytest.raises(ArgumentError, match="config must say each name once"):
-        read_toml(path)
+        read_toml(Config, path)
     path.write_text("epsilonn = 6.0\n")
     with pytest.raises(ArgumentError, match="got epsilonn in"):
-        read_toml(path)
+        read_toml(Config, path)
     path.write_text("epsilon = = 6\n")
     with pytest.raises(ArgumentError, match="config must be a readable TOML file"):
-        read_toml(path)
+        read_toml(Config, path)
 
 
 def test_the_papers_profile_says_that_no_theorem_bounds_it() -> None:

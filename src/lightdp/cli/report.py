@@ -33,8 +33,9 @@ def command(
     out: Annotated[Path, typer.Option(help="Write FILE.html, .png or .svg.")] = Path("report.html"),
 ) -> None:
     """Read, print the figures, write the page."""
-    from lightdp.report import caveats, run_table, save_runs  # noqa: PLC0415  an optional dependency
+    from lightdp.report import caveats, check_path, run_table, save_runs  # noqa: PLC0415  an optional dependency
 
+    check_path(out, "out")  # before the work
     found = [RunLog.read(path) for path in runs]
     with Console(stderr=True).status(f"drawing {escape(str(out))}"):
         save_runs(found, out)

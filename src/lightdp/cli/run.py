@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
 import os
-import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lightdp._settings import read_toml
 from lightdp._validate import rounded_up
 from lightdp.cli import table
+from lightdp.cli.options import with_settings
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.runlog import Line, Round, RunLog
-from lightdp.training.config import Config, read_toml
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from lightdp.training.config import Config
 
 HELP = """Train a private model over many clients and stragglers, and report what was really guaranteed.
 
@@ -42,29 +38,8 @@ Examples:
 """
 
 
-def make() -> Callable[..., None]:
-    """The command: one option for each field of `Config`, with its help from the docstring there."""
-    texts = dict(re.findall(r"^ {8}(\w+): ((?:.|\n {12})+)$", Config.__doc__ or "", flags=re.MULTILINE))
-    hints = get_type_hints(Config)
-    options = []
-    for entry in dataclasses.fields(Config):
-        text = " ".join(texts[entry.name].split()) + f" [default: {entry.default}]"
-        kind = Annotated[hints[entry.name] | None, typer.Option(help=text, show_default=False)]  # type: ignore[valid-type,name-defined]
-        options.append(inspect.Parameter(entry.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
-    types = get_type_hints(_run, include_extras=True)
-    own = [
-        p.replace(annotation=types[p.name]) for p in inspect.signature(_run).parameters.values() if p.name != "flags"
-    ]
-
-    def command(**arguments: Any) -> None:  # noqa: ANN401  checked by `Config`
-        _run(**arguments)
-
-    command.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in [*options, *own]}
-    return command
-
-
 def _run(
+    flags: dict[str, Any],
     *,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same names; flags win over it.")] = None,
     out: Annotated[Path, typer.Option(help="Where the log goes, as JSON lines; the page lies beside it.")] = Path(
@@ -73,17 +48,14 @@ def _run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint beside the log.")] = False,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML page.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the last line of the log instead of a table.")] = False,
-    **flags: Any,  # noqa: ANN401  checked by `Config`
 ) -> None:
     try:
         from lightdp.report import run_table, save_runs  # noqa: PLC0415  an optional dependency
         from lightdp.training.simulator import Run  # noqa: PLC0415  likewise
     except ImportError:
         raise MissingExtraError("train", "lightdp run") from None
-    settings = {} if config is None else read_toml(config)
-    settings |= {name: value for name, value in flags.items() if value is not None}
     try:
-        chosen = Config(**settings)
+        chosen = Config(**({} if config is None else read_toml(Config, config)) | flags)
     except TypeError as error:
         raise ArgumentError(f"config has a value of the wrong type: {error}") from None
     _check_out(out, resume=resume)  # before the data is read
@@ -103,6 +75,9 @@ def _run(
         save_runs([log], out.with_suffix(".html"))
         if not as_json:
             typer.echo(f"\nwrote {out} and {out.with_suffix('.html')}")
+
+
+command = with_settings(_run, Config)
 
 
 def _check_out(out: Path, *, resume: bool) -> None:

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
 
 from lightdp.noise_graph import gain
 
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
 
 GAMMA_MAX = 1024.0
 """The largest γ that the wire's fixed-point grid resolves (W1): σ_K of 2^12 units beside σ_U of 2^7."""
-
-
-RETRIES = 2
-"""How many more uploads may carry a repair that rode in an upload which came too late (R1)."""
 
 
 _GRID = math.log(1.02)
@@ -62,6 +57,8 @@ def paper_gamma(m: float, honest: int) -> float:
     By Descartes' rule G has exactly one positive root, below 1, when m < n − 1 (its signs are + + + ± −) and none
     otherwise, where the paper's objective grows with γ and γ = 0 is its minimiser.
     """
+    from scipy.optimize import brentq  # noqa: PLC0415  takes longer to import than most plans take
+
     n = float(honest)
     if m >= n - 1:
         return 0.0
@@ -80,54 +77,6 @@ def paper_sigma(gamma: float, honest: int, epsilon: float, delta: float) -> floa
     n, g = float(honest), gamma
     inner = 2 * (math.log(2) - math.log(delta)) * ((n - 1) * g + 1) * ((n - 1) * g**2 + (g + 1) ** 2)
     return math.sqrt(inner) / (epsilon * (n * g + 1))
-
-
-def late_cost(gamma: float, peers: int, least: int) -> float:
-    """(R1): cost, as a share of (Δ/σ_U)², of a round that came too late, if all its repairs come in time.
-
-    Args:
-        gamma: γ.
-        peers: a, honest neighbours that were used in that round.
-        least: the fewest honest clients, itself included, that a client finds in a round it is used in.
-    """
-    if peers < 1 or gamma == 0:
-        return 1.0  # its own individual noise, which no late round exceeds
-    return min(1.0, (2 + 1 / gamma) / peers + 1 / least)
-
-
-def worst_late_cost(gamma: float, honest: int, stragglers: int) -> float:
-    """(R1): the most that a late round can cost, with `RETRIES` late repairs, all in void rounds, from each peer."""
-    peers = max(honest - stragglers, 0)
-    if peers < 1:
-        return 1.0
-    return min(1.0, late_cost(gamma, peers, peers) + RETRIES * (1 / peers + 1 / honest))
-
-
-def lie_cost(gamma: float, honest: int, stragglers: int) -> float:
-    """(W5): the most that peers which a server tells other straggler sets can add to a client's used rounds.
-
-    Each of the n − 1 honest peers leaves the client's history once. In a used round with a honest clients, k of which
-    leave there and repair what they share with the client up to 1 + `RETRIES` times, the round costs at most
-    u(a) + k e(a), and e falls with a.
-    """
-    least = max(honest - stragglers, 2)  # a round with one honest client has no peers that could leave
-    if honest < 2 or gamma == 0:
-        return 0.0
-    all_leave = 1 / (1 + (least - 1) * gamma / (1 + (2 + RETRIES) * gamma))
-    return (honest - 1) * (all_leave - 1 / float(gain(least, gamma))) / (least - 1)
-
-
-def worst_cost(gamma: float, honest: int, stragglers: int, late: str, crossed: float = 0.0) -> float:
-    """(R1), (W5): the most that one more round can cost, which the budget must have left for it to begin.
-
-    A server that tells clients different straggler sets may spread the costs of its lies over all rounds; room for
-    them is kept until the end, and it is not bounded by 1. `crossed`: cross terms with repairs that ride in the round.
-    """
-    used = 1 / float(gain(max(honest - stragglers, 1), gamma))
-    if late != "seen":
-        return min(1.0, used + crossed)
-    in_time_or_late = min(1.0, max(used, worst_late_cost(gamma, honest, stragglers)) + crossed)
-    return max(in_time_or_late, used + lie_cost(gamma, honest, stragglers) + crossed)
 
 
 def on_grid(cost: float) -> float:
@@ -150,6 +99,8 @@ def repair_gamma(law: StragglerLaw, graph: Graph, rounds: int, cost: Callable[[f
     After T rounds the model carries T times the individual noise σ_U²/(N−S) that stays and once the residual
     mγσ_U²/(N−S) of the last round, which the next one would remove; σ_U² itself is proportional to `cost`(γ).
     """
+    from scipy.optimize import minimize_scalar  # noqa: PLC0415  takes longer to import than most plans take
+
     share = exposure(law, graph) / rounds
 
     def noise(log_gamma: float) -> float:

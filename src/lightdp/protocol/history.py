@@ -15,7 +15,7 @@ import numpy as np
 from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import link
-from lightdp.planning import RETRIES
+from lightdp.repair import RETRIES
 from lightdp.wire import members
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal
 
 from lightdp.report._figures import labels
-from lightdp.report._style import LOOK, Chart, alt, data, known, palette
+from lightdp.report._style import LOOK, Chart, alt, data
 from lightdp.runlog import RunLog
+from lightdp.schemes import schemes as registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,7 +40,8 @@ class Panel:
 
 def colours(logs: Sequence[RunLog]) -> list[tuple[str, list[int]]]:
     """Colour and dashes of each run: the first run of a scheme has its colour, others what is left."""
-    every, schemes = palette(), [known(log) for log in logs]
+    every, schemes = {scheme.name: scheme.colour for scheme in registry().values()}, [log.scheme for log in logs]
+    every["none"] = every.pop("none")  # the last to be lent to others
     free = [(colour, _DASHES[0]) for scheme, colour in every.items() if scheme not in schemes]
     spare = cycle(free + [(colour, dashes) for dashes in _DASHES[1:] for colour in every.values()])
     return [

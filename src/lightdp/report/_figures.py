@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lightdp._validate import rounded_up
-from lightdp.report._style import label
+from lightdp.schemes import schemes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ _CAVEATS: tuple[tuple[Callable[[RunLog], bool], str], ...] = (
 
 def labels(logs: Sequence[RunLog]) -> list[str]:
     """A short name for each run, each a different one: its scheme and, where that is not enough, its file."""
-    titles = [label(log) for log in logs]
+    titles = [schemes()[log.scheme].label for log in logs]
     often = Counter(titles)
     named = [
         title if often[title] == 1 else printable(f"{title} · {log.path.stem}")

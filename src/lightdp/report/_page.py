@@ -16,7 +16,8 @@ from lightdp.errors import ArgumentError
 from lightdp.report._charts import colours, panels, run_chart
 from lightdp.report._figures import LONG, caveats, facts, labels, printable
 from lightdp.report._save import FORMATS, whole
-from lightdp.report._style import FONT, LABELS, LOOK, alt
+from lightdp.report._style import FONT, LOOK, alt
+from lightdp.schemes import BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -213,7 +214,7 @@ def _planned(started: Started) -> dict[str, Any]:
     """What the plan adds to the settings."""
     if started.plan is None:
         return {}
-    named = {"calibration": LABELS[started.plan["calibration"]]}
+    named = {"calibration": BUILT_IN[started.plan["calibration"]].label}
     return named | {key: value for key, value in started.plan.items() if key not in (*named, *started.config)}
 
 

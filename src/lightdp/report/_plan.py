@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightdp.errors import ArgumentError
-from lightdp.planning import compare, plan
-from lightdp.report._style import NAMES, Chart, alt, data, scheme_colour, styled
+from lightdp.planning import compare, solve
+from lightdp.report._style import Chart, alt, data, scheme_colour, styled
+from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import uniform
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _level_panels(chosen: Plan, swept: str) -> alt.VConcatChart:
     panels = []
     for kind, field in (("individual σ_U", "sigma_individual"), ("pairwise σ_K", "sigma_pairwise")):
         rows = [
-            {"x": value, "scheme": NAMES[name], "sigma": getattr(plan, field), "kind": kind}
+            {"x": value, "scheme": BUILT_IN[name].label, "sigma": getattr(plan, field), "kind": kind}
             for value, name, plan in found
             if plan is not None
         ]
@@ -57,10 +58,9 @@ def _noise_panel(chosen: Plan) -> alt.LayerChart:
     rows = []
     values = _values(chosen, "stragglers")
     for value in values:
-        settings = chosen.settings() | _changed("stragglers", value)
         rows += [
-            {"x": value, "scheme": NAMES[row.scheme.calibration], "noise": row.noise_in_mean}
-            for row in compare(plan(**settings))
+            {"x": value, "scheme": row.scheme.label, "noise": row.noise_in_mean}
+            for row in compare(solve(chosen.request.but(**_changed("stragglers", value), calibration="exact")))
             if row.plan is not None
         ]
     line = data(rows).mark_line(strokeWidth=2.5, point=len(values) <= _FEW)
@@ -99,6 +99,6 @@ def _changed(swept: str, value: float) -> dict[str, Any]:
 
 def _replan(chosen: Plan, scheme: str, swept: str, value: float) -> Plan | None:
     try:
-        return plan(**(chosen.settings() | _changed(swept, value) | {"calibration": scheme}))
+        return solve(chosen.request.but(**_changed(swept, value), calibration=scheme))
     except ArgumentError:  # the paper's calibration has no sparse graphs
         return None

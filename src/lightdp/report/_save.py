@@ -22,6 +22,16 @@ FORMATS: dict[str, dict[str, Any]] = {
 """What altair is told for each suffix."""
 
 
+def check_path(path: Path, name: str) -> None:
+    """Refuse, before any work, a path to which `save` could not write; errors speak of `name`."""
+    if path.suffix not in FORMATS:
+        raise ArgumentError(f"{name} must end in {', '.join(FORMATS)}, got {name}={str(path)!r}")
+    if not path.parent.is_dir():
+        raise ArgumentError(f"{name} must lie in an existing folder, got {name}={str(path)!r}")
+    if path.is_dir():
+        raise ArgumentError(f"{name} must be a file, got the folder {name}={str(path)!r}")
+
+
 def save(chart: Chart, path: Path, name: str = "plot") -> None:
     """Write a chart as the suffix of `path` says: .html (self-contained, no network), .png or .svg.
 
@@ -42,10 +52,7 @@ def save(chart: Chart, path: Path, name: str = "plot") -> None:
 @contextmanager
 def whole(path: Path, name: str) -> Iterator[Path]:
     """A file to write that becomes `path` once it is whole; nothing is drawn for a path that cannot be written."""
-    if path.suffix not in FORMATS:
-        raise ArgumentError(f"{name} must end in {', '.join(FORMATS)}, got {name}={str(path)!r}")
-    if not path.parent.is_dir():
-        raise ArgumentError(f"{name} must lie in an existing folder, got {name}={str(path)!r}")
+    check_path(path, name)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lightdp-") as folder:
             temporary = Path(folder) / path.name

@@ -1,10 +1,11 @@
-"""How our charts look: one palette, one name for each scheme, one configuration."""
+"""How our charts look: colours and names from the registry of schemes, one configuration."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lightdp.errors import MissingExtraError
+from lightdp.schemes import BUILT_IN
 
 try:
     import altair as alt
@@ -14,56 +15,10 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lightdp.runlog import RunLog
-
 Chart: TypeAlias = alt.TopLevelMixin
 
-__all__ = ["LABELS", "LOOK", "NAMES", "Chart", "alt", "data", "label", "palette", "scheme_colour", "styled"]
+__all__ = ["FONT", "LOOK", "Chart", "alt", "data", "scheme_colour", "styled"]
 
-NAMES = {
-    "local": "local DP",
-    "paper": "LightDP paper",
-    "exact": "LightDP exact",
-    "repair": "LightDP repair",
-    "smpc": "SMPC + DP",
-    "central": "central DP",
-}
-LABELS = NAMES | {
-    "plain": "FedAvg, no privacy",
-    "local-paper": "local DP, paper's σ",
-    "exact-sparse": "LightDP exact, sparse",
-    "pairwise": "pairwise encryption",
-    "secagg": "SecAgg + DP",
-    "secagg+": "SecAgg+ + DP",
-    "dordis": "Dordis",
-    "lightsecagg": "LightSecAgg + DP",
-    "swiftagg+": "SwiftAgg+ + DP",
-    "paillier": "Paillier + DP",
-    "ckks": "CKKS + DP",
-}
-"""The same for runs, which may also play a compared scheme."""
-COLOURS = {
-    "central": "#6b7280",
-    "smpc": "#0d9488",
-    "repair": "#2563eb",
-    "exact": "#7c3aed",
-    "paper": "#ea580c",
-    "local": "#be123c",
-}
-EVERY = COLOURS | {
-    "plain": "#a8a29e",
-    "local-paper": "#fb7185",
-    "exact-sparse": "#a78bfa",
-    "pairwise": "#f59e0b",
-    "secagg": "#0f766e",
-    "secagg+": "#10b981",
-    "dordis": "#65a30d",
-    "lightsecagg": "#0284c7",
-    "swiftagg+": "#22d3ee",
-    "paillier": "#db2777",
-    "ckks": "#d946ef",
-}
-"""Colours of compared schemes, by name."""
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 LOOK: dict[str, Any] = {
     "font": FONT,
@@ -84,26 +39,10 @@ LOOK: dict[str, Any] = {
 """The configuration of charts of runs and of compared schemes."""
 
 
-def known(log: RunLog) -> str:
-    """The scheme of a run by a name that has a label and a colour: of an unknown scheme, the calibration."""
-    if log.started.plan is None or log.scheme in LABELS:
-        return log.scheme
-    return log.started.plan["calibration"]
-
-
-def label(log: RunLog) -> str:
-    """What the scheme of a run is called."""
-    return LABELS.get(known(log), "no noise")
-
-
-def palette() -> dict[str, str]:
-    """A colour for each scheme that a run may have, and for none."""
-    return EVERY | {"none": "#a16207"}
-
-
 def scheme_colour() -> alt.Color:
     """The colour channel of the field `scheme`: the same in every panel, so that one legend serves all."""
-    scale = alt.Scale(domain=list(NAMES.values()), range=[COLOURS[scheme] for scheme in NAMES])
+    planned = [scheme for scheme in reversed(BUILT_IN.values()) if scheme.planned is not None]
+    scale = alt.Scale(domain=[scheme.label for scheme in planned], range=[scheme.colour for scheme in planned])
     return alt.Color("scheme:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=6))
 
 

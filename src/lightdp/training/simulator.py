@@ -16,10 +16,9 @@ from lightdp.errors import ArgumentError, BudgetError
 from lightdp.runlog import Ended, LogWriter, Round, RunLog, Started
 from lightdp.training import checkpoint, data, gradients, models, partition, record
 from lightdp.training.arrivals import arrivals
-from lightdp.training.channel import Distribution, Protocol
+from lightdp.training.channel import channel
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import Clients
-from lightdp.training.rehearsal import Rehearsal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +81,7 @@ class Run:
             config.model, torch.from_numpy(source.test_x), self.device, mirror=config.mirror
         )  # fmt: skip
         self.test_y = torch.from_numpy(source.test_y).to(self.device)
-        self.model = module if module is not None else models.build(
+        self.model = models.checked(module, self.test_x, source.classes) if module is not None else models.build(
             config.model, tuple(self.test_x.shape[1:]), source.classes, config.seed
         )  # fmt: skip
         self.model.to(self.device)
@@ -99,14 +98,7 @@ class Run:
             seed=config.seed,
             late_seen=config.late_seen,
         )
-        self.rehearsal = Rehearsal(config, self.parameters) if config.compared or config.links is not None else None
-        self.channel: Distribution | Protocol
-        if config.fidelity == "protocol" and self.plan is not None:
-            self.channel = Protocol(self.plan, self.parameters, config.seed, self.device)
-        else:
-            secure = config.compared and self.plan is not None and self.plan.calibration == "smpc"
-            share = self.rehearsal.noise if self.rehearsal is not None and secure else None
-            self.channel = Distribution(self.plan, self.parameters, config.seed, self.device, share)
+        self.channel = channel(config, self.plan, self.parameters, self.device)
         # the same denominator in every round (R3)
         self.denominator = records * config.sampling_rate if config.unit == "record" else float(config.clients)
 
@@ -162,9 +154,8 @@ class Run:
     def _round(self) -> tuple[Round, State]:
         """The line of a round, and the state after it, which is not yet that of the run."""
         number = self.state.round
-        came, seconds, failed = self._arrived(number + 1), None, None
-        if self.rehearsal is not None:
-            came, seconds, failed = self.rehearsal(number, came)
+        met = self.channel.meet(number, self._arrived(number + 1))
+        came = met.came
         gradients.assign(self.model, self.state.weights)
         bound = float("inf") if self.plan is None else self.plan.upload_range
         updates = self.clients.updates(self.model, number, self.channel.senders(came), bound)
@@ -185,8 +176,7 @@ class Run:
             lost=self.config.clients - len(came.used) - len(came.late),
             noise_std=result.lasting**0.5 / self.denominator,
             residual_std=result.residual**0.5 / self.denominator,
-            modelled_seconds=seconds,
-            failed=failed,
+            **met.network,
         )
         return line, after
 
@@ -256,14 +246,13 @@ class Run:
             partition=self.partition,
             parameters=self.parameters,
             device=str(self.device),
-            network=None if self.rehearsal is None else self.rehearsal.about(),
+            network=self.channel.about(),
         )
 
     def _ended(self, stopped: str | None) -> Ended:
         plan = self.plan
         accuracy, _ = self.evaluate()
         spent = self._spent()
-        bits = 32 if plan is None else plan.wire_bits
         return Ended(
             accuracy=accuracy,
             epsilon=spent,
@@ -273,26 +262,24 @@ class Run:
             adjacency=self.config.adjacency,
             rounds=self.state.round,
             stopped=stopped,
-            bytes_up=-(-self.parameters * bits // 8) if self.rehearsal is None else self.rehearsal.sent,
+            bytes_up=self.channel.bytes_up,
             bytes_down=4 * self.parameters + -(-self.config.clients // 8),
             seconds=self.state.seconds,
             statement=record.statement(self.config, plan, spent),
         )
 
     def _save(self) -> None:
-        channel = self.channel.state() if isinstance(self.channel, Distribution) else []
-        checkpoint.write(self.checkpoint, self.config, self.plan, self.state, channel)
+        checkpoint.write(self.checkpoint, self.config, self.plan, self.state, self.channel.state())
 
     def _opened(self) -> LogWriter:
         """A new log; or, to resume, that of the checkpoint, cut back to it, once the checkpoint is taken up."""
         if not self.resume:
             self.checkpoint.unlink(missing_ok=True)  # it belongs to the log that is now overwritten
             return LogWriter(self.path)
-        state, channel = checkpoint.read(self.checkpoint, self.config, self.plan, self.device)
+        state, held = checkpoint.read(self.checkpoint, self.config, self.plan, self.device)
         log = LogWriter(self.path, keep=state.round)
         self.state = state
-        if isinstance(self.channel, Distribution):
-            self.channel.load(channel)
+        self.channel.load(held)
         if self.odometer is not None:
             for used, late in state.seen:
                 self.odometer.record(used, late)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from lightdp.schemes import scheme
 from lightdp.training.arrivals import Arrivals
+from lightdp.training.channel import Met
 from lightdp.training.config import peer_failure
 from lightdp_lab.schemes import SCHEMES, Faults, Links, Player, Smpc, Task, climb
 
@@ -34,7 +36,7 @@ class Rehearsal:
     after its upload may well be in the sum. A failed round has no sum and costs the time up to the stage at which it
     failed. Schemes that hide all but the sum reveal nothing in it, so it costs no privacy.
 
-    The schemes that are played by their noise alone (`config.KNOWN`) take part for their time only.
+    Schemes that are not `played` by their entry in the registry take part for their time only.
     """
 
     def __init__(self, config: Config, parameters: int) -> None:
@@ -55,7 +57,7 @@ class Rehearsal:
             size = min(_SHORT, parameters)
             self.short = Player(kind, dataclasses.replace(task, dimension=size), self.links)
             self.quarter = Player(kind, dataclasses.replace(task, dimension=self._quarter), self.links)
-        self.hides = issubclass(kind, Smpc)
+        self.hides, self.follows = issubclass(kind, Smpc), scheme(config.scheme).played
         self.seconds = lru_cache(maxsize=None)(self._seconds)
 
     @property
@@ -85,24 +87,24 @@ class Rehearsal:
             "dimension_played": self.player.task.dimension,
         }
 
-    def __call__(self, number: int, came: Arrivals) -> tuple[Arrivals, float, str | None]:
+    def meet(self, number: int, came: Arrivals) -> Met:
         """Who is in the sum of a round after all, its seconds, and the stage at which it failed, if it did."""
         faults = self._faults(number, came)
         missing = sum(len(who) for who in faults.lost.values())
-        if not self.config.compared:
-            return came, self.seconds(missing)[-1], None
+        if not self.follows:
+            return _met(came, self.seconds(missing)[-1])
         with threadpool_limits(1):
             played = self.short.round(faults)
         enough = self.config.clients - self.config.stragglers
         if played.result is not None and len(played.result.used) >= enough:
             used = tuple(sorted(played.result.used))
             late = tuple(i for i in came.late if i not in played.result.used)
-            return Arrivals(used, () if self.hides else late), self.seconds(missing)[-1], None
+            return _met(Arrivals(used, () if self.hides else late), self.seconds(missing)[-1])
         stages = self.seconds(missing)
         seconds = stages[min(len(played.net.stages), len(stages)) - 1]
         seen = () if self.hides else tuple(sorted({*came.used, *came.late}))
         stage = played.net.stages[-1].name if played.failure is None else played.failure.stage
-        return Arrivals((), seen), seconds, stage
+        return _met(Arrivals((), seen), seconds, stage)
 
     def _faults(self, number: int, came: Arrivals) -> Faults:
         """Missing clients and broken links between peers, from the seed and the round."""
@@ -128,6 +130,10 @@ class Rehearsal:
         size = self.player.task.dimension
         far = (self.parameters - size) / max(size - self._quarter, 1)
         return [b + far * max(b - a, 0.0) for a, b in zip(there, here, strict=False)]
+
+
+def _met(came: Arrivals, seconds: float, failed: str | None = None) -> Met:
+    return Met(came, {"modelled_seconds": seconds, "failed": failed})
 
 
 def _ends(player: Player, faults: Faults) -> list[float]:
