@@ -166,6 +166,15 @@ def backend() -> str:
     return _BACKEND
 
 
+def paths() -> dict[str, Path]:
+    """All implementations that this machine runs, by name, the fastest first; each makes the same noise.
+
+    >>> [*paths()][-1]
+    'numpy'
+    """
+    return {**_COMPILED, "numpy": plain.accumulate}
+
+
 def _cores() -> int:
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

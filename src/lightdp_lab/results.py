@@ -104,11 +104,12 @@ def play(
     An interrupted run leaves a checkpoint, from which the next call goes on. With one job, `watch` sees its rounds.
     With several, a run that fails does not stop the others: its error is raised when they are done.
     """
+    alone = integer("jobs", jobs, 1) == 1  # refused before a folder is made
     missing = [config for config in configs if results.find(config) is None]
     work = results.folder / _WORK
     if missing:
         work.mkdir(parents=True, exist_ok=True)
-    if integer("jobs", jobs, 1) == 1:
+    if alone:
         for config in missing:
             line = trial(config, work, watch)
             yield config, _kept(config, line, results, beside=0)
@@ -194,26 +195,19 @@ def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = la
     plan = run.plan
     kept = {
         "config": same(config),
-        "accuracy": end["accuracy"],
-        "rounds": end["rounds"],
-        "stopped": end["stopped"],
-        "epsilon": end["epsilon"],
+        **{name: end[name] for name in ("accuracy", "rounds", "stopped", "epsilon")},
         "epsilon_round": None if plan is None else Plan(plan.request.but(rounds=1), plan.noise).epsilon(),
         "noise": statistics.fmean(line["noise_std"] for line in rounds),
         "smallest": run.partition["size_min"],
         "curve": _curve(rounds),
         "seconds": round(end["seconds"], 2),
         "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
-        "versions": lines[0]["versions"],
-        "commit": lines[0]["commit"],
+        **{name: lines[0][name] for name in ("versions", "commit")},
     }
     network = lines[0]["network"]
     if network is not None:
-        kept |= {
-            "trips": network["trips"],
-            "time_measured": network["measured"],
-            "failed": sum(line["failed"] is not None for line in rounds),
-        }
+        kept |= {"trips": network["trips"], "time_measured": network["measured"]}
+        kept["failed"] = sum(line["failed"] is not None for line in rounds)
     return kept
 
 

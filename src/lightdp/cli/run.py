@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lightdp._settings import read_toml
 from lightdp._validate import rounded_up
 from lightdp.cli import table
-from lightdp.cli._options import with_settings
+from lightdp.cli.options import with_settings
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.training.config import Config
 

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lightdp._validate import rounded_up
+from lightdp._validate import integer, rounded_up
 from lightdp.cli import table
 from lightdp.errors import ArgumentError
 
@@ -67,6 +67,7 @@ def command(
     from lightdp_lab.results import Results  # noqa: PLC0415  likewise
     from lightdp_lab.tables import together  # noqa: PLC0415  likewise
 
+    integer("jobs", jobs, 1)
     kept = Results(results)
     if target == "page":
         if not kept.runs():

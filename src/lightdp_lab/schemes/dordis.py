@@ -30,7 +30,7 @@ from lightdp_lab.registry import ALL
 from lightdp_lab.schemes import _shamir
 from lightdp_lab.schemes._scheme import Result, Task
 from lightdp_lab.schemes._secagg import Client, Server, recover, table
-from lightdp_lab.schemes.secagg import SecAgg, asked
+from lightdp_lab.schemes.secagg import SecAgg, willing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -158,13 +158,10 @@ class Dordis(SecAgg):
             net.stage("seeds")
             flags = np.zeros(self.task.clients, np.bool_)
             flags[server.missing()] = True
-            for i in server.answers:
-                named = net.down(i, bitmap(flags))
-                if named is not None:
-                    shares = asked(net, i, partial(clients[i].seeds, named))
-                    if shares is not None:
-                        with net.server(), suppress(WireError):
-                            server.shared(i, shares)
+            work = willing(lambda i, named: clients[i].seeds(named))
+            for i, shares in net.ask(server.answers, bitmap(flags), work):
+                with net.server(), suppress(WireError):
+                    server.shared(i, shares)
             with net.server():
                 server.recover_seeds()
         with net.server():

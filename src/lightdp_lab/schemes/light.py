@@ -53,28 +53,17 @@ class Exact(Scheme):
         net.stage("roster")
         with net.server():
             roster = self.server.roster()
-        for i, client in enumerate(self.clients):
-            message = net.down(i, roster)
-            if message is None:
-                raise RoundFailedError("roster", f"client {i} did not get it")
-            with net.client(i):
-                client.join(message)
+        net.hand_out([roster] * self.task.clients, lambda i, message: self.clients[i].join(message))
 
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """One announcement down, one masked upload up."""
         net.stage("upload")
         with net.server():
             start = self.server.announce(since=0)
-        for i, update in enumerate(updates):
-            message = net.down(i, start)
-            if message is None:
-                continue
-            with net.client(i):
-                upload = self.clients[i].upload(message, update)
-            arrived = net.up(i, upload)
-            if arrived is not None:
-                with net.server():
-                    self.server.receive(arrived)
+        everybody = range(self.task.clients)
+        for _, arrived in net.ask(everybody, start, lambda i, heard: self.clients[i].upload(heard, updates[i])):
+            with net.server():
+                self.server.receive(arrived)
         with net.server():
             done = self.server.close()
         if done.total is None:
@@ -100,7 +89,8 @@ class ExactSparse(Exact):
         super().__init__(task)
         others = task.clients - 1
         degree = max(others // 2, task.colluders + task.stragglers + 1)
-        self.plan = solve(self.plan.request.but(degree=min(degree + degree % 2, others)))
+        if degree < others:  # else all are peers, as without a degree
+            self.plan = solve(self.plan.request.but(degree=min(degree + degree % 2, others)))
 
 
 class Repair(Exact):
