@@ -1,4 +1,4 @@
-"""Gaussian noise from 256-bit keys: both clients of a pair get the same integers; data is masked in one pass (W1, W2).
+"""Gaussian noise from 256-bit keys: two clients of a pair get the same integers; data is masked in one pass (W1), (W2).
 
 `accumulate` adds noise to integers, `masked` rounds data together with its own noise; a `Term` is one noise vector.
 
