@@ -1,40 +1,59 @@
-# Everything works from a fresh clone with Python >= 3.11, make and a C compiler: the first target that needs it builds .venv.
+# Everything works from a fresh clone with Python >= 3.11, make and a C compiler: targets install what they need.
 PYTHON ?= python3
 BIN := .venv/bin
-STAMP := .venv/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+SOURCES := pyproject.toml constraints.txt setup.py src/lightdp/_native/kernel.c src/lightdp/_native/paths.h
+TRAIN := .venv/.train
+DEV := .venv/.dev
 
-.PHONY: help test test-e2e lint demo bench clean
+.PHONY: help demo check test test-e2e test-flwr-next lint bench clean
 help:
 	@echo "make demo   train a private model on embedded data and write its report (installs what it needs)"
-	@echo "make test   linters, types, layers and tests, as CI runs them"
+	@echo "make check  linters, types, layers and the quick tests, in a minute or two"
+	@echo "make test   the same with all tests, as CI runs them"
 	@echo "make test-e2e  private training on real Flower nodes on this machine, with TLS, a killed and a slow node"
+	@echo "make test-flwr-next  the tests of lightdp.flower with the newest flwr that it allows"
 	@echo "make lint   only the linters"
 	@echo "make bench  the timed claims of the README, printed with their conditions"
 
-$(STAMP): pyproject.toml setup.py src/lightdp/_native/kernel.c src/lightdp/_native/paths.h
+$(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lightdp needs Python >= 3.11")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	$(PIP) --upgrade pip
+
+$(TRAIN): $(SOURCES) | $(BIN)/python
+	$(PIP) --constraint constraints.txt --editable ".[train]"
 	@touch $@
 
-lint: $(STAMP)
+$(DEV): $(SOURCES) | $(BIN)/python
+	$(PIP) --constraint constraints.txt --editable ".[dev]"
+	@touch $(TRAIN) $@
+
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto  # a process for each core, a thread for each process
+# a process for each core, a thread for each process
+check: lint
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto -m "not slow"
 
-test-e2e: $(STAMP)
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto
+
+test-e2e: $(DEV)
 	$(BIN)/python examples/flower-deployment/run.py
 
-demo: $(STAMP)
+test-flwr-next: $(DEV)
+	$(PIP) --no-deps --upgrade --target .venv/flwr-next "flwr==1.42.*"
+	PYTHONPATH=.venv/flwr-next OMP_NUM_THREADS=1 $(BIN)/pytest tests/flower
+
+demo: $(TRAIN)
 	@mkdir -p out
 	$(BIN)/lightdp run --out out/demo.jsonl
 
-bench: $(STAMP)
+bench: $(DEV)
 	$(BIN)/python benchmarks/core.py
 	$(BIN)/python benchmarks/masks.py
 	$(BIN)/python benchmarks/wire.py

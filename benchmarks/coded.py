@@ -109,7 +109,7 @@ def rounds(task: Task) -> dict[str, Any]:
         scheme.set_up(Net(task.clients))
         net = Net(task.clients)
         scheme.round(updates, net)
-        result[scheme.name] = {
+        result[scheme.about.name] = {
             "client_seconds": net.client_seconds(),
             "server_seconds": net.server_seconds(),
             "client_bytes_up": net.total("up"),

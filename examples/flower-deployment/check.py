@@ -214,7 +214,7 @@ class Evidence:
         """Σ s_ij r_ij of a round, expanded from the one-time key in i's state file."""
         keyring = Keyring(KeyPair(bytes.fromhex(self.facts[me]["pair"])), self.roster, me)
         grid = masks.Grid.of(self.plan, self.length)
-        keys = {peer: keyring.stream_key(peer, round=turn, chain=self.chains[turn]) for peer in sorted(peers)}
+        keys = keyring.stream_keys(sorted(peers), round=turn, chain=self.chains[turn])
         values = np.zeros(self.length, np.int32)
         stream.accumulate(values, masks.pairwise_terms(keys, me, grid))
         return values.astype(np.float64) * grid.step

@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def setting(text: str, default: Any = dataclasses.MISSING, *, group: str = "Settings") -> Any:  # noqa: ANN401  as `field`
-    """A field of a dataclass of settings: its help text, its default, and the group of flags it belongs to."""
-    return dataclasses.field(default=default, metadata={"help": text, "group": group})
+
+def setting(
+    text: str,
+    default: Any = dataclasses.MISSING,  # noqa: ANN401  as `field`
+    *,
+    group: str = "Settings",
+    flag: type | None = None,
+) -> Any:  # noqa: ANN401  as `field`
+    """A field of a dataclass of settings: its help text, its default, and the group of flags it belongs to.
+
+    `flag` is the type of its flag, where the field takes more than a command line can say.
+    """
+    return dataclasses.field(default=default, metadata={"help": text, "group": group, "flag": flag})
 
 
 def like(owner: type, name: str, default: Any = dataclasses.MISSING) -> Any:  # noqa: ANN401  as `field`
     """The same setting as the field `name` of `owner`, said once there, with a default of its own."""
     (found,) = (field for field in dataclasses.fields(owner) if field.name == name)
     return dataclasses.field(default=default, metadata=found.metadata)
+
+
+def takes(owner: Callable[P, Any]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Decorates a function that takes the fields of `owner` as keywords, so that types, editors and help show them."""
+
+    def decorated(function: Callable[..., R]) -> Callable[P, R]:
+        function.__signature__ = inspect.signature(owner).replace(  # type: ignore[attr-defined]
+            return_annotation=inspect.signature(function).return_annotation
+        )
+        return function
+
+    return decorated
 
 
 def read_toml(owner: type, path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lightdp._validate import rounded_up
 from lightdp.gaussian import epsilon as true_epsilon
 from lightdp.planning import Plan, paper_claims, plan
+from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import FAILING, MIDDLE
 from lightdp_lab.schemes import SCHEMES
 from lightdp_lab.tables import MODELS, known
@@ -115,7 +116,7 @@ def _links(results: Results) -> str:
         if cell.lines
     }
     both = [
-        f"{SCHEMES[name].title} {found[name, 'relayed']['failed']} and {found[name, direct]['failed']}"
+        f"{ALL[name].title} {found[name, 'relayed']['failed']} and {found[name, direct]['failed']}"
         for name in SCHEMES
         if (name, "relayed") in found and (name, direct) in found
     ]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from lightdp._validate import rounded_up
 from lightdp_lab import reproduce
 from lightdp_lab.differences import composed, differences, printed_plan
+from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import EPSILONS, TABLES
-from lightdp_lab.schemes import SCHEMES
-from lightdp_lab.tables import MODELS, NAMES, Cell, filled, known, markdown
+from lightdp_lab.tables import MODELS, Cell, filled, known, markdown, title
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -90,7 +90,7 @@ def _rows_of(name: Target, profile: str, epsilon: float, results: Results) -> It
     for scheme in ("exact", "repair", "smpc"):
         owner: Profile = "exact" if scheme == "exact" else "repair"
         found = known(results, name, owner, epsilons=(epsilon,), schemes=(scheme,))
-        yield f"{NAMES[scheme]}, {_trials(found)}", found
+        yield f"{title(scheme)}, {_trials(found)}", found
 
 
 def _trials(found: Iterable[Cell]) -> str:
@@ -115,7 +115,7 @@ def _schemes(results: Results) -> str:
         rows += [
             [MODELS[model], f"{epsilon:g}", *(_noisy(found[epsilon, name]) for name in names)] for epsilon in EPSILONS
         ]
-    return markdown(["model", "ε", *(NAMES[name] for name in names)], rows)
+    return markdown(["model", "ε", *(title(name) for name in names)], rows)
 
 
 def _noisy(cell: Cell) -> str:
@@ -165,7 +165,7 @@ def _models(results: Results) -> str:
             ]
             far = "" if scheme == "central" or not behind else f"{max(behind):.1f}"
             shown = [found[epsilon].text() if epsilon in found else "–" for epsilon in EPSILONS]
-            rows.append([f"{MODELS[model]}, {_trials(found.values())}", NAMES[scheme], *shown, far])
+            rows.append([f"{MODELS[model]}, {_trials(found.values())}", title(scheme), *shown, far])
     return markdown(["model", "scheme", *(f"ε = {epsilon:g}" for epsilon in EPSILONS), "points behind central"], rows)
 
 
@@ -196,9 +196,9 @@ def _time(results: Results) -> str:
         line = cell.lines[0]
         links = "" if cell.config.links == "relayed" else ", direct links"
         seconds = line["curve"][-1][2] if line["curve"] else 0.0
-        title, failed = f"{SCHEMES[cell.config.scheme].title}{links}", f"{line['failed']} of {line['rounds']}"
+        scheme, failed = f"{ALL[cell.config.scheme].title}{links}", f"{line['failed']} of {line['rounds']}"
         shown = f"{'' if line['time_measured'] else '~'}{seconds:,.3g}"
-        rows.append([title, str(line["trips"]), failed, cell.text(), shown])
+        rows.append([scheme, str(line["trips"]), failed, cell.text(), shown])
     return markdown(["scheme", "trips a round", "failed rounds", "accuracy", "seconds, modelled"], rows)
 
 

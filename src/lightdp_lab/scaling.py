@@ -49,7 +49,7 @@ def scale(setting: Setting, record: dict[str, Any], told: Callable[[str], None] 
             for name in setting.schemes:
                 known = {own: _row_cost(rows[name], own[1])} if name in rows else {}
                 for at in cells(setting):
-                    told(f"{SCHEMES[name].title}, N = {at[0]:,}, d = {at[1]:,}")
+                    told(f"{SCHEMES[name].about.title}, N = {at[0]:,}, d = {at[1]:,}")
                     if at == own and name in rows and rows[name]["measured"]:
                         record["scaling"].append(_entry(name, at, known[at], clean=rows[name]["clean"]))
                     else:
@@ -92,7 +92,7 @@ def _cell(
     if cost is None:
         return []
     known[at] = cost
-    return [_entry(scheme.name, at, cost, clean=clean)]
+    return [_entry(scheme.about.name, at, cost, clean=clean)]
 
 
 def _task(task: Task, clients: int, dimension: int) -> Task:
@@ -128,7 +128,7 @@ def _played(setting: Setting, scheme: type[Scheme], task: Task, stages: int) -> 
     if clean:
         first = player.round()
         if first.failure is not None:
-            raise ArgumentError(f"{scheme.name} fails even without faults: {first.failure}")
+            raise ArgumentError(f"{scheme.about.name} fails even without faults: {first.failure}")
     more = min(int(_QUICK / max(first.cost.wall, 1e-9)), _TURNS) - 1
     again = [player.round(None if clean else faults) for _ in range(more)]
     return median([first.cost, *(one.cost for one in again if one.failure is None)]), clean

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lightdp.errors import ArgumentError
+from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import cells
 
 if TYPE_CHECKING:
@@ -19,15 +20,6 @@ if TYPE_CHECKING:
 
 
 _MOST = 20  # trials of a cell that are looked for
-NAMES = {
-    "paper": "LightDP-FL, as printed",
-    "exact": "LightDP, exact",
-    "repair": "LightDP, repair",
-    "smpc": "SMPC + DP",
-    "central": "central DP, trusted server",
-    "local": "local DP",
-    "local-paper": "local DP, the paper's σ",
-}
 MODELS = {
     "resnet18": "ResNet-18",
     "scattering-linear": "scattering + linear",
@@ -61,12 +53,15 @@ class Cell:
     @property
     def epsilon(self) -> float | None:
         """The largest that a trial has really cost."""
-        return max((line["epsilon"] for line in self.lines if line["epsilon"] is not None), default=None)
+        return self._largest("epsilon")
 
     @property
     def epsilon_round(self) -> float | None:
         """What one round costs a client that is used in it."""
-        return max((line["epsilon_round"] for line in self.lines if line["epsilon_round"] is not None), default=None)
+        return self._largest("epsilon_round")
+
+    def _largest(self, name: str) -> float | None:
+        return max((line[name] for line in self.lines if line[name] is not None), default=None)
 
     def text(self, *, count: bool = False) -> str:
         """In per cent, and how sure: "66.6 ± 0.2 (5)"; a dash where nothing was run."""
@@ -78,22 +73,16 @@ class Cell:
 
     def to_dict(self) -> dict[str, Any]:
         """For scripts."""
-        at = self.config
-        return {
-            "scheme": at.scheme,
-            "model": at.model,
-            "epsilon": at.epsilon,
-            "colluders": at.colluders,
-            "stragglers": at.stragglers,
-            "clip": at.clip,
-            "partition": at.partition,
-            "links": at.links,
-            "trials": self.trials,
-            "accuracy": self.accuracy,
-            "spread": self.spread,
-            "epsilon_round": self.epsilon_round,
-            "epsilon_training": self.epsilon,
-        }
+        asked = ("scheme", "model", "epsilon", "colluders", "stragglers", "clip", "partition", "links")
+        found = ("trials", "accuracy", "spread", "epsilon_round")
+        at = {name: getattr(self.config, name) for name in asked} | {name: getattr(self, name) for name in found}
+        return at | {"epsilon_training": self.epsilon}
+
+
+def title(scheme: str) -> str:
+    """A scheme in the tables of results."""
+    known = ALL[scheme]
+    return known.title if known.results_title is None else known.results_title
 
 
 def together(configs: Iterable[Config], results: Results) -> list[Cell]:

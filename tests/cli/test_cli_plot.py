@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lightdp import planning
 from support.command_line import assert_refused, plan_arguments
 
 if TYPE_CHECKING:
@@ -58,6 +59,13 @@ def test_plot_with_json_prints_json_only(run: Run, tmp_path: Path) -> None:
 def test_plot_refuses_other_suffixes(run: Run, tmp_path: Path, name: str) -> None:
     assert_refused(run(*small(), "--plot", tmp_path / name), "plot must end in", name)
     assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["plan.pdf", "none/plan.html", "folder.svg"])
+def test_plot_is_refused_before_any_work(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    (tmp_path / "folder.svg").mkdir()
+    monkeypatch.setattr(planning, "plan", None)
+    assert_refused(run(*small(), "--plot", tmp_path / name), "plot must", name)
 
 
 def test_plot_refuses_a_missing_folder(run: Run, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import LightDP
-from lightdp.flower._settings import Settings, arguments, planned
+from lightdp.flower._settings import Settings, planned
 from lightdp.keys import Identity
 from lightdp.protocol import ClientRound, Server
 from lightdp.stragglers import binomial
@@ -206,9 +206,9 @@ def test_settings_have_defaults_and_read_every_name() -> None:
 )
 def test_a_plan_travels_as_its_arguments(changed: dict[str, Any]) -> None:
     made = a_plan(**changed)
-    again = planned(arguments(made))
+    again = planned(made.to_json())
     assert again.digest() == made.digest()
-    assert "sigma" not in arguments(made)
+    assert "sigma" not in made.to_json()
 
 
 def test_arguments_that_are_none_are_refused() -> None:
@@ -228,7 +228,7 @@ def test_arguments_that_are_none_are_refused() -> None:
 def test_a_plan_that_would_take_the_machines_memory_is_refused(
     asked: dict[str, Any], why: str, calibration: str
 ) -> None:
-    text = json.loads(arguments(a_plan(unit="record", calibration=calibration))) | asked
+    text = json.loads(a_plan(unit="record", calibration=calibration).to_json()) | asked
     text |= {"degree": text["clients"] - 1}
     tracemalloc.start()
     try:

@@ -14,7 +14,6 @@ from flwr.serverapp.strategy import FedAvg
 
 import lightdp
 from lightdp.errors import ArgumentError
-from lightdp.flower._settings import arguments
 from lightdp.protocol.client import agreement
 from support.flower_grid import LocalGrid
 from support.flower_talk import RUN, Talk, a_plan, an_app, enrolment, refused
@@ -41,12 +40,12 @@ def test_a_plain_strategy_gets_no_arrays_out_of_an_app_with_the_mod() -> None:
     [
         ({"plan": "{}"}, "plan must be the arguments of lightdp.plan"),
         ({"plan": "no json"}, "plan must be the arguments of lightdp.plan"),
-        ({"plan": json.dumps(json.loads(arguments(a_plan())) | {"sigma_individual": 0.0})}, "sigma_individual"),
-        ({"plan": json.dumps(json.loads(arguments(a_plan())) | {"epsilon": -1.0})}, "epsilon must be"),
-        ({"plan": arguments(a_plan(calibration="central"))}, "calibration must be one whose clients add noise alone"),
-        ({"plan": arguments(a_plan(calibration="repair", late="unseen"))}, "Flower keeps replies that come too late"),
-        ({"plan": arguments(a_plan(calibration="exact", late="unseen"))}, "Flower keeps replies that come too late"),
-        ({"plan": arguments(a_plan(unit="record"))}, "lightdp-record-clip must say to what norm"),
+        ({"plan": json.dumps(json.loads(a_plan().to_json()) | {"sigma_individual": 0.0})}, "sigma_individual"),
+        ({"plan": json.dumps(json.loads(a_plan().to_json()) | {"epsilon": -1.0})}, "epsilon must be"),
+        ({"plan": a_plan(calibration="central").to_json()}, "calibration must be one whose clients add noise alone"),
+        ({"plan": a_plan(calibration="repair", late="unseen").to_json()}, "Flower keeps replies that come too late"),
+        ({"plan": a_plan(calibration="exact", late="unseen").to_json()}, "Flower keeps replies that come too late"),
+        ({"plan": a_plan(unit="record").to_json()}, "lightdp-record-clip must say to what norm"),
         ({"plan": b"bytes"}, "must have plan of type str"),
         ({"run": b"short"}, "run must be 16 bytes"),
         ({"length": 0}, "length must be >= 1"),

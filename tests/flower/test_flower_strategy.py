@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +12,9 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPro
 
 from lightdp.errors import ArgumentError, LightDPError, ProtocolError
 from lightdp.flower import LightDP
+from lightdp.planning import Noise, Plan
 from support.flower_adders import a_plan, plus, zeros
 from support.flower_grid import LocalGrid
-
-if TYPE_CHECKING:
-    from lightdp.planning import Plan
 
 # ---- what goes together ----
 
@@ -86,10 +84,8 @@ def test_settings_that_cannot_work_are_refused(inner: Strategy, plan: Plan, why:
 
 
 def test_a_plan_made_by_hand_is_refused() -> None:
-    import dataclasses  # noqa: PLC0415  for this one
-
     with pytest.raises(ArgumentError, match=r"plan must be as lightdp.plan makes it"):
-        LightDP(FedAvg(), dataclasses.replace(a_plan(), sigma_individual=1e-9))
+        LightDP(FedAvg(), Plan(a_plan().request, Noise(1.0, 1e-9, 1e-9)))
 
 
 def test_a_strategy_that_leaves_out_a_client_is_refused() -> None:

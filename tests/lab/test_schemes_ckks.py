@@ -118,7 +118,7 @@ def test_the_server_cannot_decrypt_and_a_client_can(scheme: Ckks) -> None:
         tenseal.ckks_vector_from(scheme._server, first).decrypt()
     opened = np.asarray(tenseal.ckks_vector_from(scheme._client, first).decrypt())  # what a colluder shows it
     assert np.abs(opened - np.rint(opened)).max() < 0.01
-    assert not scheme.private
+    assert not scheme.about.private
 
 
 def test_the_same_update_never_looks_the_same_and_hides_its_integers(
@@ -174,8 +174,8 @@ def test_the_modulus_stays_within_128_bit_security() -> None:
 
 
 def test_one_colluder_is_named_where_schemes_are_listed() -> None:
-    made = SCHEMES["ckks"]
+    made = SCHEMES["ckks"].about
     assert "no colluder" in made.title
     assert "one client that helps the server" in made.broken_by
     assert not made.private
-    assert SCHEMES["paillier"].private
+    assert SCHEMES["paillier"].about.private

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
 import lightdp
-from lightdp import gaussian, noise_graph, stragglers
+from lightdp import gaussian, noise_graph, planning, stragglers
 from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.planning import GAMMA_MAX, Plan, _calibrate, compare
 from support import oracles
@@ -68,7 +68,7 @@ def test_published_noise_is_20_times_that_of_smpc_and_11_times_at_the_same_true_
     smpc = planned(50, 10, 10, calibration="smpc")
     paper = planned(50, 10, 10, calibration="paper")
     assert paper.noise_in_mean() / smpc.noise_in_mean() == pytest.approx(19.7, abs=0.05)
-    at_true = next(row for row in compare(smpc) if row.scheme.calibration == "paper")
+    at_true = next(row for row in compare(smpc) if row.scheme.name == "paper")
     assert at_true.plan is not None
     assert at_true.plan.epsilon() == pytest.approx(3, rel=1e-9)
     assert at_true.plan.noise_in_mean() / smpc.noise_in_mean() == pytest.approx(10.95, abs=0.05)
@@ -256,8 +256,8 @@ def test_known_records_and_ranges_tighten_the_wire() -> None:
 def test_a_plan_is_a_frozen_value_that_can_be_asked_for_again() -> None:
     p = planned(50, 10, 10, rounds=150)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        p.gamma = 1.0  # type: ignore[misc]
-    assert lightdp.plan(**p.settings(), calibration=p.calibration) == p
+        p.noise = planning.Noise(1.0, 1.0, 1.0)  # type: ignore[misc]
+    assert planning.solve(p.request) == p
 
 
 def test_the_page_rounds_epsilon_up_and_names_unit_adversary_and_noise() -> None:
@@ -273,7 +273,7 @@ def test_compare_gives_every_feasible_scheme_the_same_true_epsilon() -> None:
     for row in compare(planned(50, 10, 10, rounds=150)):
         assert row.plan is not None
         assert row.plan.epsilon() == pytest.approx(3, rel=1e-9)
-    rows = {row.scheme.calibration: row for row in compare(planned(50, 40, 10))}
+    rows = {row.scheme.name: row for row in compare(planned(50, 40, 10))}
     assert rows["smpc"].plan is None
     assert "clients > colluders + stragglers" in rows["smpc"].reason
 

@@ -120,7 +120,7 @@ def test_the_best_distinguisher_achieves_the_planned_mu_and_no_more(case: str) -
     odometer = Odometer(plan, [0])
     for used, late in rounds:
         odometer.record(used, late)
-    bound = math.sqrt(odometer._ledgers[0].total()) / plan.sigma_individual
+    bound = math.sqrt(odometer._ledgers[0].total()) / plan.scale
     assert exact <= bound * (1 + 1e-9)
     if case in ("exact", "repair, no stragglers"):  # nothing is lost to the bound: both rounds cost (E3)
         assert bound == pytest.approx(math.sqrt(2 / float(noise_graph.gain(4, plan.gamma))) / plan.sigma_individual)
@@ -140,6 +140,6 @@ def _without_colluders(upload: bytes, client: Client, colluders: Sequence[int]) 
     last = max((t for t, used in enumerate(sets) if history.me in used), default=None)
     for spy in colluders:
         stream.accumulate(known, client._pairwise(history, message.round, (spy,)))
-        if last is not None and client.plan.calibration == "repair" and spy not in sets[last]:
+        if last is not None and client.plan.repairs and spy not in sets[last]:
             stream.accumulate(known, client._pairwise(history, last, (spy,), undo=True))
     return total.total() * grid.wire_step - known * grid.step

@@ -190,7 +190,7 @@ class Schedules(RuleBasedStateMachine):
 
     def repaired_by(self, sent: Sent) -> int | None:
         """(R1): the round that an upload repairs: the last one its client was used in, at most RETRIES + 1 times."""
-        if self.plan.calibration != "repair":
+        if not self.plan.repairs:
             return None
         last = max((t for t, used in enumerate(self.used[: sent.round]) if sent.client in used), default=None)
         if last is None:
@@ -216,7 +216,7 @@ class Schedules(RuleBasedStateMachine):
             pending = any(s.client == i and s.round == len(history.used) for s in self.sent)
             assert client.epsilon() == theory.epsilon(ahead=pending)[0]
 
-    @precondition(lambda self: self.plan.calibration == "repair")
+    @precondition(lambda self: self.plan.repairs)
     @rule()
     def everybody_answers_until_nothing_is_left(self) -> None:
         """Once all have answered two rounds in a row, only repairs that were given up are left, and no others."""

@@ -11,7 +11,7 @@ import lightdp
 from lightdp.errors import ArgumentError, LightDPError, MissingExtraError
 from lightdp.planning import Plan, compare
 from lightdp.report import plan_chart, save
-from lightdp.report._style import NAMES
+from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import binomial, uniform
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ EXAMPLE: dict[str, Any] = {
 }
 SMALL = EXAMPLE | {"clients": 8, "colluders": 2, "stragglers": 2}
 LEVELS = ["paper", "exact", "repair"]
+NAMES = {scheme.name: scheme.label for scheme in BUILT_IN.values() if scheme.planned is not None}
 SWEEPS = ["colluders", "stragglers", "epsilon"]
 KINDS = {"individual σ_U": "sigma_individual", "pairwise σ_K": "sigma_pairwise"}
 
@@ -90,7 +91,7 @@ def test_levels_drawn_are_those_of_plans(drawn: Panels, scheme: str, swept: str,
 @pytest.mark.parametrize("stragglers", [0, 10, 39])
 def test_noise_drawn_is_that_of_a_comparison(drawn: Panels, stragglers: int) -> None:
     for row in compare(lightdp.plan(**(EXAMPLE | {"stragglers": stragglers}))):
-        assert drawn.noise[row.scheme.calibration][stragglers] == row.noise_in_mean
+        assert drawn.noise[row.scheme.name][stragglers] == row.noise_in_mean
 
 
 def test_the_example_is_drawn_with_its_published_figures(drawn: Panels) -> None:

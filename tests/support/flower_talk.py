@@ -9,7 +9,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 import lightdp
-from lightdp.flower._settings import arguments
 from lightdp.protocol import Server
 from support.flower_grid import LocalGrid
 
@@ -56,7 +55,7 @@ class Talk:
         return Message(record, self.grid.nodes[0].id, "train")
 
     def key(self, at: int, **changed: Any) -> Message:
-        order = {"plan": arguments(self.plan), "run": RUN, "length": 4} | changed
+        order = {"plan": self.plan.to_json(), "run": RUN, "length": 4} | changed
         return self.grid.handle(at, self.order(**order))
 
     def enrol(self) -> None:

@@ -43,7 +43,7 @@ def planned(calibration: str, degree: int | None) -> Plan:
 
 def theory(plan: Plan, rounds: list[Any]) -> NDArray[np.float64]:
     """Covariance of the sums of all rounds that are not void, from the protocol played on symbols."""
-    retries = RETRIES if plan.calibration == "repair" else -1
+    retries = RETRIES if plan.repairs else -1
     rows, owners = oracles.seen_uploads(
         plan.clients, plan.gamma, rounds, adjacency=plan.graph.adjacency(), retries=retries
     )

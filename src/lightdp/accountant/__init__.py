@@ -2,7 +2,7 @@
 
 `Odometer` is a ledger of what each round cost each client, and one of two composers that turn costs into ε: sums of
 squared μ where whole batches are used, privacy loss distributions where batches are sampled. The cost of a round is
-its squared μ in units of (Δ/σ)², with σ the individual noise, or σ_eff where there is none.
+its squared μ in units of (Δ/σ)², σ = `plan.scale`: the individual noise with repair, otherwise σ_eff.
 
 >>> import lightdp
 >>> plan = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=20, epsilon=3, delta=1e-5)

@@ -46,12 +46,11 @@ class GaussianComposer:
     """Whole batches: squared μ add up exactly (E5), also where straggler sets depend on earlier rounds.
 
     Args:
-        plan: its Δ, budget and δ.
-        unit: σ such that a round of cost k has μ = sqrt(k) Δ/σ.
+        plan: its Δ, budget and δ; a round of cost k has μ = sqrt(k) Δ/`plan.scale`.
     """
 
-    def __init__(self, plan: Plan, unit: float) -> None:
-        self._plan, self._unit = plan, unit
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
 
     def epsilon(self, ledger: Ledger, delta: float | None = None) -> float:
         """The ε of all rounds in `ledger`, rounded up, at `delta` or the plan's δ."""
@@ -69,7 +68,7 @@ class GaussianComposer:
         return self.epsilon(max(ledgers, key=Ledger.total))
 
     def _mu(self, ledger: Ledger) -> float:
-        return math.sqrt(ledger.total()) * self._plan.sensitivity / self._unit
+        return math.sqrt(ledger.total()) * self._plan.sensitivity / self._plan.scale
 
 
 class SampledComposer:
@@ -78,12 +77,12 @@ class SampledComposer:
     A composition takes long, so results are kept, rare costs are rounded up to a grid, and `fit` looks ahead.
 
     Args:
-        plan: its clip, sampling rate, adjacency, budget and δ.
-        unit: σ such that a round of cost k is a sampled Gaussian with noise multiplier σ/(clip sqrt(k)).
+        plan: its clip, sampling rate, adjacency, budget and δ; a round of cost k is a sampled Gaussian with noise
+            multiplier `plan.scale`/(clip sqrt(k)).
     """
 
-    def __init__(self, plan: Plan, unit: float) -> None:
-        self._plan, self._unit = plan, unit
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
         self._known: dict[tuple[frozenset[tuple[float, int]], float], float] = {}
         self._fits = np.empty(0)  # costs, the largest first, that are within the budget together
         self._ahead = min(plan.rounds // 2, _AHEAD)  # more rounds than these did not fit on top, or were not tried
@@ -93,7 +92,7 @@ class SampledComposer:
         delta = self._plan.delta if delta is None else delta
         rounds = frozenset((ledger.usual + Counter(on_grid(cost) for cost in ledger.rare)).items())
         if (rounds, delta) not in self._known:
-            multipliers = {self._unit / self._plan.clip / math.sqrt(cost): count for cost, count in rounds}
+            multipliers = {self._plan.scale / self._plan.clip / math.sqrt(cost): count for cost, count in rounds}
             self._known[rounds, delta] = sampling.epsilon(
                 multipliers, rate=self._plan.sampling_rate, delta=delta, adjacency=self._plan.adjacency
             )

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp.client_set import ClientSet
-from lightdp.noise_graph import gain
 from lightdp.repair import Window, late_cost, worst_cost
 
 if TYPE_CHECKING:
@@ -53,8 +52,8 @@ class Ledger:
 class ConstantCosts:
     """Plans without repair: each seen round costs the same, whoever straggles."""
 
-    def __init__(self, plan: Plan, unit: float) -> None:
-        self.usual = (unit / plan.sigma_effective) ** 2
+    def __init__(self, plan: Plan) -> None:
+        self.usual = plan.used_cost(plan.honest)
 
     def record(self, client: int, ledger: Ledger, used: ClientSet, late: ClientSet) -> None:
         """Add a round to the ledger of `client`."""
@@ -84,7 +83,7 @@ class RepairCosts:
     def __init__(self, plan: Plan, clients: Iterable[int]) -> None:
         self.plan = plan
         self._least = max(plan.honest - plan.stragglers, 1)
-        self._cost: list[float] = [math.inf, *(1 / gain(np.arange(1, plan.honest + 1), plan.gamma)).tolist()]
+        self._cost = [math.inf, *(plan.used_cost(a) for a in range(1, plan.honest + 1))]
         self.usual = self._cost[self._least]
         rows = None if plan.graph.complete else plan.graph.neighbours()
         self._peers = None if rows is None else {c: ClientSet.of(plan.clients, rows[c].tolist()) for c in clients}

@@ -32,7 +32,7 @@ class Odometer:
 
     | round of a client | its cost k under repair | otherwise |
     | --- | --- | --- |
-    | used | (1 + γ)/(aγ + 1), more while peers repair a late round of it | (σ_U/σ_eff)² |
+    | used | (1 + γ)/(aγ + 1), more while peers repair a late round of it | 1 |
     | too late, perhaps seen | about (3 + 1/γ)/a, more for repairs that come late too, at most 1 | as used |
     | too late, unseen as the plan says | 0 | 0 |
     | in a void round, perhaps seen | as used, with a = n | as used |
@@ -53,10 +53,9 @@ class Odometer:
         self.rounds = 0
         tracked = range(plan.clients) if clients is None else clients
         self.clients = [integer("clients", c, 0, plan.clients - 1) for c in tracked]
-        unit = plan.sigma_individual if plan.sigma_individual > 0 else plan.sigma_effective
         self._ledgers = [Ledger() for _ in self.clients]
-        self._costs = RepairCosts(plan, self.clients) if plan.repairs else ConstantCosts(plan, unit)
-        self._composer: Composer = (GaussianComposer if plan.sampling_rate == 1 else SampledComposer)(plan, unit)
+        self._costs = RepairCosts(plan, self.clients) if plan.repairs else ConstantCosts(plan)
+        self._composer: Composer = (GaussianComposer if plan.sampling_rate == 1 else SampledComposer)(plan)
 
     def admit(self) -> None:
         """Let the next round begin for every tracked client, whatever its stragglers will be.

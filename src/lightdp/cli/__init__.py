@@ -1,49 +1,107 @@
-"""`lightdp`: parse, call, print. One file per command."""
+"""`lightdp`: parse, call, print. One file per command, imported when the command is called.
+
+Other packages add commands through the entry point group "lightdp.commands": each entry point is a dict like
+`COMMANDS`, from the name of a command to where it is ("module:attribute") and one line of help. The attribute is a
+`typer.Typer`, or a function with options annotated for typer; the module's `HELP` is then the text of its help page.
+"""
 
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
-from importlib.metadata import version
-from typing import Annotated
+from importlib import import_module
+from types import FunctionType
 
+import click
 import typer
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
-from lightdp.cli import mixed, plan, report, run
 from lightdp.errors import LightDPError
-from lightdp_lab.cli import bench, compare, reproduce
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "main"]
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,  # it would print local variables, and some of ours are secret
-)
+COMMANDS = {
+    "plan": ("lightdp.cli.plan:command", "How much noise clients must add, what it guarantees and what it costs."),
+    "plan-mixed": ("lightdp.cli.mixed:command", "Noise for clients that differ in privacy budget and reliability."),
+    "run": ("lightdp.cli.run:command", "Train a private model over many clients, and report what was guaranteed."),
+    "report": ("lightdp.cli.report:command", "One page about one run, or about several laid over each other."),
+}
+_PIPE_WIDTH = "100"  # columns of help pages that no terminal shows
 
 
-def _version(asked: bool) -> None:
+class _Commands(TyperGroup):
+    """A group whose help page needs the table only; a command is imported when it is called."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        self._add_others()
+        return list(self.commands)
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        if name not in self.commands:
+            self._add_others()
+        return self.commands.get(name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found.load() if isinstance(found, _Later) else found, rest
+
+    def _add_others(self) -> None:
+        """Look for commands of other packages, which takes a while, only where ours do not suffice."""
+        from importlib.metadata import entry_points  # noqa: PLC0415  so does this
+
+        for point in entry_points(group="lightdp.commands"):
+            self.commands.update({name: _Later(name, *entry) for name, entry in point.load().items()})
+
+
+class _Later(TyperCommand):
+    """Stands for a command that was not imported yet."""
+
+    def __init__(self, name: str, place: str, line: str) -> None:
+        super().__init__(name, help=line)
+        self.place = place
+
+    def load(self) -> click.Command:
+        module_name, _, attribute = self.place.partition(":")
+        module = import_module(module_name)
+        found = getattr(module, attribute)
+        if isinstance(found, FunctionType):
+            one = typer.Typer(rich_markup_mode="markdown", add_completion=False)
+            one.command(self.name, help=module.HELP)(found)
+            found = one
+        command = typer.main.get_command(found)
+        command.name = self.name
+        return command
+
+
+def _version(_: click.Context, __: click.Parameter, asked: bool) -> None:
     if asked:
+        from importlib.metadata import version  # noqa: PLC0415  takes a while
+
         typer.echo(f"lightdp {version('lightdp-fl')}")
         raise typer.Exit
 
 
-@app.callback()
-def lightdp(
-    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
-) -> None:
-    """Federated learning that stays private against its own server."""
-
-
-app.command("plan", help=plan.HELP)(plan.command)
-app.command("plan-mixed", help=mixed.HELP)(mixed.command)
-app.command("run", help=run.HELP)(run.make())
-app.command("compare", help=compare.HELP)(compare.command)
-app.command("reproduce", help=reproduce.HELP)(reproduce.command)
-app.command("report", help=report.HELP)(report.command)
-app.add_typer(bench.app, name="bench")
+app = _Commands(
+    name="lightdp",
+    help="Federated learning that stays private against its own server.",
+    commands={name: _Later(name, *entry) for name, entry in COMMANDS.items()},
+    params=[
+        TyperOption(
+            param_decls=["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_version,
+            help="Print the version.",
+        )
+    ],
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
 
 
 def main() -> None:
@@ -55,8 +113,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without ε prints ?
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        os.environ.setdefault("TERMINAL_WIDTH", _PIPE_WIDTH)  # typer reads it
     try:
-        app()
+        app(prog_name="lightdp")
     except (LightDPError, MemoryError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

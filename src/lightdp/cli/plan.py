@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from lightdp import planning, stragglers
+from lightdp import planning
 from lightdp._validate import rounded_up
 from lightdp.cli import table
+from lightdp.cli.options import with_settings
 from lightdp.errors import ArgumentError
-from lightdp.planning import Calibration, Late, Plan, Reserve, Unit
-from lightdp.sampling import Adjacency
+from lightdp.planning import Plan, Request
 
 HELP = """How much noise must clients add, what does it really guarantee, and what does it cost?
 
@@ -31,64 +30,25 @@ Examples:
 """
 
 
-def command(
+def _plan(
+    flags: dict[str, Any],
     *,
-    clients: Annotated[int, typer.Option(help="N, all clients of the training.")],
-    colluders: Annotated[int, typer.Option(help="C̄, clients that may help the server.")],
-    stragglers: Annotated[int, typer.Option(help="S̄, the most clients that miss a round.")],
-    rounds: Annotated[int, typer.Option(help="T, rounds of the whole training.")],
-    epsilon: Annotated[float, typer.Option(help="ε of the whole training.")],
-    delta: Annotated[float, typer.Option(help="δ of the whole training.")],
-    calibration: Annotated[Calibration, typer.Option(help="How noise is chosen.")] = "exact",
-    clip: Annotated[float, typer.Option(help="L2 bound on what one unit contributes.")] = 1.0,
-    unit: Annotated[Unit, typer.Option(help="What is protected.")] = "record",
-    adjacency: Annotated[Adjacency, typer.Option(help="What may change between neighbouring data.")] = "add-remove",
-    sampling_rate: Annotated[float, typer.Option(help="Poisson rate of local batches.")] = 1.0,
-    graph: Annotated[str, typer.Option(help="complete, circulant:DEGREE or circulant:DEGREE:SEED.")] = "complete",
-    straggler_law: Annotated[str, typer.Option(help="uniform, binomial:P or pmf:P0,P1,...")] = "uniform",
-    gamma: Annotated[float | None, typer.Option(help="σ_K²/σ_U², instead of the best one.")] = None,
-    reserve: Annotated[
-        Reserve, typer.Option(help="With repair: stragglers that the budget must last for.")
-    ] = "expected",
-    late: Annotated[
-        Late, typer.Option(help="Whether the server may see uploads that come too late; unseen ones cost nothing.")
-    ] = "seen",
-    records: Annotated[int | None, typer.Option(help="Records of all clients together.")] = None,
-    parameters: Annotated[int | None, typer.Option(help="Parameters of the model.")] = None,
-    coordinate_range: Annotated[
-        float | None, typer.Option(help="Your own bound on one coordinate of an upload before noise.")
-    ] = None,
+    graph: Annotated[
+        str, typer.Option(help="Who shares noise with whom: complete, circulant:DEGREE or circulant:DEGREE:SEED.")
+    ] = "complete",
     compare: Annotated[bool, typer.Option("--compare", help="Every scheme at the same true guarantee.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the noise to FILE.html, .png or .svg.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Print a plan."""
-    degree, seed = _graph(graph, clients)
-    chosen = planning.plan(
-        clients=clients,
-        colluders=colluders,
-        stragglers=stragglers,
-        rounds=rounds,
-        epsilon=epsilon,
-        delta=delta,
-        clip=clip,
-        calibration=calibration,
-        gamma=gamma,
-        unit=unit,
-        adjacency=adjacency,
-        sampling_rate=sampling_rate,
-        degree=degree,
-        graph_seed=seed,
-        straggler_law=_law(straggler_law, clients, stragglers),
-        records=records,
-        parameters=parameters,
-        coordinate_range=coordinate_range,
-        reserve=reserve,
-        late=late,
-    )
+    if plot is not None:
+        from lightdp.report import check_path, plan_chart, save  # noqa: PLC0415  an optional dependency
+
+        check_path(plot, "plot")  # before the work
+    degree, seed = _graph(graph, flags["clients"])
+    chosen = planning.plan(**flags, degree=degree, graph_seed=seed)
     rows = planning.compare(chosen) if compare else ()
     if plot is not None:
-        from lightdp.report import plan_chart, save  # noqa: PLC0415  an optional dependency
+        from rich.console import Console  # noqa: PLC0415  slow to import
 
         with Console(stderr=True).status(f"drawing {plot}"):
             save(plan_chart(chosen), plot)
@@ -96,12 +56,15 @@ def command(
         typer.echo(json.dumps(chosen.to_dict() | _compare_json(rows), indent=2, allow_nan=False))
         return
     typer.echo(str(chosen))
-    if chosen.understates and sampling_rate == 1:
+    if chosen.understates and chosen.sampling_rate == 1:
         _print_claims(chosen)
     if rows:
         _print_comparison(chosen, rows)
     if plot is not None:
         typer.echo(f"\nwrote {plot}")
+
+
+command = with_settings(_plan, Request, leave_out=("degree", "graph_seed"))  # `graph` says both
 
 
 def _graph(text: str, clients: int) -> tuple[int | None, int]:
@@ -116,33 +79,17 @@ def _graph(text: str, clients: int) -> tuple[int | None, int]:
     raise ArgumentError(f"graph must be complete, circulant:DEGREE or circulant:DEGREE:SEED, got graph={text!r}")
 
 
-def _law(text: str, clients: int, bound: int) -> stragglers.StragglerLaw | None:
-    kind, _, rest = text.partition(":")
-    if text == "uniform" or not 0 <= bound <= clients:  # the plan refuses the latter in its own words
-        return None
-    try:
-        if kind == "binomial":
-            return stragglers.binomial(bound, clients, float(rest))
-        if kind == "pmf":
-            return stragglers.custom(bound, [float(part) for part in rest.split(",")])
-    except ArgumentError as error:
-        raise ArgumentError(f"{error} (straggler_law={text!r})") from None
-    except ValueError:
-        pass
-    raise ArgumentError(f"straggler_law must be uniform, binomial:P or pmf:P0,P1,..., got straggler_law={text!r}")
-
-
 def _compare_json(rows: tuple[planning.Comparison, ...]) -> dict[str, Any]:
     if not rows:
         return {}
     return {
         "compare": [
             {
-                "scheme": row.scheme.calibration,
+                "scheme": row.scheme.name,
                 "noise_in_mean": row.noise_in_mean,
-                "round_trips": row.scheme.round_trips,
+                "round_trips": row.scheme.trips,
                 "bytes_per_parameter": row.bytes_per_parameter,
-                "breaks": row.scheme.breaks,
+                "breaks": row.breaks,
                 "impossible": row.reason or None,
             }
             for row in rows
@@ -159,17 +106,17 @@ def _print_comparison(chosen: Plan, rows: tuple[planning.Comparison, ...]) -> No
     lines.add_column("what breaks it", overflow="fold")
     central = rows[0].noise_in_mean
     for row in rows:
-        style = "bold" if row.scheme.calibration == chosen.calibration else ""
+        style = "bold" if row.scheme.name == chosen.request.calibration else ""
         if row.noise_in_mean is None or row.bytes_per_parameter is None or central is None:
-            lines.add_row(row.scheme.title, "impossible", "", "", "", row.reason, style=style)
+            lines.add_row(row.title, "impossible", "", "", "", row.reason, style=style)
             continue
         lines.add_row(
-            row.scheme.title,
+            row.title,
             f"{row.noise_in_mean:.4g}",
             f"{row.noise_in_mean / central:.3g}",
-            str(row.scheme.round_trips),
+            str(row.scheme.trips),
             f"{row.bytes_per_parameter:.3g}",
-            row.scheme.breaks,
+            row.breaks,
             style=style,
         )
     table.show(lines)

@@ -10,7 +10,7 @@ from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from lightdp.errors import ArgumentError
-from lightdp.flower._settings import arguments, planned, refuse_unseen
+from lightdp.flower._settings import planned, refuse_unseen
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -71,5 +71,5 @@ def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
     if type(strategy).start is not Strategy.start:
         _LOG.warning("lightdp: %s has a start of its own, which is not used", name)
     refuse_unseen(plan)
-    if planned(arguments(plan)).digest() != plan.digest():
+    if planned(plan.to_json()).digest() != plan.digest():
         raise ArgumentError("plan must be as lightdp.plan makes it")

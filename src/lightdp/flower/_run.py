@@ -13,7 +13,6 @@ from flwr.common.constant import ErrorCode
 from lightdp.accountant import Odometer
 from lightdp.errors import BudgetError, LightDPError, ProtocolError, code_of
 from lightdp.flower._arrays import values
-from lightdp.flower._settings import arguments
 from lightdp.flower._vault import KEY
 from lightdp.protocol import Server
 from lightdp.repair import Repairs
@@ -65,7 +64,7 @@ class Run:
             ProtocolError: after `wait` seconds there are too few; the message says what the others answered.
         """
         deadline = time.monotonic() + wait
-        order = ConfigRecord({"plan": arguments(self.plan), "run": self.id, "length": self.server.length})
+        order = ConfigRecord({"plan": self.plan.to_json(), "run": self.id, "length": self.server.length})
         reasons: dict[int, str] = {}  # of nodes that need not be asked again
         asked: dict[str, int] = {}  # every message that was sent, and its node
         while True:

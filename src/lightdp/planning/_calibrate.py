@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +55,8 @@ def paper_gamma(m: float, honest: int) -> float:
     By Descartes' rule G has exactly one positive root, below 1, when m < n − 1 (its signs are + + + ± −) and none
     otherwise, where the paper's objective grows with γ and γ = 0 is its minimiser.
     """
+    from scipy.optimize import brentq  # noqa: PLC0415  takes longer to import than most plans take
+
     n = float(honest)
     if m >= n - 1:
         return 0.0
@@ -91,6 +92,8 @@ def repair_gamma(law: StragglerLaw, graph: Graph, rounds: int, cost: Callable[[f
     After T rounds the model carries T times the individual noise σ_U²/(N−S) that stays and once the residual
     mγσ_U²/(N−S) of the last round, which the next one would remove; σ_U² itself is proportional to `cost`(γ).
     """
+    from scipy.optimize import minimize_scalar  # noqa: PLC0415  takes longer to import than most plans take
+
     share = exposure(law, graph) / rounds
 
     def noise(log_gamma: float) -> float:

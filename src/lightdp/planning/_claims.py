@@ -29,8 +29,8 @@ def paper_claims(plan: Plan) -> tuple[Claim, ...]:
     `plan` is one with calibration "paper", whose σ follows the footnote: variances scaled by sqrt(T). The right
     rule scales standard deviations by sqrt(T).
     """
-    if plan.calibration != "paper":
-        raise ArgumentError(f"plan must be of the paper's calibration, got calibration={plan.calibration!r}")
+    if not plan.understates:
+        raise ArgumentError(f"plan must be of the paper's calibration, got calibration={plan.request.calibration!r}")
     if plan.sampling_rate != 1:
         raise ArgumentError(f"plan must use whole batches, as the paper does, got sampling_rate={plan.sampling_rate:g}")
     mu_footnote = plan.sensitivity / plan.sigma_effective  # of one round
@@ -41,6 +41,4 @@ def paper_claims(plan: Plan) -> tuple[Claim, ...]:
         ("T rounds, footnote: σ² × √T", plan.rounds, mu_footnote * math.sqrt(plan.rounds)),
         ("T rounds, right: σ × √T", plan.rounds, mu_once),
     )
-    return tuple(
-        Claim(rule, rounds, plan.epsilon_claimed, gaussian.epsilon(mu, plan.delta)) for rule, rounds, mu in claims
-    )
+    return tuple(Claim(rule, rounds, plan.budget, gaussian.epsilon(mu, plan.delta)) for rule, rounds, mu in claims)

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lightdp.errors import ArgumentError
-from lightdp.planning._make import plan
+from lightdp.planning._calibrations import Noise
+from lightdp.planning._plan import Plan, solve
+from lightdp.schemes import BUILT_IN, Scheme
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from lightdp.planning._plan import Calibration, Plan
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """What a comparison says about a calibration, whatever the numbers."""
-
-    calibration: Calibration
-    title: str
-    round_trips: int
-    breaks: str
-
-
-SCHEMES = (
-    Scheme("central", "central DP", 1, "a curious server: it sees all updates"),
-    Scheme("smpc", "SMPC + DP (SecAgg)", 4, "over S̄ lost, or lost peer links (P7)"),
-    Scheme("repair", "LightDP, repair", 1, "over S̄ lost, or non-linear steps (R3)"),
-    Scheme("exact", "LightDP, exact", 1, "over S̄ lost; stragglers leave noise"),
-    Scheme("paper", "LightDP, paper's γ", 1, "as exact; its own σ misses ε (P1-P3)"),
-    Scheme("local", "local DP", 1, "nothing; noise alone protects"),
-)
 
 
 @dataclass(frozen=True)
@@ -42,6 +21,16 @@ class Comparison:
     scheme: Scheme
     plan: Plan | None
     reason: str = ""
+
+    @property
+    def title(self) -> str:
+        """Of the scheme."""
+        return self.scheme.title if self.scheme.planned is None else self.scheme.planned.title
+
+    @property
+    def breaks(self) -> str:
+        """What the scheme does not survive."""
+        return self.scheme.broken_by if self.scheme.planned is None else self.scheme.planned.breaks
 
     @property
     def noise_in_mean(self) -> float | None:
@@ -60,12 +49,14 @@ def compare(chosen: Plan) -> tuple[Comparison, ...]:
 
 
 def _rows(chosen: Plan) -> Iterator[Comparison]:
-    for scheme in SCHEMES:
-        if scheme.calibration == chosen.calibration != "paper":
+    for scheme in BUILT_IN.values():
+        if scheme.planned is None:
+            continue
+        if scheme.name == chosen.request.calibration and not chosen.understates:
             yield Comparison(scheme, chosen)
             continue
         try:
-            candidate = plan(**chosen.settings(), calibration=scheme.calibration)
+            candidate = solve(chosen.request.but(calibration=scheme.name))
         except ArgumentError as error:  # infeasible, or the paper's calibration on a sparse graph
             yield Comparison(scheme, None, str(error))
         else:
@@ -74,8 +65,8 @@ def _rows(chosen: Plan) -> Iterator[Comparison]:
 
 def _at_true_epsilon(candidate: Plan) -> Plan:
     """The paper's γ with noise scaled so that ε is what was asked; any other plan as it is."""
-    if candidate.calibration != "paper":
+    if not candidate.understates:
         return candidate
-    sigma = plan(**candidate.settings(), calibration="local").sigma_effective
+    sigma = solve(candidate.request.but(calibration="local")).sigma_effective
     scale = sigma / candidate.sigma_effective
-    return dataclasses.replace(candidate, sigma_individual=candidate.sigma_individual * scale, sigma_effective=sigma)
+    return Plan(candidate.request, Noise(candidate.gamma, candidate.sigma_individual * scale, sigma))

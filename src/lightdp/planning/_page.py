@@ -12,24 +12,12 @@ from lightdp.noise_graph import price_of_sparsity
 if TYPE_CHECKING:
     from lightdp.planning._plan import Plan
 
-_TITLES = {
-    "exact": "exact noise",
-    "repair": "exact noise with carry-over repair",
-    "paper": "noise as printed in the paper",
-    "local": "local DP",
-    "smpc": "secure aggregation with DP noise for the worst case",
-    "central": "central DP by a trusted server",
-}
-_ADVERSARIES = {
-    "local": "the server together with all other clients",
-    "central": "whoever sees the model, but NOT the server",
-}
 _WIDTH, _MARGIN = 100, 14
 
 
 def page(plan: Plan) -> str:
     """The page, without a trailing newline."""
-    title = f"{_TITLES[plan.calibration]}, {plan.clients:,} clients, {plan.rounds:,} rounds"
+    title = f"{plan.calibration.title}, {plan.clients:,} clients, {plan.rounds:,} rounds"
     lines = [title[0].upper() + title[1:], ""]
     for head, sentences in _sections(plan).items():
         wrapped = [line for text in sentences for line in textwrap.wrap(text, _WIDTH - _MARGIN, break_on_hyphens=False)]
@@ -41,7 +29,7 @@ def _sections(plan: Plan) -> dict[str, list[str]]:
     against = f"the server together with any {plan.colluders:,} other clients"
     sections = {
         "Guarantee": _guarantee(plan),
-        "Against": [_ADVERSARIES.get(plan.calibration, against)],
+        "Against": [plan.calibration.against or against],
         "Stragglers": [f"up to {plan.stragglers:,} a round ({plan.law.name})"],
         "Noise": _noise(plan),
         "Accuracy": _accuracy(plan),
@@ -49,7 +37,8 @@ def _sections(plan: Plan) -> dict[str, list[str]]:
     }
     if plan.gamma > 0:
         peers = plan.graph.degree
-        total = "" if plan.parameters is None else f" = {peers * plan.parameters:,} a round"
+        parameters = plan.request.parameters
+        total = "" if parameters is None else f" = {peers * parameters:,} a round"
         sections["Keys"] = [f"{peers:,} key agreements, once; one 32-byte public key from each peer"]
         sections["Masks"] = [f"{peers:,} Gaussian samples a parameter and round{total}"]
     return sections
@@ -60,12 +49,10 @@ def _guarantee(plan: Plan) -> list[str]:
     batches = "" if plan.sampling_rate == 1 else f", batches Poisson-sampled at rate {plan.sampling_rate:g}"
     whom = f"{unit} ({plan.adjacency}, clipped to {plan.clip:g}{batches})"
     result = [f"ε = {rounded_up(plan.epsilon())} at δ = {plan.delta:g} for the whole training, for {whom}"]
-    if plan.calibration == "paper":
-        result.append(
-            f"The paper claims ε = {plan.epsilon_claimed:g}; the figure above is what its noise really gives."
-        )
-    elif plan.calibration == "repair":
-        stragglers = "each has the most stragglers" if plan.reserve == "worst" else "stragglers are as expected"
+    if plan.understates:
+        result.append(f"The paper claims ε = {plan.budget:g}; the figure above is what its noise really gives.")
+    elif plan.repairs:
+        stragglers = "each has the most stragglers" if plan.request.reserve == "worst" else "stragglers are as expected"
         late = "at most one upload of a client" if plan.late == "seen" else "no upload of a client"
         result.append(
             f"The budget lasts all rounds if {stragglers} and {late} is seen too late; "
@@ -75,7 +62,7 @@ def _guarantee(plan: Plan) -> list[str]:
 
 
 def _noise(plan: Plan) -> list[str]:
-    if plan.calibration == "central":
+    if plan.sigma_individual == 0:
         result = [f"σ {plan.sigma_effective:.6g} in the sum, added by the server"]
     else:
         result = [f"individual σ_U {plan.sigma_individual:.6g}, drawn afresh for each upload and parameter"]
@@ -83,7 +70,7 @@ def _noise(plan: Plan) -> list[str]:
         result.append(
             f"pairwise   σ_K {plan.sigma_pairwise:.6g}, shared by two clients (γ = σ_K²/σ_U² = {plan.gamma:.6g})"
         )
-    average = ", on quadratic average" if plan.calibration == "repair" else ""
+    average = ", on quadratic average" if plan.repairs else ""
     result.append(f"effective  σ   {plan.sigma_effective:.6g}, what protects one client{average}")
     result.append(f"noise multiplier {plan.noise_multiplier:.6g} = effective σ / sensitivity {plan.sensitivity:g}")
     if not plan.graph.complete and plan.gamma > 0:
@@ -95,14 +82,15 @@ def _noise(plan: Plan) -> list[str]:
 def _accuracy(plan: Plan) -> list[str]:
     stays, goes = plan.noise_in_mean(), plan.transient_in_mean()
     result = [f"a round leaves noise of std {_std(stays)} in each coordinate of the mean"]
-    if plan.calibration == "repair":
+    if plan.repairs:
         result.append(f"and, until the next round takes it out, a residual of std {_std(goes)}; it does not add up")
     return result
 
 
 def _upload(plan: Plan) -> str:
-    size = "" if plan.parameters is None else f" = {plan.wire_bits * plan.parameters / 8e3:,.1f} kB"
-    kind = "floats" if plan.calibration in ("local", "central") else f"clamped to ±{plan.upload_range:g} before noise"
+    parameters = plan.request.parameters
+    size = "" if parameters is None else f" = {plan.wire_bits * parameters / 8e3:,.1f} kB"
+    kind = "floats" if plan.calibration.floats else f"clamped to ±{plan.upload_range:g} before noise"
     return f"{plan.wire_bits} bits a parameter{size}, {kind}"
 
 

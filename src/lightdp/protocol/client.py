@@ -290,7 +290,7 @@ class Client:
     def _pairwise(self, history: ClientHistory, of: int, peers: tuple[int, ...], *, undo: bool = False) -> list[Term]:
         if self._keyring is None or self.plan.gamma == 0:
             return []
-        keys = {j: self._keyring.stream_key(j, round=of, chain=history.chains[of]) for j in peers}
+        keys = self._keyring.stream_keys(peers, round=of, chain=history.chains[of])
         return masks.pairwise_terms(keys, history.me, self._grid, undo=undo)
 
     def _entered(self, roster: Roster) -> tuple[Keyring, ClientHistory]:

@@ -16,7 +16,6 @@ import numpy as np
 from lightdp._validate import integer, non_negative, positive, share
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
-from lightdp.stragglers import StragglerLaw, binomial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -115,13 +114,11 @@ def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float
     return who_came
 
 
-def law(spec: str, *, clients: int, bound: int) -> StragglerLaw | None:
-    """What "links" says of how many are missing, for a plan to reckon with; None for specs that do not say."""
+def straggler_law(spec: str) -> str:
+    """The straggler law of a plan for these arrivals: binomial for "links", otherwise uniform."""
     kind, _, settings = spec.partition(":")
-    if kind != "links":
-        return None
-    failure = share("links", *_numbers(spec, settings, 1))
-    return binomial(bound, clients, failure) if 0 < failure < 1 else None
+    failure = share("links", *_numbers(spec, settings, 1)) if kind == "links" else 0.0
+    return f"binomial:{failure!r}" if 0 < failure < 1 else "uniform"
 
 
 def _missing(clients: int, seed: int, late_seen: float, draw: Callable[[Generator], NDArray[np.bool_]]) -> _Law:

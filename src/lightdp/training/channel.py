@@ -1,19 +1,22 @@
-"""From the clients' updates of a round to the noisy sum that the server gets, in two fidelities.
+"""From the clients' updates of a round to the noisy sum that the server gets.
 
-`Distribution` adds noise of exactly the distribution that the protocol leaves, residuals and their later repair
-included, and skips masks and bytes. `Protocol` drives the real state machines. A test compares the two.
+`Channel` is all that the simulator knows about that. `Distribution` adds noise of exactly the distribution that the
+protocol leaves, residuals and their later repair included, and skips masks and bytes. `Protocol` drives the real state
+machines. A test compares the two. Packages add channels by an entry point in the group "lightdp.channels", a function
+of the arguments of `channel`: it is asked where messages, failures and time of a round are simulated too.
 """
 
 from __future__ import annotations
 
+import typing
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from lightdp.errors import BudgetError
+from lightdp.errors import ArgumentError, BudgetError
 from lightdp.noise_graph import Graph
 from lightdp.protocol import Client, Server
 from lightdp.repair import Debt, Repairs
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from lightdp.protocol import ClientRound
     from lightdp.training.arrivals import Arrivals
     from lightdp.training.clients import Piece
+    from lightdp.training.config import Config
+
+_GROUP = "lightdp.channels"
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,104 @@ class Sum:
     residual: float
 
 
-class Distribution:
+@dataclass(frozen=True)
+class Met:
+    """Who is in a round after all, and what the network made of it.
+
+    Attributes:
+        came: whose uploads are in the sum, and whose came too late.
+        network: for the line of the round: "modelled_seconds" and the stage that "failed"; empty without a network.
+    """
+
+    came: Arrivals
+    network: dict[str, Any] = field(default_factory=dict)
+
+
+class Channel(typing.Protocol):
+    """What lies between the clients' updates and the server's sum, round by round.
+
+    A round calls `meet`, then `senders`, then `round`, each once; `undo` before it tells how to take it back.
+    """
+
+    @property
+    def bytes_up(self) -> float:
+        """Bytes that a client sends in a round."""
+
+    def about(self) -> dict[str, Any] | None:
+        """What a record says about the network; None without one."""
+
+    def refusing(self) -> frozenset[int]:
+        """Clients that will not answer the next round, whoever asks."""
+
+    def meet(self, number: int, came: Arrivals) -> Met:
+        """How the round ends for those who came, before anybody computes an update."""
+
+    def senders(self, came: Arrivals) -> list[int]:
+        """Whose updates the round needs."""
+
+    def round(self, number: int, came: Arrivals, updates: Iterable[Piece]) -> Sum:
+        """The noisy sum of the updates of `senders(came)`."""
+
+    def close(self, number: int) -> torch.Tensor | None:
+        """The sum of the closing round, where a plan has one."""
+
+    def undo(self) -> Callable[[], None]:
+        """What takes back all that changes from now on."""
+
+    def state(self) -> list[Any]:
+        """For a checkpoint."""
+
+    def load(self, state: list[Any]) -> None:
+        """Take up what `state` returned."""
+
+
+def channel(config: Config, plan: Plan | None, parameters: int, device: torch.device | str) -> Channel:
+    """The channel of a run: built in, or that of a package where the run asks for a network.
+
+    Args:
+        config: the run.
+        plan: its noise; None for none.
+        parameters: length of an update.
+        device: where sums are made.
+
+    Raises:
+        ArgumentError: a network was asked for, and no installed package simulates one.
+    """
+    if not config.networked:
+        return direct(config, plan, parameters, device)
+    from importlib.metadata import entry_points  # noqa: PLC0415  takes a while
+
+    found = [*entry_points(group=_GROUP)]
+    if not found:
+        raise ArgumentError(f"links need lightdp_lab, which is not installed here, got links={config.links!r}")
+    return found[0].load()(config, plan, parameters, device)
+
+
+def direct(
+    config: Config,
+    plan: Plan | None,
+    parameters: int,
+    device: torch.device | str,
+    share: Callable[[int], float] | None = None,
+) -> Distribution | Protocol:
+    """The channel of a run without a network; `share` as in `Distribution`."""
+    if config.fidelity == "protocol" and plan is not None:
+        return Protocol(plan, parameters, config.seed, device)
+    return Distribution(plan, parameters, config.seed, device, share)
+
+
+class _Alone:
+    """What a channel without a network answers."""
+
+    def about(self) -> None:
+        """No network."""
+
+    def meet(self, number: int, came: Arrivals) -> Met:  # noqa: ARG002  as Channel
+        """Nobody else is lost."""
+        return Met(came)
+
+
+class Distribution(_Alone):
     """Noise of the right distribution, from the seed: for experiments, protects nothing.
 
     Args:
@@ -58,6 +161,7 @@ class Distribution:
         share: Callable[[int], float] | None = None,
     ) -> None:
         self.plan, self.parameters, self.seed, self.device, self.share = plan, parameters, seed, device, share
+        self.bytes_up = _packed(plan, parameters)
         self.repairs = Repairs(Graph(2, 1) if plan is None else plan.graph)
         self.noise: dict[int, torch.Tensor] = {}  # uncancelled pairwise noise, by round, that clients still owe
 
@@ -156,12 +260,12 @@ class Distribution:
         self.repairs.owed = {i: Debt(each["round"], *debt) for each in state for i, debt in each["owed"].items()}
 
 
-class Protocol:
+class Protocol(_Alone):
     """Real clients and a real server, in memory: real keys, masks and bytes; sums go to `device`."""
 
     def __init__(self, plan: Plan, parameters: int, seed: int, device: torch.device | str = "cpu") -> None:
         run = seed.to_bytes(16, "little")
-        self.plan, self.device = plan, device
+        self.plan, self.device, self.bytes_up = plan, device, _packed(plan, parameters)
         self.server = Server(plan, length=parameters, run=run)
         self._begun: dict[int, ClientRound] = {}  # of the next round, by clients that do not refuse it
         digits = len(str(plan.clients))
@@ -212,6 +316,13 @@ class Protocol:
         """As Distribution, but what real clients have sent cannot be taken back."""
         return lambda: None
 
+    def state(self) -> list[Any]:
+        """Nothing: real clients keep their noise to themselves."""
+        return []
+
+    def load(self, state: list[Any]) -> None:
+        """Refused before by `Run`: real noise cannot be made again."""
+
     def close(self, number: int) -> torch.Tensor | None:  # noqa: ARG002  as Distribution
         """The sum of the closing round, to which everybody comes."""
         start = self.server.announce(since=0, closing=True)
@@ -222,6 +333,11 @@ class Protocol:
 
     def _tensor(self, total: NDArray[np.float64]) -> torch.Tensor:
         return torch.from_numpy(total).to(self.device, torch.float32)
+
+
+def _packed(plan: Plan | None, parameters: int) -> int:
+    """Bytes of an upload."""
+    return -(-parameters * (32 if plan is None else plan.wire_bits) // 8)
 
 
 def _accounted(plan: Plan, total: torch.Tensor, lasting: float, residual: float) -> Sum:

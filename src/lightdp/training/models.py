@@ -9,6 +9,7 @@ with `vmap(grad(...))`, and in CUDA graphs.
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["NAMES", "build", "mirrored", "prepare"]
+__all__ = ["NAMES", "build", "checked", "mirrored", "prepare"]
 
 _BATCH = 512  # records whose features are made at once
 _PARTS = (1, 8, 8, 64)  # channels normalised together: order 0, order 1 at two scales, order 2
@@ -56,6 +57,35 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
         model = make(shape, classes)
     _initialise(model.to_empty(device="cpu"), seed)
     return model
+
+
+def checked(module: nn.Module, x: Tensor, classes: int) -> nn.Module:
+    """A module of the user's own, once it was tried on a record or two of `x`: it must give `classes` logits for each.
+
+    The trial runs on a copy in evaluation mode, so nothing of `module` changes.
+
+    Raises:
+        ArgumentError: it is no module, has no parameters, does not take such records, or gives something else.
+    """
+    if not isinstance(module, nn.Module):
+        raise ArgumentError(f"module must be a torch.nn.Module, got {type(module).__name__}")
+    name = type(module).__name__
+    if next(module.parameters(), None) is None:
+        raise ArgumentError(f"module must have parameters to train, got {name} without any")
+    tried = x[:2]
+    try:
+        with torch.no_grad():
+            logits = copy.deepcopy(module).to(x.device).eval()(tried)
+    except Exception as error:  # whatever a stranger's code raises
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ArgumentError(
+            f"module must take records of shape {tuple(x.shape[1:])}, got {name} that refuses them: {reason}"
+        ) from error
+    wanted, found = (len(tried), classes), tuple(getattr(logits, "shape", ()))
+    if not isinstance(logits, torch.Tensor) or found != wanted or not logits.is_floating_point():
+        got = f"{logits.dtype} of shape {found}" if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise ArgumentError(f"module must give floats of shape {wanted} for {wanted[0]} records, got {name} with {got}")
+    return module
 
 
 def prepare(name: str, x: Tensor, device: torch.device | str, *, mirror: bool = False) -> Tensor:

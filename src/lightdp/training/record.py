@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from lightdp._validate import rounded_up
-from lightdp_lab.schemes import SCHEMES
+from lightdp.schemes import scheme
 
 if TYPE_CHECKING:
     from lightdp.planning import Plan
@@ -35,31 +35,23 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None) -> list[
     if plan is None or epsilon is None:
         return ["No noise was added: nothing is guaranteed to anybody."]
     what = "any one record of a client" if config.unit == "record" else "everything that one client holds"
-    whom = {
-        "central": "whoever sees the models, but not against the server, which saw every update",
-        "local": "the server together with all other clients",
-        "local-paper": "the server together with all other clients",
-    }.get(config.scheme, f"the server together with any {plan.colluders} other clients")
-    if config.compared and not SCHEMES[config.scheme].private:
-        whom = f"whoever sees the models, but not against {SCHEMES[config.scheme].broken_by}"
+    known = scheme(config.scheme)
+    whom = known.against(plan.colluders)
     degree = f"ε = {rounded_up(epsilon)} at δ = {plan.delta:g} ({plan.adjacency})"
     lines = [f"Whether {what} was in the training cannot be told by {whom}, up to {degree}, over the whole training."]
-    if config.misses:
-        lines.append(
-            f"The paper's formulas claim ε = {plan.epsilon_claimed:g} for this noise; no budget stopped the run."
-        )
+    if known.understates:
+        lines.append(f"The paper's formulas claim ε = {plan.budget:g} for this noise; no budget stopped the run.")
     elif config.unbounded:
         lines.append(f"The noise was made for ε = {plan.budget:g} in each round; no budget stopped the run.")
     if config.unit == "paper":
         lines.append(
             "The sensitivity of this profile, 2 η clip/|D_i|, is assumed: no theorem bounds it for this training."
         )
-    if config.scheme == "smpc":
+    if known.noise_only:
         lines.append("This needs a secure aggregation protocol, of which only the noise was simulated here.")
-    if config.compared:
-        scheme = SCHEMES[config.scheme]
+    if known.played:
         lines.append(
-            f"Failures and time are those of {scheme.title}, played on short vectors; broken by: {scheme.broken_by}."
+            f"Failures and time are those of {known.title}, played on short vectors; broken by: {known.broken_by}."
         )
     if config.fidelity == "distribution":
         lines.append(

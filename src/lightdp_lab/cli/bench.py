@@ -11,7 +11,12 @@ from rich.progress import Progress
 
 from lightdp.cli import table
 
-app = typer.Typer(no_args_is_help=True, help="How fast is it on this machine?")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="How fast is it on this machine?",
+)
 
 MASKS_HELP = """How fast does this machine make the masks of one client, and on which path?
 

@@ -12,9 +12,10 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lightdp._validate import rounded_up
+from lightdp._validate import integer, rounded_up
 from lightdp.cli import table
 from lightdp.errors import ArgumentError
+from lightdp.runlog import Line, Round
 
 _REPLACED = 20
 HELP = """The paper's tables and figures, run again, and the same cells with a guarantee for the whole training.
@@ -67,6 +68,7 @@ def command(
     from lightdp_lab.results import Results  # noqa: PLC0415  likewise
     from lightdp_lab.tables import together  # noqa: PLC0415  likewise
 
+    integer("jobs", jobs, 1)
     kept = Results(results)
     if target == "page":
         if not kept.runs():
@@ -107,9 +109,9 @@ def _play(configs: Any, kept: Any, jobs: int, data_path: Path | None) -> None:  
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("runs", total=len(configs), completed=len(configs) - len(missing))
 
-        def watch(config: Any, line: dict[str, Any]) -> None:  # noqa: ANN401
-            if line["kind"] == "round":
-                bar.update(task, description=f"{_name(config)}: round {line['round']} of {config.rounds}")
+        def watch(config: Any, line: Line) -> None:  # noqa: ANN401
+            if isinstance(line, Round):
+                bar.update(task, description=f"{_name(config)}: round {line.round} of {config.rounds}")
 
         try:
             for config, line in results.play(missing, kept, jobs=jobs, watch=watch):

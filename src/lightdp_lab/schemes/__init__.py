@@ -39,5 +39,5 @@ _ALL: tuple[type[Scheme], ...] = (
     *(LightSecAgg, SwiftAgg),
     *(Paillier, Ckks),
 )
-SCHEMES = {scheme.name: scheme for scheme in _ALL}
+SCHEMES = {scheme.about.name: scheme for scheme in _ALL}
 """All schemes by name, in the order of tables."""

@@ -149,7 +149,7 @@ def climb(
         player = Player(scheme, dataclasses.replace(task, dimension=size), links, seed)
         played = player.round()
         if played.failure is not None:
-            raise ArgumentError(f"{scheme.name} fails even without faults: {played.failure}")
+            raise ArgumentError(f"{scheme.about.name} fails even without faults: {played.failure}")
         costs.append(played.cost)
         if size == task.dimension:
             return player, costs

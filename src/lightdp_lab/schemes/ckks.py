@@ -9,6 +9,7 @@ import numpy as np
 
 from lightdp.errors import MissingExtraError, WireError
 from lightdp.wire import Accumulator
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Smpc, Task
 
@@ -40,10 +41,7 @@ class Ckks(Smpc):
     same reason all answers are equal, and the round fails if they are not.
     """
 
-    name, title = "ckks", "CKKS + DP, one key: no colluder allowed"
-    source = "Cheon et al. 2017, by TenSEAL"
-    private = False
-    broken_by = "one client that helps the server; fewer than N - S̄ uploads; its dealer"
+    about = ALL["ckks"]
 
     def __init__(self, task: Task) -> None:
         try:
@@ -67,12 +65,11 @@ class Ckks(Smpc):
             parts = {"save_public_key": True, "save_galois_keys": False, "save_relin_keys": False}
             secret = made.serialize(save_secret_key=True, **parts)
             self._server = self._read_context(made.serialize(save_secret_key=False, **parts))
-        for i in range(self.task.clients):
-            message = net.down(i, secret)
-            if message is None:
-                raise RoundFailedError("deal", f"client {i} did not get the key")
-            with net.client(i):
-                self._client = self._read_context(message)  # everybody's is the same: one copy is kept
+
+        def take(_: int, message: bytes) -> None:
+            self._client = self._read_context(message)  # everybody's is the same: one copy is kept
+
+        net.hand_out([secret] * self.task.clients, take)
 
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """Upload ciphertexts; have their sum decrypted."""

@@ -26,10 +26,11 @@ import numpy as np
 from lightdp import stream
 from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes import _shamir
 from lightdp_lab.schemes._scheme import Result, Task
 from lightdp_lab.schemes._secagg import Client, Server, recover, table
-from lightdp_lab.schemes.secagg import SecAgg, asked
+from lightdp_lab.schemes.secagg import SecAgg, willing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -122,8 +123,7 @@ class LayeredServer(Server):
 class Dordis(SecAgg):
     """SecAgg with XNoise: exactly the noise that is needed, however many of up to S̄ are lost."""
 
-    name, title, source = "dordis", "Dordis (SecAgg + XNoise)", "Jiang et al. 2024"
-    broken_by = "as SecAgg"
+    about = ALL["dordis"]
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -158,13 +158,10 @@ class Dordis(SecAgg):
             net.stage("seeds")
             flags = np.zeros(self.task.clients, np.bool_)
             flags[server.missing()] = True
-            for i in server.answers:
-                named = net.down(i, ClientSet(flags).to_bytes())
-                if named is not None:
-                    shares = asked(net, i, partial(clients[i].seeds, named))
-                    if shares is not None:
-                        with net.server(), suppress(WireError):
-                            server.shared(i, shares)
+            work = willing(lambda i, named: clients[i].seeds(named))
+            for i, shares in net.ask(server.answers, ClientSet(flags).to_bytes(), work):
+                with net.server(), suppress(WireError):
+                    server.shared(i, shares)
             with net.server():
                 server.recover_seeds()
         with net.server():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from lightdp.planning import plan
+from lightdp.planning import Plan, solve
 from lightdp.protocol import Client, Server
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Scheme, Task
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 class Exact(Scheme):
     """Pairwise noise that cancels, one upload; what stragglers leave stays."""
 
-    name, title, source = "exact", "LightDP, exact", "LightDP-FL with exact calibration (D2)"
-    broken_by = "fewer than N - S̄ uploads; stragglers leave noise"
+    about = ALL["exact"]
     calibration: ClassVar[Literal["exact", "repair", "paper"]] = "exact"
 
     def __init__(self, task: Task) -> None:
@@ -53,28 +52,17 @@ class Exact(Scheme):
         net.stage("roster")
         with net.server():
             roster = self.server.roster()
-        for i, client in enumerate(self.clients):
-            message = net.down(i, roster)
-            if message is None:
-                raise RoundFailedError("roster", f"client {i} did not get it")
-            with net.client(i):
-                client.join(message)
+        net.hand_out([roster] * self.task.clients, lambda i, message: self.clients[i].join(message))
 
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """One announcement down, one masked upload up."""
         net.stage("upload")
         with net.server():
             start = self.server.announce(since=0)
-        for i, update in enumerate(updates):
-            message = net.down(i, start)
-            if message is None:
-                continue
-            with net.client(i):
-                upload = self.clients[i].begin(message).upload(update)
-            arrived = net.up(i, upload)
-            if arrived is not None:
-                with net.server():
-                    self.server.receive(arrived)
+        everybody = range(self.task.clients)
+        for _, arrived in net.ask(everybody, start, lambda i, heard: self.clients[i].begin(heard).upload(updates[i])):
+            with net.server():
+                self.server.receive(arrived)
         with net.server():
             done = self.server.close()
         if done.total is None:
@@ -94,21 +82,20 @@ class ExactSparse(Exact):
     noise for the same ε, which is counted against any C̄ colluders (E4), grows by a small factor only.
     """
 
-    name, title, source = "exact-sparse", "LightDP, exact, sparse", "LightDP-FL with exact calibration on k peers (E4)"
+    about = ALL["exact-sparse"]
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         others = task.clients - 1
         degree = max(others // 2, task.colluders + task.stragglers + 1)
-        settings = self.plan.settings() | {"degree": min(degree + degree % 2, others)}
-        self.plan = plan(**settings, calibration=self.calibration)
+        if degree < others:  # else all are peers, as without a degree
+            self.plan = solve(self.plan.request.but(degree=min(degree + degree % 2, others)))
 
 
 class Repair(Exact):
     """The same, and the next round takes out what stragglers left."""
 
-    name, title, source = "repair", "LightDP, repair", "LightDP-FL with carry-over repair (R1)"
-    broken_by = "fewer than N - S̄ uploads; a non-linear server step"
+    about = ALL["repair"]
     calibration = "repair"
 
     def lasting(self, used: int) -> float:
@@ -119,14 +106,15 @@ class Repair(Exact):
 class Paper(Exact):
     """The paper's own noise, whose true ε is larger than it claims."""
 
-    name, title, source = "paper", "LightDP, the paper's noise", "LightDP-FL as printed"
-    broken_by = "as exact; its own σ misses ε (P1-P3)"
+    about = ALL["paper"]
     calibration = "paper"
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         true = self.plan.epsilon()
-        self.plan = dataclasses.replace(self.plan, budget=true)  # or clients would stop at the ε that it only claims
+        self.plan = Plan(
+            self.plan.request.but(epsilon=true), self.plan.noise
+        )  # or clients would stop at the ε that it only claims
 
     def epsilon(self) -> float:
         """More than is claimed."""

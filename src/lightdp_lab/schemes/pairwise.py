@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from lightdp.errors import ProtocolError
 from lightdp.keys import KeyPair
 from lightdp.wire import Accumulator
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._masks import add_masks, derive, sign, words
-from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Task
 
 if TYPE_CHECKING:
@@ -74,8 +74,7 @@ class Pairwise(Smpc):
     the server can take out their masks itself; the N - C̄ honest clients' noise is in what it then sees.
     """
 
-    name, title, source = "pairwise", "pairwise encryption", "SMPAI, Mugunthan et al. 2019"
-    broken_by = "any client lost"
+    about = ALL["pairwise"]
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -104,29 +103,19 @@ class Pairwise(Smpc):
         came = [key for key in keys if key is not None]
         self.demand("keys", len(came), self.least)
         net.stage("roster")
-        for i, client in enumerate(self._clients):
-            arrived = net.down(i, b"".join(came))
-            if arrived is None:
-                raise RoundFailedError("roster", f"client {i} did not get it")
-            with net.client(i):
-                client.join(arrived)
+        roster = b"".join(came)
+        net.hand_out([roster] * self.task.clients, lambda i, message: self._clients[i].join(message))
 
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """The number of the round down, one masked upload up."""
         net.stage("upload")
         start, total, came = _ROUND.pack(self._rounds), Accumulator(self.task.dimension, self.grid.bits), 0
         self._rounds += 1
-        for i, update in enumerate(updates):
-            announced = net.down(i, start)
-            if announced is None:
-                continue
-            with net.client(i):
-                message = self._clients[i].upload(announced, update)
-            arrived = net.up(i, message)
-            if arrived is not None:
-                with net.server():
-                    total.add(arrived)
-                came += 1
+        everybody = range(self.task.clients)
+        for _, arrived in net.ask(everybody, start, lambda i, heard: self._clients[i].upload(heard, updates[i])):
+            with net.server():
+                total.add(arrived)
+            came += 1
         self.demand("upload", came, self.least)
         with net.server():
             return Result(self.grid.decode(total.total()), frozenset(range(came)))

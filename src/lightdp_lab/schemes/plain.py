@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp import gaussian as exactly
+from lightdp_lab.registry import ALL, printed_sigma
 from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Scheme, gaussian
 
@@ -23,24 +24,16 @@ if TYPE_CHECKING:
 class Plain(Scheme):
     """Updates as they are; the server sees them all."""
 
-    name, title, source = "plain", "FedAvg, no privacy", "McMahan et al. 2017"
-    private = False
-    broken_by = "nothing; it protects nothing"
+    about = ALL["plain"]
 
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """One upload of float32 values."""
         net.stage("upload")
         total, used = np.zeros(self.task.dimension), set()
-        for i, update in enumerate(updates):
-            if not net.works(i):
-                continue
-            with net.client(i):
-                message = self._leaving(update).tobytes()
-            arrived = net.up(i, message)
-            if arrived is not None:
-                with net.server():
-                    total += np.frombuffer(arrived, "<f4")
-                used.add(i)
+        for i, arrived in net.collect(range(len(updates)), lambda i: self._leaving(updates[i]).tobytes()):
+            with net.server():
+                total += np.frombuffer(arrived, "<f4")
+            used.add(i)
         if not used:
             raise RoundFailedError("upload", "nobody came")
         with net.server():
@@ -63,8 +56,7 @@ class Plain(Scheme):
 class Central(Plain):
     """A trusted server adds the noise."""
 
-    name, title, source = "central", "central DP, trusted server", "Dwork et al. 2006; Abadi et al. 2016"
-    broken_by = "a curious server: it sees all updates"
+    about = ALL["central"]
 
     def noise(self, used: int) -> float:  # noqa: ARG002
         """The server's."""
@@ -77,9 +69,7 @@ class Central(Plain):
 class Local(Plain):
     """Each client adds all the noise that it needs."""
 
-    name, title, source = "local", "local DP", "Dwork et al. 2006, exactly calibrated"
-    private = True
-    broken_by = "nothing; noise alone protects"
+    about = ALL["local"]
 
     @property
     def sigma(self) -> float:
@@ -94,11 +84,6 @@ class Local(Plain):
         return (update + gaussian(len(update), self.sigma, os.urandom(32))).astype("<f4")
 
 
-def printed_sigma(sensitivity: float, *, epsilon: float, delta: float, rounds: int) -> float:
-    """The paper's σ for one client alone: sqrt(2 log(2/δ)) Δ/ε, variances scaled by sqrt(T) for T rounds (P3)."""
-    return math.sqrt(2 * math.log(2 / delta)) * sensitivity / epsilon * rounds**0.25
-
-
 class LocalPaper(Local):
     """The same with the paper's formula, whose true ε is larger than it claims.
 
@@ -106,8 +91,7 @@ class LocalPaper(Local):
     footnote's rule: variances scaled by sqrt(T) (P3).
     """
 
-    name, title, source = "local-paper", "local DP, the paper's σ", "the formula that the LightDP-FL paper prints"
-    broken_by = "nothing; but its σ misses ε (P1-P3)"
+    about = ALL["local-paper"]
 
     @property
     def sigma(self) -> float:

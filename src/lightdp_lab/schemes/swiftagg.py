@@ -32,7 +32,8 @@ import numpy as np
 
 from lightdp._validate import integer
 from lightdp.client_set import ClientSet
-from lightdp.errors import ArgumentError, WireError
+from lightdp.errors import ArgumentError
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Code, Coded, agree
 from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Result
@@ -55,8 +56,7 @@ class SwiftAgg(Coded):
         groups: Γ; as many as keep what a client sends within twice its update (K >= T + D) if None, or one.
     """
 
-    name, title, source = "swiftagg+", "SwiftAgg+ + DP", "Jahani-Nezhad et al. 2022"
-    broken_by = "more than S̄ positions lost; many broken links between clients"
+    about = ALL["swiftagg+"]
 
     def __init__(self, task: Task, groups: int | None = None) -> None:
         super().__init__(task)
@@ -97,7 +97,6 @@ class SwiftAgg(Coded):
         """The shares that each client holds, by sender; each client uses only its own."""
         net.stage("shares")
         held: list[dict[int, bytes]] = [{} for _ in updates]
-        context = self._context(b"share")
         for i in filter(net.works, range(len(updates))):
             with net.client(i):
                 shares = self.field.pack_rows(self.code.encode(self.field.of(self.grid.encode(updates[i]))))
@@ -105,30 +104,20 @@ class SwiftAgg(Coded):
                 j = self.member(self.group(i), position)
                 if j == i:
                     held[i][i] = share
-                    continue
-                with net.client(i):
-                    letter = self.letters[i].seal(j, context, share)
-                arrived = net.between(i, j, letter)
-                if arrived is not None:
-                    with net.client(j):
-                        opened = self.letters[j].open(i, context, arrived)
-                        if opened is not None and len(opened) == self.code.size:
-                            held[j][i] = opened
+                else:
+                    self._send((i, j), share, held, net)
         return held
 
     def _report(self, held: list[dict[int, bytes]], net: Net) -> dict[int, NDArray[np.bool_]]:
         """At the server: whose shares each member holds."""
         net.stage("reports")
         reports: dict[int, NDArray[np.bool_]] = {}
-        for j in filter(net.works, range(self.groups * self.positions)):
-            with net.client(j):
-                message = ClientSet(self._flags(held[j])).to_bytes()
-            arrived = net.up(j, message)
-            if arrived is not None:
-                with net.server():
-                    report = self._members(arrived)
-                    if report is not None:
-                        reports[j] = report
+        members = range(self.groups * self.positions)
+        for j, arrived in net.collect(members, lambda j: ClientSet(self._flags(held[j])).to_bytes()):
+            with net.server():
+                report = self._members(arrived)
+                if report is not None:
+                    reports[j] = report
         return reports
 
     def _chosen(self, reports: Mapping[int, NDArray[np.bool_]]) -> tuple[list[int], list[int]]:
@@ -176,7 +165,7 @@ class SwiftAgg(Coded):
                 arrived = net.up(j, message) if last else net.between(j, following, message)
                 if arrived is not None and last:
                     with net.server():
-                        elements = self._elements(arrived, self.code.length)
+                        elements = self._elements(arrived)
                         if elements is not None:
                             sums.append(elements)
                             who.append(position)
@@ -198,9 +187,4 @@ class SwiftAgg(Coded):
             parts.append(before)
         own = np.array([self.group(i) == group for i in range(self.task.clients)])
         due = self._asked(announced, self._flags(mine), own)
-        if due is None:
-            return None
-        try:
-            return self.field.pack(self.field.total([*parts, *(mine[i] for i in due.tolist())], self.code.length))
-        except WireError:  # a peer that sealed nonsense
-            return None
+        return None if due is None else self._packed_sum([*parts, *(mine[i] for i in due.tolist())])

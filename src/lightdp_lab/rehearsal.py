@@ -11,7 +11,9 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from lightdp.client_set import ClientSet
+from lightdp.schemes import scheme
 from lightdp.training.arrivals import Arrivals
+from lightdp.training.channel import Met
 from lightdp.training.config import peer_failure
 from lightdp_lab.schemes import SCHEMES, Faults, Links, Player, Smpc, Task, climb
 
@@ -35,7 +37,7 @@ class Rehearsal:
     after its upload may well be in the sum. A failed round has no sum and costs the time up to the stage at which it
     failed. Schemes that hide all but the sum reveal nothing in it, so it costs no privacy.
 
-    The schemes that are played by their noise alone (`config.KNOWN`) take part for their time only.
+    Schemes that are not `played` by their entry in the registry take part for their time only.
     """
 
     def __init__(self, config: Config, parameters: int) -> None:
@@ -56,7 +58,7 @@ class Rehearsal:
             size = min(_SHORT, parameters)
             self.short = Player(kind, dataclasses.replace(task, dimension=size), self.links)
             self.quarter = Player(kind, dataclasses.replace(task, dimension=self._quarter), self.links)
-        self.hides = issubclass(kind, Smpc)
+        self.hides, self.follows = issubclass(kind, Smpc), scheme(config.scheme).played
         self.seconds = lru_cache(maxsize=None)(self._seconds)
 
     @property
@@ -86,23 +88,23 @@ class Rehearsal:
             "dimension_played": self.player.task.dimension,
         }
 
-    def __call__(self, number: int, came: Arrivals) -> tuple[Arrivals, float, str | None]:
+    def meet(self, number: int, came: Arrivals) -> Met:
         """Who is in the sum of a round after all, its seconds, and the stage at which it failed, if it did."""
         faults = self._faults(number, came)
         missing = sum(len(who) for who in faults.lost.values())
-        if not self.config.compared:
-            return came, self.seconds(missing)[-1], None
+        if not self.follows:
+            return _met(came, self.seconds(missing)[-1])
         with threadpool_limits(1):
             played = self.short.round(faults)
         enough, nobody = self.config.clients - self.config.stragglers, ClientSet.none(self.config.clients)
         if played.result is not None and len(played.result.used) >= enough:
             used = ClientSet.of(self.config.clients, played.result.used)
-            return Arrivals(used, nobody if self.hides else came.late - used), self.seconds(missing)[-1], None
+            return _met(Arrivals(used, nobody if self.hides else came.late - used), self.seconds(missing)[-1])
         stages = self.seconds(missing)
         seconds = stages[min(len(played.net.stages), len(stages)) - 1]
         seen = nobody if self.hides else came.used | came.late
         stage = played.net.stages[-1].name if played.failure is None else played.failure.stage
-        return Arrivals(nobody, seen), seconds, stage
+        return _met(Arrivals(nobody, seen), seconds, stage)
 
     def _faults(self, number: int, came: Arrivals) -> Faults:
         """Missing clients and broken links between peers, from the seed and the round."""
@@ -128,6 +130,10 @@ class Rehearsal:
         size = self.player.task.dimension
         far = (self.parameters - size) / max(size - self._quarter, 1)
         return [b + far * max(b - a, 0.0) for a, b in zip(there, here, strict=False)]
+
+
+def _met(came: Arrivals, seconds: float, failed: str | None = None) -> Met:
+    return Met(came, {"modelled_seconds": seconds, "failed": failed})
 
 
 def _ends(player: Player, faults: Faults) -> list[float]:

@@ -1,0 +1,59 @@
+"""Flags from a dataclass of settings: names, types, defaults, help texts and groups are written once, at its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+
+import click
+import typer
+from click.core import ParameterSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+
+def with_settings(
+    function: Callable[..., None], *settings: type, leave_out: Collection[str] = ()
+) -> Callable[..., None]:
+    """A command with a flag for each field of `settings`, and then the options of `function` itself.
+
+    A field without a default becomes a required flag, a Literal a choice, a bool a pair of flags, and a value that may
+    be written as text is text; the group in its metadata (see `lightdp._settings.setting`) is a panel of the help page.
+    Nothing is read from docstrings, so the command works under `python -OO`.
+
+    Args:
+        function: takes the flags that were given, as one dict of keyword arguments for `settings`, and keyword-only
+            options of its own, annotated for typer.
+        *settings: dataclasses whose fields were made by `lightdp._settings.setting` or `like`, with different names.
+        leave_out: fields that get no flag here.
+    """
+    hints = {name: kind for each in settings for name, kind in get_type_hints(each).items()}
+    every = [field for each in settings for field in dataclasses.fields(each)]
+    fields = [field for field in every if field.init and field.name not in leave_out]
+    flags = [_flag(field, hints[field.name]) for field in fields]
+    types = get_type_hints(function, include_extras=True)
+    _, *options = inspect.signature(function).parameters.values()
+    own = [option.replace(annotation=types[option.name]) for option in options]
+
+    def command(**arguments: Any) -> None:  # noqa: ANN401  checked by `settings`
+        source = click.get_current_context().get_parameter_source
+        flagged = {field.name: arguments.pop(field.name) for field in fields}
+        given = {name: value for name, value in flagged.items() if source(name) is not ParameterSource.DEFAULT}
+        function(given, **arguments)
+
+    command.__signature__ = inspect.Signature([*flags, *own])  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in [*flags, *own]}
+    return command
+
+
+def _flag(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:  # noqa: ANN401  a type
+    if str in get_args(kind) and type(None) not in get_args(kind):
+        kind = str
+    option = typer.Option(help=field.metadata["help"], rich_help_panel=field.metadata["group"])
+    kind = field.metadata["flag"] or kind
+    default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )

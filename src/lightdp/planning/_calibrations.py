@@ -1,0 +1,242 @@
+"""One small class for each way to choose the noise. It answers every question that depends on the choice."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from lightdp import gaussian, sampling
+from lightdp._validate import non_negative, positive
+from lightdp.errors import InfeasibleError
+from lightdp.noise_graph import gain
+from lightdp.planning import _calibrate as calibrate
+from lightdp.repair import repair_cost, worst_cost
+
+if TYPE_CHECKING:
+    from lightdp.planning._request import Request
+
+WIRE_STEPS = 16  # σ of a client's own noise in steps of the wire: rounding then hardly shows in it
+_ROUND_UP = 1 + 1e-12  # on σ: covers every rounding error between σ and the ε that is reported for it
+_SAMPLED_LEVELS = 8  # how finely the straggler law is resolved where each level costs a PLD
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What was found for a request.
+
+    Attributes:
+        gamma: σ_K²/σ_U², pairwise over individual variance.
+        sigma_individual: σ_U, the standard deviation of the noise that a client draws for itself.
+        sigma_effective: σ_eff, what protects one client (E2); with repair, root mean square over the straggler law.
+    """
+
+    gamma: float
+    sigma_individual: float
+    sigma_effective: float
+
+    def __post_init__(self) -> None:
+        non_negative("gamma", self.gamma)
+        non_negative("sigma_individual", self.sigma_individual)
+        positive("sigma_effective", self.sigma_effective)
+
+
+class Calibration(ABC):
+    """A way to choose the noise.
+
+    Attributes:
+        title: as in the heading of a plan.
+        against: whom the plan protects from, if not the server together with C̄ other clients.
+        repairs: whether what stragglers leave is taken out in a later round (R1).
+        deployable: whether `lightdp.protocol` runs it: what protects a client is noise that it adds itself.
+        understates: whether its formula claims a smaller ε than its noise gives (P1-P3).
+        floats: whether uploads are usually sent as floats, which are not rounded.
+        chooses_gamma: whether γ is chosen for the least noise, or given.
+    """
+
+    title: ClassVar[str]
+    against: ClassVar[str | None] = None
+    repairs: ClassVar[bool] = False
+    deployable: ClassVar[bool] = True
+    understates: ClassVar[bool] = False
+    floats: ClassVar[bool] = False
+    chooses_gamma: ClassVar[bool] = False
+
+    @abstractmethod
+    def noise(self, asked: Request) -> Noise:
+        """The least noise that keeps the request's budget, or that the calibration's formula says does."""
+
+    def levels(self, asked: Request, gamma: float) -> dict[float, int]:  # noqa: ARG002  `Repair` uses it
+        """How many of the plan's rounds have which σ_eff, as a multiple of `scale`."""
+        return {1.0: asked.rounds}
+
+    def scale(self, noise: Noise) -> float:
+        """The σ for which a round costs k = 1, that is μ = Δ/σ."""
+        return noise.sigma_effective
+
+    def used_cost(self, noise: Noise, honest: int) -> float:  # noqa: ARG002  `Repair` uses both
+        """The cost k of a round in which the client and `honest` − 1 honest peers were used."""
+        return 1.0
+
+    def in_sum(self, noise: Noise, used: int) -> float:
+        """Variance of the individual noise in the sum of `used` uploads and of their rounding to the wire (W1)."""
+        rounding = 0.0 if self.floats else (noise.sigma_individual / WIRE_STEPS) ** 2 / 12
+        return used * (noise.sigma_individual**2 + rounding)
+
+    def in_mean(self, asked: Request, noise: Noise) -> float:
+        """(D3): variance of the individual noise in the mean of a round, averaged over the straggler law."""
+        return noise.sigma_individual**2 * asked.law.mean(lambda s: 1 / (asked.clients - s))
+
+    def required(self, asked: Request, gamma: float = 0.0) -> float:
+        """The σ (of `scale` with sampled batches, of σ_eff otherwise) that keeps the budget (E5), rounded up."""
+        if asked.sampling_rate == 1:
+            mu = gaussian.mu(asked.epsilon, asked.delta)
+            return asked.sensitivity * math.sqrt(asked.rounds) / mu * _ROUND_UP
+        multiplier = sampling.noise_multiplier(
+            asked.epsilon,
+            rounds=self.levels(asked, gamma),
+            rate=asked.sampling_rate,
+            delta=asked.delta,
+            adjacency=asked.adjacency,
+        )
+        return asked.clip * multiplier * _ROUND_UP
+
+
+class Exact(Calibration):
+    """(D2): the least noise in the mean without repair."""
+
+    title = "exact noise"
+    chooses_gamma = True
+
+    def noise(self, asked: Request) -> Noise:
+        """(E3) at the γ of (D2), or at the γ that was asked for."""
+        gamma = asked.gamma
+        if gamma is None:
+            gamma = calibrate.exact_gamma(calibrate.exposure(asked.law, asked.graph), asked.honest)
+        sigma = self.required(asked)
+        return Noise(gamma, sigma / math.sqrt(float(gain(asked.honest, gamma))), sigma)
+
+
+class Repair(Calibration):
+    """(R1): pairwise noise that stragglers leave is repaired; the odometer charges what happens (R2)."""
+
+    title = "exact noise with carry-over repair"
+    repairs = True
+    chooses_gamma = True
+
+    def noise(self, asked: Request) -> Noise:
+        """T − 1 rounds at their average or worst cost and one at its worst, with room for lies (W5)."""
+        law = asked.law
+        if asked.reserve == "worst":
+            law = dataclasses.replace(law, pmf=(law.counts == law.bound).astype(float))
+
+        def cost(gamma: float) -> float:
+            """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
+            used = repair_cost(law, asked.honest, gamma)
+            worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
+            return used + (worst - used) / asked.rounds
+
+        gamma = asked.gamma
+        if gamma is None:
+            gamma = calibrate.repair_gamma(law, asked.graph, asked.rounds, cost)
+        sigma = self.required(asked, gamma)
+        individual = sigma * math.sqrt(cost(gamma)) if asked.sampling_rate == 1 else sigma
+        return Noise(gamma, individual, individual / math.sqrt(cost(gamma)))
+
+    def levels(self, asked: Request, gamma: float) -> dict[float, int]:
+        """T − 1 rounds at quantiles of the straggler law and one at its worst, in multiples of σ_U (R2)."""
+        used = asked.rounds - 1
+        counts = {asked.stragglers: used} if asked.reserve == "worst" else asked.law.quantiles(used, _SAMPLED_LEVELS)
+        costs = [(1 / float(gain(max(asked.honest - s, 1), gamma)), count) for s, count in counts.items()]
+        worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
+        costs.append((calibrate.on_grid(worst) if asked.late == "seen" else worst, 1))
+        result: dict[float, int] = {}
+        for cost, count in costs:
+            result[1 / math.sqrt(cost)] = result.get(1 / math.sqrt(cost), 0) + count
+        return result
+
+    def scale(self, noise: Noise) -> float:
+        """σ_U."""
+        return noise.sigma_individual
+
+    def used_cost(self, noise: Noise, honest: int) -> float:
+        """(1 + γ)/(aγ + 1)."""
+        return 1 / float(gain(honest, noise.gamma))
+
+
+class Paper(Calibration):
+    """(D1) as printed, with the footnote's rule for T rounds: variances scaled by sqrt(T) (P3)."""
+
+    title = "noise as printed in the paper"
+    understates = True
+
+    def noise(self, asked: Request) -> Noise:
+        """The quartic's root and the closed form of the paper's Example 1."""
+        gamma = calibrate.paper_gamma(calibrate.exposure(asked.law, asked.graph), asked.honest)
+        one_round = asked.sensitivity * calibrate.paper_sigma(gamma, asked.honest, asked.epsilon, asked.delta)
+        individual = one_round * asked.rounds**0.25
+        return Noise(gamma, individual, individual * math.sqrt(float(gain(asked.honest, gamma))))
+
+
+class Local(Calibration):
+    """Local DP: each client adds all the noise that it needs."""
+
+    title = "local DP"
+    against = "the server together with all other clients"
+    floats = True
+
+    def noise(self, asked: Request) -> Noise:
+        """No pairwise noise."""
+        sigma = self.required(asked)
+        return Noise(0.0, sigma, sigma)
+
+
+class Smpc(Calibration):
+    """Secure aggregation with DP noise for the worst case (P6); asks that nobody sees anything but the sum."""
+
+    title = "secure aggregation with DP noise for the worst case"
+    deployable = False
+
+    def noise(self, asked: Request) -> Noise:
+        """A share of σ² from each of the N − C̄ − S̄ clients that surely add theirs."""
+        adding = asked.clients - asked.colluders - asked.stragglers
+        if adding < 1:
+            raise InfeasibleError(
+                "smpc needs clients > colluders + stragglers, "
+                f"got {asked.clients} <= {asked.colluders} + {asked.stragglers}"
+            )
+        sigma = self.required(asked)
+        return Noise(0.0, sigma / math.sqrt(adding), sigma)
+
+
+class Central(Calibration):
+    """Central DP: a server that is trusted adds the noise to the sum."""
+
+    title = "central DP by a trusted server"
+    against = "whoever sees the model, but NOT the server"
+    deployable = False
+    floats = True
+
+    def noise(self, asked: Request) -> Noise:
+        """None from clients."""
+        return Noise(0.0, 0.0, self.required(asked))
+
+    def in_sum(self, noise: Noise, used: int) -> float:  # noqa: ARG002  whoever is in it
+        """That of the server."""
+        return noise.sigma_effective**2
+
+    def in_mean(self, asked: Request, noise: Noise) -> float:
+        """That of the server."""
+        return noise.sigma_effective**2 * asked.law.mean(lambda s: 1 / (asked.clients - s) ** 2)
+
+
+CALIBRATIONS: dict[str, Calibration] = {
+    "exact": Exact(),
+    "repair": Repair(),
+    "paper": Paper(),
+    "local": Local(),
+    "smpc": Smpc(),
+    "central": Central(),
+}

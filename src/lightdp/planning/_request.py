@@ -1,0 +1,190 @@
+"""`Request`: what is asked of a plan, checked once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from lightdp._settings import setting
+from lightdp._validate import choice, integer, number, positive, probability
+from lightdp.errors import ArgumentError
+from lightdp.noise_graph import Graph
+from lightdp.planning._calibrate import GAMMA_MAX
+from lightdp.sampling import Adjacency
+from lightdp.stragglers import StragglerLaw, custom, parse
+
+CalibrationName = Literal["exact", "repair", "paper", "local", "smpc", "central"]
+Unit = Literal["record", "client"]
+Reserve = Literal["expected", "worst"]
+Late = Literal["seen", "unseen"]
+
+_UNKNOWN_RECORDS_PER_CLIENT = 1024
+_CHOICES = {"calibration": CalibrationName, "unit": Unit, "adjacency": Adjacency, "reserve": Reserve, "late": Late}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked of a plan. A `Request` that exists is valid: every value was checked when it was made.
+
+    Each setting is described where it is listed below; the flags of `lightdp plan` and `lightdp run`, and what
+    Flower's server sends to its nodes, derive from this list.
+
+    >>> Request(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5).sensitivity
+    1.0
+
+    Raises:
+        ArgumentError: a value is out of range; the message names it and its value.
+    """
+
+    # fmt: off
+    clients: int = setting("Number of clients, N.", group="Clients")
+    colluders: int = setting("Number of clients that may collude with the server, C̄.", group="Clients")
+    stragglers: int = setting("Largest number of clients that miss a round, S̄.", group="Clients")
+    rounds: int = setting("Number of rounds of the training, T.", group="Training")
+    epsilon: float = setting("Privacy budget ε, for the whole training.", group="Privacy")
+    delta: float = setting("The δ of the guarantee (ε, δ).", group="Privacy")
+    calibration: CalibrationName = setting(
+        "How noise is chosen: exact, with repair, or as in the paper; local, smpc and central are to compare with.",
+        "exact", group="Noise",
+    )
+    clip: float = setting("L2 norm to which a record's part, or a client's update, is clipped.", 1.0, group="Privacy")
+    unit: Unit = setting("What is protected: one record, or all data of one client.", "record", group="Privacy")
+    adjacency: Adjacency = setting("Neighbouring data: a unit more, or another one.", "add-remove", group="Privacy")
+    sampling_rate: float = setting("Poisson rate of a round's batches (unit record).", 1.0, group="Training")
+    degree: int | None = setting("Number of peers that share noise with a client, or all.", None, group="Clients")
+    graph_seed: int = setting("Shuffles who is whose peer; public and the same for all.", 0, group="Clients")
+    straggler_law: StragglerLaw | str = setting(
+        "How many straggle: uniform, binomial:P or pmf:P0,P1,...; it decides which noise is best, not what is kept.",
+        "uniform", group="Clients", flag=str,
+    )
+    gamma: float | None = setting("Ratio of variances σ_K²/σ_U²; by default the best one.", None, group="Noise")
+    reserve: Reserve = setting("Stragglers that the budget lasts for with repair.", "expected", group="Noise")
+    late: Late = setting(
+        "Whether the server may have seen uploads that came too late; unseen ones cost nothing, so it must be true.",
+        "seen", group="Noise",
+    )
+    records: int | None = setting("Records of all clients together, if known.", None, group="Wire")
+    parameters: int | None = setting("Parameters of the model, if known.", None, group="Wire")
+    coordinate_range: float | None = setting("Bound on a coordinate of an upload before noise.", None, group="Wire")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        for name, kind in _CHOICES.items():
+            choice(name, getattr(self, name), get_args(kind))
+        clients = integer("clients", self.clients, 2, 2**32 - 2)
+        checked: dict[str, Any] = {
+            "clients": clients,
+            "colluders": integer("colluders", self.colluders, 0, clients - 1),
+            "stragglers": integer("stragglers", self.stragglers, 0, clients - 2),
+            "rounds": integer("rounds", self.rounds, 1, 2**32),
+            "epsilon": _within("epsilon", self.epsilon, 1e-9, 1e9),
+            "delta": probability("delta", self.delta),
+            "clip": _within("clip", self.clip, 1e-100, 1e100),
+            "sampling_rate": number("sampling_rate", self.sampling_rate),
+            "straggler_law": "uniform" if self.straggler_law is None else self.straggler_law,
+        }
+        if self.records is not None:
+            checked["records"] = integer("records", self.records, 1, 2**63)
+        if self.parameters is not None:
+            checked["parameters"] = integer("parameters", self.parameters, 1, 2**40)
+        if self.coordinate_range is not None:
+            checked["coordinate_range"] = _within("coordinate_range", self.coordinate_range, 1e-100, 1e100)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)  # 1 and 1.0 are one request, with one digest
+        self._check_together()
+
+    def _check_together(self) -> None:
+        rate = self.sampling_rate
+        if self.records is not None and self.delta >= 1 / self.records:
+            raise ArgumentError(f"delta must be < 1/records = {1 / self.records:g}, got delta={self.delta:g}")
+        if not 0 < rate <= 1:
+            raise ArgumentError(f"sampling_rate must be in (0, 1], got sampling_rate={rate:g}")
+        if self.unit == "client" and rate != 1:
+            raise ArgumentError(f"sampling_rate must be 1 for unit='client', got sampling_rate={rate:g}")
+        if self.law.bound != self.stragglers:
+            raise ArgumentError(f"straggler_law must cover 0..{self.stragglers}, got a law on 0..{self.law.bound}")
+        if self.gamma is not None:
+            if self.calibration not in ("exact", "repair"):
+                raise ArgumentError(
+                    f"gamma can be given for exact and repair only, got calibration={self.calibration!r}"
+                )
+            if not 0 <= number("gamma", self.gamma) <= GAMMA_MAX:
+                raise ArgumentError(f"gamma must be in [0, {GAMMA_MAX:g}], got gamma={self.gamma:g}")
+        if self.calibration == "paper" and not self.graph.complete:
+            raise ArgumentError(f"the paper's calibration needs the complete graph, got degree={self.degree}")
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Who shares pairwise noise with whom."""
+        return Graph(self.clients, self.clients - 1 if self.degree is None else self.degree, self.graph_seed)
+
+    @cached_property
+    def law(self) -> StragglerLaw:
+        """Distribution of the number of stragglers in a round."""
+        asked = self.straggler_law
+        return asked if isinstance(asked, StragglerLaw) else parse(asked, self.stragglers, self.clients)
+
+    @property
+    def honest(self) -> int:
+        """The client and the neighbours it can count on: n = N − C̄ on the complete graph."""
+        return self.graph.closed_honest(self.colluders)
+
+    @property
+    def sensitivity(self) -> float:
+        """Δ: how far one unit can move an upload. Weights, if any, are at most 1 and masked with it (P5)."""
+        return self.clip * (2 if self.adjacency == "replace" else 1)
+
+    @property
+    def upload_range(self) -> float:
+        """Bound on one coordinate of one upload before noise; a client clamps to it (W1)."""
+        if self.coordinate_range is not None:
+            return self.coordinate_range
+        if self.unit == "client":
+            return self.clip
+        if self.records is None:
+            return _UNKNOWN_RECORDS_PER_CLIENT * self.clip
+        return math.ceil(self.records / self.clients) * self.clip
+
+    def but(self, **changed: Any) -> Request:  # noqa: ANN401  as the fields
+        """The same request with these settings changed and, unless it is among them, γ chosen anew."""
+        return dataclasses.replace(self, **({"gamma": None} | changed))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as JSON values; the straggler law by its name."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return found | {"degree": self.graph.degree, "straggler_law": self.law.name}
+
+    def to_json(self) -> str:
+        """The whole request as text for another party, which `from_json` reads; the straggler law value by value."""
+        law = {"name": self.law.name, "pmf": self.law.pmf.tolist()}
+        return json.dumps(self.to_dict() | {"straggler_law": law}, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Request:
+        """The request that `to_json` wrote.
+
+        The text may come from an untrusted server: nothing is allocated that it merely claims to hold.
+
+        Raises:
+            ArgumentError: it is something else, or a value is out of range.
+        """
+        try:
+            asked = json.loads(text)
+            law = asked.pop("straggler_law")
+            checked = custom(len(law["pmf"]) - 1, law["pmf"])
+            return cls(**asked, straggler_law=StragglerLaw(str(law["name"]), checked.pmf))
+        except ArgumentError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ArgumentError(f"plan must be the arguments of lightdp.plan as JSON: {error!r}") from None
+
+
+def _within(name: str, value: float, low: float, high: float) -> float:
+    result = positive(name, value)
+    if not low <= result <= high:
+        raise ArgumentError(f"{name} must be in [{low:g}, {high:g}], got {name}={result:g}")
+    return result

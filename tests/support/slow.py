@@ -1,0 +1,105 @@
+"""Tests that take long, marked `slow` by name: all cases of a test, or the one in brackets.
+
+`make check` leaves them out.
+
+Named here and not where they stand, so that what `make check` leaves out can be seen at a glance. A name of no test
+fails `tests/test_suite.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FILES = {
+    "test_flower_examples.py",  # whole Flower deployments
+    "test_reproduce.py",
+    "test_results.py",
+}
+TESTS = {
+    # cli
+    "test_a_run_prints_its_plan_and_table_and_writes_record_and_page",
+    "test_html_needs_no_network",
+    "test_plot_with_json_prints_json_only",
+    "test_runs_that_do_not_compare_are_said_not_to",
+    "test_being_asked_to_terminate_is_ctrl_c",
+    "test_plot_writes_one_whole_file",
+    "test_the_command_writes_the_page_and_prints_the_figures",
+    "test_python_m_works_without_docstrings_too",
+    "test_the_list_of_commands_imports_none_and_a_command_imports_what_it_needs",
+    # flower
+    "test_a_closing_round_is_held_only_if_something_is_left_to_repair",
+    "test_a_plan_travels_as_its_arguments",
+    "test_a_plan_whose_clip_or_batches_are_smaller_than_the_apps_is_refused",
+    "test_evaluation_is_left_out_if_there_are_too_few_nodes",
+    "test_every_shape_and_type_comes_back_as_it_went",
+    "test_rounding_moves_two_sums_apart_by_no_more_than_is_reckoned",
+    "test_the_model_is_the_sum_of_what_was_used_and_no_mask_is_used_twice",
+    "test_a_client_that_is_late_in_every_round_does_not_end_the_training_of_the_others",
+    "test_another_process_waits_for_the_lock",
+    "test_flowers_own_simulation_engine_runs_it",
+    # lab
+    "test_a_run_without_a_network_loads_no_module_of_the_lab",
+    "test_any_compared_scheme_trains_and_its_rounds_take_time[paillier]",
+    "test_any_scheme_has_a_row_with_its_figures_and_named_noise[paillier]",
+    "test_a_round_with_a_modulus_of_2048_bits_gives_the_exact_sum",
+    "test_json_is_a_record_that_can_be_shown_and_drawn_again",
+    "test_the_sheet_draws_every_row_and_dashes_what_was_not_measured",
+    "test_updates_are_the_same_for_every_scheme_and_inside_the_clip",
+    "test_what_cannot_be_had_says_why_and_has_no_figures[paillier]",
+    # planning, accounting, protocol
+    "test_a_dear_round_that_the_plan_rules_out_ends_what_looking_ahead_had_promised",
+    "test_a_repair_plan_lasts_its_rounds_when_every_round_is_at_its_worst",
+    "test_epsilon_of_mixed_rounds_agrees_with_the_accountant_of_dp_accounting",
+    "test_noise_multiplier_keeps_the_target_and_is_tight",
+    "test_sampled_rounds_are_amplified_and_late_ones_still_counted",
+    "runTest",  # random schedules of the whole protocol
+    "test_a_client_that_asks_first_never_exceeds_its_budget",
+    "test_a_repair_plan_lasts_its_rounds_when_stragglers_are_as_expected",
+    "test_a_training_with_sampled_batches_is_admitted_by_few_compositions",
+    "test_coarser_steps_are_pessimistic_and_hardly_so",
+    "test_commands_in_the_docs_print_what_the_docs_show",
+    "test_enrolment_round_trips",
+    "test_epsilon_agrees_with_dp_accounting_and_is_never_above_its_pessimistic_estimate",
+    "test_individual_noise_is_gaussian_with_the_right_scale_and_no_other",
+    "test_looking_ahead_decides_each_sampled_round_as_a_look_at_that_round_alone",
+    "test_noise_in_the_mean_is_what_a_simulated_round_leaves",
+    "test_odometer_bounds_the_exact_loss_of_every_training",
+    "test_sampled_plans_keep_the_budget",
+    "test_samples_are_gaussian_and_a_two_percent_wrong_scale_is_not",
+    # report
+    "test_a_given_law_holds_where_stragglers_are_not_swept",
+    "test_a_plan_with_more_stragglers_than_secure_aggregation_bears_lies_inside_its_panel",
+    "test_a_saved_file_has_the_mode_of_any_new_file",
+    "test_accuracy_is_drawn_against_modelled_time_where_it_was_recorded",
+    "test_save_refuses_what_it_cannot_write",
+    "test_save_replaces_a_file_and_leaves_nothing_else",
+    "test_settings_of_the_plan_are_kept_in_every_panel",
+    "test_sparse_graphs_are_drawn_without_the_paper",
+    "test_the_sheet_has_every_panel",
+    "test_title_and_subtitle_say_what_is_drawn",
+    "test_what_a_record_says_stays_text",
+    "test_a_report_is_written_as_its_name_says",
+    "test_the_html_page_holds_the_data_and_every_script",
+    "test_the_smallest_plans_are_drawn_with_visible_points",
+    # training
+    "test_float32_is_as_exact_as_elsewhere",
+    "test_lanes_give_the_updates_of_a_plain_loop",
+    "test_layers_that_mix_records_or_draw_are_refused_in_training_mode_only",
+    "test_views_of_records_train_a_model",
+    "test_what_sampled_batches_cost_is_looked_at_with_the_accuracy",
+    "test_an_interrupted_run_goes_on_to_the_same_record_bit_by_bit",
+    "test_clients_with_their_own_parameters_train_under_vmap",
+    "test_every_record_has_the_gradient_of_its_views_alone",
+    "test_gradient_of_a_record_under_vmap_is_its_gradient_alone",
+}
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    for item in items:
+        if {item.name, item.name.partition("[")[0]} & TESTS or item.path.name in FILES:
+            item.add_marker(pytest.mark.slow)

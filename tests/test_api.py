@@ -1,0 +1,91 @@
+"""The promised API: `import lightdp` is light, and these names stay."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import lightdp
+
+ERRORS = {
+    "ArgumentError",
+    "BudgetError",
+    "InfeasibleError",
+    "LightDPError",
+    "MissingExtraError",
+    "ProtocolError",
+    "WireError",
+}
+PROMISED = ERRORS | {
+    "Aggregate",
+    "Client",
+    "Config",
+    "Dataset",
+    "File",
+    "Identity",
+    "Odometer",
+    "Pins",
+    "Plan",
+    "Request",
+    "Run",
+    "Server",
+    "errors",
+    "flower",
+    "plan",
+    "plan_per_client",
+}
+
+
+def test_the_promised_names_are_these() -> None:
+    assert lightdp.__all__ == sorted(lightdp.__all__)
+    assert set(lightdp.__all__) == PROMISED
+    assert dir(lightdp) == sorted(PROMISED)
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED))
+def test_every_promised_name_is_there_and_says_what_it_is(name: str) -> None:
+    if name == "flower":
+        pytest.importorskip("flwr")
+    if name == "Run":
+        pytest.importorskip("torch")
+    found = getattr(lightdp, name)
+    assert found.__doc__
+    if not isinstance(found, ModuleType):
+        assert found.__name__ == name
+        assert found.__module__.startswith("lightdp.")
+    assert name in lightdp.__doc__ or name in ERRORS
+
+
+def test_no_other_name_is_made_up() -> None:
+    with pytest.raises(AttributeError, match="module 'lightdp' has no attribute 'plain'"):
+        lightdp.plain  # noqa: B018
+
+
+def fresh(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_importing_lightdp_loads_no_other_library() -> None:
+    code = "import sys, lightdp; lightdp.errors; print(sorted({name.partition('.')[0] for name in sys.modules}))"
+    loaded = fresh(code)
+    for library in ("numpy", "scipy", "torch", "flwr", "cryptography", "typer"):
+        assert f"'{library}'" not in loaded
+    assert "'numpy'" in fresh(code.replace("lightdp.errors", "lightdp.plan"))
+
+
+@pytest.mark.parametrize(("library", "name", "extra"), [("torch", "Run", "train"), ("flwr", "flower", "flower")])
+def test_a_name_whose_extra_is_missing_says_which(library: str, name: str, extra: str) -> None:
+    code = f"""
+import sys
+sys.modules[{library!r}] = None
+import lightdp
+try:
+    lightdp.{name}
+except lightdp.MissingExtraError as error:
+    print(error)
+"""
+    assert fresh(code) == f"lightdp.{name} needs an extra: pip install 'lightdp-fl[{extra}]'"
