@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import runpy
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,10 @@ import numpy as np
 import pytest
 
 from lightdp.client_set import ClientSet
+from lightdp.clipping import clip_norm
 from lightdp.errors import ProtocolError
-from support.parties import Tape, joined, planned, play, residual
+from lightdp.protocol import Client
+from support.parties import RUN, Tape, joined, planned, play, residual
 
 
 def test_the_sum_of_all_uploads_is_data_plus_individual_noise_exactly(tapes: list[Tape]) -> None:
@@ -165,3 +169,17 @@ def test_the_example_runs_and_is_short(capsys: pytest.CaptureFixture[str]) -> No
     assert len(path.read_text().splitlines()) < 60
     runpy.run_path(str(path))
     assert "ann has spent ε = " in capsys.readouterr().out
+
+
+def test_a_weighted_upload_is_within_the_clip_also_where_its_weight_is_rounded_up() -> None:
+    """float32(0.1) > 0.1: an update that fills all that the weight leaves would be outside, in exact arithmetic."""
+    client = Client.new(planned(clip=1.0), length=2, run=RUN, name="a", weighted=True)
+    room = math.sqrt(1 - 0.1**2)
+    first = np.nextafter(np.float32(room), np.float32(0))
+    rest = np.float32(math.sqrt(1 - 0.1**2 - float(first) ** 2 - 5e-11))
+    update = np.array([first, rest], np.float32)
+    full = sum(Fraction(float(value)) ** 2 for value in update)
+    assert clip_norm(update.copy(), room) == 1.0  # it would be left as it is
+    assert full + Fraction(float(np.float32(0.1))) ** 2 > 1
+    for weight in (1.0, 0.999999):
+        assert sum(Fraction(float(value)) ** 2 for value in client._vector(update, weight)) <= 1
