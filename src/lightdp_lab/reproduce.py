@@ -53,36 +53,16 @@ TABLES = {
 
 _COMMON: dict[str, Any] = {"data": "cifar10", "partition": "dirichlet:0.5", "clients": 50, "rounds": 150}
 _PAPER: dict[str, Any] = {
-    "unit": "paper",
-    "epsilon_per": "round",
-    "clip": 10.0,
-    "epochs": 1,
-    "batch": 32,
-    "local_lr": 0.05,
-    "lr": 1.0,
-    "momentum": 0.0,
-    "evaluate_every": 10,
-}
+    "unit": "paper", "epsilon_per": "round", "clip": 10.0, "evaluate_every": 10,
+    "epochs": 1, "batch": 32, "local_lr": 0.05, "lr": 1.0, "momentum": 0.0,
+}  # fmt: skip
+_LONG: dict[str, Any] = {"rounds": 300, "ema": 0.95, "evaluate_every": 50}
 _MODELS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {"resnet18": {}, "scattering-linear": {"mirror": True}},
     "training": {
         "scattering-linear": {"mirror": True, "clip": 0.1, "evaluate_every": 10},
-        "scattering-cnn": {
-            "augment": 2,
-            "rounds": 300,
-            "sampling_rate": 0.16,
-            "clip": 0.4,
-            "ema": 0.95,
-            "evaluate_every": 50,
-        },
-        "wrn-16-4": {
-            "augment": 4,
-            "rounds": 300,
-            "sampling_rate": 0.08,
-            "clip": 1.0,
-            "ema": 0.95,
-            "evaluate_every": 50,
-        },
+        "scattering-cnn": _LONG | {"augment": 2, "sampling_rate": 0.16, "clip": 0.4},
+        "wrn-16-4": _LONG | {"augment": 4, "sampling_rate": 0.08, "clip": 1.0},
     },
 }
 """The models of each kind of guarantee and their settings; the first is the one meant if none is named."""
