@@ -107,6 +107,14 @@ def test_times_of_the_core_in_the_readme_are_those_of_the_record() -> None:
         assert shown in README.read_text()
 
 
+def test_start_up_times_in_the_readme_are_those_of_the_record() -> None:
+    rows = json.loads((ROOT / "benchmarks/records/startup.json").read_text())["rows"]
+    shown = ", ".join(f"{row['minimum_s']:.2f} s" for row in rows)
+    row = f"| CPU time of `lightdp --help`, and of `lightdp plan --json`, on an AMD EPYC | {shown} |"
+    assert row in README.read_text()
+    assert all(row["holds"] for row in rows)
+
+
 def test_the_readme_has_the_table_of_models_of_the_results() -> None:
     table = (ROOT / "docs/results.md").read_text().split("<!-- begin models -->\n")[1].split("<!-- end -->")[0]
     assert f"\n\n{table}\n" in README.read_text()

@@ -43,6 +43,7 @@ TESTS = {
     "test_another_process_waits_for_the_lock",
     "test_flowers_own_simulation_engine_runs_it",
     # lab
+    "test_a_run_without_a_network_loads_no_module_of_the_lab",
     "test_any_compared_scheme_trains_and_its_rounds_take_time[paillier]",
     "test_any_scheme_has_a_row_with_its_figures_and_named_noise[paillier]",
     "test_a_round_with_a_modulus_of_2048_bits_gives_the_exact_sum",
