@@ -270,7 +270,7 @@ def test_nothing_that_is_sent_holds_a_quantised_update_in_the_clear(name: str) -
     messages = [message for *_, message in (*net.ups, *net.letters)]
     for i in range(TASK.clients):
         plain = scheme.field.of(np.rint(updates()[i] / np.float64(scheme.grid.step)).astype(np.int64))
-        for length in (TASK.dimension, scheme.code.length):  # type: ignore[attr-defined]
+        for length in (TASK.dimension, scheme.code.length):
             clear = scheme.field.pack(plain[:length])
             assert not any(clear[:24] in message for message in messages)
 
