@@ -80,7 +80,11 @@ _RATES = (0.5, 32.0)
 
 
 def models(profile: Profile) -> tuple[str, ...]:
-    """The models that a profile knows, the usual one first."""
+    """The models that a profile knows, the usual one first.
+
+    >>> models("paper")
+    ('resnet18', 'scattering-linear')
+    """
     return tuple(_MODELS["paper" if profile == "paper" else "training"])
 
 
@@ -98,6 +102,18 @@ def cells(
 
     Cells in which a scheme is impossible, such as secure aggregation with C̄ + S̄ = N, are left out. With `quick` the
     clients are a fifth of the paper's and learn digits in a few rounds: to see that it works, not what comes out.
+
+    >>> [(cell.epsilon, cell.colluders) for cell in cells("table2", "paper", epsilons=(3.0,))]
+    [(3.0, 10), (3.0, 20), (3.0, 30), (3.0, 40)]
+
+    Args:
+        target: the table or figure.
+        profile: "paper" for its own noise and an ε for each round, else one for the whole training.
+        model: one of `models(profile)`; the usual one if None.
+        trials: runs of each cell, with seeds from 0; as many as the model is usually given if None.
+        epsilons: only these; the paper's if None.
+        schemes: only these; all of the target's if None.
+        quick: small runs on embedded data.
 
     Raises:
         ArgumentError: a name is unknown, or the target is not one of the profile.
