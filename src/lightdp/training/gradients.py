@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lightdp._validate import integer, positive
 from lightdp.errors import ArgumentError, MissingExtraError
-from lightdp.training import _layers, _records
+from lightdp.training import fast
 
 try:
     import torch
@@ -90,7 +90,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     if low < 0 or high >= clients:
         raise ArgumentError(f"owner must be in 0..{clients - 1}, got {low}..{high}")
     layer = linear(model) if views is None else None
-    records = _records.Records(model, half=half) if layer is None and _records.knows(model) else None
+    records = fast.Records(model, half=half) if layer is None and fast.knows(model) else None
     if layer is not None:
         add, each = partial(_add_linear, layer), 8 * x[0].numel()
     else:
@@ -99,7 +99,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
         held = record_bytes(model, one, y[:1].expand(len(one)))
         half_and_freed = 4 if records is not None and x.is_cuda else 1  # layer by layer, unlike under vmap
         each = held // half_and_freed + 8 * sums.shape[1]
-        gradients = partial(_records.by_vmap, model) if records is None else records.gradients
+        gradients = partial(fast.by_vmap, model) if records is None else records.gradients
         add = partial(_add_any, gradients)
     room = _room(x.device) if chunk_bytes is None else integer("chunk_bytes", chunk_bytes, 1)
     size = max(1, room // each)
@@ -117,7 +117,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
                 seen = x[rows] if views is None else views(x[rows], rows)
                 add(clip, sums, _segments(ends, start, stop), x=seen, y=y[rows])
             if records is not None:
-                _layers.reorder(model, sums)
+                fast.reorder(model, sums)
     finally:
         torch.set_float32_matmul_precision(precision)
     return sums
@@ -133,7 +133,7 @@ def _add_linear(
     features, bias = x.flatten(1), layer.bias is not None
     residuals = nn.functional.linear(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
     residuals.scatter_add_(1, y[:, None], residuals.new_full((len(y), 1), -1.0))
-    lengths = _moderate(_records.squares(features) + int(bias))
+    lengths = _moderate(fast.squares(features) + int(bias))
     residuals *= _factors(residuals.double().square().sum(1) * lengths, clip)[:, None]
     weights = sums[:, : layer.weight.numel()].unflatten(1, layer.weight.shape)
     for client, rows in segments:
@@ -153,7 +153,7 @@ def _add_any(
 ) -> None:
     """The gradients of all records of a piece at once, clipped while they are added up."""
     flat = gradients(x, y)  # by parameter, each (n, numel)
-    factors = _factors(torch.stack([_records.squares(g) for g in flat]).sum(0), clip).to(sums.dtype)
+    factors = _factors(torch.stack([fast.squares(g) for g in flat]).sum(0), clip).to(sums.dtype)
     pieces = sums.split([g.shape[1] for g in flat], dim=1)
     for client, rows in segments:
         for piece, g in zip(pieces, flat, strict=True):

@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from lightdp._validate import integer, positive
-from lightdp.training import _lanes, _records, gradients
+from lightdp.training import fast, gradients
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,8 +61,8 @@ def local_updates(
         return torch.zeros_like(gradients.flatten(model)).repeat(len(plans), 1)
     if gradients.linear(model) is not None:
         return _together(model, x, y, plans, lr)
-    if x.is_cuda and x.dtype == torch.float32 and _records.knows(model):
-        return _lanes.train(model, x, y, plans, lr, dtype=torch.bfloat16 if half else torch.float32)
+    if x.is_cuda and x.dtype == torch.float32 and fast.knows(model):
+        return fast.train_lanes(model, x, y, plans, lr, dtype=torch.bfloat16 if half else torch.float32)
     if not x.is_cuda and batch * gradients.record_bytes(model, x[:1], y[:1]) < _TOGETHER:
         return _together(model, x, y, plans, lr)
     return _one_by_one(model, x, y, plans, lr)
@@ -102,7 +102,7 @@ def _together(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: f
     """Clients side by side under vmap, each with its own parameters, as many as fit into the working memory."""
     received = gradients.flatten(model)
     start = {name: p.detach() for name, p in model.named_parameters()}
-    slopes = vmap(grad(partial(_lanes.mean_loss, model)))
+    slopes = vmap(grad(partial(fast.mean_loss, model)))
     updates = torch.zeros(len(plans), len(received), dtype=received.dtype, device=received.device)
     order = sorted(range(len(plans)), key=lambda client: -len(plans[client]))  # those still at work come first
     each = 16 * len(received) + 2 * x.element_size() * plans[0].shape[1] * x[0].numel()
