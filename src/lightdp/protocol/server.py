@@ -12,7 +12,8 @@ from lightdp._validate import integer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError
 from lightdp.keys import Enrolment, Roster
-from lightdp.protocol.client import agreement, weight_share
+from lightdp.protocol.client import agreement
+from lightdp.protocol.vector import weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 
 if TYPE_CHECKING:
