@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from lightdp.client_set import ClientSet
 from lightdp.schemes import scheme
 from lightdp.training.arrivals import Arrivals
 from lightdp.training.channel import Met
@@ -104,21 +105,20 @@ class Rehearsal:
             return _met(came, self.seconds(missing)[-1])
         with threadpool_limits(1):
             played = self.short.round(faults)
-        enough = self.config.clients - self.config.stragglers
+        enough, nobody = self.config.clients - self.config.stragglers, ClientSet.none(self.config.clients)
         if played.result is not None and len(played.result.used) >= enough:
-            used = tuple(sorted(played.result.used))
-            late = tuple(i for i in came.late if i not in played.result.used)
-            return _met(Arrivals(used, () if self.hides else late), self.seconds(missing)[-1])
+            used = ClientSet.of(self.config.clients, played.result.used)
+            return _met(Arrivals(used, nobody if self.hides else came.late - used), self.seconds(missing)[-1])
         stages = self.seconds(missing)
         seconds = stages[min(len(played.net.stages), len(stages)) - 1]
-        seen = () if self.hides else tuple(sorted({*came.used, *came.late}))
+        seen = nobody if self.hides else came.used | came.late
         stage = played.net.stages[-1].name if played.failure is None else played.failure.stage
-        return _met(Arrivals((), seen), seconds, stage)
+        return _met(Arrivals(nobody, seen), seconds, stage)
 
     def _faults(self, number: int, came: Arrivals) -> Faults:
         """Missing clients and broken links between peers, from the seed and the round."""
         rng = np.random.default_rng([self.config.seed, int.from_bytes(b"play"), number])  # noqa: TID251  simulated
-        present = {*came.used} if came.used else {*came.late}  # who came to a void round counts as late
+        present = came.used or came.late  # who came to a void round counts as late
         stages = (rng.random(self.config.clients) * self.clean.trips).astype(int)
         lost: dict[int, set[int]] = defaultdict(set)
         for i in range(self.config.clients):

@@ -128,6 +128,13 @@ class Config:
 
     def _check_records(self) -> None:
         """What is done to records must fit the model and the unit."""
+        local = {f.name: f.default for f in dataclasses.fields(self) if f.name in ("epochs", "batch", "local_lr")}
+        for name, usual in local.items() if self.unit == "record" else ():
+            if getattr(self, name) != usual:
+                raise ArgumentError(
+                    f"{name} needs unit='client' or 'paper': a round of unit='record' is one step on all records or a "
+                    f"Poisson batch, got {name}={getattr(self, name):g}"
+                )
         if self.mirror and self.model != "scattering-linear":
             raise ArgumentError(f"mirror needs model='scattering-linear', got model={self.model!r}")
         if self.sampling_rate != 1 and self.unit != "record":

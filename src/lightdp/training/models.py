@@ -152,7 +152,7 @@ def _initialise(model: nn.Module, seed: int) -> None:
                 layer.weight.normal_(0, math.sqrt(power / layer.weight[0].numel()), generator=generator)
 
 
-class _Residual(nn.Module):  # type: ignore[misc]  # torch is untyped here
+class Residual(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """`main(x) + skip(x)`."""
 
     def __init__(self, main: nn.Module, skip: nn.Module) -> None:
@@ -164,7 +164,7 @@ class _Residual(nn.Module):  # type: ignore[misc]  # torch is untyped here
         return self.main(x) + self.skip(x)
 
 
-class _StandardisedConv(nn.Conv2d):  # type: ignore[misc]  # likewise
+class StandardisedConv(nn.Conv2d):  # type: ignore[misc]  # likewise
     """A convolution whose weights are brought to mean 0 and variance 1 / fan-in per filter before use."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ def _resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
     for inputs, outputs, stride in _stages((64, 64, 128, 256, 512), strides=(1, 2, 2, 2)):
         main = nn.Sequential(*conv(inputs, outputs, 3, stride), nn.ReLU(), *conv(outputs, outputs, 3))
         skip = nn.Identity() if inputs == outputs else nn.Sequential(*conv(inputs, outputs, 1, stride))
-        layers += [_Residual(main, skip), nn.ReLU()]
+        layers += [Residual(main, skip), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, classes))
 
 
@@ -224,7 +224,7 @@ def _wrn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """WRN-16-4, normalised before each activation: GroupNorm of 16 groups and standardised weights."""
 
     def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Module:
-        return _StandardisedConv(inputs, outputs, size, stride, padding=size // 2, bias=False)
+        return StandardisedConv(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
     def active(channels: int) -> list[nn.Module]:
         return [nn.GroupNorm(16, channels), nn.ReLU()]
@@ -233,9 +233,9 @@ def _wrn(shape: tuple[int, ...], classes: int) -> nn.Module:
     for inputs, outputs, stride in _stages((16, 64, 128, 256), strides=(1, 2, 2)):
         main = [conv(inputs, outputs, 3, stride), *active(outputs), conv(outputs, outputs, 3)]
         if inputs == outputs:
-            layers.append(_Residual(nn.Sequential(*active(inputs), *main), nn.Identity()))
+            layers.append(Residual(nn.Sequential(*active(inputs), *main), nn.Identity()))
         else:
-            layers += [*active(inputs), _Residual(nn.Sequential(*main), conv(inputs, outputs, 1, stride))]
+            layers += [*active(inputs), Residual(nn.Sequential(*main), conv(inputs, outputs, 1, stride))]
     return nn.Sequential(*layers, *active(256), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, classes))
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lightdp._validate import integer, rounded_up
 from lightdp.cli import table
 from lightdp.errors import ArgumentError
+from lightdp.runlog import Line, Round
 from lightdp_lab.reproduce import TABLES, Profile, Target, cells
 from lightdp_lab.tables import Cell, together
 
@@ -114,9 +115,9 @@ def _play(configs: Sequence[Config], kept: Results, jobs: int, data_path: Path |
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("runs", total=len(configs), completed=len(configs) - len(missing))
 
-        def watch(config: Config, line: dict[str, Any]) -> None:
-            if line["kind"] == "round":
-                bar.update(task, description=f"{_name(config)}: round {line['round']} of {config.rounds}")
+        def watch(config: Config, line: Line) -> None:
+            if isinstance(line, Round):
+                bar.update(task, description=f"{_name(config)}: round {line.round} of {config.rounds}")
 
         try:
             for config, line in results.play(missing, kept, jobs=jobs, watch=watch):

@@ -22,9 +22,10 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
 from lightdp.keys import KeyPair, pair_key
-from lightdp.wire import members, packed_size
+from lightdp.wire import packed_size
 from lightdp_lab.schemes._field import Field
 from lightdp_lab.schemes._scheme import Smpc
 
@@ -195,7 +196,7 @@ class Coded(Smpc):
     def _members(self, message: bytes) -> NDArray[np.bool_] | None:
         """A set of clients; None for bytes that are none, as if they had not come."""
         with suppress(WireError):
-            return members(message, self.task.clients)
+            return ClientSet.from_bytes(message, self.task.clients).flags
         return None
 
     def _elements(self, message: bytes) -> Elements | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-
 from lightdp.planning import Plan, solve
 from lightdp.protocol import Client, Server
 from lightdp_lab.registry import ALL
@@ -16,6 +14,7 @@ from lightdp_lab.schemes._scheme import Result, Scheme, Task
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from lightdp_lab.schemes._net import Net
@@ -44,7 +43,7 @@ class Exact(Scheme):
         net.stage("enrol")
         for i in range(self.task.clients):
             with net.client(i):
-                client = Client(self.plan, length=length, run=run, name=f"client-{i:0{digits}}")
+                client = Client.new(self.plan, length=length, run=run, name=f"client-{i:0{digits}}")
                 message = net.up(i, client.enrol())
             self.clients.append(client)
             if message is not None:
@@ -61,14 +60,14 @@ class Exact(Scheme):
         with net.server():
             start = self.server.announce(since=0)
         everybody = range(self.task.clients)
-        for _, arrived in net.ask(everybody, start, lambda i, heard: self.clients[i].upload(heard, updates[i])):
+        for _, arrived in net.ask(everybody, start, lambda i, heard: self.clients[i].begin(heard).upload(updates[i])):
             with net.server():
                 self.server.receive(arrived)
         with net.server():
             done = self.server.close()
         if done.total is None:
             raise RoundFailedError("upload", f"fewer than {self.server.minimum} uploads")
-        return Result(done.total, frozenset(np.flatnonzero(done.used).tolist()))
+        return Result(done.total, frozenset(done.used))
 
     def noise(self, used: int) -> float:
         """Everybody's own, and what is shared with those who are absent; whoever they are, on average."""

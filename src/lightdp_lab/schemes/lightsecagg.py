@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp._validate import integer
+from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
-from lightdp.wire import bitmap, packed_size
+from lightdp.wire import packed_size
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Code, Coded, agree
 from lightdp_lab.schemes._net import RoundFailedError
@@ -109,7 +110,7 @@ class LightSecAgg(Coded):
 
         def masked(i: int) -> bytes:
             values = self.field.add(self.field.of(self.grid.encode(updates[i])), self._mask(keys[i]))
-            return self.field.pack(values) + bitmap(self._flags(held[i]))
+            return self.field.pack(values) + ClientSet(self._flags(held[i])).to_bytes()
 
         for i, arrived in net.collect(range(len(updates)), masked):
             with net.server():
@@ -136,7 +137,9 @@ class LightSecAgg(Coded):
         """At the server: who answered, and their sums of shares."""
         net.stage("recovery")
         answers: dict[int, Elements] = {}
-        for j, arrived in net.ask(asked, bitmap(self._flags(used)), lambda j, heard: self._answer(heard, held[j])):
+        for j, arrived in net.ask(
+            asked, ClientSet(self._flags(used)).to_bytes(), lambda j, heard: self._answer(heard, held[j])
+        ):
             with net.server():
                 elements = self._elements(arrived)
                 if elements is not None:

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp._validate import integer
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
-from lightdp.wire import bitmap
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Code, Coded, agree
 from lightdp_lab.schemes._net import RoundFailedError
@@ -113,7 +113,7 @@ class SwiftAgg(Coded):
         net.stage("reports")
         reports: dict[int, NDArray[np.bool_]] = {}
         members = range(self.groups * self.positions)
-        for j, arrived in net.collect(members, lambda j: bitmap(self._flags(held[j]))):
+        for j, arrived in net.collect(members, lambda j: ClientSet(self._flags(held[j])).to_bytes()):
             with net.server():
                 report = self._members(arrived)
                 if report is not None:
@@ -141,7 +141,7 @@ class SwiftAgg(Coded):
         self, used: list[int], going: list[int], held: list[dict[int, bytes]], net: Net
     ) -> tuple[list[int], list[Elements]]:
         """At the server: positions whose chain held, and their sums."""
-        announcement, context = bitmap(self._flags(used)), self._context(b"sum")
+        announcement, context = ClientSet(self._flags(used)).to_bytes(), self._context(b"sum")
         everyone = [self.member(group, position) for group in range(self.groups) for position in going]
         announced: dict[int, bytes | None] = {}
         letters: dict[int, bytes] = {}  # what came to a member from the group before

@@ -1,0 +1,34 @@
+"""Channels last: the memory layout of images and kernels that tensor cores want."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def channels_last(value: Tensor) -> Tensor:
+    """Images in that layout; other shapes as they are."""
+    return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
+
+
+def inputs_last(parameter: Tensor) -> Tensor:
+    """A view of convolution kernels as (outputs, height, width, inputs); other parameters as they are."""
+    return parameter.permute(0, 2, 3, 1) if parameter.ndim == 4 else parameter
+
+
+def reorder(model: nn.Module, rows: Tensor) -> None:
+    """Bring rows (m, d) of parameters with `inputs_last` to the order of `model.parameters()`, in place."""
+    parameters = list(model.parameters())
+    for p, piece in zip(parameters, rows.split([p.numel() for p in parameters], 1), strict=True):
+        if p.ndim == 4:
+            last = piece.clone().unflatten(1, inputs_last(p).shape)
+            piece.copy_(last.permute(0, 1, 4, 2, 3).flatten(1))
+
+
+def padding(layer: nn.Conv2d) -> list[int]:
+    """The padding of all four sides, in numbers also where the layer says "same"."""
+    return layer._reversed_padding_repeated_twice  # noqa: SLF001  the only place where "same" is in numbers
