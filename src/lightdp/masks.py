@@ -26,7 +26,7 @@ from lightdp import stream
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.planning import WIRE_STEPS
-from lightdp.stream import Term
+from lightdp.stream import Floats, Term
 from lightdp.wire import encode
 
 if TYPE_CHECKING:
@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 
     from lightdp.planning import Plan
 
-    Floats = NDArray[np.float32] | NDArray[np.float64]
-
-_SCALES = 3  # individual noise is a sum of Gaussians: σ_U, then two fine ones, each 2^11 times finer than the last
-_FINEST_BITS = 22
+_FINEST_BITS = 22  # individual noise is a sum of three Gaussians: σ_U, and two that are 2^11 and 2^22 times finer
 _BEYOND = 2e-20  # probability that a true Gaussian exceeds the largest sample of `lightdp.stream`
 _LARGEST_SHIFT = 6  # σ_U of 2^10 fine steps is fine enough; the remaining bits are left for the modulus
 
@@ -97,9 +94,7 @@ class Grid:
         room = math.floor(math.log2(stream.SIGMA_MAX / WIRE_STEPS / max(ratio, 1.0)))
         shift = min(room, 32 - plan.wire_bits, _LARGEST_SHIFT)
         if shift < 0:
-            raise InfeasibleError(
-                f"{plan.wire_bits} bits a parameter do not fit the wire: choose a smaller coordinate_range"
-            )
+            raise InfeasibleError(f"{plan.wire_bits} bits a parameter do not fit the wire: reduce coordinate_range")
         sigma = float(WIRE_STEPS << shift)
         # σ steps = σ_U/Δ × (Δ + √length finest steps), solved for the step
         rest = sigma - math.ldexp(math.sqrt(length), -_FINEST_BITS) * plan.sigma_individual / plan.sensitivity
@@ -153,7 +148,7 @@ def mask(vector: Floats, grid: Grid, terms: Sequence[Term], *, threads: int | No
     Returns:
         The packed bytes of `wire.encode`.
     """
-    fine = _fine(vector, grid, terms, [os.urandom(32) for _ in range(_SCALES)], threads=threads)
+    fine = _fine(vector, grid, terms, [os.urandom(32) for _ in range(3)], threads=threads)
     return encode(fine, shift=grid.shift, bits=grid.bits)
 
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_SUM_TOLERANCE = 1e-9
-
 
 @dataclass(frozen=True, eq=False)
 class StragglerLaw:
@@ -87,12 +85,9 @@ class StragglerLaw:
         """
         cdf = np.cumsum(self.pmf)
         result: dict[int, int] = {}
-        blocks, last = min(levels, rounds), 0
-        for block in range(blocks):
-            size = rounds // blocks + (block < rounds % blocks)
-            last += size
-            s = min(int(np.searchsorted(cdf, last / rounds * (1 - 1e-12))), self.bound)
-            result[s] = result.get(s, 0) + size
+        for block in np.array_split(np.arange(1, rounds + 1), min(levels, rounds)):
+            s = min(int(np.searchsorted(cdf, block[-1] / rounds * (1 - 1e-12))), self.bound)
+            result[s] = result.get(s, 0) + len(block)
         return result
 
 
@@ -143,7 +138,7 @@ def custom(bound: int, pmf: Sequence[float] | NDArray[np.float64]) -> StragglerL
         raise ArgumentError(f"pmf must list 1 to {bound + 1} probabilities for 0..{bound}, got shape {values.shape}")
     if not np.all(np.isfinite(values)) or np.any(values < 0):
         raise ArgumentError(f"pmf must hold finite probabilities >= 0, got pmf={values.tolist()}")
-    if abs((total := float(values.sum())) - 1) > _SUM_TOLERANCE:
+    if abs((total := float(values.sum())) - 1) > 1e-9:
         raise ArgumentError(f"pmf must sum to 1, got a sum of {total:.10g}")
     return StragglerLaw(f"given, on 0..{bound}", np.pad(values / total, (0, bound + 1 - len(values))))
 

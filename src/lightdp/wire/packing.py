@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lightdp._native import kernel
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, WireError
 
@@ -32,13 +33,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-try:
-    from lightdp._native import kernel
-except ImportError:  # installed without a compiler
-    _COMPILED = False
-else:
-    _COMPILED = sys.byteorder == "little"
-
+_COMPILED = kernel is not None and sys.byteorder == "little"
 _ROW = 1 << 15  # values in one numpy call: temporaries stay in the cache
 
 
@@ -76,10 +71,8 @@ def encode(fine: NDArray[np.int32], *, shift: int, bits: int) -> memoryview:
     bits = integer("bits", bits, 2, 32)
     shift = integer("shift", shift, 0, 32 - bits)
     packed = np.zeros(packed_size(fine.size, bits) // 4, "<u4")
-    if _COMPILED and fine.flags.aligned:
-        kernel.pack(fine, packed, shift, bits)
-    else:
-        _pack(fine.view(np.uint32), packed, shift, bits)
+    pack = kernel.pack if _COMPILED and fine.flags.aligned else _pack
+    pack(fine.view(np.uint32), packed, shift, bits)
     return packed.data.cast("B")
 
 
@@ -104,8 +97,7 @@ class Accumulator:
         Raises:
             WireError: `packed` has another size, or padding that is not zero.
         """
-        size = packed_size(self.length, self.bits)
-        if len(packed) != size:
+        if len(packed) != (size := packed_size(self.length, self.bits)):
             raise WireError(f"packed vector must have {size} bytes, got {len(packed)}")
         words = np.frombuffer(packed, "<u4")
         _refuse_padding(words, self.length, self.bits)
