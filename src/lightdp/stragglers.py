@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class StragglerLaw:
-    """P(S = s) for s = 0..S̄. Laws with the same probabilities are equal, whatever their names.
+    """P(S = s) for s = 0..S̄. Laws with the same probabilities are equal; names do not count.
 
     Attributes:
         name: how the law is printed.

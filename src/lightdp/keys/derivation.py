@@ -29,7 +29,7 @@ class Keyring:
     Construction costs one X25519 agreement per peer; afterwards each stream key costs one HMAC.
 
     Formal guarantee: two honest clients derive the same stream key if and only if they hold the same roster, run,
-    round and chain of announcements; to everybody else the key is indistinguishable from random bytes (W2)-(W4).
+    round and chain of announcements; to all others the key is indistinguishable from random bytes (W2)-(W4).
 
     Args:
         pair: the client's one-time key pair, as enrolled in `roster`.

@@ -211,17 +211,15 @@ class Enrolment:
         """
         found, start = [], 0
         while start < len(data):
-            end = start + 1 + data[start] + _KEYS.size
-            if len(data) < end:
-                raise WireError(f"enrolment must have {end - start} bytes, got {len(data) - start}")
-            name = data[start + 1 : end - _KEYS.size].decode(
-                "latin-1"
-            )  # never fails; `_check_name` refuses what is no name
+            keys = start + 1 + data[start]
+            if len(data) < keys + _KEYS.size:
+                raise WireError(f"enrolment must have {keys + _KEYS.size - start} bytes, got {len(data) - start}")
+            name = data[start + 1 : keys].decode("latin-1")  # never fails; `_check_name` refuses what is no name
             try:
-                found.append(cls(run, name, *_KEYS.unpack_from(data, end - _KEYS.size)))
+                found.append(cls(run, name, *_KEYS.unpack_from(data, keys)))
             except ArgumentError as error:
                 raise WireError(f"enrolment is malformed: {error}") from None
-            start = end
+            start = keys + _KEYS.size
         return tuple(found)
 
 

@@ -179,7 +179,7 @@ class Pins:
         for client in roster.enrolments:
             expected = self.identities.get(client.name)
             if expected is None and complete:
-                raise WireError(f"roster has {client.name}, who is not pinned")
+                raise WireError(f"roster has {client.name}, which is not pinned")
             if expected not in {None, client.identity}:
                 raise WireError(f"roster has {client.name} with an identity other than the pinned one")
             if names.get(client.identity, client.name) != client.name:
