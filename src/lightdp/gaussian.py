@@ -114,8 +114,7 @@ def mu(epsilon: float, delta: float) -> float:
     >>> round(mu(1.0, 1e-5), 4)
     0.2681
     """
-    epsilon = non_negative("epsilon", epsilon)
-    log = _log_target(delta)
+    epsilon, log = non_negative("epsilon", epsilon), _log_target(delta)
     if log == 0:
         return math.inf
     low = 1.0

@@ -103,9 +103,8 @@ class Grid:
                 f"{length} values cannot be rounded finely enough for noise of {plan.sigma_individual:g} "
                 f"and sensitivity {plan.sensitivity:g}: choose a larger epsilon, fewer rounds or fewer values"
             )
-        step = plan.sigma_individual / rest
         pairwise = math.ceil(ratio * sigma * 16 - 1e-6) / 16  # the same on machines whose last bits differ
-        return cls(step, shift, plan.wire_bits, sigma, pairwise)
+        return cls(plan.sigma_individual / rest, shift, plan.wire_bits, sigma, pairwise)
 
     @property
     def wire_step(self) -> float:

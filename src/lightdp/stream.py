@@ -59,9 +59,8 @@ TILE = plain.TILE
 Floats = NDArray[np.float32] | NDArray[np.float64]
 Path = Callable[..., bool]  # as `plain.accumulate`
 
-_COMPILED: dict[str, Path] = (  # fastest first
-    {} if kernel is None else {name: partial(kernel.accumulate, name) for name in kernel.BACKENDS}
-)
+# Compiled backends, the fastest first.
+_COMPILED: dict[str, Path] = {} if kernel is None else {n: partial(kernel.accumulate, n) for n in kernel.BACKENDS}
 
 
 @dataclass(frozen=True, slots=True)

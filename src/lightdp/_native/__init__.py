@@ -4,5 +4,3 @@ try:
     from lightdp._native import kernel
 except ImportError:
     kernel = None  # type: ignore[assignment]
-
-__all__ = ["kernel"]

@@ -48,8 +48,7 @@ class Keyring:
         others = [j for j in range(last + 1) if j != me] if peers is None else list(peers)
         if me in others:
             raise ArgumentError(f"peers must not contain me={me}")
-        self.me = me
-        self._run = roster.run
+        self.me, self._run = me, roster.run
         publics = {j: roster.enrolments[integer("peer", j, 0, last)].public for j in others}
         self._keys = {
             j: pair_key(pair.agree(public), roster=roster.hash, ends=(me, j)) for j, public in publics.items()
