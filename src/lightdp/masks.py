@@ -52,6 +52,9 @@ class Grid:
         bits: integers on the wire are modulo 2^bits.
         sigma_individual: σ_U in fine steps.
         sigma_pairwise: σ_K in fine steps.
+
+    >>> Grid(step=0.01, shift=3, bits=12, sigma_individual=128.0, sigma_pairwise=64.0).wire_step
+    0.08
     """
 
     step: float
@@ -125,6 +128,10 @@ def pairwise_terms(keys: Mapping[int, bytes], me: int, grid: Grid, *, undo: bool
 
     Returns:
         One term for each peer; none if the plan has no pairwise noise.
+
+    >>> grid = Grid(step=0.01, shift=3, bits=12, sigma_individual=128.0, sigma_pairwise=64.0)
+    >>> pairwise_terms({0: bytes(32), 2: bytes(32)}, me=1, grid=grid)
+    [Term(sign=-1, sigma=64.0), Term(sign=1, sigma=64.0)]
     """
     if grid.sigma_pairwise == 0:
         return []
@@ -146,6 +153,14 @@ def mask(vector: Floats, grid: Grid, terms: Sequence[Term], *, threads: int | No
 
     Returns:
         The packed bytes of `wire.encode`.
+
+    Raises:
+        ArgumentError: `vector` is no float vector, or has values that are not finite or far beyond the clip.
+
+    >>> import numpy as np
+    >>> grid = Grid(step=0.01, shift=3, bits=12, sigma_individual=128.0, sigma_pairwise=64.0)
+    >>> mask(np.zeros(80), grid, []) == mask(np.zeros(80), grid, [])  # never the same noise twice
+    False
     """
     fine = _fine(vector, grid, terms, [os.urandom(32) for _ in range(3)], threads=threads)
     return encode(fine, shift=grid.shift, bits=grid.bits)

@@ -33,6 +33,9 @@ class StragglerLaw:
     Attributes:
         name: how the law is printed.
         pmf: the probabilities, an array that becomes read-only. (S̄ + 1,)
+
+    >>> uniform(1) == custom(1, [0.5, 0.5])
+    True
     """
 
     name: str
@@ -93,6 +96,9 @@ class StragglerLaw:
 
 def uniform(bound: int) -> StragglerLaw:
     """The paper's law: every number of stragglers in 0..bound is equally likely.
+
+    Args:
+        bound: S̄, >= 0.
 
     >>> uniform(3).pmf
     array([0.25, 0.25, 0.25, 0.25])

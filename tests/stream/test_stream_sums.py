@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -90,7 +90,8 @@ def test_a_wrong_term_is_refused(key: bytes, sign: int, sigma: float, message: s
 
 
 def test_numbers_of_any_type_make_a_term() -> None:
-    found = [samples(KEY, sigma, 100).tolist() for sigma in (9, 9.0, np.float32(9), np.int64(9))]
+    numbers: list[Any] = [9, 9.0, np.float32(9), np.int64(9)]
+    found = [samples(KEY, sigma, 100).tolist() for sigma in numbers]
     assert found == [found[0]] * 4
     assert Term(KEY, np.int64(-1), 9).sign == -1  # type: ignore[arg-type]
 

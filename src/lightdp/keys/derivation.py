@@ -39,6 +39,13 @@ class Keyring:
 
     Raises:
         ArgumentError: `pair` is not the one that client `me` enrolled, or an index is `me` or outside the roster.
+
+    >>> from lightdp.keys import Identity, KeyPair, Roster
+    >>> pairs = [KeyPair.generate() for _ in range(3)]
+    >>> enrolled = [Identity.generate().enrol(p, run=bytes(16), name=f"client-{i}") for i, p in enumerate(pairs)]
+    >>> roster = Roster.of(enrolled, run=bytes(16), plan=bytes(32))
+    >>> Keyring(pairs[0], roster, me=0)
+    Keyring(me=0, peers=[1, 2])
     """
 
     def __init__(self, pair: KeyPair, roster: Roster, me: int, peers: Iterable[int] | None = None) -> None:

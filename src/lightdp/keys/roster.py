@@ -170,7 +170,7 @@ class Pins:
 
         Args:
             roster: the roster that the server sent.
-            complete: whether to refuse clients that are not pinned, too.
+            complete: whether to refuse clients that are not pinned as well.
 
         Raises:
             WireError: the roster contradicts the pins.
