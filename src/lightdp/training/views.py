@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from lightdp.errors import ArgumentError
 from lightdp.training import models
@@ -25,7 +26,6 @@ from lightdp.training import models
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
 __all__ = ["crops", "draw", "mirrored"]
 

@@ -1,4 +1,4 @@
-"""CIFAR-10: 60,000 colour pictures of ten kinds of things, 32 × 32, in five batches to train on and one to test."""
+"""CIFAR-10: 60,000 colour images of ten kinds of things, 32 × 32, in five training batches and one test batch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_BINARY = (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
 _PYTHON = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+_BINARY = tuple(f"{name}.bin" for name in _PYTHON)
 _WEBP = (*(f"train_{i}.webps" for i in range(1, 6)), "test.webps", "labels.npy")
 _ARCHIVES = ("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz")
 _LARGEST = 1 << 28  # bytes of one file in an archive; a batch has 2^25
@@ -43,7 +43,7 @@ def cifar10(path: Path | None) -> Dataset:
             raise ValueError(f"{', '.join(missing)} not found in it")
         if layout == _WEBP:
             pictures = [_webp_strips(name, files[name]) for name in layout[:-1]]
-            labels = _webp_labels(files[layout[-1]], [len(x) for x in pictures])
+            labels = _webp_labels(files["labels.npy"], [len(x) for x in pictures])
         else:
             batch = _binary_batch if layout == _BINARY else _python_batch
             pictures, labels = map(list, zip(*(batch(name, files[name]) for name in layout), strict=True))
@@ -52,21 +52,21 @@ def cifar10(path: Path | None) -> Dataset:
 
 
 def _files(place: Path) -> dict[str, bytes]:
-    """The content of every file that is wanted from a folder or a tar archive; nothing is written to disk."""
+    """The content of every known file of a folder or a tar archive; nothing is written to disk."""
     if place.is_dir():
         return {name: (place / name).read_bytes() for name in SOURCE.files if (place / name).is_file()}
     files = {}
     with tarfile.open(place) as archive:
         for member in archive:
             name = member.name.rpartition("/")[2]
-            if name in SOURCE.files and member.isfile() and member.size <= _LARGEST:
-                content = archive.extractfile(member)
-                files[name] = b"" if content is None else content.read()
+            wanted = name in SOURCE.files and member.isfile() and member.size <= _LARGEST
+            if wanted and (content := archive.extractfile(member)) is not None:
+                files[name] = content.read()
     return files
 
 
 def _binary_batch(name: str, content: bytes) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-    """Records of 3,073 bytes: the label, then 32 × 32 points in red, green and blue."""
+    """Records of 3,073 bytes: the label, then 32 × 32 pixels in red, green and blue."""
     if len(content) % 3073:
         raise ValueError(f"{name} has {len(content)} bytes, not whole records of 3073 bytes")
     rows = np.frombuffer(content, np.uint8).reshape(-1, 3073)
@@ -110,7 +110,7 @@ class _Array:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows numbers, strings, bytes, lists, dictionaries and arrays of bytes; refuses every other object."""
+    """Reads numbers, strings, bytes, lists, dictionaries and arrays of bytes; refuses every other object."""
 
     def find_class(self, module: str, name: str) -> type:
         """The stand-ins, and nothing else."""
@@ -123,7 +123,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _webp_strips(name: str, content: bytes) -> NDArray[np.uint8]:
-    """Lossless WebP files one after the other, each some pictures of 32 × 32 from top to bottom. (n, 3, 32, 32)"""
+    """Lossless WebP files one after the other, each with images of 32 × 32 from top to bottom. (n, 3, 32, 32)"""
     try:
         pillow: Any = importlib.import_module("PIL.Image")
     except ImportError as error:
@@ -142,7 +142,7 @@ def _webp_strips(name: str, content: bytes) -> NDArray[np.uint8]:
 
 
 def _strip(image: Any) -> NDArray[np.uint8]:  # noqa: ANN401  a picture of Pillow's, if it is there
-    """The size is checked before anything is unpacked. (n, 32, 32, 3)"""
+    """Images of a strip, whose size is checked before it is decoded. (n, 32, 32, 3)"""
     if image.width != 32 or image.height % 32:
         raise ValueError(f"it has {image.width} × {image.height} points, not 32 × 32 for each picture")
     return np.asarray(image.convert("RGB")).reshape(-1, 32, 32, 3)

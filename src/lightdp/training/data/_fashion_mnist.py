@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 70,000 grey pictures of ten kinds of clothes, 28 × 28, in four IDX files."""
+"""Fashion-MNIST: 70,000 grey images of ten kinds of clothes, 28 × 28, in four IDX files."""
 
 from __future__ import annotations
 

@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    _Part = tuple[NDArray[np.float32], NDArray[Any]]  # records and labels
+
 VARIABLE = "LIGHTDP_DATA"  # an environment variable: the folder that holds fashion-mnist/ and cifar10/
 
-_DAMAGED = (OSError, EOFError, ValueError, KeyError, RuntimeError, MemoryError)
-_DAMAGED_INSIDE = (zlib.error, zipfile.BadZipFile, tarfile.TarError, tokenize.TokenError)  # the last from numpy
+_DAMAGED = (
+    *(OSError, EOFError, ValueError, KeyError, RuntimeError, MemoryError),
+    *(zlib.error, zipfile.BadZipFile, tarfile.TarError, tokenize.TokenError),  # the last from numpy
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +37,7 @@ class Dataset:
 
     Attributes:
         name: what was loaded.
-        train_x: float32, pictures as (n, channels, height, width) in [0, 1]; an .npz may hold (n, features).
+        train_x: float32, images as (n, channels, height, width) in [0, 1]; an .npz may hold (n, features).
         test_x: as train_x.
         train_y: int64. (n,)
         test_y: as train_y.
@@ -48,11 +52,8 @@ class Dataset:
     classes: int
 
 
-_Part = tuple["NDArray[np.float32]", "NDArray[Any]"]  # records and labels
-
-
 def made(name: str, train: _Part, test: _Part, classes: int | None = None) -> Dataset:
-    """All that a `Dataset` promises, or ValueError.
+    """A `Dataset` with everything that it promises, or ValueError.
 
     Where `classes` is not known, the labels must be 0..k-1 with each of them used: labels that begin at 1, or
     numbers that are no labels at all, are found out.
@@ -87,7 +88,7 @@ class Source:
         sought: the files, in words.
         where: how to get them, in words.
         files: their names.
-        usual: folders to look into when neither a path nor the environment variable leads to them.
+        usual: folders to look into after those of a path or the environment variable.
         inner: archives and folders that may hold the files inside such a folder.
     """
 
@@ -99,29 +100,24 @@ class Source:
     inner: tuple[str, ...] = ()
 
     def find(self, path: Path | None) -> Path:
-        """The first archive, or folder with any of the files: in `path` if given, or else where they may be."""
-        if path is not None:
-            roots = [Path(path)]
-        elif VARIABLE in os.environ:
-            roots = [Path(os.environ[VARIABLE], self.name), *self.usual]
-        else:
-            roots = [*self.usual]
-        for root in roots:
-            for place in (root, *(root / inner for inner in self.inner)):
-                if place.is_file() or any((place / file).is_file() for file in self.files):
-                    return place
+        """The first archive, or folder with any of the files: in `path` if given, else in the default places."""
+        named = [Path(os.environ[VARIABLE], self.name)] if VARIABLE in os.environ else []
+        roots = [*named, *self.usual] if path is None else [Path(path)]
+        for place in (root / inner for root in roots for inner in ("", *self.inner)):
+            if place.is_file() or any((place / file).is_file() for file in self.files):
+                return place
         looked = " and ".join(map(str, roots)) or f"no folder, as ${VARIABLE} is not set"
         raise ArgumentError(f"{self.name} not found: looked for {self.sought} in {looked}; {self.where}")
 
 
 @contextmanager
 def reading(place: Path, where: str) -> Iterator[None]:
-    """Whatever is wrong with the files at `place` becomes one line that ends with where to get good ones."""
+    """Turn any damage of the files at `place` into one line that ends with where to get good ones."""
     try:
         yield
     except LightDPError:
         raise
-    except (*_DAMAGED, *_DAMAGED_INSIDE) as error:
+    except _DAMAGED as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror is not None else str(error)
         text = " ".join(reason.split()) or type(error).__name__
         raise ArgumentError(f"cannot read the data in {place}: {text}; {where}") from error

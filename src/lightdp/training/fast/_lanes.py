@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import conv2d, cross_entropy, pad
 from torch.nn.utils.rnn import pad_sequence
@@ -27,8 +27,6 @@ from lightdp.training.models import StandardisedConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from torch import Tensor
 
 _LANES = 16  # with batches of 32, the kernels then start just fewer programs than a GPU of 132 processors runs at once
 _FEWER = (12, 8, 4)  # lanes of a step when the others have nothing left to do
@@ -151,15 +149,6 @@ class _Lanes:
         pool = torch.cuda.graph_pool_handle() if x.is_cuda else None  # nothing in it outlives a step
         self.steps = {lanes: _captured(first(lanes), pool) if x.is_cuda else first(lanes) for lanes in counts}
 
-    def step(self, busy: int) -> None:
-        """One step of the first `busy` lanes, and of idle ones up to the next captured count."""
-        self.steps[min(lanes for lanes in self.steps if lanes >= busy)]()
-
-    def load(self, lane: int, received: Tensor) -> None:
-        """Start a lane from these weights."""
-        for rows in (self.weights, self.used):
-            rows[lane, : len(received)] = received
-
 
 def _views(model: nn.Module, flat: Tensor) -> list[Tensor]:
     """The parameters of all lanes, (lanes, ...), as parts of rows (lanes, d)."""
@@ -217,9 +206,11 @@ def train_lanes(
     waiting = [torch.cat([plans[client] for client in queue] or [plans[0][:0]]) for queue in queues]
     for step, rows in enumerate(pad_sequence(waiting, padding_value=-1).to(x.device)):
         for lane in starts[step]:
-            lanes.load(lane, received)
+            lanes.weights[lane, : len(received)] = received
+            lanes.used[lane, : len(received)] = received
         lanes.rows.copy_(rows)
-        lanes.step(sum(step < len(plan) for plan in waiting))
+        busy = sum(step < len(plan) for plan in waiting)  # the first lanes; a step may include idle ones after them
+        lanes.steps[min(count for count in lanes.steps if count >= busy)]()
         for lane, client in ends[step]:
             torch.sub(lanes.weights[lane, : len(received)], received, out=updates[client])
     reorder(model, updates)

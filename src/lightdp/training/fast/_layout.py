@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from torch import Tensor, nn
 
 
 def channels_last(value: Tensor) -> Tensor:

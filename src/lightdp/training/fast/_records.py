@@ -8,10 +8,9 @@ far slower.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, pad
 
@@ -20,9 +19,6 @@ from lightdp.training.fast._gpu import kernels
 from lightdp.training.fast._layers import Norm, with_norms
 from lightdp.training.fast._layout import channels_last, padding
 from lightdp.training.models import Residual, StandardisedConv
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _KNOWN = {
     *(nn.Conv2d, StandardisedConv, nn.Linear, nn.GroupNorm, nn.Flatten, nn.Sequential, Residual, nn.Identity),
