@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from itertools import accumulate, product
+from itertools import product
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, MissingExtraError
@@ -82,19 +82,19 @@ def scattering(x: Tensor, J: int = 2, L: int = 8) -> Tensor:  # noqa: N803  the 
 def _transform(x: Tensor, wavelets: _Wavelets, lowpass: _Lowpass, out: Tensor) -> None:
     """Write the coefficients of x (b, h, w) to out (b, channels, h / 2^J, w / 2^J)."""
     scales, channels = len(lowpass), wavelets[0, 0].shape[2]
-    sizes = [1, *[channels] * scales, *[channels**2] * (scales * (scales - 1) // 2)]
-    orders = [out[:, end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
-    second = iter(orders[1 + scales :])
+    second = 1 + scales * channels
     u0 = torch.nn.functional.pad(x[:, None], (2**scales,) * 4, mode="reflect")  # (b, 1, H, W)
-    _average(u0, lowpass[0], orders[0])
+    _average(u0, lowpass[0], out[:, :1])
     f0 = torch.fft.fft2(u0)
     for j in range(scales):
+        first = 1 + j * channels
         u1 = _modulus(f0, wavelets[0, j]).flatten(1, 2)  # (b, L, H / 2^j, W / 2^j)
-        _average(u1, lowpass[j], orders[1 + j])
+        _average(u1, lowpass[j], out[:, first : first + channels])
         f1 = torch.fft.fft2(u1) if j < scales - 1 else None
         for k in range(j + 1, scales):
             u2 = _modulus(f1, wavelets[j, k]).flatten(1, 2)  # (b, L², H / 2^k, W / 2^k)
-            _average(u2, lowpass[k], next(second))
+            _average(u2, lowpass[k], out[:, second : second + channels**2])
+            second += channels**2
 
 
 def _modulus(spectrum: Tensor, wavelets: Tensor) -> Tensor:
