@@ -1,7 +1,7 @@
 """Records and labels to train on: embedded, from the publishers' own files, or from an .npz file.
 
-Files come from outside and are not trusted: nothing in them is executed, and whatever is missing, truncated or out of
-range ends in one line that says what was wanted, where it was looked for, and how to get it. Nothing is downloaded.
+Files come from outside and are not trusted: nothing in them is executed, and a file that is missing, truncated or wrong
+ends in one line that says what was wanted, where it was looked for, and how to get it. Nothing is downloaded.
 
 >>> digits = load("digits")
 >>> digits.train_x.shape, digits.test_x.shape, digits.classes
@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightdp.errors import ArgumentError, MissingExtraError
-from lightdp.training.data._cifar10 import cifar10
-from lightdp.training.data._fashion_mnist import fashion_mnist
+from lightdp.training.data import _cifar10, _fashion_mnist
 from lightdp.training.data._made import VARIABLE, Dataset, made, reading, unit
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NAMES", "VARIABLE", "Dataset", "load"]
 
-_PUBLISHED = {"fashion-mnist": fashion_mnist, "cifar10": cifar10}
+_PUBLISHED = {source.name: source for source in (_fashion_mnist.SOURCE, _cifar10.SOURCE)}
 NAMES = ("digits", *_PUBLISHED)
 _NPZ_HELP = "numpy.savez writes such files: with x_train, y_train, x_test and y_test, or with x and y"
 
@@ -52,7 +51,7 @@ def load(name: str, path: Path | None = None) -> Dataset:
         MissingExtraError: `digits` without scikit-learn.
     """
     if name in _PUBLISHED:
-        return _PUBLISHED[name](path)
+        return _PUBLISHED[name].load(path)
     if path is not None:
         raise ArgumentError(f"data={name!r} takes no path, got path={str(path)!r}")
     if name == "digits":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightdp.errors import ArgumentError
-from lightdp.training.data._made import VARIABLE, Dataset, Source, made, reading, unit
+from lightdp.training.data._made import VARIABLE, Part, Source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,32 +23,21 @@ _BINARY = tuple(f"{name}.bin" for name in _PYTHON)
 _WEBP = (*(f"train_{i}.webps" for i in range(1, 6)), "test.webps", "labels.npy")
 _ARCHIVES = ("cifar-10-binary.tar.gz", "cifar-10-python.tar.gz")
 _LARGEST = 1 << 28  # bytes of one file in an archive; a batch has 2^25
-SOURCE = Source(
-    name="cifar10",
-    sought=f"{', '.join(_ARCHIVES)}, {_BINARY[0]}, ..., {_PYTHON[0]}, ... or {_WEBP[0]}, ...",
-    where=f"get {' or '.join(_ARCHIVES)} from https://www.cs.toronto.edu/~kriz/cifar.html and pass its path or put it"
-    f" in ${VARIABLE}/cifar10",
-    files=(*_BINARY, *_PYTHON, *_WEBP),
-    inner=("cifar-10-batches-bin", "cifar-10-batches-py", *_ARCHIVES),
-)
 
 
-def cifar10(path: Path | None) -> Dataset:
+def _read(place: Path) -> tuple[Part, Part]:
     """The publishers' binary or python batches, in a folder or in their archive, or WebP strips and labels."""
-    place = SOURCE.find(path)
-    with reading(place, SOURCE.where):
-        files = _files(place)
-        layout = max((_BINARY, _PYTHON, _WEBP), key=lambda names: sum(name in files for name in names))
-        if missing := [name for name in layout if name not in files]:
-            raise ValueError(f"{', '.join(missing)} not found in it")
-        if layout == _WEBP:
-            pictures = [_webp_strips(name, files[name]) for name in layout[:-1]]
-            labels = _webp_labels(files["labels.npy"], [len(x) for x in pictures])
-        else:
-            batch = _binary_batch if layout == _BINARY else _python_batch
-            pictures, labels = map(list, zip(*(batch(name, files[name]) for name in layout), strict=True))
-        train = unit(np.concatenate(pictures[:5])), np.concatenate(labels[:5])
-        return made("cifar10", train, (unit(pictures[5]), labels[5]), classes=10)
+    files = _files(place)
+    layout = max((_BINARY, _PYTHON, _WEBP), key=lambda names: sum(name in files for name in names))
+    if missing := [name for name in layout if name not in files]:
+        raise ValueError(f"{', '.join(missing)} not found in it")
+    if layout == _WEBP:
+        images = [_webp_strips(name, files[name]) for name in layout[:-1]]
+        labels = _webp_labels(files["labels.npy"], [len(x) for x in images])
+    else:
+        batch = _binary_batch if layout == _BINARY else _python_batch
+        images, labels = map(list, zip(*(batch(name, files[name]) for name in layout), strict=True))
+    return (np.concatenate(images[:5]), np.concatenate(labels[:5])), (images[5], labels[5])
 
 
 def _files(place: Path) -> dict[str, bytes]:
@@ -78,12 +67,12 @@ def _python_batch(name: str, content: bytes) -> tuple[NDArray[np.uint8], NDArray
     try:
         batch = _Unpickler(io.BytesIO(content), encoding="bytes").load()
         data, labels = (batch[key] if key in batch else batch[key.encode()] for key in ("data", "labels"))
-        pictures = data.values.reshape(-1, 3, 32, 32)
+        images = data.values.reshape(-1, 3, 32, 32)
     except Exception as error:  # a damaged pickle may end in any exception
         raise ValueError(f"{name} is not a batch of the python version ({error!r})") from error
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < 10 for label in labels):
         raise ValueError(f"{name} has labels that are no list of integers in 0..9")
-    return pictures, np.array(labels, dtype=np.int64)
+    return images, np.array(labels, dtype=np.int64)
 
 
 class _Type:
@@ -135,16 +124,16 @@ def _webp_strips(name: str, content: bytes) -> NDArray[np.uint8]:
             raise ValueError(f"{name} is cut short, or no WebP file begins at byte {start}")
         try:
             strips.append(_strip(pillow.open(io.BytesIO(content[start:end]), formats=["WEBP"])))
-        except Exception as error:  # a damaged picture may end in any exception
+        except Exception as error:  # a damaged image may end in any exception
             raise ValueError(f"{name} has a wrong strip at byte {start} ({error})") from error
         start = end
     return np.concatenate(strips).transpose(0, 3, 1, 2)
 
 
-def _strip(image: Any) -> NDArray[np.uint8]:  # noqa: ANN401  a picture of Pillow's, if it is there
+def _strip(image: Any) -> NDArray[np.uint8]:  # noqa: ANN401  an image of Pillow, if that is installed
     """Images of a strip, whose size is checked before it is decoded. (n, 32, 32, 3)"""
     if image.width != 32 or image.height % 32:
-        raise ValueError(f"it has {image.width} × {image.height} points, not 32 × 32 for each picture")
+        raise ValueError(f"it has {image.width} × {image.height} pixels, not 32 × 32 for each image")
     return np.asarray(image.convert("RGB")).reshape(-1, 32, 32, 3)
 
 
@@ -152,5 +141,16 @@ def _webp_labels(content: bytes, counts: list[int]) -> list[NDArray[Any]]:
     """The labels of all batches, cut into batches."""
     labels = np.load(io.BytesIO(content), allow_pickle=False)
     if labels.shape != (sum(counts),):
-        raise ValueError(f"labels.npy has shape {labels.shape} for {sum(counts)} pictures")
+        raise ValueError(f"labels.npy has shape {labels.shape} for {sum(counts)} images")
     return np.split(labels, np.cumsum(counts)[:-1])
+
+
+SOURCE = Source(
+    name="cifar10",
+    sought=f"{', '.join(_ARCHIVES)}, {_BINARY[0]}, ..., {_PYTHON[0]}, ... or {_WEBP[0]}, ...",
+    where=f"get {' or '.join(_ARCHIVES)} from https://www.cs.toronto.edu/~kriz/cifar.html and pass its path or put it"
+    f" in ${VARIABLE}/cifar10",
+    files=(*_BINARY, *_PYTHON, *_WEBP),
+    read=_read,
+    inner=("cifar-10-batches-bin", "cifar-10-batches-py", *_ARCHIVES),
+)

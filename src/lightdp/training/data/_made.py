@@ -1,4 +1,4 @@
-"""What every source of data shares: the checked result, where to look, and one line for whatever is wrong."""
+"""What every source of data shares: the checked result, where to look, and one line for any damage."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ import numpy as np
 from lightdp.errors import ArgumentError, LightDPError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
-    _Part = tuple[NDArray[np.float32], NDArray[Any]]  # records and labels
-
+Part = tuple["NDArray[Any]", "NDArray[Any]"]  # records and labels
 VARIABLE = "LIGHTDP_DATA"  # an environment variable: the folder that holds fashion-mnist/ and cifar10/
 
 _DAMAGED = (
@@ -42,6 +41,12 @@ class Dataset:
         train_y: int64. (n,)
         test_y: as train_y.
         classes: how many labels there are.
+
+    `load` makes and checks one from files; arrays at hand can be put into it directly:
+
+    >>> x, y = np.zeros((4, 1, 8, 8), np.float32), np.array([0, 1, 0, 1])
+    >>> Dataset(name="zeros", train_x=x, test_x=x[:2], train_y=y, test_y=y[:2], classes=2).train_x.shape
+    (4, 1, 8, 8)
     """
 
     name: str
@@ -52,7 +57,7 @@ class Dataset:
     classes: int
 
 
-def made(name: str, train: _Part, test: _Part, classes: int | None = None) -> Dataset:
+def made(name: str, train: Part, test: Part, classes: int | None = None) -> Dataset:
     """A `Dataset` with everything that it promises, or ValueError.
 
     Where `classes` is not known, the labels must be 0..k-1 with each of them used: labels that begin at 1, or
@@ -81,13 +86,14 @@ def unit(x: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Source:
-    """Files that somebody else publishes.
+    """Files of images in ten classes that somebody else publishes.
 
     Attributes:
         name: of the data, and of its folder under $LIGHTDP_DATA.
         sought: the files, in words.
         where: how to get them, in words.
         files: their names.
+        read: gives training and test images, in bytes, and their labels from the place that holds the files.
         usual: folders to look into after those of a path or the environment variable.
         inner: archives and folders that may hold the files inside such a folder.
     """
@@ -96,8 +102,16 @@ class Source:
     sought: str
     where: str
     files: tuple[str, ...]
+    read: Callable[[Path], tuple[Part, Part]]
     usual: tuple[Path, ...] = ()
     inner: tuple[str, ...] = ()
+
+    def load(self, path: Path | None) -> Dataset:
+        """The data, from `path` if given."""
+        place = self.find(path)
+        with reading(place, self.where):
+            train, test = ((unit(x), y) for x, y in self.read(place))
+            return made(self.name, train, test, classes=10)
 
     def find(self, path: Path | None) -> Path:
         """The first archive, or folder with any of the files: in `path` if given, else in the default places."""

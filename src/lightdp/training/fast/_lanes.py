@@ -33,7 +33,10 @@ _FEWER = (12, 8, 4)  # lanes of a step when the others have nothing left to do
 
 
 def mean_loss(model: nn.Module, parameters: dict[str, Tensor], x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-    """Mean cross-entropy over the records `rows` (..., batch), ignoring those that are -1, summed over lanes."""
+    """Mean cross-entropy over the records `rows` (..., batch), ignoring those that are -1, summed over lanes.
+
+    x and y hold the records of all lanes one after the other, with any record in place of -1.
+    """
     scores = functional_call(model, parameters, (x,))
     scores = scores.float() if scores.dtype == torch.bfloat16 else scores
     there = (rows >= 0).to(scores.dtype)
@@ -189,8 +192,15 @@ def train_lanes(
 ) -> Tensor:
     """The update of each client by local SGD. (clients, d)
 
-    A client's plan is its batches as rows of indices, filled up by -1. The graph is kept for the next call with the
-    same model, settings, and data at the same address.
+    The CUDA graph of a step is kept for the next call with the same model, settings, and data at the same address.
+
+    Args:
+        model: where every client starts; one that `knows` accepts.
+        x: records of all clients. (n, ...)
+        y: their labels. (n,)
+        plans: for each client its batches, as rows of indices that are filled up by -1. (steps, batch)
+        lr: learning rate.
+        dtype: what a step computes in; weights are kept in float32.
     """
     received = torch.cat([inputs_last(p.detach()).reshape(-1) for p in model.parameters()]).float()
     updates = torch.zeros(len(plans), len(received), device=x.device)
