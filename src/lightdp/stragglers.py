@@ -74,7 +74,8 @@ class StragglerLaw:
     def quantiles(self, rounds: int, levels: int) -> dict[int, int]:
         """A typical training: how many of `rounds` rounds have S stragglers, rounded to more stragglers.
 
-        Formal guarantee: for each s, at most the expected number of rounds has s or fewer stragglers.
+        Formal guarantee: for each s, at most the expected number of rounds has s or fewer stragglers. Memory and time
+        do not depend on `rounds`, which may come from an untrusted server.
 
         Args:
             rounds: number of rounds.
@@ -88,9 +89,12 @@ class StragglerLaw:
         """
         cdf = np.cumsum(self.pmf)
         result: dict[int, int] = {}
-        for block in np.array_split(np.arange(1, rounds + 1), min(levels, rounds)):
-            s = min(int(np.searchsorted(cdf, block[-1] / rounds * (1 - 1e-12))), self.bound)
-            result[s] = result.get(s, 0) + len(block)
+        blocks, last = min(levels, rounds), 0
+        for block in range(blocks):
+            size = rounds // blocks + (block < rounds % blocks)
+            last += size
+            s = min(int(np.searchsorted(cdf, last / rounds * (1 - 1e-12))), self.bound)
+            result[s] = result.get(s, 0) + size
         return result
 
 
