@@ -74,6 +74,5 @@ def test_a_bad_failure_probability_is_refused() -> None:
         stragglers.binomial(3, 10, 1.0)
 
 
-def test_quantiles_of_no_round_and_of_as_many_as_a_server_may_ask_for_cost_nothing() -> None:
+def test_quantiles_of_no_round_are_none() -> None:
     assert stragglers.uniform(3).quantiles(0, 8) == {}
-    assert sum(stragglers.uniform(3).quantiles(2**32, 8).values()) == 2**32
