@@ -16,7 +16,7 @@ flower: ServerApp and ClientApp of the message API with the strategy FedAvg, by 
     between processes, which our `distribution` fidelity does not; it also waits in steps of 0.1 s. Both are part
     of what a user of the engine pays for a round.
 none, repair: a round of `lightdp.training.simulator.Run`, whole: arrivals, received weights, 50 updates, clipping,
-    the sum, noise, the server's step, the odometer and the line of the record. Only `sgd.local_updates` is
+    the sum, noise, the server's step, the odometer and the line of the log. Only `sgd.local_updates` is
     replaced by the constant. "none" is FedAvg of everybody; "repair" has up to 10 stragglers a round, pairwise noise
     that they leave and its later repair, added in distribution.
 protocol: "repair" with real clients and a real server: keys, masks, packed uploads. It does what Flower's engine

@@ -19,7 +19,7 @@ import json
 import statistics
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from lightdp.training import data, models
 from lightdp.training.config import Config
 from lightdp.training.simulator import Run
 from lightdp_lab.bench import conditions
+
+if TYPE_CHECKING:
+    from lightdp.runlog import Ended
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"model": "linear", "clients": 20, "colluders": 4, "stragglers": 4, "rounds": 60, "clip": 1.0},
@@ -57,12 +60,12 @@ class Prepared:
             source, train_x=train[~held], train_y=source.train_y[~held], test_x=train[held], test_y=source.train_y[held]
         )
 
-    def run(self, settings: dict[str, Any], *, tuning: bool = False) -> dict[str, Any]:
+    def run(self, settings: dict[str, Any], *, tuning: bool = False) -> Ended:
         """The last line of a run. The features stand in for the pictures, so they are not prepared again."""
         config = Config(**settings | {"model": "linear", "mirror": False})
         with tempfile.TemporaryDirectory() as folder:
             run = Run(config, Path(folder) / "run.jsonl", dataset=self.tuning if tuning else self.whole)
-            return list(run.play())[-1]
+            return run.finish().outcome
 
     def best_rate(self, settings: dict[str, Any]) -> float:
         """The learning rate, of 4 times a power of 2, from which no neighbour leads further up."""
@@ -70,7 +73,8 @@ class Prepared:
 
         def accuracy(rate: float) -> float:
             if rate not in known:
-                known[rate] = self.run(settings | {"lr": rate}, tuning=True)["accuracy"]
+                found = self.run(settings | {"lr": rate}, tuning=True).accuracy
+                known[rate] = 0.0 if found is None else found
             return known[rate]
 
         rate = 4.0
@@ -84,14 +88,14 @@ def measure(prepared: Prepared, settings: dict[str, Any], seeds: int) -> dict[st
     """Accuracy over `seeds` seeds, at the learning rate that tuning found."""
     rate = prepared.best_rate(settings)
     ends = [prepared.run(settings | {"lr": rate, "seed": seed}) for seed in range(seeds)]
-    accuracies = [end["accuracy"] for end in ends]
+    accuracies = [end.accuracy for end in ends if end.accuracy is not None]
     return {
         "accuracy": statistics.mean(accuracies),
         "spread": statistics.stdev(accuracies) if seeds > 1 else None,
-        "epsilon": max((end["epsilon"] for end in ends if end["epsilon"] is not None), default=None),
-        "rounds": min(end["rounds"] for end in ends),
+        "epsilon": max((end.epsilon for end in ends if end.epsilon is not None), default=None),
+        "rounds": min(end.rounds for end in ends),
         "lr": rate,
-        "bytes_up": ends[0]["bytes_up"],
+        "bytes_up": ends[0].bytes_up,
     }
 
 

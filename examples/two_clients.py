@@ -14,7 +14,7 @@ plan = lightdp.plan(
     clients=3, colluders=1, stragglers=1, rounds=4, epsilon=8, delta=1e-5, unit="client", calibration="repair"
 )
 server = Server(plan, length=LENGTH, run=RUN)
-clients = [Client(plan, length=LENGTH, run=RUN, name=name) for name in ("ann", "bob", "cem")]
+clients = [Client.new(plan, length=LENGTH, run=RUN, name=name) for name in ("ann", "bob", "cem")]
 
 # Once, before training: public keys travel through the server.
 for client in clients:
@@ -30,15 +30,15 @@ for present in (("ann", "bob", "cem"), ("ann", "bob")):
     start = server.announce()
     for name, client in zip(server.names, clients, strict=True):
         if name in present:
-            server.receive(client.upload(start, updates[name]))  # one message of bytes
+            server.receive(client.begin(start).upload(updates[name]))  # one message of bytes
     result = server.close()
     model += result.mean()
-    print(f"round {result.round}: used {result.used.sum()} of 3 uploads, mean {np.round(result.mean(), 1)}")
+    print(f"round {result.round}: used {len(result.used)} of 3 uploads, mean {np.round(result.mean(), 1)}")
 
 # The closing round has no data: ann and bob take out what cem's absence left.
 start = server.announce(since=1, closing=True)
 for client in clients[:2]:
-    server.receive(client.upload(start, None))
+    server.receive(client.begin(start).upload(None))
 model += server.close().mean()
 print("model", np.round(model, 1), "- with only the individual noise of seven uploads left in it")
 print(f"ann has spent ε = {clients[0].epsilon():.2f} of {plan.budget:g}; an upload has {plan.wire_bits} bits a value")

@@ -6,7 +6,7 @@ pytest_plugins = [
     "support.command_line",
     "support.flower_tape",
     "support.parties",
-    "support.run_records",
+    "support.run_logs",
     "support.slow",
 ]  # modules of fixtures, loaded for every test: they must not need an extra
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lightdp
-from lightdp import accountant, gaussian
-from lightdp.accountant import Odometer
+from lightdp import gaussian
+from lightdp.accountant import Odometer, _composers
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.repair import RETRIES
 from support import oracles
@@ -62,16 +62,16 @@ def loss(plan: Plan, rounds: list[Round], colluders: Sequence[int] = ()) -> NDAr
 def costs_by_round(odometer: Odometer, rounds: list[Round]) -> list[float]:
     """The final cost of each seen round of the one tracked client, in order."""
     ledger = odometer._ledgers[0]
-    where: list[tuple[str, int]] = []
+    where: list[tuple[str, float]] = []
     for used, late in rounds:
-        before, special = ledger.ordinary.copy(), len(ledger.special)
+        before, rare = ledger.usual.copy(), len(ledger.rare)
         odometer.record(used, late)
-        new = ledger.ordinary - before
-        if len(ledger.special) > special:
-            where.append(("special", special))
+        new = ledger.usual - before
+        if len(ledger.rare) > rare:
+            where.append(("rare", rare))
         elif new:
-            where.append(("ordinary", next(iter(new))))
-    return [ledger.special[at] if kind == "special" else odometer._cost[at] for kind, at in where]
+            where.append(("usual", next(iter(new))))
+    return [ledger.rare[int(at)] if kind == "rare" else at for kind, at in where]
 
 
 @given(training=trainings(), known=st.booleans())
@@ -189,7 +189,7 @@ def test_a_round_is_admitted_at_a_glance_only_if_each_epsilon_admits_it(
     while len(admitted) < 40:
         both = []
         for clearly in (0.999, 0.0):  # of a budget of 0, nothing is admitted at a glance
-            monkeypatch.setattr(accountant, "_CLEARLY", clearly)
+            monkeypatch.setattr(_composers, "_CLEARLY", clearly)
             try:
                 odometer.admit()
                 both.append(True)
@@ -293,4 +293,4 @@ def test_one_client_of_a_large_sparse_graph_keeps_its_own_neighbours_alone() -> 
         assert tracemalloc.get_traced_memory()[1] < 50e6  # all pairs of clients would be 400 MB
     finally:
         tracemalloc.stop()
-    assert odometer.largest() > 0
+    assert odometer.max_epsilon() > 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
 
 import lightdp
 from lightdp import gaussian, sampling
-from lightdp.accountant import Odometer
+from lightdp.accountant import Odometer, SampledComposer
 from lightdp.errors import BudgetError
 
 if TYPE_CHECKING:
@@ -48,13 +48,15 @@ def test_sampled_budget_stops_hard() -> None:
         odometer.record(range(10))
     with pytest.raises(BudgetError, match="round 6 could take client"):
         odometer.admit()
-    assert plan.budget * 0.99 < odometer.largest() == odometer.epsilon().max() <= plan.budget
+    assert plan.budget * 0.99 < odometer.max_epsilon() == odometer.epsilon().max() <= plan.budget
 
 
 def refusal(odometer: Odometer, *, forget: bool = False) -> str | None:
     """What `admit` says against the next round; if it is to `forget`, by compositions of its own for this round."""
     if forget:
-        odometer._fits, odometer._ahead = [], 0
+        composer = odometer._composer
+        assert isinstance(composer, SampledComposer)
+        composer._fits, composer._ahead = np.empty(0), 0
     try:
         odometer.admit()
     except BudgetError as error:
@@ -128,7 +130,7 @@ def test_a_dear_round_that_the_plan_rules_out_ends_what_looking_ahead_had_promis
     plan = planned(8, 1, 2, rounds=40, calibration="repair", late="unseen", sampling_rate=0.2)
     quick, slow = Odometer(plan, [0]), Odometer(plan, [0])
     assert refusal(quick) is None
-    promised = len(quick._fits)
+    promised = len(cast("SampledComposer", quick._composer)._fits)
     while refusal(slow, forget=True) is None and slow.rounds < promised:
         assert refusal(quick) is None
         for odometer in (quick, slow):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from lightdp._validate import rounded_up
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = (README, *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 LABEL = re.compile(r"\(([EDRPW])(\d)(?:-\1?(\d)|\)-\(\1(\d))?\)")
 
 
@@ -67,6 +68,11 @@ def test_python_in_the_docs_runs(page: str, block: str, tmp_path: Path, monkeypa
     exec(compile(block, page, "exec"), {})  # noqa: S102  it is our own documentation
 
 
+def test_the_picture_of_a_round_is_as_drawn() -> None:
+    drawn = runpy.run_path(str(ROOT / "docs/draw_round.py"))["picture"]()
+    assert (ROOT / "docs/img/round.svg").read_text() == drawn
+
+
 def test_the_readme_links_only_to_files_that_exist() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", page.read_text()):
@@ -99,6 +105,14 @@ def test_times_of_the_core_in_the_readme_are_those_of_the_record() -> None:
         f"| design for 100 different clients | {design:.1f} s |",
     ):
         assert shown in README.read_text()
+
+
+def test_start_up_times_in_the_readme_are_those_of_the_record() -> None:
+    rows = json.loads((ROOT / "benchmarks/records/startup.json").read_text())["rows"]
+    shown = ", ".join(f"{row['minimum_s']:.2f} s" for row in rows)
+    row = f"| CPU time of `lightdp --help`, and of `lightdp plan --json`, on an AMD EPYC | {shown} |"
+    assert row in README.read_text()
+    assert all(row["holds"] for row in rows)
 
 
 def test_the_readme_has_the_table_of_models_of_the_results() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import mpmath
 import numpy as np
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 from lightdp import gaussian
 from lightdp.errors import ArgumentError
 from support import oracles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 EPSILONS = st.one_of(st.just(0.0), st.floats(1e-6, 1000), st.floats(-6, 3).map(lambda x: 10**x))
 DELTAS = st.one_of(st.floats(1e-300, 1, exclude_max=True), st.floats(-300, -1e-9).map(lambda x: 10**x))
@@ -93,7 +97,7 @@ def test_epsilon_agrees_with_dp_accounting_and_is_never_above_its_pessimistic_es
 
 
 def test_delta_is_the_power_of_the_best_test_by_simulation() -> None:
-    """E[(1 − e^(ε − L))₊] over the privacy loss L ~ N(mu²/2, mu²) is delta; a 20 % wrong mu is told apart."""
+    """E[(1 − e^(ε − L))₊] over the privacy loss L ~ N(mu²/2, mu²) is delta; a 20 % wrong mu is rejected."""
     rng = np.random.default_rng(1)
     mu, epsilon, samples = 1.3, 0.8, 400_000
 
@@ -114,6 +118,8 @@ def test_delta_is_the_power_of_the_best_test_by_simulation() -> None:
         (lambda: gaussian.mu(1, 0), r"delta must be in \(0, 1\], got delta=0"),
         (lambda: gaussian.epsilon(1, 1.5), r"delta must be in \(0, 1\], got delta=1.5"),
         (lambda: gaussian.epsilon(-1, 0.1), "mu must be >= 0, got mu=-1"),
+        (lambda: gaussian.epsilon(-1, 1.0), "mu must be >= 0, got mu=-1"),
+        (lambda: gaussian.delta(1.0, -1), "mu must be >= 0, got mu=-1"),
         (lambda: gaussian.mu("3", 1e-5), "epsilon must be a number, got epsilon='3'"),  # type: ignore[arg-type]
     ],
 )
@@ -132,3 +138,23 @@ def test_deltas_that_are_no_normal_floats_have_a_mu(epsilon: float, delta: float
 
 def test_the_least_mu_has_a_delta() -> None:
     assert 0 < gaussian.delta(0.0, 5e-324) < 1e-320
+
+
+@pytest.mark.parametrize(
+    ("function", "low", "high", "root"),
+    [
+        (lambda x: x**3 - 2, 0.0, 2.0, 2 ** (1 / 3)),
+        (lambda x: math.exp(x) - 1e-5, -20.0, 1.0, math.log(1e-5)),
+        (lambda x: 1.0 if x > 0.3 else -1.0, 0.0, 1.0, 0.3),
+        (lambda x: (x - 1) ** 9, 0.0, 3.7, 1.0),
+        (lambda x: math.atan(x - 1e-20), 0.0, 1.0, 1e-20),
+        (lambda x: 1e-5 - x, 1.0, 0.0, 1e-5),
+    ],
+)
+def test_roots_are_found_to_the_last_digits_in_few_steps(
+    function: Callable[[float], float], low: float, high: float, root: float
+) -> None:
+    asked: list[float] = []
+    found = gaussian._root(lambda x: asked.append(x) or function(x), low, high)  # type: ignore[func-returns-value]
+    assert found == pytest.approx(root, rel=1e-15)
+    assert len(asked) < 150

@@ -75,7 +75,7 @@ def test_cutting_wires_never_helps_and_unseen_uploads_never_hurt(seed: int, n: i
 
 
 def test_covariance_is_that_of_simulated_uploads() -> None:
-    """(E1) by simulation with a colluder and an unseen straggler; a 20 % wrong σ is told apart."""
+    """(E1) by simulation with a colluder and an unseen straggler; a 20 % wrong σ is rejected."""
     rng = np.random.default_rng(3)
     n, colluder, straggler, samples = 5, 1, 3, 200_000
     u, k = random_network(7, n)
@@ -165,7 +165,7 @@ def test_more_colluders_than_neighbours_leave_local_noise() -> None:
     [
         (lambda: Graph(1, 1), "clients must be >= 2, got clients=1"),
         (lambda: Graph(5, 5), r"degree must be in 1..4, got degree=5"),
-        (lambda: Graph(5, 3), "degree must be even when clients is odd"),
+        (lambda: Graph(5, 3), "degree must be even when clients=5 is odd, got degree=3"),
         (lambda: noise_graph.certified_noise([1, 1], [[0, 1], [2, 0]], 0), "pairwise must be symmetric"),
         (lambda: noise_graph.certified_noise([1, np.nan], [[0, 1], [1, 0]], 0), "individual must hold finite"),
         (

@@ -28,11 +28,12 @@ from deployment import task
 
 from lightdp import masks, stream
 from lightdp.accountant import Odometer
+from lightdp.client_set import ClientSet
 from lightdp.keys import Enrolment, KeyPair, Keyring, Roster, link
 from lightdp.protocol import Client
 from lightdp.protocol.client import agreement
 from lightdp.repair import RETRIES
-from lightdp.wire import Announcement, Message, bitmap, members
+from lightdp.wire import Announcement, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -213,7 +214,7 @@ class Evidence:
         """Σ s_ij r_ij of a round, expanded from the one-time key in i's state file."""
         keyring = Keyring(KeyPair(bytes.fromhex(self.facts[me]["pair"])), self.roster, me)
         grid = masks.Grid.of(self.plan, self.length)
-        keys = {peer: keyring.stream_key(peer, round=turn, chain=self.chains[turn]) for peer in sorted(peers)}
+        keys = keyring.stream_keys(sorted(peers), round=turn, chain=self.chains[turn])
         values = np.zeros(self.length, np.int32)
         stream.accumulate(values, masks.pairwise_terms(keys, me, grid))
         return values.astype(np.float64) * grid.step
@@ -223,8 +224,8 @@ class Evidence:
         """What goes into the keys of each round."""
         result = [self.roster.hash]
         for t, used in enumerate(self.used):
-            flags = np.isin(np.arange(self.clients), list(used))
-            result.append(link(result[-1], round=t, announcement=bitmap(flags)))
+            announced = ClientSet.of(self.clients, used).to_bytes()
+            result.append(link(result[-1], round=t, announcement=announced))
         return result
 
     def remainder(self, paired: Noise) -> NDArray[np.float64]:
@@ -254,7 +255,7 @@ class Evidence:
             for t in turns[: last + 1]:
                 seen = {self.nodes[r["node"]] for r in self.uploads(self.trips[t]) if self.events.index(r) < known}
                 odometer.record(sorted(self.used[t]), sorted(seen - self.used[t]))
-            result.append(odometer.largest())
+            result.append(odometer.max_epsilon())
         return result
 
 
@@ -270,12 +271,12 @@ def judge(folder: Path) -> list[Claim]:
 
 
 def _story(found: Evidence) -> list[Claim]:
-    told: dict[int, set[bytes]] = {}
+    told: dict[int, set[ClientSet]] = {}
     for announcement in found.announcements():
         for turn, used in announcement.history():
             told.setdefault(turn, set()).add(used)
     same = all(len(each) == 1 for each in told.values())
-    right = all(set(np.flatnonzero(members(next(iter(u)), found.clients))) == found.used[t] for t, u in told.items())
+    right = all(set(next(iter(each))) == found.used[t] for t, each in told.items())
     sets = "; ".join(f"{t}: {_list(used)}" for t, used in enumerate(found.used))
     return [
         Claim("all nodes were told the same sets, those that came in time", same and right, f"used by round: {sets}")
@@ -326,9 +327,9 @@ def _cost(found: Evidence) -> list[Claim]:
         client = Client.restore(found.plan, length=found.length, store=state)
         odometer = Odometer(found.plan, [me])
         for turn, known in enumerate(facts["used"]):
-            used = set(np.flatnonzero(members(bytes.fromhex(known), found.clients)).tolist())
-            silent = {me} if turn not in facts["sent"] else set()
-            odometer.record(sorted(used), sorted(set(range(found.clients)) - used - silent))
+            used = ClientSet.from_bytes(bytes.fromhex(known), found.clients)
+            silent = ClientSet.of(found.clients, [me] if turn not in facts["sent"] else [])
+            odometer.record(used, ~used - silent)
         last = len(facts["used"])  # of which it was not told; at its dearest, if it sent data
         pending = last in facts["sent"] and last != facts["closing"]
         own.append(client.epsilon())

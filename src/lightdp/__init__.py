@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lightdp import errors, flower
     from lightdp.accountant import Odometer
-    from lightdp.errors import (
+    from lightdp.errors import (  # fmt: skip
         ArgumentError,
         BudgetError,
         InfeasibleError,
@@ -50,60 +50,26 @@ if TYPE_CHECKING:
     from lightdp.training.simulator import Run
 
 __all__ = [
-    "Aggregate",
-    "ArgumentError",
-    "BudgetError",
-    "Client",
-    "Config",
-    "Dataset",
-    "File",
-    "Identity",
-    "InfeasibleError",
-    "LightDPError",
-    "MissingExtraError",
-    "Odometer",
-    "Pins",
-    "Plan",
-    "ProtocolError",
-    "Request",
-    "Run",
-    "Server",
-    "WireError",
-    "errors",
-    "flower",
-    "plan",
-    "plan_per_client",
-]
-
-_HOMES = {
-    "lightdp.accountant": ("Odometer",),
-    "lightdp.errors": (
-        "ArgumentError",
-        "BudgetError",
-        "InfeasibleError",
-        "LightDPError",
-        "MissingExtraError",
-        "ProtocolError",
-        "WireError",
-    ),
-    "lightdp.keys": ("Identity", "Pins"),
-    "lightdp.planning": ("Plan", "Request", "plan", "plan_per_client"),
-    "lightdp.protocol": ("Aggregate", "Client", "File", "Server"),
-    "lightdp.training.config": ("Config",),
-    "lightdp.training.data": ("Dataset",),
-    "lightdp.training.simulator": ("Run",),
-}
-_HOME = {name: home for home, names in _HOMES.items() for name in names}
+    "Aggregate", "ArgumentError", "BudgetError", "Client", "Config", "Dataset", "File", "Identity", "InfeasibleError",
+    "LightDPError", "MissingExtraError", "Odometer", "Pins", "Plan", "ProtocolError", "Request", "Run", "Server",
+    "WireError", "errors", "flower", "plan", "plan_per_client",
+]  # fmt: skip
+_HOME = {
+    "Odometer": "accountant", "Identity": "keys", "Pins": "keys", "Config": "training.config",
+    "Dataset": "training.data", "Run": "training.simulator",
+    **dict.fromkeys(("Plan", "Request", "plan", "plan_per_client"), "planning"),
+    **dict.fromkeys(("Aggregate", "Client", "File", "Server"), "protocol"),
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
     """Import a promised name on first use; a name whose extra is missing raises `MissingExtraError`."""
     if name in ("errors", "flower"):
         return import_module(f"lightdp.{name}")
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(_HOME[name]), name)
+        return getattr(import_module(f"lightdp.{_HOME.get(name, 'errors')}"), name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whenever the machine stops."""
+"""Files that appear complete or not at all, even if the machine stops."""
 
 from __future__ import annotations
 
@@ -14,10 +14,22 @@ if TYPE_CHECKING:
 
 @contextmanager
 def durable(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[IO[bytes]]:
-    """A file to write that only its owner can read; it takes its name once it is whole and on the disk.
+    """Open a file to write, with mode 0600; it gets its name when the block ends without an exception.
+
+    Formal guarantee: `path` names the old content or the complete new one, never a part, also after a power failure;
+    once the block has ended, the new content is on the disk.
+
+    Args:
+        path: the name; its folder must exist and take temporary files.
+        replace: whether the new file may replace an old one.
 
     Raises:
-        FileExistsError: there is one of that name, and `replace` is false.
+        FileExistsError: `path` exists, and `replace` is false.
+
+    >>> with durable("state.json") as file:
+    ...     _ = file.write(b"{}")
+    >>> Path("state.json").read_bytes()
+    b'{}'
     """
     folder = Path(path).parent
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".lightdp-")  # mode 0600
@@ -26,10 +38,7 @@ def durable(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[I
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if replace:
-            Path(temporary).replace(path)
-        else:
-            os.link(temporary, path)  # unlike a rename, fails if there is one
+        (os.replace if replace else os.link)(temporary, path)  # a link fails if `path` exists
     finally:
         Path(temporary).unlink(missing_ok=True)
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Argument checks whose messages name the argument and its value, and privacy numbers in print."""
+"""Argument checks whose messages name the argument and its value, and how privacy numbers are printed."""
 
 from __future__ import annotations
 
@@ -23,39 +23,32 @@ def number(name: str, value: object) -> float:
 
 
 def positive(name: str, value: object) -> float:
-    """`value` as a finite float > 0."""
-    result = number(name, value)
-    if result <= 0:
-        raise ArgumentError(f"{name} must be > 0, got {name}={result:g}")
-    return result
+    """`value` as a finite float > 0.
+
+    >>> positive("clip", 0)
+    Traceback (most recent call last):
+    lightdp.errors.ArgumentError: clip must be > 0, got clip=0
+    """
+    return _if((result := number(name, value)) > 0, name, result, "> 0")
 
 
 def non_negative(name: str, value: object) -> float:
     """`value` as a finite float >= 0."""
-    result = number(name, value)
-    if result < 0:
-        raise ArgumentError(f"{name} must be >= 0, got {name}={result:g}")
-    return result
+    return _if((result := number(name, value)) >= 0, name, result, ">= 0")
 
 
 def probability(name: str, value: object) -> float:
     """`value` as a float in the open interval (0, 1)."""
-    result = number(name, value)
-    if not 0 < result < 1:
-        raise ArgumentError(f"{name} must be in (0, 1), got {name}={result:g}")
-    return result
+    return _if(0 < (result := number(name, value)) < 1, name, result, "in (0, 1)")
 
 
 def share(name: str, value: object) -> float:
     """`value` as a float in the closed interval [0, 1]."""
-    result = number(name, value)
-    if not 0 <= result <= 1:
-        raise ArgumentError(f"{name} must be in [0, 1], got {name}={result:g}")
-    return result
+    return _if(0 <= (result := number(name, value)) <= 1, name, result, "in [0, 1]")
 
 
 def integer(name: str, value: object, low: int, high: int | None = None) -> int:
-    """`value` as an int in [low, high]."""
+    """`value` as an int in [low, high]; without `high`, no upper limit."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ArgumentError(f"{name} must be an integer, got {name}={value!r}")
     result = operator.index(value)
@@ -73,16 +66,25 @@ def choice(name: str, value: str, options: Collection[str]) -> str:
 
 
 def octets(name: str, value: object, size: int) -> bytes:
-    """`value` as exactly `size` bytes; its content is never quoted, since it may be secret."""
+    """`value` as exactly `size` bytes; messages never quote its content, since it may be secret."""
     if not isinstance(value, bytes | bytearray | memoryview):
         raise ArgumentError(f"{name} must be bytes, got {name} of type {type(value).__name__}")
-    result = bytes(value)
-    if len(result) != size:
+    if len(result := bytes(value)) != size:
         raise ArgumentError(f"{name} must be {size} bytes, got {len(result)}")
     return result
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """A privacy number with so many decimals, rounded up; what is above by rounding error only is not lifted."""
+    """A privacy number with `digits` decimals, rounded up; a relative excess below 1e-12 counts as rounding error.
+
+    >>> rounded_up(2.00001), rounded_up(0.1 + 0.2, 1)
+    ('2.0001', '0.3')
+    """
     scale = 10**digits
     return f"{math.ceil(value * scale * (1 - 1e-12)) / scale:.{digits}f}"
+
+
+def _if(holds: bool, name: str, value: float, wanted: str) -> float:
+    if not holds:
+        raise ArgumentError(f"{name} must be {wanted}, got {name}={value:g}")
+    return value

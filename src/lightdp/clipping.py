@@ -1,4 +1,8 @@
-"""Clipping that keeps its promise in exact arithmetic: the sensitivity Δ is enforced, never assumed (P4)."""
+"""Clipping whose bound holds in exact arithmetic: the sensitivity Δ is enforced, never assumed (P4).
+
+A vector that is scaled to norm C in floating point may end a little outside the ball, because the norm, the factor
+and each product are rounded. Here every rounding error is bounded and taken to the private side.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +23,46 @@ if TYPE_CHECKING:
 Array: TypeAlias = "NDArray[np.floating[Any]]"
 Arrays: TypeAlias = "Array | Sequence[Array]"
 
-_CHUNK = 1 << 13  # values that are widened to float64 at once; above 10,000 a BLAS would wake other threads
+_CHUNK = 1 << 13  # values that are widened to float64 at once; above 10,000 a BLAS would use other threads
 
 
 def clip_norm(arrays: Arrays, clip: float, *, out: Arrays | None = None) -> float:
-    """Scale a float32 or float64 array, or a list of them as one long vector, to L2 norm at most `clip`.
+    """Scale arrays, taken together as one long vector, to L2 norm at most `clip`, in place or into `out` (P4).
 
-    Guaranteed for the numbers that are left, taken as real numbers: their norm is not above `clip`, nor is it
-    below min(norm before, clip) by more than a relative 2^-20 (2^-36 if all are float64; subnormals aside).
-    Arrays of every shape count, () included. Works in place or into `out`, which must not overlap `arrays`
-    unless it is the same. Returns the factor; 1.0 means that no value changed.
+    Formal guarantee, for the resulting floats taken as real numbers: their norm is not above `clip`, nor below
+    min(norm before, clip) by more than a relative 2^-20 (2^-36 if all arrays are float64; subnormals aside).
 
-    NaN and infinity are refused before anything is written.
+    | input | result |
+    | --- | --- |
+    | norm at most `clip` | unchanged, factor 1.0 |
+    | arrays of any shape, () and (0,) included | all values count |
+    | NaN or infinity | `ArgumentError`, nothing is written |
+    | strided views | clipped; their surroundings stay |
+
+    Args:
+        arrays: a float32 or float64 array, or a sequence of them.
+        clip: bound on the norm, > 0.
+        out: arrays of the same shapes and types for the result; they must not overlap `arrays`, unless they are the
+            same objects. None clips in place.
+
+    Returns:
+        The factor by which the values were multiplied, in [0, 1].
+
+    Raises:
+        ArgumentError: an argument is wrong; nothing is written.
+
+    >>> vector = np.array([30.0, 40.0])
+    >>> round(clip_norm(vector, 5.0), 6)
+    0.1
+    >>> bool(np.hypot(*vector) <= 5.0)
+    True
     """
     sources = _floats("arrays", arrays)
     targets = sources if out is None else _floats("out", out)
     _refuse_mismatch(sources, targets)
     factor = _factor(sources, positive("clip", clip))
     for source, target in zip(sources, targets, strict=True):
-        if factor < 1:  # as if in float64 and then rounded to the type of the target, which for two float32 is one step
+        if factor < 1:  # as if in float64, then rounded to the target's type; for two float32 that is one rounding
             kind = np.float32 if source.dtype == np.float32 and float(np.float32(factor)) == factor else np.float64
             np.multiply(source, kind(factor), out=target, dtype=kind, casting="same_kind")
         elif target is not source:
@@ -48,8 +73,20 @@ def clip_norm(arrays: Arrays, clip: float, *, out: Arrays | None = None) -> floa
 def clamp(vector: Array, bound: float) -> None:
     """Clamp each coordinate to [-bound, bound], in place (W1).
 
-    This projects onto a convex set: it never moves two vectors apart, so it raises no sensitivity.
-    NaN and infinity are refused before anything is written.
+    Formal guarantee: no coordinate exceeds `bound`, also where its type cannot represent `bound`. Clamping projects
+    onto a convex set: it never moves two vectors apart, so it raises no sensitivity.
+
+    Args:
+        vector: a writable float32 or float64 array.
+        bound: > 0.
+
+    Raises:
+        ArgumentError: an argument is wrong, or `vector` holds NaN or infinity; nothing is written.
+
+    >>> vector = np.array([0.5, -3.0])
+    >>> clamp(vector, 1.0)
+    >>> vector
+    array([ 0.5, -1. ])
     """
     _largest("vector", _floats("vector", [vector]))
     if not vector.flags.writeable:
@@ -64,21 +101,22 @@ def clamp(vector: Array, bound: float) -> None:
 def _factor(arrays: list[Array], clip: float) -> float:
     """A factor in [0, 1] after which the rounded vector is inside the ball, and hardly smaller than needed.
 
-    Every step errs to the private side. Squares of float32 are exact in float64. Otherwise values are scaled first, by
-    a power of two, which is exact, so that squares do not overflow and lose less than 2^-1000 each by underflow. A dot
-    product of n squares is off by less than 2 n u, u = 2^-53, in any order. A product rounded to float64 and then to a
-    type of unit v grows by a factor below 1 + 2 v, or by at most the smallest subnormal. The rest is rational, and
-    rounded down at the end, for float32 alone to a float32.
+    Every step errs to the private side:
+    - Squares of float32 are exact in float64. Other values are first scaled by a power of two, which is exact, so that
+      squares do not overflow and lose less than 2^-1000 each by underflow.
+    - A dot product of n squares has a relative error below 2 n u, u = 2^-53, in any order.
+    - A product rounded to float64 and then to a type of unit v grows by a factor below 1 + 2 v, or by at most the
+      smallest subnormal.
+    - The rest is rational arithmetic, rounded down at the end (to a float32 if all arrays are float32).
     """
     single = all(array.dtype == np.float32 for array in arrays)
     exponent = 0 if single else max(math.frexp(_largest("arrays", arrays))[1], -1000)
-    parts, values = [], 0
+    values, parts = sum(array.size for array in arrays), []
     for piece in (piece for array in arrays for piece in _pieces(array)):
         scaled = piece * math.ldexp(1.0, -exponent) if exponent != 0 else piece
         parts.append(float(scaled @ scaled))
-        values += piece.size
     if not all(map(math.isfinite, parts)):
-        _largest("arrays", arrays)  # says where
+        _largest("arrays", arrays)  # raises, naming the array
     if not any(parts):
         return 1.0
     total = Fraction(math.nextafter(math.fsum(parts), math.inf))  # fsum rounds once
@@ -101,28 +139,22 @@ def _largest(name: str, arrays: list[Array]) -> float:
     """The largest absolute value; refuses values that are not finite."""
     largest = 0.0
     for index, array in enumerate(arrays):
-        if array.size > 0:
-            low, high = float(array.min()), float(array.max())
-            if not (math.isfinite(low) and math.isfinite(high)):
-                raise ArgumentError(f"{name} must be finite, got NaN or infinity in array {index}")
-            largest = max(largest, -low, high)
+        extremes = abs(float(array.min(initial=0.0))), abs(float(array.max(initial=0.0)))
+        if not all(map(math.isfinite, extremes)):
+            raise ArgumentError(f"{name} must be finite, got NaN or infinity in array {index}")
+        largest = max(largest, *extremes)
     return largest
 
 
 def _pieces(array: Array) -> Iterator[NDArray[np.float64]]:
-    """The values in float64, a chunk at a time, whatever the shape and the strides."""
-    yield from np.nditer(
-        array,
-        flags=["external_loop", "buffered", "zerosize_ok"],
-        op_dtypes=[np.dtype(np.float64)],
-        buffersize=_CHUNK,
-    )
+    """The values in float64, a chunk at a time, for any shape and strides."""
+    yield from np.nditer(array, ["external_loop", "buffered", "zerosize_ok"], op_dtypes=["f8"], buffersize=_CHUNK)
 
 
 def _floats(name: str, arrays: Arrays) -> list[Array]:
     result = [arrays] if isinstance(arrays, np.ndarray) else list(arrays)
     for array in result:
-        kind = getattr(array, "dtype", None) if isinstance(array, np.ndarray) else type(array).__name__
+        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         if kind not in {np.dtype("f4"), np.dtype("f8")}:
             raise ArgumentError(f"{name} must be float32 or float64 arrays, got {kind}")
     return result

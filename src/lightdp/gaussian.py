@@ -8,11 +8,18 @@ Both terms share a factor: with u = ε/μ − μ/2, φ the normal density and R(
 
     δ(ε; μ) = φ(u) [R(u) − R(u + μ)] = φ(u) ∫ (1 − x R(x)) dx over [u, u + μ],
 
-which neither overflows nor cancels. Everything is computed in log space; `_SLACK` covers the rounding errors
+which neither overflows nor cancels. Everything is computed in log space; `_SLACK` bounds the rounding errors
 (an mpmath oracle in the tests holds the error to a tenth of it).
 
 Formal guarantee, for ε in [0, 1000] and δ in [1e-300, 1], in exact arithmetic and not only in floating point:
 `delta` is never below δ(ε; μ), `epsilon` never below the least ε, `mu` never above the largest μ.
+
+150 rounds with noise multiplier 20 have μ = √150/20. What do they cost, and how much noise would cost ε = 1?
+
+>>> round(epsilon(150**0.5 / 20, delta=1e-5), 4)
+2.5017
+>>> round(150**0.5 / mu(epsilon=1, delta=1e-5), 2)
+45.69
 """
 
 from __future__ import annotations
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_SLACK = 1e-12  # bound on the absolute error of `_log_delta`, relative to max(1, |log δ|), if u below were exact
+_SLACK = 1e-12  # bound on the absolute error of `_log_delta`, relative to max(1, |log δ|), if u were exact
 _TIGHTEST = 2.0**-51
 _SQRT_HALF_PI = math.sqrt(math.pi / 2)
 _LOG_SQRT_TAU = math.log(2 * math.pi) / 2
@@ -39,17 +46,16 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 
 
 def log_delta(epsilon: float, mu: float) -> float:
-    """Log of an upper bound on δ(ε; μ) that is tight to about 1e-12 (E5). −inf for μ = 0, 0 for μ = ∞."""
-    epsilon = non_negative("epsilon", epsilon)
-    if mu == math.inf:
-        return 0.0
-    mu = non_negative("mu", mu)
-    if mu == 0:
-        return -math.inf
-    value = _log_delta(epsilon, mu)
-    # what the rounding of u below, by 2^-52 of its terms, makes of log δ, whose slope is at most 1 + |u|
-    further = 2.0**-51 * (epsilon / mu + mu / 2) * (1 + abs(epsilon / mu - mu / 2)) if value > -1e199 else 0.0
-    return min(0.0, value + _SLACK * max(1.0, -value) + further)
+    """Log of an upper bound on δ(ε; μ) that is tight to about 1e-12 (E5).
+
+    Args:
+        epsilon: ε >= 0.
+        mu: μ >= 0; 0 gives −∞ and ∞ gives 0.
+
+    >>> round(log_delta(1000.0, 1.0))  # δ itself would underflow
+    -499515
+    """
+    return _log_bound(non_negative("epsilon", epsilon), _ratio(mu))
 
 
 def delta(epsilon: float, mu: float) -> float:
@@ -60,54 +66,78 @@ def delta(epsilon: float, mu: float) -> float:
     | 0 | 0: nothing is revealed |
     | tiny | the least positive float instead of an underflow to 0 |
     | ∞ | 1 |
+
+    Args:
+        epsilon: ε >= 0.
+        mu: μ >= 0, which may be ∞.
+
+    >>> round(delta(1.0, 1.0), 6)
+    0.126937
     """
     log = log_delta(epsilon, mu)
-    if log == -math.inf:
-        return 0.0
-    return min(1.0, math.nextafter(math.exp(log), math.inf))
+    return 0.0 if log == -math.inf else min(1.0, math.nextafter(math.exp(log), math.inf))
 
 
 def epsilon(mu: float, delta: float) -> float:
-    """The least ε >= 0 with δ(ε; μ) <= `delta`, rounded up. `delta` = 1 gives 0; μ = ∞ gives ∞ otherwise."""
-    log = _log_target(delta)
-    if log == 0:
+    """The least ε >= 0 with δ(ε; μ) <= `delta`, rounded up (E5).
+
+    | case | result |
+    | --- | --- |
+    | `delta` = 1, or μ so small that (0, `delta`) holds | 0 |
+    | μ = ∞ and `delta` < 1 | ∞ |
+
+    Args:
+        mu: μ >= 0, which may be ∞.
+        delta: δ in (0, 1].
+
+    >>> round(epsilon(1.0, 1e-5), 4)
+    4.3772
+    """
+    log, mu = _log_target(delta), _ratio(mu)
+    if _log_bound(0.0, mu) <= log:
         return 0.0
     if mu == math.inf:
         return math.inf
-    mu = non_negative("mu", mu)
-    if mu == 0 or log_delta(0.0, mu) <= log:
-        return 0.0
     high = 1.0
-    while log_delta(high, mu) > log:
+    while _log_bound(high, mu) > log:
         high *= 2
-    return _private_root(lambda e: log_delta(e, mu) - log, 0.0, high, towards=math.inf)
+    return _private_root(lambda e: _log_bound(e, mu) - log, 0.0, high, towards=math.inf)
 
 
 def mu(epsilon: float, delta: float) -> float:
-    """The largest μ with δ(ε; μ) <= `delta`, rounded down. `delta` = 1 gives ∞."""
-    epsilon = non_negative("epsilon", epsilon)
-    log = _log_target(delta)
+    """The largest μ with δ(ε; μ) <= `delta`, rounded down (E5). `delta` = 1 gives ∞.
+
+    Args:
+        epsilon: ε >= 0.
+        delta: δ in (0, 1].
+
+    >>> round(mu(1.0, 1e-5), 4)
+    0.2681
+    """
+    epsilon, log = non_negative("epsilon", epsilon), _log_target(delta)
     if log == 0:
         return math.inf
     low = 1.0
-    while log_delta(epsilon, low) > log:
+    while _log_bound(epsilon, low) > log:
         low /= 2
-    while log_delta(epsilon, 2 * low) <= log:
+    while _log_bound(epsilon, 2 * low) <= log:
         low *= 2
-    return _private_root(lambda m: log_delta(epsilon, m) - log, low, 2 * low, towards=0.0)
+    return _private_root(lambda m: _log_bound(epsilon, m) - log, low, 2 * low, towards=0.0)
+
+
+def _ratio(mu: float) -> float:
+    return mu if mu == math.inf else non_negative("mu", mu)
 
 
 def _log_target(delta: float) -> float:
-    delta = number("delta", delta)
-    if not 0 < delta <= 1:
+    if not 0 < (delta := number("delta", delta)) <= 1:
         raise ArgumentError(f"delta must be in (0, 1], got delta={delta:g}")
     return math.log(delta)
 
 
 def _private_root(excess: Callable[[float], float], low: float, high: float, *, towards: float) -> float:
     """The root of a monotone function, moved in the direction of `towards` until `excess` is <= 0."""
-    value = _root(excess, low, high)
-    steps = 1
+    value, steps = _root(excess, low, high), 1
     while excess(value) > 0:
         for _ in range(steps):
             value = math.nextafter(value, towards)
@@ -118,30 +148,34 @@ def _private_root(excess: Callable[[float], float], low: float, high: float, *, 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     """A root between two points of different sign, to four units in the last place, by Chandrupatla's method.
 
-    Inverse quadratic interpolation through the last three points where it is safe, bisection elsewhere. scipy has such
-    functions too, but importing scipy.optimize takes longer than a plan.
+    Inverse quadratic interpolation through the last three points where it is safe, bisection elsewhere. scipy.optimize
+    has this too, but importing it takes longer than a plan.
     """
-    a, b = low, high  # the root is between them; a is the newer
-    at_a, at_b = function(a), function(b)
-    step = 0.5
+    new, b, step = (low, function(low)), (high, function(high)), 0.5
     while True:
-        x = a + step * (b - a)
-        at_x = function(x)
-        if (at_x > 0) == (at_a > 0):
-            c, at_c = a, at_a
-        else:
-            c, at_c, b, at_b = b, at_b, a, at_a
-        a, at_a = x, at_x
-        best = a if abs(at_a) < abs(at_b) else b
-        if at_a == 0 or abs(b - a) <= 2 * _TIGHTEST * abs(best) + 1e-322:
+        a, x = new, new[0] + step * (b[0] - new[0])
+        new = x, function(x)
+        b, c = (b, a) if (new[1] > 0) == (a[1] > 0) else (a, b)  # the root stays between the new point and b
+        (x, at_x), (x_b, at_b), (x_c, at_c) = new, b, c
+        best = x if abs(at_x) < abs(at_b) else x_b
+        if at_x == 0 or abs(x_b - x) <= 2 * _TIGHTEST * abs(best) + 1e-322:
             return best
-        least = _TIGHTEST * abs(best) / abs(b - a)
-        place, height = (a - b) / (c - b), (at_a - at_b) / (at_c - at_b)
-        step = 0.5
+        place, height, step = (x - x_b) / (x_c - x_b), (at_x - at_b) / (at_c - at_b), 0.5
         if height**2 < place and (1 - height) ** 2 < 1 - place:
-            step = at_a / (at_b - at_a) * at_c / (at_b - at_c)
-            step += (c - a) / (b - a) * at_a / (at_c - at_a) * at_b / (at_c - at_b)
+            step = at_x / (at_b - at_x) * at_c / (at_b - at_c)
+            step += (x_c - x) / (x_b - x) * at_x / (at_c - at_x) * at_b / (at_c - at_b)
+        least = _TIGHTEST * abs(best) / abs(x_b - x)
         step = min(max(step, least), 1 - least)
+
+
+def _log_bound(epsilon: float, mu: float) -> float:
+    """`log_delta` of arguments that were checked."""
+    if mu in {0.0, math.inf}:
+        return -math.inf if mu == 0 else 0.0
+    value = _log_delta(epsilon, mu)
+    # effect on log δ, whose slope is at most 1 + |u|, of rounding u in `_log_delta` by 2^-52 of its terms
+    further = 2.0**-51 * (epsilon / mu + mu / 2) * (1 + abs(epsilon / mu - mu / 2)) if value > -1e199 else 0.0
+    return min(0.0, value + _SLACK * max(1.0, -value) + further)
 
 
 def _log_delta(epsilon: float, mu: float) -> float:
@@ -151,8 +185,7 @@ def _log_delta(epsilon: float, mu: float) -> float:
         x = u + mu * (_NODES + 1) / 2
         return -u * u / 2 - _LOG_SQRT_TAU + math.log(mu) - math.log(2) + math.log(float(_WEIGHTS @ _mills_slope(x)))
     if u >= 0:
-        difference = _mills(u) - _mills(u + mu)
-        return -u * u / 2 - _LOG_SQRT_TAU + math.log(difference)
+        return -u * u / 2 - _LOG_SQRT_TAU + math.log(_mills(u) - _mills(u + mu))
     # δ is large: take the log of 1 − (1 − δ), where e^ε φ(u + μ) = φ(u)
     complement = float(ndtr(u)) + math.exp(-u * u / 2 - _LOG_SQRT_TAU) * _mills(u + mu)
     return math.log1p(-min(complement, 1 - 2.0**-53))

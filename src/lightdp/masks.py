@@ -1,8 +1,18 @@
-"""The noise of one upload on the fixed-point grid: pairwise, individual, and what is repaired (W1).
+"""The noise of one upload on the fixed-point grid: pairwise noise, individual noise and repairs (W1).
 
-A client's vector is counted in fine steps. Pairwise noise is integer there, so that both sides of a pair have the
-same bits and it cancels exactly. Data and individual noise are added on a grid that is 2²² times finer and only
-then rounded to fine steps; as pairwise noise is whole, that equals rounding after all noise is added.
+A client's vector is counted in fine steps. Pairwise noise is an integer number of steps, so that both clients of a
+pair have the same bits and it cancels exactly. Data and individual noise are added on a grid that is 2²² times finer
+and only then rounded to fine steps; as pairwise noise is whole, that equals rounding after all noise is added.
+
+`Grid.of` turns a plan into steps, `pairwise_terms` lists the noise shared with peers, `mask` makes the upload:
+
+>>> import numpy as np, lightdp
+>>> plan = lightdp.plan(clients=3, colluders=0, stragglers=0, rounds=10, epsilon=2, delta=1e-5, unit="client")
+>>> grid = Grid.of(plan, length=1000)
+>>> terms = pairwise_terms({1: bytes(32), 2: bytes([1]) * 32}, me=0, grid=grid)
+>>> upload = mask(np.zeros(1000), grid, terms)
+>>> len(upload) * 8 / 1000, grid.bits  # bits for each value
+(10.08, 10)
 """
 
 from __future__ import annotations
@@ -16,7 +26,7 @@ from lightdp import stream
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.planning import WIRE_STEPS
-from lightdp.stream import Term
+from lightdp.stream import Floats, Term
 from lightdp.wire import encode
 
 if TYPE_CHECKING:
@@ -27,12 +37,9 @@ if TYPE_CHECKING:
 
     from lightdp.planning import Plan
 
-    Floats = NDArray[np.float32] | NDArray[np.float64]
-
-_SCALES = 3  # individual noise is a sum of Gaussians: σ_U, then two fine ones, each 2^11 times finer than the last
-_FINEST_BITS = 22
-_BEYOND = 2e-20  # chance that a true Gaussian exceeds the reach of `lightdp.stream`
-_LARGEST_SHIFT = 6  # σ_U of 2^10 fine steps is fine enough; the rest is room for the modulus
+_FINEST_BITS = 22  # individual noise is a sum of three Gaussians: σ_U, and two that are 2^11 and 2^22 times finer
+_BEYOND = 2e-20  # probability that a true Gaussian exceeds the largest sample of `lightdp.stream`
+_LARGEST_SHIFT = 6  # σ_U of 2^10 fine steps is fine enough; the remaining bits are left for the modulus
 
 
 @dataclass(frozen=True)
@@ -40,11 +47,14 @@ class Grid:
     """How a plan's noise is counted for a model of a given length.
 
     Attributes:
-        step: what one fine step is worth.
+        step: size of a fine step, in units of the update.
         shift: a wire step is 2^shift fine steps.
         bits: integers on the wire are modulo 2^bits.
         sigma_individual: σ_U in fine steps.
         sigma_pairwise: σ_K in fine steps.
+
+    >>> Grid(step=0.01, shift=3, bits=12, sigma_individual=128.0, sigma_pairwise=64.0).wire_step
+    0.08
     """
 
     step: float
@@ -57,9 +67,23 @@ class Grid:
     def of(cls, plan: Plan, length: int) -> Grid:
         """The finest grid on which the plan's noise and sums fit 32 bits.
 
-        Steps are enlarged so that σ covers the sensitivity plus √length steps of the finest grid, by which
-        rounding the data may move two neighbouring inputs apart; by more than twice, and the noise is refused. So is
-        a δ that is not well above the chance that Gaussian noise would, once in the training, exceed what is drawn.
+        Formal guarantee: σ_U in units of the update covers the plan's sensitivity plus √length steps of the finest
+        grid, by which rounding the data may move two neighbouring inputs apart (W1). All clients compute the same.
+
+        | case | result |
+        | --- | --- |
+        | covering the rounding would double the noise | `InfeasibleError` |
+        | δ below 4 × the probability that true Gaussian noise exceeds the largest samples | `InfeasibleError` |
+        | sums need more than 32 bits | `InfeasibleError` |
+        | γ = 0 | no pairwise noise |
+
+        Args:
+            plan: a plan that clients can follow alone.
+            length: number of values of an upload, >= 1.
+
+        Raises:
+            ArgumentError: the plan's calibration needs more than noise from clients.
+            InfeasibleError: see the table.
         """
         length = integer("length", length, 1)
         if plan.delta < (least := 4 * _BEYOND * plan.rounds * length):
@@ -67,36 +91,48 @@ class Grid:
                 f"delta must be >= {least:.1e} for {plan.rounds} rounds of {length} values, got delta={plan.delta:g}"
             )
         if not plan.deployable:
-            raise ArgumentError(
-                f"calibration must be one whose clients add noise alone, got calibration={plan.request.calibration!r}"
-            )
+            wrong = plan.request.calibration
+            raise ArgumentError(f"calibration must be one whose clients add noise alone, got calibration={wrong!r}")
         ratio = math.sqrt(plan.gamma)
         room = math.floor(math.log2(stream.SIGMA_MAX / WIRE_STEPS / max(ratio, 1.0)))
         shift = min(room, 32 - plan.wire_bits, _LARGEST_SHIFT)
         if shift < 0:
-            raise InfeasibleError(
-                f"{plan.wire_bits} bits a parameter do not fit the wire: give the plan a smaller coordinate_range"
-            )
+            raise InfeasibleError(f"{plan.wire_bits} bits a parameter do not fit the wire: reduce coordinate_range")
         sigma = float(WIRE_STEPS << shift)
-        # σ steps are to be σ_U/Δ times Δ + moved steps
+        # σ steps = σ_U/Δ × (Δ + √length finest steps), solved for the step
         rest = sigma - math.ldexp(math.sqrt(length), -_FINEST_BITS) * plan.sigma_individual / plan.sensitivity
         if rest <= sigma / 2:
             raise InfeasibleError(
                 f"{length} values cannot be rounded finely enough for noise of {plan.sigma_individual:g} "
-                f"and sensitivity {plan.sensitivity:g}: ask for a larger epsilon, fewer rounds or fewer values"
+                f"and sensitivity {plan.sensitivity:g}: choose a larger epsilon, fewer rounds or fewer values"
             )
-        step = plan.sigma_individual / rest
-        pairwise = math.ceil(ratio * sigma * 16 - 1e-6) / 16  # alike on all machines, whatever their last bits
-        return cls(step, shift, plan.wire_bits, sigma, pairwise)
+        pairwise = math.ceil(ratio * sigma * 16 - 1e-6) / 16  # the same on machines whose last bits differ
+        return cls(plan.sigma_individual / rest, shift, plan.wire_bits, sigma, pairwise)
 
     @property
     def wire_step(self) -> float:
-        """What one step on the wire is worth: q."""
+        """q, the size of a step on the wire, in units of the update."""
         return math.ldexp(self.step, self.shift)
 
 
 def pairwise_terms(keys: Mapping[int, bytes], me: int, grid: Grid, *, undo: bool = False) -> list[Term]:
-    """s_ij r_ij for each peer j with its stream key, or their opposites to repair them (R1)."""
+    """The terms s_ij r_ij that client `me` shares with its peers, or their opposites (R1).
+
+    Formal guarantee: the terms of both clients of a pair are exact opposites, and so are those with `undo`.
+
+    Args:
+        keys: the stream key of each peer, by its index.
+        me: index of this client.
+        grid: the grid, the same at all clients.
+        undo: whether to take the noise out again, as a repair does.
+
+    Returns:
+        One term for each peer; none if the plan has no pairwise noise.
+
+    >>> grid = Grid(step=0.01, shift=3, bits=12, sigma_individual=128.0, sigma_pairwise=64.0)
+    >>> pairwise_terms({0: bytes(32), 2: bytes(32)}, me=1, grid=grid)
+    [Term(sign=-1, sigma=64.0), Term(sign=1, sigma=64.0)]
+    """
     if grid.sigma_pairwise == 0:
         return []
     sign = -1 if undo else 1
@@ -104,18 +140,34 @@ def pairwise_terms(keys: Mapping[int, bytes], me: int, grid: Grid, *, undo: bool
 
 
 def mask(vector: Floats, grid: Grid, terms: Sequence[Term], *, threads: int | None = 1) -> memoryview:
-    """`vector` plus fresh individual noise plus `terms`, rounded to the wire grid and packed.
+    """The upload of one round: `vector` plus fresh individual noise plus `terms`, rounded to the wire grid and packed.
 
     Formal guarantee: the result is a function of vector + individual noise + terms alone (post-processing), and the
-    individual noise of each call is keyed by the operating system's entropy and cannot be made again.
+    individual noise of each call is keyed by the operating system's entropy and cannot be drawn again.
+
+    Args:
+        vector: float32 or float64, clipped to the plan's sensitivity; not changed.
+        grid: the plan's grid for this length.
+        terms: pairwise noise and repairs.
+        threads: as in `stream.accumulate`.
+
+    Returns:
+        The packed bytes of `wire.encode`.
+
+    Raises:
+        ArgumentError: `vector` is no float vector, or has values that are not finite or far beyond the clip.
+
+    >>> import numpy as np
+    >>> grid = Grid(step=0.01, shift=3, bits=12, sigma_individual=128.0, sigma_pairwise=64.0)
+    >>> mask(np.zeros(80), grid, []) == mask(np.zeros(80), grid, [])  # never the same noise twice
+    False
     """
-    keys = [os.urandom(32) for _ in range(_SCALES)]
-    return encode(_fine(vector, grid, terms, keys, threads=threads), shift=grid.shift, bits=grid.bits)
+    fine = _fine(vector, grid, terms, [os.urandom(32) for _ in range(3)], threads=threads)
+    return encode(fine, shift=grid.shift, bits=grid.bits)
 
 
 def _fine(
-    vector: Floats, grid: Grid, terms: Sequence[Term], individual: Sequence[bytes], *, threads: int | None = 1
+    vector: Floats, grid: Grid, terms: Sequence[Term], own: Sequence[bytes], *, threads: int | None = 1
 ) -> NDArray[np.int32]:
-    """The upload in fine steps, from keys."""
-    sigma = grid.sigma_individual
-    return stream.masked(vector, terms, step=grid.step, sigma=sigma, own=individual, threads=threads)
+    """The upload in fine steps, a pure function of its keys."""
+    return stream.masked(vector, terms, step=grid.step, sigma=grid.sigma_individual, own=own, threads=threads)

@@ -1,10 +1,16 @@
-"""(E1)-(E4): who shares pairwise noise with whom, and how much noise protects each client.
+"""(E1)-(E4): which clients share pairwise noise, and how much noise protects each client.
 
 Read variances as conductances: σ_ij² is a wire between clients i and j, σ_i² a wire from i to ground. The
 covariance of what the adversary cannot subtract is the grounded Laplacian C = L + D of that circuit (E1), and
 client i is protected by σ_eff,i² = 1/(C⁻¹)_ii, its effective conductance to ground (E2). A colluder cuts its
 wires. By Rayleigh's monotonicity law cutting wires never raises a conductance, so the worst case is always the
 largest set of colluders.
+
+>>> individual, pairwise = np.full(4, 1.0), 0.5 * Graph(clients=4, degree=3).adjacency()
+>>> effective_noise(covariance(individual, pairwise, colluders=[3])).round(4)
+array([1.291, 1.291, 1.291])
+>>> round(float(gain(honest=3, gamma=0.5)) ** 0.5, 4)  # the closed form of the complete graph
+1.291
 """
 
 from __future__ import annotations
@@ -29,9 +35,20 @@ if TYPE_CHECKING:
 class Graph:
     """A regular graph: each of `clients` shares pairwise noise with `degree` others.
 
-    `degree` = clients − 1 is the complete graph. Less is the Harary graph, which stays connected whichever
-    degree − 1 clients are cut: clients on a ring, each paired with its nearest on both sides (and, for an odd
-    degree, with the one opposite). A `seed`, public and common to all, shuffles who sits where.
+    `degree` = clients − 1 is the complete graph. A smaller degree is the Harary graph, which stays connected if any
+    degree − 1 clients are removed: clients on a ring, each paired with its nearest on both sides (and, for an odd
+    degree, with the one opposite).
+
+    Attributes:
+        clients: number of clients, >= 2.
+        degree: number of neighbours of each client, in 1..clients − 1; even if `clients` is odd.
+        seed: public number below 2^64, the same for all clients, that shuffles their places on the ring.
+
+    Raises:
+        ArgumentError: an attribute is out of range.
+
+    >>> Graph(clients=5, degree=2, seed=1).neighbours().tolist()
+    [[3, 4], [2, 3], [1, 4], [0, 1], [0, 2]]
     """
 
     clients: int
@@ -43,31 +60,31 @@ class Graph:
         integer("degree", self.degree, 1, self.clients - 1)
         integer("seed", self.seed, 0, 2**64 - 1)
         if self.degree % 2 and self.clients % 2:
-            raise ArgumentError(
-                f"degree must be even when clients is odd, got degree={self.degree}, clients={self.clients}"
-            )
+            raise ArgumentError(f"degree must be even when clients={self.clients} is odd, got degree={self.degree}")
 
     @property
     def complete(self) -> bool:
-        """Whether everybody shares noise with everybody."""
+        """Whether all clients share noise with all others."""
         return self.degree == self.clients - 1
 
     def closed_honest(self, colluders: int) -> int:
-        """A client and those of its neighbours that surely do not collude: n for the complete graph."""
+        """The fewest honest clients in a client's neighbourhood, itself included, if `colluders` clients collude.
+
+        >>> Graph(clients=50, degree=49).closed_honest(10), Graph(clients=50, degree=20).closed_honest(10)
+        (40, 11)
+        """
         return max(self.degree - colluders, 0) + 1
 
     def neighbours(self) -> NDArray[np.int64]:
         """The neighbours of every client, each row sorted. (clients, degree)"""
-        if self.complete:
+        if self.complete:  # as below, without sorting
             rest = np.arange(self.clients - 1)
             return rest[None, :] + (rest[None, :] >= np.arange(self.clients)[:, None])
         half = np.arange(1, self.degree // 2 + 1)
         offsets = np.concatenate([half, -half, [self.clients // 2] if self.degree % 2 else []]).astype(np.int64)
         seats = self._seats()
         ring = (np.arange(self.clients)[:, None] + offsets) % self.clients
-        result = np.empty((self.clients, self.degree), dtype=np.int64)
-        result[seats] = np.sort(seats[ring], axis=1)
-        return result
+        return np.sort(seats[ring], axis=1)[np.argsort(seats)]
 
     def adjacency(self) -> NDArray[np.bool_]:
         """The adjacency matrix. (clients, clients)"""
@@ -76,7 +93,7 @@ class Graph:
         return matrix
 
     def _seats(self) -> NDArray[np.int64]:
-        """The client on each seat of the ring: a permutation that every platform computes alike."""
+        """The client on each seat of the ring: a permutation that is the same on every platform."""
         stream = hashlib.shake_256(b"lightdp graph v1" + self.seed.to_bytes(8, "big")).digest(8 * self.clients)
         return np.argsort(np.frombuffer(stream, dtype=">u8"), kind="stable")
 
@@ -94,19 +111,36 @@ def covariance(
 
     Returns:
         The covariance over the clients that are neither, in ascending order.
+
+    Raises:
+        ArgumentError: the variances have the wrong shape or sign, or no client has individual noise.
+
+    >>> covariance([1.0, 1.0, 1.0], 0.5 * Graph(3, 2).adjacency(), unseen=[2])
+    array([[ 2. , -0.5],
+           [-0.5,  2. ]])
     """
     u, k = _variances(individual, pairwise)
-    honest = np.ones(len(u), dtype=bool)
+    honest, seen = np.ones((2, len(u)), dtype=bool)
     honest[list(colluders)] = False
-    seen = honest.copy()
-    seen[list(unseen)] = False
-    wires = k[np.ix_(seen, seen)]
-    return np.diag(u[seen] + k[np.ix_(seen, honest)].sum(axis=1)) - wires
+    seen[[*colluders, *unseen]] = False
+    return np.diag(u[seen] + k[np.ix_(seen, honest)].sum(axis=1)) - k[np.ix_(seen, seen)]
 
 
 def effective_noise(covariance: ArrayLike) -> NDArray[np.float64]:
-    """(E2): σ_eff,i = 1/sqrt((C⁻¹)_ii) of every client, by a Cholesky factorisation."""
-    from scipy.linalg import LinAlgError, cholesky, lapack  # noqa: PLC0415  slow to import; plans need it not
+    """(E2): σ_eff,i = 1/sqrt((C⁻¹)_ii) of every client, by a Cholesky factorisation.
+
+    Formal guarantee: to the adversary of (E1), client i's uploads look like one Gaussian mechanism with this σ.
+
+    Args:
+        covariance: C of `covariance`. (n, n)
+
+    Raises:
+        InfeasibleError: C is singular: some connected clients have no individual noise.
+
+    >>> effective_noise([[2.0, 0.0], [0.0, 4.0]]).round(4)
+    array([1.4142, 2.    ])
+    """
+    from scipy.linalg import LinAlgError, cholesky, lapack  # noqa: PLC0415  slow to import; plans do not need it
 
     try:
         factor = cholesky(np.asarray(covariance, dtype=float), lower=True)
@@ -125,15 +159,32 @@ def gain(honest: ArrayLike, gamma: float) -> NDArray[np.float64]:
     | γ → ∞ | a: central DP among the honest |
 
     Exact for the complete graph, where a = N − C̄; a lower bound (E4) for any other.
+
+    Args:
+        honest: a >= 1, one number or an array.
+        gamma: γ = σ_K²/σ_U² >= 0.
+
+    >>> gain([1, 40], gamma=0.25)
+    array([1. , 8.8])
     """
     return (np.asarray(honest, dtype=float) * gamma + 1) / (gamma + 1)
 
 
 def certified_noise(individual: ArrayLike, pairwise: ArrayLike, colluders: int) -> NDArray[np.float64]:
-    """(E4): a σ_eff of every client that no set of `colluders` other clients can bring below.
+    """(E4): a lower bound on the σ_eff of every client against any `colluders` other clients.
 
     Keeps only the client's own star: its wire to ground and, through each neighbour k, the series of two wires
     1/(1/σ_k² + 1/σ_ik²), less the `colluders` largest of them.
+
+    Formal guarantee: for every set of at most `colluders` clients, `effective_noise` of the others is not smaller.
+
+    Args:
+        individual: variances σ_i². (N,)
+        pairwise: variances σ_ij², symmetric. (N, N)
+        colluders: size of the set, in 0..N − 1.
+
+    >>> certified_noise(np.full(4, 1.0), 0.5 * Graph(4, 3).adjacency(), colluders=1).round(4)
+    array([1.291, 1.291, 1.291, 1.291])
     """
     u, k = _variances(individual, pairwise)
     colluders = integer("colluders", colluders, 0, len(u) - 1)
@@ -145,7 +196,16 @@ def certified_noise(individual: ArrayLike, pairwise: ArrayLike, colluders: int) 
 
 
 def price_of_sparsity(graph: Graph, colluders: int, gamma: float) -> float:
-    """How many times the σ of the complete graph a sparse one needs at the same γ, whoever colludes (E4)."""
+    """The σ that a sparse graph needs over that of the complete one, at the same γ and for any colluders (E4).
+
+    Args:
+        graph: the sparse graph.
+        colluders: number of colluders, below the number of clients.
+        gamma: γ >= 0.
+
+    >>> round(price_of_sparsity(Graph(clients=50, degree=20), colluders=10, gamma=0.25), 3)
+    1.713
+    """
     gamma = non_negative("gamma", gamma)
     whole = gain(graph.clients - integer("colluders", colluders, 0, graph.clients - 1), gamma)
     return math.sqrt(float(whole / gain(graph.closed_honest(colluders), gamma)))
@@ -156,8 +216,7 @@ def _variances(individual: ArrayLike, pairwise: ArrayLike) -> tuple[NDArray[np.f
     if u.ndim != 1 or k.shape != (len(u), len(u)):
         raise ArgumentError(f"individual must be (N,) and pairwise (N, N), got {u.shape} and {k.shape}")
     for name, values in (("individual", u), ("pairwise", k)):
-        if not np.all(np.isfinite(values)) or np.any(values < 0):
-            wrong = values[~np.isfinite(values) | (values < 0)]
+        if (wrong := values[~np.isfinite(values) | (values < 0)]).size > 0:
             raise ArgumentError(f"{name} must hold finite variances >= 0, got {wrong[0]:g}")
     if np.any(k != k.T) or np.any(np.diag(k) != 0):
         raise ArgumentError("pairwise must be symmetric with a zero diagonal")

@@ -1,15 +1,38 @@
-"""(R1), (W5): what rounds cost under carry-over repair."""
+"""Repair, once (R1): what each round of a client costs under it, and who still owes which repair.
+
+A client that was used in a round with stragglers takes the pairwise noise that they left out of its next upload. The
+first half of this module is the arithmetic of (R1) and (W5), in which the cost of a round is its squared μ in units of
+(Δ/σ_U)²; the second half follows a training: `Repairs` holds the debts of clients, and `Window` what may still be
+added to the cost of a round that came too late.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightdp.client_set import ClientSet
 from lightdp.noise_graph import gain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from lightdp.noise_graph import Graph
+    from lightdp.stragglers import StragglerLaw
 
 RETRIES = 2
 """How many more uploads may carry a repair that rode in an upload which came too late (R1)."""
 
 
 def late_cost(gamma: float, peers: int, least: int) -> float:
-    """(R1): cost, as a share of (Δ/σ_U)², of a round that came too late, if all its repairs come in time.
+    """(R1): cost of a round that came too late, if all its repairs come in time.
+
+    >>> late_cost(1.0, peers=10, least=5)
+    0.5
 
     Args:
         gamma: γ.
@@ -47,10 +70,137 @@ def worst_cost(gamma: float, honest: int, stragglers: int, late: str, crossed: f
     """(R1), (W5): the most that one more round can cost, which the budget must have left for it to begin.
 
     A server that tells clients different straggler sets may spread the costs of its lies over all rounds; room for
-    them is kept until the end, and it is not bounded by 1. `crossed`: cross terms with repairs that ride in the round.
+    them is kept until the end, and it is not bounded by 1.
+
+    Args:
+        gamma: γ.
+        honest: n.
+        stragglers: S̄.
+        late: whether late uploads are "seen" or "unseen".
+        crossed: cross terms with repairs that ride in the round.
     """
     used = 1 / float(gain(max(honest - stragglers, 1), gamma))
     if late != "seen":
         return min(1.0, used + crossed)
     in_time_or_late = min(1.0, max(used, worst_late_cost(gamma, honest, stragglers)) + crossed)
     return max(in_time_or_late, used + lie_cost(gamma, honest, stragglers) + crossed)
+
+
+def repair_cost(law: StragglerLaw, honest: int, gamma: float) -> float:
+    """(R1): the mean cost of a used round under a straggler law."""
+    return float(law.pmf @ (1 / gain(np.maximum(honest - law.counts, 1.0), gamma)))
+
+
+@dataclass
+class Window:
+    """A late round of one client, while its peers may still repair it.
+
+    The client does not learn whether a peer that was not used had sent. So unlike in `Repairs`, a peer stays until it
+    is used, however long that takes, and each round that it missed counts as a late repair, up to `RETRIES`.
+
+    Attributes:
+        honest: a_t, peers used in that round that are honest for sure.
+        waiting: peers that may still repair it. (N,)
+        prompt: what the round costs if all repairs come in time.
+        retries: repairs by each peer that may have come too late, at most `RETRIES`. (N,)
+    """
+
+    honest: int
+    waiting: NDArray[np.bool_]
+    prompt: float
+    retries: NDArray[np.int64]
+
+    def close(self, used: ClientSet, late: ClientSet) -> None:
+        """Take in the next round: peers that were used have repaired, those that were late may have tried to."""
+        self.retries = np.minimum(self.retries + (self.waiting & late.flags), RETRIES)
+        self.waiting = self.waiting & ~used.flags
+
+    def cost(self, everyone: int, *, all_late: bool = False) -> float:
+        """Cost of the round with its late repairs, or all that may still come, each perhaps in a void round."""
+        retries = np.where(self.waiting, RETRIES, self.retries) if all_late else self.retries
+        largest = int(np.sort(retries)[-self.honest :].sum())  # whichever peers collude
+        return min(1.0, self.prompt + largest / self.honest * (1 / self.honest + 1 / everyone))
+
+    def riders(self, carriers: ClientSet | None = None) -> int:
+        """How many repairs, each of p = 1/`honest`, ride in uploads of `carriers`, by default of all peers left."""
+        left = self.waiting if carriers is None else self.waiting & carriers.flags
+        return min(int(left.sum()), self.honest)
+
+
+@dataclass(frozen=True)
+class Debt:
+    """Pairwise noise that a client shares with stragglers of a round in which it was used, still in the model.
+
+    Attributes:
+        round: that round.
+        absent: how many of its neighbours straggled.
+        tries: uploads that may still carry the repair.
+    """
+
+    round: int
+    absent: int
+    tries: int
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What the end of a round changed: debts that were paid by a used upload, and those given up after `RETRIES`."""
+
+    paid: Mapping[int, Debt]
+    given_up: Mapping[int, Debt]
+
+
+class Repairs:
+    """Who owes which repair (R1): at most one for each tracked client, that of the last round it was used in.
+
+    >>> from lightdp.noise_graph import Graph
+    >>> repairs = Repairs(Graph(clients=4, degree=3))
+    >>> _ = repairs.close(0, used=ClientSet.of(4, [0, 1, 2]), sent=ClientSet.of(4, [0, 1, 2]))
+    >>> repairs.owed[0]
+    Debt(round=0, absent=1, tries=3)
+    >>> list(repairs.close(1, used=ClientSet.of(4, [0, 1, 2, 3]), sent=ClientSet.all(4)).paid), repairs.owed
+    ([0, 1, 2], {})
+
+    Args:
+        graph: who shares noise with whom.
+        clients: those to follow, by default all.
+
+    Attributes:
+        owed: the open debts by client, those of one round in ascending order. It is replaced, never changed in place.
+    """
+
+    def __init__(self, graph: Graph, clients: Iterable[int] | None = None) -> None:
+        self._tracked = ClientSet.all(graph.clients) if clients is None else ClientSet.of(graph.clients, clients)
+        self._rows = None if graph.complete else graph.neighbours()[self._tracked.flags]  # (tracked, degree)
+        self.owed: dict[int, Debt] = {}
+
+    def close(self, number: int, used: ClientSet, sent: ClientSet) -> Settled:
+        """Settle a round: used clients have paid and owe anew; others that sent have one try less.
+
+        Args:
+            number: of the round.
+            used: clients whose uploads were used.
+            sent: clients that sent, used or not.
+        """
+        was_used, did_send = used.flags.tolist(), sent.flags.tolist()
+        paid, given_up, kept = {}, {}, {}
+        for client, debt in self.owed.items():
+            if was_used[client]:
+                paid[client] = debt
+            elif not did_send[client]:
+                kept[client] = debt
+            elif debt.tries == 1:
+                given_up[client] = debt
+            else:
+                kept[client] = replace(debt, tries=debt.tries - 1)
+        new = {client: Debt(number, absent, RETRIES + 1) for client, absent in self.absent(used).items()}
+        self.owed = kept | new
+        return Settled(paid, given_up)
+
+    def absent(self, used: ClientSet) -> dict[int, int]:
+        """How many neighbours each tracked and used client misses in a round, without those that miss none."""
+        if self._rows is None:
+            missing = used.clients - len(used)
+            return dict.fromkeys(self._tracked & used, missing) if missing > 0 else {}
+        counts = (~used.flags)[self._rows].sum(axis=1).tolist()
+        return {i: count for i, count in zip(self._tracked, counts, strict=True) if count > 0 and i in used}

@@ -1,9 +1,11 @@
 """Poisson-sampled Gaussian noise (E5), through the privacy loss distributions of dp-accounting.
 
 A client that draws each record of a round with probability `rate` and adds noise of standard deviation z · clip
-runs the subsampled Gaussian mechanism with noise multiplier z. Estimates are pessimistic: never below the truth.
-Compositions go through Fourier transforms in floating point, whose error in δ grows with the rounds; it is taken off
-the δ that is asked for, and a δ that is not well above it is refused.
+runs the subsampled Gaussian mechanism with noise multiplier z.
+
+Formal guarantee: ε is never below the exact one. Discretisation is pessimistic; compositions go through Fourier
+transforms in floating point, whose error in δ grows with the rounds. That error is subtracted from the given δ, and a
+δ that is not well above it is refused.
 """
 
 from __future__ import annotations
@@ -21,31 +23,33 @@ if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Adjacency = Literal["add-remove", "replace"]
+"""How neighbouring data sets differ: by one record more or less, or by another record in its place."""
 
-_ROUNDS = 10**6  # beyond, nobody has looked how large the error of the transforms is
-_ERROR = 2.0**-50  # in δ, for each round composed: above ten times the largest seen with up to `_ROUNDS`
-_POINTS = 2**21  # of a composed distribution, about: half a gigabyte and seconds, whatever is asked for
+_ROUNDS = 10**6  # the error of the transforms was measured up to here
+_ERROR = 2.0**-50  # in δ, for each round composed: more than ten times the largest measured error
+_POINTS = 2**21  # of a composed distribution, approximately: half a gigabyte and seconds
 
 
-def epsilon(
-    rounds: Mapping[float, int],
-    *,
-    rate: float,
-    delta: float,
-    adjacency: Adjacency,
-    coarse: int = 1,
-) -> float:
-    """The ε of a composition, never below the exact one.
+def epsilon(rounds: Mapping[float, int], *, rate: float, delta: float, adjacency: Adjacency, coarse: int = 1) -> float:
+    """The ε of a composition of sampled rounds, never below the exact one (E5).
+
+    | case | result |
+    | --- | --- |
+    | no rounds | 0 |
+    | `rate` = 1 | as `gaussian.epsilon`, up to the discretisation |
 
     Args:
-        rounds: how many sampled rounds were run with each noise multiplier σ_eff/clip.
+        rounds: number of sampled rounds for each noise multiplier σ_eff/clip.
         rate: probability that a record is in a round's batch.
-        delta: the δ at which ε is asked.
-        adjacency: what may change between neighbouring data sets.
-        coarse: how many times coarser than usual to compute: faster, and more pessimistic.
+        delta: δ.
+        adjacency: how neighbouring data sets differ.
+        coarse: factor by which the discretisation is coarser than usual: faster, and more pessimistic.
 
     Raises:
-        InfeasibleError: there are too many rounds, or `delta` is too small for so many.
+        InfeasibleError: there are too many rounds, or `delta` is too small for their number.
+
+    >>> round(epsilon({1.0: 100}, rate=0.01, delta=1e-5, adjacency="add-remove"), 2)
+    0.72
     """
     rounds = {z: count for z, count in sorted(rounds.items()) if count > 0}
     if not rounds:
@@ -65,24 +69,39 @@ def epsilon(
 def noise_multiplier(
     target: float, *, rounds: Mapping[float, int], rate: float, delta: float, adjacency: Adjacency
 ) -> float:
-    """The least z, rounded up, such that rounds with multipliers {z · factor: count} cost at most ε = `target`."""
-    from scipy.optimize import brentq  # noqa: PLC0415  slow to import, and whole batches need it not
+    """The least z such that rounds with multipliers {z · factor: count} cost at most ε = `target`, rounded up (E5).
+
+    The result is at least 0.3 over the smallest factor: less noise is not resolved.
+
+    Args:
+        target: ε > 0.
+        rounds: number of sampled rounds for each factor.
+        rate: probability that a record is in a round's batch.
+        delta: δ.
+        adjacency: how neighbouring data sets differ.
+
+    Raises:
+        InfeasibleError: as `epsilon` does.
+
+    >>> round(noise_multiplier(2.0, rounds={1.0: 100}, rate=0.01, delta=1e-5, adjacency="add-remove"), 2)
+    0.74
+    """
+    from scipy.optimize import brentq  # noqa: PLC0415  slow to import; plans without sampling do not need it
 
     def excess(log_z: float, coarse: int = 4) -> float:
         scaled = {math.exp(log_z) * factor: count for factor, count in rounds.items()}
         spent = epsilon(scaled, rate=rate, delta=delta, adjacency=adjacency, coarse=coarse)
         return math.log(max(spent, 1e-300) / target)
 
-    # Start where the central limit of many sampled rounds would put it: rate times what whole batches need.
+    # Start at the central limit of many sampled rounds: `rate` times the noise that whole batches need.
     whole = math.sqrt(sum(rounds.values())) / gaussian.mu(target, delta) * (2 if adjacency == "replace" else 1)
     least = math.log(0.3 / min(rounds))
-    high = max(math.log(whole * rate / min(rounds)), least)
-    low = high
+    low = high = max(math.log(whole * rate / min(rounds)), least)
     while excess(high) > 0:
         low, high = high, high + math.log(1.3)
     while excess(low) <= 0:
         if low <= least:
-            return math.exp(low)  # less noise than this is not worth resolving
+            return math.exp(low)
         low, high = max(low - math.log(1.3), least), low
     root = float(brentq(excess, low, high, xtol=2e-4))
     while excess(root, coarse=1) > 0:
@@ -93,29 +112,22 @@ def noise_multiplier(
 def _step(rounds: Mapping[float, int], rate: float) -> float:
     """A discretisation fine enough to lose about 1e-4 in ε: errors grow with the rounds and with the noise.
 
-    Coarser, and so more pessimistic, where many rounds with little noise would take more than `_POINTS` of it: who
-    asks may be a server that this machine has no reason to trust.
+    Arguments may come from an untrusted server, so memory is bounded: where many rounds with little noise would need
+    more than `_POINTS` points, the step is coarser, and the estimate more pessimistic.
     """
     total, largest = max(sum(rounds.values()), 1), max(rounds, default=1.0)
     wanted = min(1e-2 / math.sqrt(total), 0.05 * max(rate, 0.02) / largest)
     variance = sum(count * min(z**-2, rate**2 * math.expm1(min(z**-2, 99.0))) for z, count in rounds.items())
-    wanted = max(wanted, 16 * math.sqrt(variance) / _POINTS)  # 8 standard deviations of the loss to each side
-    return 2.0 ** math.floor(math.log2(wanted))  # powers of 2, so that the cache below is hit
+    wanted = max(wanted, 16 * math.sqrt(variance) / _POINTS)  # 8 standard deviations of the loss on each side
+    return 2.0 ** math.floor(math.log2(wanted))  # powers of 2, so that `_sampled` finds them in its cache
 
 
 @functools.lru_cache(maxsize=256)
 def _sampled(multiplier: float, rate: float, adjacency: Adjacency, step: float) -> PrivacyLossDistribution:
-    # imported where it is needed: it takes longer than all of the rest of the package, which may not need it
-    from dp_accounting import NeighboringRelation  # noqa: PLC0415
-    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism  # noqa: PLC0415
+    from dp_accounting import NeighboringRelation  # noqa: PLC0415  slower to import than all of lightdp
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism  # noqa: PLC0415  likewise
 
-    relations = {
-        "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
-        "replace": NeighboringRelation.REPLACE_ONE,
-    }
+    relation = {"add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace": NeighboringRelation.REPLACE_ONE}
     return from_gaussian_mechanism(
-        multiplier,
-        sampling_prob=rate,
-        neighboring_relation=relations[adjacency],
-        value_discretization_interval=step,
+        multiplier, sampling_prob=rate, neighboring_relation=relation[adjacency], value_discretization_interval=step
     )

@@ -1,7 +1,12 @@
 """How many clients straggle in a round: the distribution g(s) on 0..S̄ that the noise design averages over.
 
-Privacy never rests on this law: it decides only which noise is cheapest. Every guarantee holds for each
-set of stragglers, up to S̄ of them.
+Privacy does not depend on this law: every guarantee holds for each set of stragglers, up to S̄ of them. The law only
+decides which noise is the least on average. `parse` reads one from a setting; `uniform`, `binomial` and `custom`
+build one.
+
+>>> law = parse("binomial:0.1", bound=10, clients=50)
+>>> law.name, round(law.mean(lambda s: s), 2)
+('binomial(50, 0.1) up to 10', 4.94)
 """
 
 from __future__ import annotations
@@ -20,15 +25,21 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_SUM_TOLERANCE = 1e-9
-
 
 @dataclass(frozen=True, eq=False)
 class StragglerLaw:
-    """P(S = s) for s = 0..S̄, as a read-only array, and what to call it."""
+    """P(S = s) for s = 0..S̄. Laws with the same probabilities are equal; names do not count.
+
+    Attributes:
+        name: how the law is printed.
+        pmf: the probabilities, an array that becomes read-only. (S̄ + 1,)
+
+    >>> uniform(1) == custom(1, [0.5, 0.5])
+    True
+    """
 
     name: str
-    pmf: NDArray[np.float64]  # (S̄ + 1,)
+    pmf: NDArray[np.float64]
 
     def __post_init__(self) -> None:
         self.pmf.setflags(write=False)
@@ -50,33 +61,63 @@ class StragglerLaw:
         return np.arange(len(self.pmf), dtype=float)
 
     def mean(self, f: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> float:
-        """E[f(S)]."""
+        """E[f(S)].
+
+        Args:
+            f: a function of the array `counts`.
+
+        >>> uniform(4).mean(lambda s: s**2)
+        6.0
+        """
         return float(self.pmf @ f(self.counts))
 
     def quantiles(self, rounds: int, levels: int) -> dict[int, int]:
-        """`rounds` rounds that have, together, at least as many stragglers as the law expects: {S: rounds}.
+        """A typical training: how many of `rounds` rounds have S stragglers, rounded to more stragglers.
 
-        The rounds are cut into at most `levels` equal blocks; each takes the upper quantile of its block.
+        Formal guarantee: for each s, at most the expected number of rounds has s or fewer stragglers.
+
+        Args:
+            rounds: number of rounds.
+            levels: largest number of equal blocks; each block takes its upper quantile.
+
+        Returns:
+            {S: rounds}.
+
+        >>> uniform(3).quantiles(rounds=8, levels=4)
+        {0: 2, 1: 2, 2: 2, 3: 2}
         """
         cdf = np.cumsum(self.pmf)
         result: dict[int, int] = {}
-        blocks, last = min(levels, rounds), 0
-        for block in range(blocks):
-            size = rounds // blocks + (block < rounds % blocks)
-            last += size
-            s = min(int(np.searchsorted(cdf, last / rounds * (1 - 1e-12))), self.bound)
-            result[s] = result.get(s, 0) + size
+        for block in np.array_split(np.arange(1, rounds + 1), min(levels, rounds)):
+            s = min(int(np.searchsorted(cdf, block[-1] / rounds * (1 - 1e-12))), self.bound)
+            result[s] = result.get(s, 0) + len(block)
         return result
 
 
 def uniform(bound: int) -> StragglerLaw:
-    """The paper's law: every number of stragglers in 0..bound is equally likely."""
+    """The paper's law: every number of stragglers in 0..bound is equally likely.
+
+    Args:
+        bound: S̄, >= 0.
+
+    >>> uniform(3).pmf
+    array([0.25, 0.25, 0.25, 0.25])
+    """
     bound = integer("stragglers", bound, 0)
     return StragglerLaw(f"uniform on 0..{bound}", np.full(bound + 1, 1 / (bound + 1)))
 
 
 def binomial(bound: int, clients: int, failure: float) -> StragglerLaw:
-    """Each of `clients` fails by itself with probability `failure`, given that at most `bound` do."""
+    """Clients fail independently of each other, given that at most `bound` fail.
+
+    Args:
+        bound: S̄, in 0..clients.
+        clients: number of clients.
+        failure: probability that a client fails, in (0, 1).
+
+    >>> binomial(1, clients=2, failure=0.5).pmf.round(3)
+    array([0.333, 0.667])
+    """
     bound, failure = integer("stragglers", bound, 0, clients), probability("failure", failure)
     s = np.arange(bound)
     steps = np.log((clients - s) / (s + 1)) + math.log(failure) - math.log1p(-failure)
@@ -86,29 +127,41 @@ def binomial(bound: int, clients: int, failure: float) -> StragglerLaw:
 
 
 def custom(bound: int, pmf: Sequence[float] | NDArray[np.float64]) -> StragglerLaw:
-    """P(S = s) as given, for s = 0, 1, ...; what is not given up to `bound` is 0."""
-    bound = integer("stragglers", bound, 0)
-    values = np.asarray(pmf, dtype=float)
+    """A law with given probabilities.
+
+    Args:
+        bound: S̄, >= 0.
+        pmf: P(S = 0), P(S = 1), ...; those that are missing up to `bound` are 0.
+
+    Raises:
+        ArgumentError: these are not probabilities with sum 1, or more than bound + 1.
+
+    >>> custom(2, [0.75, 0.25]).pmf
+    array([0.75, 0.25, 0.  ])
+    """
+    bound, values = integer("stragglers", bound, 0), np.asarray(pmf, dtype=float)
     if values.ndim != 1 or not 1 <= len(values) <= bound + 1:
         raise ArgumentError(f"pmf must list 1 to {bound + 1} probabilities for 0..{bound}, got shape {values.shape}")
     if not np.all(np.isfinite(values)) or np.any(values < 0):
         raise ArgumentError(f"pmf must hold finite probabilities >= 0, got pmf={values.tolist()}")
-    total = float(values.sum())
-    if abs(total - 1) > _SUM_TOLERANCE:
+    if abs((total := float(values.sum())) - 1) > 1e-9:
         raise ArgumentError(f"pmf must sum to 1, got a sum of {total:.10g}")
-    padded = np.zeros(bound + 1)
-    padded[: len(values)] = values / total
-    return StragglerLaw(f"given, on 0..{bound}", padded)
+    return StragglerLaw(f"given, on 0..{bound}", np.pad(values / total, (0, bound + 1 - len(values))))
 
 
 def parse(spec: str, bound: int, clients: int) -> StragglerLaw:
     """The law that a text names: "uniform", "binomial:P" or "pmf:P0,P1,...".
 
-    >>> parse("pmf:0.5,0.5", bound=1, clients=10).mean(lambda s: s)
-    0.5
+    Args:
+        spec: the text.
+        bound: S̄.
+        clients: number of clients.
 
     Raises:
-        ArgumentError: the text names none.
+        ArgumentError: the text names no law.
+
+    >>> parse("pmf:0.5,0.5", bound=1, clients=10).mean(lambda s: s)
+    0.5
     """
     kind, _, rest = spec.partition(":")
     if spec == "uniform":

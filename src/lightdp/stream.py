@@ -1,6 +1,8 @@
-"""Gaussian noise from 256-bit keys: a pair's two sides get the same integers; data is masked in one pass (W1), (W2).
+"""Gaussian noise from 256-bit keys: two clients of a pair get the same integers; data is masked in one pass (W1), (W2).
 
-The samples. g(key, σ) is a sequence of int32, fixed by key and σ alone, in tiles of 1024 samples:
+`accumulate` adds noise to integers, `masked` rounds data together with its own noise; a `Term` is one noise vector.
+
+Samples. g(key, σ) is a sequence of int32, fixed by key and σ alone, in tiles of 1024 samples:
 
 1. Tile n takes bytes 6144 n ... 6144 n + 6143 of the key's AES-256-CTR keystream (128-bit big-endian counter
    from zero, so that block 384 n comes first) as 1536 little-endian words of 32 bits: a[512], b[512], c[512].
@@ -16,18 +18,23 @@ The samples. g(key, σ) is a sequence of int32, fixed by key and σ alone, in ti
 3. j, the nearest integer (ties to even) to radius × sine or cosine, counts 2^-15 of a grid unit; the sample
    is (j + 2^14) >> 15. A binary32 rounded straight to the grid would favour even integers; this favours none.
 
-What they are worth, in grid units: variance σ² + 1/12 (1/12 is the rounding; for σ < 1 the grid dominates, so
-choose one that makes σ large), mean 2^-16, reach 9.27 σ, which a true Gaussian exceeds once in 5e19 samples.
-u keeps 24 significant bits and x steps of 2^-25; given those, z is right to 5e-7 of the radius.
+Accuracy, in grid units:
 
-Time: no table, index or branch depends on a key, a sample or data (but for refusing data that is out of range);
-signs and scales are public. The division and the root of each pair see no subnormal; that they take constant time is
-up to the processor.
-Memory: the kernel wipes its round keys; Python's `bytes` last until they are collected.
+| property | value |
+| --- | --- |
+| mean | 2^-16 |
+| variance | σ² + 1/12; 1/12 is the rounding, which dominates for σ < 1: choose a grid that makes σ large |
+| largest sample | 9.27 σ, which a true Gaussian exceeds once in 5e19 samples |
+| resolution | u has 24 significant bits, x steps of 2^-25; given those, z is right to 5e-7 of the radius |
+
+Side channels. Time: no table, index or branch depends on a key, a sample or data (except the refusal of data that is
+out of range); signs and scales are public. The division and the root of each pair see no subnormal; whether they take
+constant time depends on the processor. Memory: the kernel wipes its round keys; Python's `bytes` last until they are
+collected.
 
 A compiled kernel (x86-64 with AES-NI and AVX2, more than twice as fast with VAES and AVX-512) and numpy with
-`cryptography` give these same samples. Each path must reproduce a known answer when this module is imported;
-`backend()` says which one is in use.
+`cryptography` give the same samples. Each backend must reproduce known answers when this module is imported;
+`backend()` names the one in use.
 """
 
 from __future__ import annotations
@@ -38,13 +45,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightdp import _validate, errors
-from lightdp._native import plain
+from lightdp._native import kernel, plain
 
 SIGMA_MAX = 4096.0  # with a reach of 9.27 σ and 15 bits below the unit, j stays inside int32
 LENGTH_MAX = 2**40  # samples a key: its AES blocks stay far from the birthday bound
@@ -53,12 +59,8 @@ TILE = plain.TILE
 Floats = NDArray[np.float32] | NDArray[np.float64]
 Path = Callable[..., bool]  # as `plain.accumulate`
 
-try:
-    from lightdp._native import kernel
-except ImportError:  # installed without a compiler
-    _COMPILED: dict[str, Path] = {}
-else:
-    _COMPILED = {name: partial(kernel.accumulate, name) for name in kernel.BACKENDS}  # fastest first
+# Compiled backends, the fastest first.
+_COMPILED: dict[str, Path] = {} if kernel is None else {n: partial(kernel.accumulate, n) for n in kernel.BACKENDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,40 +71,56 @@ class Term:
         key: 32 secret bytes; `repr` does not show them.
         sign: +1 or -1.
         sigma: standard deviation in grid units, in (0, SIGMA_MAX].
+
+    Raises:
+        ArgumentError: an attribute is out of range.
+
+    >>> Term(bytes(32), -1, 100.0)
+    Term(sign=-1, sigma=100.0)
     """
 
     key: bytes = field(repr=False)
     sign: int
     sigma: float
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # a round makes thousands of these: calls only for what is unusual or wrong
         if not isinstance(self.key, bytes) or len(self.key) != 32:
             got = f"{len(self.key)} bytes" if isinstance(self.key, bytes) else type(self.key).__name__
             raise errors.ArgumentError(f"key must be 32 bytes, got {got}")
-        if _validate.integer("sign", self.sign, -1, 1) == 0:
+        if (type(self.sign) is not int or abs(self.sign) != 1) and _validate.integer("sign", self.sign, -1, 1) == 0:
             raise errors.ArgumentError("sign must be +1 or -1, got sign=0")
-        if _validate.positive("sigma", self.sigma) > SIGMA_MAX:
+        usual = isinstance(self.sigma, float) and 0 < self.sigma <= SIGMA_MAX
+        if not usual and _validate.positive("sigma", self.sigma) > SIGMA_MAX:
             raise errors.ArgumentError(f"sigma must be <= {SIGMA_MAX:g} grid units, got sigma={self.sigma:g}")
 
 
 def accumulate(out: NDArray[np.int32], terms: Sequence[Term], *, start: int = 0, threads: int | None = 1) -> None:
     """Add Σ sign × g(key, σ)[start : start + len(out)] over the terms to `out`, modulo 2^32.
 
-    Guaranteed: the same samples on every machine and path, for any number of threads and any cut of a vector
-    into calls; a term and its opposite cancel exactly; memory beside `out` is a few tiles and keys, for any
-    number of terms. Everything is checked before `out` is touched.
+    Formal guarantee: the same samples on every machine and backend, for any number of threads and however a vector is
+    split into calls; a term and its opposite cancel exactly. Memory beside `out` is a few tiles and the keys.
 
     Args:
         out: one-dimensional, contiguous, writable int32.
         terms: any number of them.
         start: index of the first sample, >= 0; start + len(out) <= LENGTH_MAX.
-        threads: how many share the work (the kernel releases the GIL); None takes every core of this process, or as
-            many as the environment's OMP_NUM_THREADS says, which keeps neighbours on one machine apart.
+        threads: number of threads (the kernel releases the GIL). None: as many as the process has cores, or
+            OMP_NUM_THREADS if that is fewer.
+
+    Raises:
+        ArgumentError: an argument is wrong; `out` is unchanged.
+
+    >>> out = np.zeros(4, np.int32)
+    >>> accumulate(out, [Term(bytes(32), +1, 100.0)])
+    >>> out
+    array([ -31,  200, -191,  -75], dtype=int32)
+    >>> accumulate(out, [Term(bytes(32), -1, 100.0)])
+    >>> out
+    array([0, 0, 0, 0], dtype=int32)
     """
     if not (isinstance(out, np.ndarray) and out.dtype == np.int32 and out.ndim == 1 and out.flags.carray):
-        got = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise errors.ArgumentError(f"out must be a contiguous, aligned, writable int32 vector, got {got}")
-    _share(out, _validate.integer("start", start, 0, LENGTH_MAX - out.size), terms, threads, None)
+        raise errors.ArgumentError(f"out must be a contiguous, aligned, writable int32 vector, got {_kind(out)}")
+    _run(out, _validate.integer("start", start, 0, LENGTH_MAX - out.size), terms, threads)
 
 
 def masked(
@@ -110,60 +128,85 @@ def masked(
 ) -> NDArray[np.int32]:
     """`values` in steps plus noise of their own, rounded once, plus Σ sign × g(key, σ) over the terms (W1).
 
-    With w = g(own[0], sigma), f = g(own[1], SIGMA_MAX) and g = g(own[2], SIGMA_MAX), what is rounded to the nearest
-    integer, ties to even, is values / step + (w + 2^-11 f + 2^-22 g) in IEEE binary64: the noise in brackets is
-    exact, the quotient and the sum are rounded each. Integers are modulo 2^32. The same on every path, for any
-    number of threads.
+    With w = g(own[0], sigma), f = g(own[1], SIGMA_MAX) and g = g(own[2], SIGMA_MAX), the result is
+
+        round(values / step + (w + 2^-11 f + 2^-22 g)) + Σ sign × g(key, σ)   modulo 2^32
+
+    in IEEE binary64, to the nearest integer, ties to even. The noise in brackets is exact; the quotient and the sum
+    are rounded once each.
+
+    Formal guarantee: the same integers on every machine and backend and for any number of threads.
 
     Args:
         values: float32 or float64 vector, not changed; |values| / step must be below 2^50.
         terms: any number of them.
-        step: what is counted, > 0.
-        sigma: of the values' own noise, in steps, in (0, SIGMA_MAX].
+        step: size of a step, > 0.
+        sigma: standard deviation of the values' own noise, in steps, in (0, SIGMA_MAX].
         own: three keys that are used for nothing else.
         threads: as in `accumulate`.
+
+    Raises:
+        ArgumentError: an argument is wrong, or a value is not finite or too large.
+
+    >>> masked(np.zeros(3), [], step=0.5, sigma=100.0, own=[bytes([k]) * 32 for k in range(3)])
+    array([ -28,  203, -192], dtype=int32)
     """
     if not (isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype in {np.dtype("f4"), np.dtype("f8")}):
-        got = f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
-        raise errors.ArgumentError(f"values must be a float32 or float64 vector, got {got}")
+        raise errors.ArgumentError(f"values must be a float32 or float64 vector, got {_kind(values)}")
     if len(own) != 3:
         raise errors.ArgumentError(f"own must be three keys, got {len(own)}")
     noise = [Term(key, 1, each) for key, each in zip(own, (sigma, SIGMA_MAX, SIGMA_MAX), strict=True)]
     out = np.zeros(_validate.integer("length", values.size, 0, LENGTH_MAX), np.int32)
     data = np.require(values, None, ["C", "A"]), _validate.positive("step", step)
-    if not _share(out, 0, [*noise, *terms], threads, data):
+    if not _run(out, 0, [*noise, *terms], threads, data):
         raise errors.ArgumentError(f"values must be finite and below 2^50 steps of step={step:g}")
     return out
 
 
-def _share(
-    out: NDArray[np.int32], start: int, terms: Sequence[Term], threads: int | None, data: tuple[Floats, float] | None
+def _run(
+    out: NDArray[np.int32], start: int, terms: Sequence[Term], threads: int | None, *data: tuple[Floats, float]
 ) -> bool:
-    """Let threads run the path on parts of `out`; False if it says so of one of them."""
+    """Runs the backend on tile-aligned slices in threads; False if any value was out of range."""
     for term in terms:
         if not isinstance(term, Term):
             raise errors.ArgumentError(f"terms must hold Term, got {type(term).__name__}")
     workers = _cores() if threads is None else _validate.integer("threads", threads, 1)
     keys = b"".join(term.key for term in terms)
     scales = np.array([term.sign * 2**15 * np.float32(term.sigma) for term in terms], np.float32)
-    share = -(-out.size // (TILE * workers)) * TILE  # samples a thread, in whole tiles
+    share = max(-(-out.size // (TILE * workers)), 1) * TILE  # samples for each thread, in whole tiles
 
-    def part(first: int, size: int) -> bool:
-        cut = slice(first, first + size)
-        return _PATH(out[cut], start + first, keys, scales, *([] if data is None else [(data[0][cut], data[1])]))
+    def part(first: int) -> bool:
+        cut = slice(first, first + share)
+        return _PATH(out[cut], start + first, keys, scales, *((values[cut], step) for values, step in data))
 
     if share >= out.size:
-        return part(0, out.size)
+        return part(0)
     with ThreadPoolExecutor(workers) as pool:
-        return all(pool.map(part, range(0, out.size, share), repeat(share)))
+        return all(pool.map(part, range(0, out.size, share)))
+
+
+def _kind(value: object) -> str:
+    return f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
 
 
 def backend() -> str:
-    """The path in use: "vaes512", "vaes", "aesni" or "numpy", with a note if the kernel failed its known answer.
+    """The backend in use: "vaes512", "vaes", "aesni" or "numpy", with a note if the kernel failed its known answers.
 
-    The environment variable LIGHTDP_STREAM, read at import, demands one; if it is not there, import fails.
+    The environment variable LIGHTDP_STREAM, read at import, requires one; if it is not available, the import fails.
+
+    >>> backend().split()[0] in {"vaes512", "vaes", "aesni", "numpy"}
+    True
     """
     return _BACKEND
+
+
+def paths() -> dict[str, Path]:
+    """All implementations that this machine runs, by name, the fastest first; each makes the same noise.
+
+    >>> [*paths()][-1]
+    'numpy'
+    """
+    return {**_COMPILED, "numpy": plain.accumulate}
 
 
 def _cores() -> int:
@@ -173,7 +216,7 @@ def _cores() -> int:
 
 
 def _correct(path: Path) -> bool:
-    """Known answers: two keys, both signs, parts of the first and the last of 66 tiles; data of both types."""
+    """Checks known answers: two keys, both signs, parts of the first and last of 66 tiles; data of both types."""
     out = np.zeros(65 * TILE, np.int32)
     path(out, 1000, bytes(range(64)), np.array([4096.0, -1000.1], np.float32) * np.float32(2**15))
     data = np.zeros(3 * TILE + 1, np.int32)
@@ -184,7 +227,7 @@ def _correct(path: Path) -> bool:
 
 
 def _choose(wanted: str | None, compiled: dict[str, Path]) -> tuple[str, Path]:
-    """The wanted path, or the fastest; numpy alone is trusted once a compiled path has answered wrongly."""
+    """The wanted backend, or the fastest; if any compiled one gave a wrong answer, numpy alone is trusted."""
     if not _correct(plain.accumulate):
         raise errors.LightDPError("lightdp.stream fails its known answer in numpy: no noise can be made here")
     wrong = [name for name, path in compiled.items() if not _correct(path)]

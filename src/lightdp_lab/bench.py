@@ -25,7 +25,6 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from lightdp import masks as noise
 from lightdp import stream
-from lightdp._native import plain
 from lightdp._validate import integer
 
 if TYPE_CHECKING:
@@ -98,8 +97,7 @@ def measure(
 
 def methods() -> dict[str, Callable[[int, int], None]]:
     """What this machine can measure: the baselines and every path."""
-    paths = {**stream._COMPILED, "numpy": plain.accumulate}  # noqa: SLF001  all paths, not only the chosen one
-    ours = {name: _path(path) for name, path in paths.items()}
+    ours = {name: _path(path) for name, path in stream.paths().items()}
     return {"philox": philox, "uniform": uniform, **ours, UPLOAD: upload}
 
 

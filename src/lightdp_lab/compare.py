@@ -3,6 +3,13 @@
 Everything is played message by message. Where a scheme would take longer than the time it is given, the rounds are
 played on shorter vectors, on which it fails exactly as often, and costs lie on the line through two measured sizes;
 the record marks them.
+
+>>> from lightdp_lab.compare import Setting, compare
+>>> from lightdp_lab.schemes import Task
+>>> task = Task(clients=6, colluders=1, stragglers=1, dimension=8)
+>>> record = compare(Setting(task, schemes=("plain", "local"), rounds_played=2, link_failure=0.0))
+>>> [(row["title"], row["completed"], row["up"]) for row in record["rows"]]
+[('FedAvg, no privacy', 2, 32.0), ('local DP', 2, 32.0)]
 """
 
 from __future__ import annotations
@@ -17,15 +24,16 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from lightdp import gaussian
+from lightdp._settings import setting
 from lightdp._validate import choice, integer, positive, share
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp_lab.bench import conditions
-from lightdp_lab.schemes import SCHEMES, Cost, Faults, Links, Player, climb
+from lightdp_lab.schemes import SCHEMES, Cost, Faults, Links, Peers, Player, Task, climb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lightdp_lab.schemes import Peers, Played, Scheme, Task
+    from lightdp_lab.schemes import Played, Scheme
 
 FIGURES = ("trips", "up", "down", "peer", "client", "server", "modelled")
 PLAYED = ("wall", "memory")
@@ -36,35 +44,33 @@ _PATIENCE = 3  # times the seconds of a scheme, before it plays fewer rounds tha
 
 @dataclass(frozen=True)
 class Setting:
-    """What is compared.
+    """What is compared. The flags of `lightdp compare` derive from these fields and those of `Task`.
 
     Attributes:
         task: clients, colluders, stragglers, dimension and privacy.
         schemes: names, in the order of the table.
         peers: how messages between clients travel, "relayed" by the server, "direct", or each of them in turn.
-        failure: probability that a link is down for a round.
-        dropout: probability that a client falls silent in a round, at a stage of which all are alike.
-        rounds: how many rounds are played; fewer of a scheme that is slow even on short vectors.
-        uplink: bits a second from a client.
-        downlink: bits a second to a client.
-        latency: seconds one way.
-        seconds: time for all rounds of one scheme.
-        cell_seconds: time for one size of `scaling`.
-        seed: of updates and faults.
+
+    Raises:
+        ArgumentError: a setting is out of range, or a scheme unknown or named twice.
     """
 
     task: Task
     schemes: tuple[str, ...] = tuple(SCHEMES)
     peers: tuple[Peers, ...] = ("relayed", "direct")
-    failure: float = 0.05
-    dropout: float = 0.0
-    rounds: int = 20
-    uplink: float = 10e6
-    downlink: float = 50e6
-    latency: float = 0.05
-    seconds: float = 20.0
-    cell_seconds: float = 60.0
-    seed: int = 0
+    link_failure: float = setting("Probability that a link is down for a round.", 0.05, group="Network")
+    dropout: float = setting(
+        "Probability that a client falls silent during a round, at any stage alike.", 0.0, group="Network"
+    )
+    rounds_played: int = setting(
+        "Rounds played of each scheme; fewer of one that is slow even on short vectors.", 20, group="Comparison"
+    )
+    uplink: float = setting("Mbit/s from a client.", 10.0, group="Network")
+    downlink: float = setting("Mbit/s to a client.", 50.0, group="Network")
+    latency: float = setting("Seconds one way.", 0.05, group="Network")
+    seconds: float = setting("Time for all rounds of each scheme.", 20.0, group="Comparison")
+    cell_seconds: float = setting("Time for each size of the scaling.", 60.0, group="Comparison")
+    seed: int = setting("Seed of updates and faults.", 0, group="Comparison")
 
     def __post_init__(self) -> None:
         if not self.schemes:
@@ -73,8 +79,9 @@ class Setting:
             choice("schemes", name, SCHEMES)
         if len(set(self.schemes)) < len(self.schemes):
             raise ArgumentError(f"schemes must differ, got schemes={','.join(self.schemes)!r}")
+        share("link_failure", self.link_failure)
         share("dropout", self.dropout)
-        integer("rounds_played", self.rounds, 1)
+        integer("rounds_played", self.rounds_played, 1)
         integer("seed", self.seed, 0)
         positive("seconds", self.seconds)
         positive("cell_seconds", self.cell_seconds)
@@ -83,10 +90,17 @@ class Setting:
 
     def links(self, peers: Peers) -> Links:
         """The links of one kind."""
-        return Links(peers, self.failure, self.uplink, self.downlink, self.latency)
+        return Links(peers, self.link_failure, 1e6 * self.uplink, 1e6 * self.downlink, self.latency)
 
     def faults(self, number: int, peers: Peers, stages: int, clients: int | None = None) -> Faults:
-        """What breaks in a round: the same links and clients for every scheme, whatever its number of stages."""
+        """What breaks in a round: the same links and clients for every scheme, whatever its number of stages.
+
+        Args:
+            number: of the round, from 0.
+            peers: how messages between clients travel.
+            stages: of the scheme's rounds.
+            clients: N; that of the task if None.
+        """
         clients = self.task.clients if clients is None else clients
         rng = np.random.default_rng([self.seed, clients, number])  # noqa: TID251  faults are simulated
         silent, stage = rng.random(clients) < self.dropout, (rng.random(clients) * stages).astype(int)
@@ -95,20 +109,24 @@ class Setting:
         return dataclasses.replace(drawn, lost=lost)
 
 
-def compare(setting: Setting, told: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def compare(chosen: Setting, told: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """The record: "conditions", "setting" and one of "rows" for each scheme and kind of links.
 
     A scheme whose clients never write to each other has one row, with links "any". One that cannot be had with these
     settings has "impossible", which says why, and no figures. Ctrl-C keeps the rows so far and "stopped" says so.
+
+    Args:
+        chosen: what is compared.
+        told: is given the title of each scheme before it is played.
     """
     rows: list[dict[str, Any]] = []
-    record: dict[str, Any] = {"conditions": conditions() | {"threads": 1}, "setting": _setting(setting), "rows": rows}
+    record: dict[str, Any] = {"conditions": conditions() | {"threads": 1}, "setting": _setting(chosen), "rows": rows}
     record |= {"scaling": [], "stopped": False}
     try:
         with threadpool_limits(1):
-            for name in setting.schemes:
+            for name in chosen.schemes:
                 told(SCHEMES[name].about.title)
-                for row in _rows(setting, SCHEMES[name]):
+                for row in _rows(chosen, SCHEMES[name]):
                     rows.append(row)  # noqa: PERF402  one by one, so that those before an interruption stay
     except KeyboardInterrupt:
         if not rows:
@@ -117,38 +135,43 @@ def compare(setting: Setting, told: Callable[[str], None] = lambda _: None) -> d
     return record
 
 
-def _setting(setting: Setting) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(setting).items() if name != "task"} | dataclasses.asdict(
-        setting.task
-    ) | {"rounds": setting.task.rounds, "rounds_played": setting.rounds}  # fmt: skip
+def _setting(chosen: Setting) -> dict[str, Any]:
+    """As in records, where speeds are in bits a second and "rounds" are those of the training."""
+    own = dataclasses.asdict(chosen)
+    task, links = own.pop("task"), {"uplink": 1e6 * chosen.uplink, "downlink": 1e6 * chosen.downlink}
+    names = {"link_failure": "failure", "rounds_played": "rounds"}
+    shown = {names.get(name, name): value for name, value in own.items()} | links
+    return shown | task | {"rounds_played": chosen.rounds_played}
 
 
-def _rows(setting: Setting, scheme: type[Scheme]) -> Iterator[dict[str, Any]]:
+def _rows(chosen: Setting, scheme: type[Scheme]) -> Iterator[dict[str, Any]]:
     known = scheme.about
     about = {"scheme": known.name} | {key: getattr(known, key) for key in ("title", "source", "private", "broken_by")}
-    for peers in setting.peers if known.talks else setting.peers[:1]:
+    for peers in chosen.peers if known.talks else chosen.peers[:1]:
         try:
-            figures = _figures(setting, scheme, peers)
+            figures = _figures(chosen, scheme, peers)
         except (ArgumentError, MissingExtraError) as error:
             yield about | {"links": "any", "impossible": str(error)}
             return
         yield about | {"links": peers if known.talks else "any", "impossible": None} | figures
 
 
-def _figures(setting: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, Any]:
-    links, task = setting.links(peers), setting.task
-    player, climbed = climb(scheme, task, links, seconds=setting.seconds, rounds=setting.rounds + 1, seed=setting.seed)
-    faults = [setting.faults(number, peers, climbed[-1].trips) for number in range(setting.rounds)]
+def _figures(chosen: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, Any]:
+    links, task = chosen.links(peers), chosen.task
+    player, climbed = climb(
+        scheme, task, links, seconds=chosen.seconds, rounds=chosen.rounds_played + 1, seed=chosen.seed
+    )
+    faults = [chosen.faults(number, peers, climbed[-1].trips) for number in range(chosen.rounds_played)]
     if player.task.dimension < task.dimension:  # even the smallest size may be slow
-        faults = faults[: max(_TURNS, int(_PATIENCE * setting.seconds / max(climbed[-1].wall, 1e-9)))]
+        faults = faults[: max(_TURNS, int(_PATIENCE * chosen.seconds / max(climbed[-1].wall, 1e-9)))]
     played = [player.round(one) for one in faults]
     done = [one for one in played if one.result is not None]
     failures = Counter((one.failure.stage, one.failure.why) for one in played if one.failure is not None)
     typical = next((fault for fault, one in zip(faults, played, strict=True) if one.result is not None), Faults())
     cost = median([one.cost for one in done]) if done else climbed[-1]
     if cost.dimension < task.dimension:
-        cost = _further(setting, scheme, links, typical, cost)
-    set_up = player.set_up
+        cost = _further(chosen, scheme, links, typical, cost)
+    set_up = Cost.of(player.set_up, task.dimension)
     return {
         "dimension_played": player.task.dimension,
         "rounds": len(played),
@@ -160,12 +183,7 @@ def _figures(setting: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, 
         "spent": _spent(cost, played, done),
         "measured": not cost.extrapolated,
         "clean": not done,
-        "set_up": {
-            **{name: set_up.total(name) for name in ("up", "down", "peer")},
-            "client": set_up.client_seconds(),
-            "server": set_up.server_seconds(),
-            "modelled": set_up.modelled_seconds(),
-        },
+        "set_up": {name: getattr(set_up, name) for name in FIGURES if name != "trips"},
     }
 
 
@@ -183,12 +201,12 @@ def _spent(cost: Cost, played: list[Played], done: list[Played]) -> dict[str, fl
     }
 
 
-def _further(setting: Setting, scheme: type[Scheme], links: Links, faults: Faults, known: Cost) -> Cost:
+def _further(chosen: Setting, scheme: type[Scheme], links: Links, faults: Faults, known: Cost) -> Cost:
     """The cost at the task's dimension: of a few rounds if there is time for them, else on a line."""
-    player, _ = climb(scheme, setting.task, links, seconds=setting.seconds, rounds=_TURNS + 1, seed=setting.seed)
-    if player.task.dimension == setting.task.dimension:
+    player, _ = climb(scheme, chosen.task, links, seconds=chosen.seconds, rounds=_TURNS + 1, seed=chosen.seed)
+    if player.task.dimension == chosen.task.dimension:
         return _few(player, faults)
-    return _on_a_line(player, faults, known, setting.task.dimension, setting.seconds)
+    return _on_a_line(player, faults, known, chosen.task.dimension, chosen.seconds)
 
 
 def _on_a_line(player: Player, faults: Faults, known: Cost, dimension: int, seconds: float) -> Cost:

@@ -56,36 +56,24 @@ def _round_rows(results: Results) -> Iterator[dict[str, Any]]:
 def _model_rows(results: Results) -> Iterator[dict[str, Any]]:
     table = TABLES["table2"]
     for epsilon in EPSILONS:
-        yield {
-            "epsilon": epsilon,
-            "what": "the paper: ResNet-18, ε for each round",
-            "scheme": "paper",
-            "accuracy": table.printed[epsilon][0] / 100,
-        }
+        row = {"epsilon": epsilon, "what": "the paper: ResNet-18, ε for each round", "scheme": "paper"}
+        yield row | {"accuracy": table.printed[epsilon][0] / 100}
     for model in reproduce.models("repair"):
         for scheme in ("repair", "central"):
             for cell in known(results, "rounds", "repair", model=model, schemes=(scheme,)):
+                what = f"{MODELS[model]}, {title(scheme)}"
                 if cell.accuracy is not None:
-                    yield {
-                        "epsilon": cell.config.epsilon,
-                        "what": f"{MODELS[model]}, {title(scheme)}",
-                        "scheme": scheme,
-                        "accuracy": cell.accuracy,
-                    }
+                    row = {"epsilon": cell.config.epsilon, "what": what, "scheme": scheme}
+                    yield row | {"accuracy": cell.accuracy}
 
 
 def _time_rows(results: Results) -> Iterator[dict[str, Any]]:
     for cell in known(results, "time", "repair"):
+        scheme, links = cell.config.scheme, "relayed" if cell.config.links == "relayed" else "direct"
         for line in cell.lines[:1]:
             for number, accuracy, seconds in line["curve"]:
-                yield {
-                    "scheme": cell.config.scheme,
-                    "title": ALL[cell.config.scheme].title,
-                    "links": "relayed" if cell.config.links == "relayed" else "direct",
-                    "round": number,
-                    "accuracy": accuracy,
-                    "seconds": seconds,
-                }
+                row = {"scheme": scheme, "title": ALL[scheme].title, "links": links}
+                yield row | {"round": number, "accuracy": accuracy, "seconds": seconds}
 
 
 def _noise_rows() -> Iterator[dict[str, Any]]:

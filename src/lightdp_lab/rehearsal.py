@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from lightdp.client_set import ClientSet
 from lightdp.schemes import scheme
 from lightdp.training.arrivals import Arrivals
 from lightdp.training.channel import Met
@@ -37,6 +38,10 @@ class Rehearsal:
     failed. Schemes that hide all but the sum reveal nothing in it, so it costs no privacy.
 
     Schemes that are not `played` by their entry in the registry take part for their time only.
+
+    Args:
+        config: the run, whose `links` say how messages between clients travel.
+        parameters: length of an update.
     """
 
     def __init__(self, config: Config, parameters: int) -> None:
@@ -88,28 +93,32 @@ class Rehearsal:
         }
 
     def meet(self, number: int, came: Arrivals) -> Met:
-        """Who is in the sum of a round after all, its seconds, and the stage at which it failed, if it did."""
+        """Who is in the sum of a round after all, its seconds, and the stage at which it failed, if it did.
+
+        Args:
+            number: of the round, from 0; it decides the faults, together with the seed.
+            came: who came, before the scheme's own losses.
+        """
         faults = self._faults(number, came)
         missing = sum(len(who) for who in faults.lost.values())
         if not self.follows:
             return _met(came, self.seconds(missing)[-1])
         with threadpool_limits(1):
             played = self.short.round(faults)
-        enough = self.config.clients - self.config.stragglers
+        enough, nobody = self.config.clients - self.config.stragglers, ClientSet.none(self.config.clients)
         if played.result is not None and len(played.result.used) >= enough:
-            used = tuple(sorted(played.result.used))
-            late = tuple(i for i in came.late if i not in played.result.used)
-            return _met(Arrivals(used, () if self.hides else late), self.seconds(missing)[-1])
+            used = ClientSet.of(self.config.clients, played.result.used)
+            return _met(Arrivals(used, nobody if self.hides else came.late - used), self.seconds(missing)[-1])
         stages = self.seconds(missing)
         seconds = stages[min(len(played.net.stages), len(stages)) - 1]
-        seen = () if self.hides else tuple(sorted({*came.used, *came.late}))
+        seen = nobody if self.hides else came.used | came.late
         stage = played.net.stages[-1].name if played.failure is None else played.failure.stage
-        return _met(Arrivals((), seen), seconds, stage)
+        return _met(Arrivals(nobody, seen), seconds, stage)
 
     def _faults(self, number: int, came: Arrivals) -> Faults:
         """Missing clients and broken links between peers, from the seed and the round."""
         rng = np.random.default_rng([self.config.seed, int.from_bytes(b"play"), number])  # noqa: TID251  simulated
-        present = {*came.used} if came.used else {*came.late}  # who came to a void round counts as late
+        present = came.used or came.late  # who came to a void round counts as late
         stages = (rng.random(self.config.clients) * self.clean.trips).astype(int)
         lost: dict[int, set[int]] = defaultdict(set)
         for i in range(self.config.clients):

@@ -53,36 +53,16 @@ TABLES = {
 
 _COMMON: dict[str, Any] = {"data": "cifar10", "partition": "dirichlet:0.5", "clients": 50, "rounds": 150}
 _PAPER: dict[str, Any] = {
-    "unit": "paper",
-    "epsilon_per": "round",
-    "clip": 10.0,
-    "epochs": 1,
-    "batch": 32,
-    "local_lr": 0.05,
-    "lr": 1.0,
-    "momentum": 0.0,
-    "evaluate_every": 10,
-}
+    "unit": "paper", "epsilon_per": "round", "clip": 10.0, "evaluate_every": 10,
+    "epochs": 1, "batch": 32, "local_lr": 0.05, "lr": 1.0, "momentum": 0.0,
+}  # fmt: skip
+_LONG: dict[str, Any] = {"rounds": 300, "ema": 0.95, "evaluate_every": 50}
 _MODELS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {"resnet18": {}, "scattering-linear": {"mirror": True}},
     "training": {
         "scattering-linear": {"mirror": True, "clip": 0.1, "evaluate_every": 10},
-        "scattering-cnn": {
-            "augment": 2,
-            "rounds": 300,
-            "sampling_rate": 0.16,
-            "clip": 0.4,
-            "ema": 0.95,
-            "evaluate_every": 50,
-        },
-        "wrn-16-4": {
-            "augment": 4,
-            "rounds": 300,
-            "sampling_rate": 0.08,
-            "clip": 1.0,
-            "ema": 0.95,
-            "evaluate_every": 50,
-        },
+        "scattering-cnn": _LONG | {"augment": 2, "sampling_rate": 0.16, "clip": 0.4},
+        "wrn-16-4": _LONG | {"augment": 4, "sampling_rate": 0.08, "clip": 1.0},
     },
 }
 """The models of each kind of guarantee and their settings; the first is the one meant if none is named."""
@@ -90,7 +70,7 @@ _TRIALS = {"resnet18": 1, "wrn-16-4": 1, "scattering-cnn": 3, "scattering-linear
 _LEARNING = {"scattering-cnn": {3.0: 1.4, 6.0: 2.0, 9.0: 2.8}, "wrn-16-4": {3.0: 1.2, 6.0: 1.6, 9.0: 2.4}}
 """Learning rates by ε; the nearest is taken. They come from few runs on a held-out tenth of the training data: of
 WRN-16-4 at ε = 6 with 0.8, 1.6 and 3.2, at ε = 3 with 1.6 and at ε = 9 with 3.2; what stands here lies between."""
-_QUICK: dict[str, Any] = {"data": "digits", "clients": 10, "rounds": 10, "local_lr": 0.2, "evaluate_every": 1}
+_QUICK: dict[str, Any] = {"data": "digits", "clients": 10, "rounds": 10, "evaluate_every": 1}
 _QUICK_MODEL = {"resnet18": "cnn"}
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "clip": (1.0, 3.0, 10.0, 30.0),
@@ -100,7 +80,11 @@ _RATES = (0.5, 32.0)
 
 
 def models(profile: Profile) -> tuple[str, ...]:
-    """The models that a profile knows, the usual one first."""
+    """The models that a profile knows, the usual one first.
+
+    >>> models("paper")
+    ('resnet18', 'scattering-linear')
+    """
     return tuple(_MODELS["paper" if profile == "paper" else "training"])
 
 
@@ -118,6 +102,18 @@ def cells(
 
     Cells in which a scheme is impossible, such as secure aggregation with C̄ + S̄ = N, are left out. With `quick` the
     clients are a fifth of the paper's and learn digits in a few rounds: to see that it works, not what comes out.
+
+    >>> [(cell.epsilon, cell.colluders) for cell in cells("table2", "paper", epsilons=(3.0,))]
+    [(3.0, 10), (3.0, 20), (3.0, 30), (3.0, 40)]
+
+    Args:
+        target: the table or figure.
+        profile: "paper" for its own noise and an ε for each round, else one for the whole training.
+        model: one of `models(profile)`; the usual one if None.
+        trials: runs of each cell, with seeds from 0; as many as the model is usually given if None.
+        epsilons: only these; the paper's if None.
+        schemes: only these; all of the target's if None.
+        quick: small runs on embedded data.
 
     Raises:
         ArgumentError: a name is unknown, or the target is not one of the profile.
@@ -185,8 +181,9 @@ def _quick(cell: dict[str, Any]) -> dict[str, Any]:
     model = _QUICK_MODEL.get(cell["model"], "linear")
     shrunk = {name: cell[name] // 5 for name in ("colluders", "stragglers")}
     plain = {"mirror": False, "augment": 1, "sampling_rate": 1.0}
-    clip = cell["clip"] * (1 if cell.get("unit") == "paper" else 10)  # features of digits are larger than scattering's
-    return cell | _QUICK | shrunk | plain | {"model": model, "clip": clip}
+    # features of digits are larger than scattering's
+    own = {"local_lr": 0.2} if cell.get("unit") == "paper" else {"clip": 10 * cell["clip"]}
+    return cell | _QUICK | shrunk | plain | own | {"model": model}
 
 
 def _possible(cell: dict[str, Any]) -> bool:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.planning import Plan
+from lightdp.runlog import ResumeError
 from lightdp_lab.reproduce import same
 
 try:
     import torch
 
     from lightdp.training import data, models
-    from lightdp.training.checkpoint import ResumeError
     from lightdp.training.config import Config
     from lightdp.training.simulator import Run
 except ImportError:
@@ -31,6 +31,8 @@ except ImportError:
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from multiprocessing.synchronize import Event
+
+    from lightdp import runlog
 
 _WORK = ".work"
 Line = dict[str, Any]
@@ -97,18 +99,19 @@ def play(
     results: Results,
     *,
     jobs: int = 1,
-    watch: Callable[[Config, Line], None] = lambda *_: None,
+    watch: Callable[[Config, runlog.Line], None] = lambda *_: None,
 ) -> Iterator[tuple[Config, Line]]:
     """Run what `results` does not have, several at once if asked for, and yield each run as it ends, kept already.
 
     An interrupted run leaves a checkpoint, from which the next call goes on. With one job, `watch` sees its rounds.
     With several, a run that fails does not stop the others: its error is raised when they are done.
     """
+    alone = integer("jobs", jobs, 1) == 1  # refused before a folder is made
     missing = [config for config in configs if results.find(config) is None]
     work = results.folder / _WORK
     if missing:
         work.mkdir(parents=True, exist_ok=True)
-    if integer("jobs", jobs, 1) == 1:
+    if alone:
         for config in missing:
             line = trial(config, work, watch)
             yield config, _kept(config, line, results, beside=0)
@@ -176,44 +179,36 @@ def _beside(config: Config, work: Path) -> Line:
         _busy = False
 
 
-def trial(config: Config, work: Path, watch: Callable[[Config, Line], None] = lambda *_: None) -> Line:
+def trial(config: Config, work: Path, watch: Callable[[Config, runlog.Line], None] = lambda *_: None) -> Line:
     """One run, whole or from its checkpoint, as the line to keep of it; its files stay."""
     path, checkpoint = _files(config, work)
     where = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     source, *features = prepared(config.data, config.data_path, config.model, config.mirror, where)
 
-    def played(*, resume: bool) -> tuple[Run, list[Line]]:
+    def played(*, resume: bool) -> tuple[Run, runlog.RunLog]:
         run = Run(config, path, resume=resume, dataset=source, prepared=tuple(features))
-        return run, list(run.play(lambda line: watch(config, line)))
+        return run, run.finish(lambda line: watch(config, line))
 
     try:
-        run, lines = played(resume=checkpoint.exists())
+        run, log = played(resume=checkpoint.exists())
     except ResumeError:  # nobody but us keeps these files: what is damaged or outdated is made anew
-        run, lines = played(resume=False)
-    end, rounds = lines[-1], [line for line in lines if line["kind"] == "round"]
-    plan = run.plan
+        run, log = played(resume=False)
+    end, plan = log.outcome, run.plan
     kept = {
         "config": same(config),
-        "accuracy": end["accuracy"],
-        "rounds": end["rounds"],
-        "stopped": end["stopped"],
-        "epsilon": end["epsilon"],
+        **{name: getattr(end, name) for name in ("accuracy", "rounds", "stopped", "epsilon")},
         "epsilon_round": None if plan is None else Plan(plan.request.but(rounds=1), plan.noise).epsilon(),
-        "noise": statistics.fmean(line["noise_std"] for line in rounds),
+        "noise": statistics.fmean(std for line in log.rounds if (std := line.noise_std) is not None),
         "smallest": run.partition["size_min"],
-        "curve": _curve(rounds),
-        "seconds": round(end["seconds"], 2),
+        "curve": _curve(log),
+        "seconds": round(end.seconds, 2),
         "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
-        "versions": lines[0]["versions"],
-        "commit": lines[0]["commit"],
+        **{name: getattr(log.started, name) for name in ("versions", "commit")},
     }
-    network = lines[0]["network"]
+    network = log.started.network
     if network is not None:
-        kept |= {
-            "trips": network["trips"],
-            "time_measured": network["measured"],
-            "failed": sum(line["failed"] is not None for line in rounds),
-        }
+        kept |= {"trips": network["trips"], "time_measured": network["measured"]}
+        kept["failed"] = sum(line.failed is not None for line in log.rounds)
     return kept
 
 
@@ -227,12 +222,11 @@ def prepared(
     return (source, *both)
 
 
-def _curve(rounds: list[Line]) -> list[list[float]]:
+def _curve(log: runlog.RunLog) -> list[list[float]]:
     """Round and accuracy, and modelled seconds until then where there are any."""
-    seconds, curve = 0.0, []
-    for line in rounds:
-        seconds += line.get("modelled_seconds", 0.0)
-        if line["accuracy"] is not None:
-            at = [line["round"], line["accuracy"]]
-            curve.append([*at, float(f"{seconds:.4g}")] if "modelled_seconds" in line else at)
-    return curve
+    times: list[list[float]] = [[float(f"{seconds:.4g}")] for seconds in log.clock] or [[]] * len(log.rounds)
+    return [
+        [line.round, line.accuracy, *time]
+        for line, time in zip(log.rounds, times, strict=True)
+        if line.accuracy is not None
+    ]

@@ -53,12 +53,15 @@ class Cell:
     @property
     def epsilon(self) -> float | None:
         """The largest that a trial has really cost."""
-        return max((line["epsilon"] for line in self.lines if line["epsilon"] is not None), default=None)
+        return self._largest("epsilon")
 
     @property
     def epsilon_round(self) -> float | None:
         """What one round costs a client that is used in it."""
-        return max((line["epsilon_round"] for line in self.lines if line["epsilon_round"] is not None), default=None)
+        return self._largest("epsilon_round")
+
+    def _largest(self, name: str) -> float | None:
+        return max((line[name] for line in self.lines if line[name] is not None), default=None)
 
     def text(self, *, count: bool = False) -> str:
         """In per cent, and how sure: "66.6 ± 0.2 (5)"; a dash where nothing was run."""
@@ -70,26 +73,18 @@ class Cell:
 
     def to_dict(self) -> dict[str, Any]:
         """For scripts."""
-        at = self.config
-        return {
-            "scheme": at.scheme,
-            "model": at.model,
-            "epsilon": at.epsilon,
-            "colluders": at.colluders,
-            "stragglers": at.stragglers,
-            "clip": at.clip,
-            "partition": at.partition,
-            "links": at.links,
-            "trials": self.trials,
-            "accuracy": self.accuracy,
-            "spread": self.spread,
-            "epsilon_round": self.epsilon_round,
-            "epsilon_training": self.epsilon,
-        }
+        asked = ("scheme", "model", "epsilon", "colluders", "stragglers", "clip", "partition", "links")
+        found = ("trials", "accuracy", "spread", "epsilon_round")
+        at = {name: getattr(self.config, name) for name in asked} | {name: getattr(self, name) for name in found}
+        return at | {"epsilon_training": self.epsilon}
 
 
 def title(scheme: str) -> str:
-    """A scheme in the tables of results."""
+    """A scheme in the tables of results.
+
+    >>> title("paper")
+    'LightDP-FL, as printed'
+    """
     known = ALL[scheme]
     return known.title if known.results_title is None else known.results_title
 
@@ -109,13 +104,30 @@ def known(results: Results, target: Target, profile: Profile, **chosen: Any) -> 
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table for a page."""
+    """A table for a page.
+
+    >>> print(markdown(["ε", "accuracy"], [["3", "66.6"]]))
+    | ε | accuracy |
+    | --- | --- |
+    | 3 | 66.6 |
+    """
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def filled(text: str, blocks: Mapping[str, str]) -> str:
-    """A page whose blocks, each between its two marks, are these."""
+    r"""A page whose blocks, each between its two marks, are these.
+
+    >>> filled("<!-- begin a -->\nold\n<!-- end -->", {"a": "new"})
+    '<!-- begin a -->\nnew\n<!-- end -->'
+
+    Args:
+        text: the page as it is.
+        blocks: contents by the name in the mark.
+
+    Raises:
+        ArgumentError: a block has no mark in the page, or several.
+    """
     for name, block in blocks.items():
         begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
         if text.count(begin) != 1:

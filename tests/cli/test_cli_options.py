@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from lightdp._settings import setting
 from lightdp.cli import COMMANDS
-from lightdp.cli._options import with_settings
+from lightdp.cli.options import with_settings
 from lightdp.training.config import Config
 from support.command_line import plan_arguments
 

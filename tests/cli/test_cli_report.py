@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from support.command_line import assert_refused
-from support.run_records import Page, record, written
+from support.run_logs import Page, logged, written
 
 if TYPE_CHECKING:
     import pytest
@@ -18,7 +18,7 @@ def test_the_command_writes_the_page_and_prints_the_figures(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    files = [written(tmp_path / f"{scheme}.jsonl", record(scheme)) for scheme in ("repair", "exact")]
+    files = [written(tmp_path / f"{scheme}.jsonl", logged(scheme)) for scheme in ("repair", "exact")]
     result = run("report", *files)
     assert result.code == 0
     assert "2.8866" in result.out
@@ -28,15 +28,15 @@ def test_the_command_writes_the_page_and_prints_the_figures(
 
 
 def test_runs_that_do_not_compare_are_said_not_to(run: Run, tmp_path: Path) -> None:
-    lines = record("exact")
+    lines = logged("exact")
     lines[0]["config"]["data"] = "cifar10"
-    files = [written(tmp_path / "a.jsonl", record("repair")), written(tmp_path / "b.jsonl", lines)]
+    files = [written(tmp_path / "a.jsonl", logged("repair")), written(tmp_path / "b.jsonl", lines)]
     assert "The runs differ in data: cifar10, digits." in run("report", *files, "--out", tmp_path / "a.html").out
 
 
-def test_the_command_refuses_a_broken_record_in_one_line_and_writes_nothing(run: Run, tmp_path: Path) -> None:
-    good = written(tmp_path / "good.jsonl", record())
-    bad = written(tmp_path / "bad.jsonl", record()[1:])
+def test_the_command_refuses_a_broken_log_in_one_line_and_writes_nothing(run: Run, tmp_path: Path) -> None:
+    good = written(tmp_path / "good.jsonl", logged())
+    bad = written(tmp_path / "bad.jsonl", logged()[1:])
     result = run("report", good, bad, "--out", tmp_path / "report.html")
     assert result.code == 2
     assert result.err.startswith(f"error: {bad}, line 1: ")
@@ -46,9 +46,9 @@ def test_the_command_refuses_a_broken_record_in_one_line_and_writes_nothing(run:
 
 def test_a_page_that_cannot_be_written_is_refused_by_the_name_of_its_option(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "report.pdf"
-    assert_refused(run("report", written(tmp_path / "a.jsonl", record()), "--out", out), f"got out='{out}'")
+    assert_refused(run("report", written(tmp_path / "a.jsonl", logged()), "--out", out), f"got out='{out}'")
 
 
-def test_out_is_refused_before_a_record_is_read(run: Run, tmp_path: Path) -> None:
+def test_out_is_refused_before_a_log_is_read(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "report.pdf"
     assert_refused(run("report", tmp_path / "missing.jsonl", "--out", out), f"got out='{out}'")

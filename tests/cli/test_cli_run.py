@@ -11,6 +11,7 @@ import pytest
 
 from lightdp.training import simulator
 from support.command_line import assert_refused
+from support.run_logs import logged, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 QUICK = ["--clients", "6", "--colluders", "1", "--stragglers", "1", "--rounds", "4", "--epsilon", "50"]
 
 
-def test_a_run_prints_its_plan_and_table_and_writes_record_and_page(tmp_path: Path, run: Run) -> None:
+def test_a_run_prints_its_plan_and_table_and_writes_log_and_page(tmp_path: Path, run: Run) -> None:
     done = run("run", *QUICK, "--out", tmp_path / "a.jsonl")
     assert done.code == 0
     for part in (
@@ -49,6 +50,13 @@ def test_flags_win_over_the_file_and_json_is_the_last_line(tmp_path: Path, run: 
     assert not (tmp_path / "a.html").exists()
 
 
+def test_a_run_with_sampled_batches_that_is_looked_at_seldom_has_a_table(tmp_path: Path, run: Run) -> None:
+    options = ["--sampling-rate", "0.5", "--evaluate-every", "4", "--no-report", "--out", tmp_path / "a.jsonl"]
+    done = run("run", *QUICK, *options)
+    assert done.code == 0
+    assert "ε true, largest client" in done.out
+
+
 def test_a_finished_run_can_be_resumed_and_ends_the_same(tmp_path: Path, run: Run) -> None:
     options = [*QUICK, "--no-report", "--json", "--out", tmp_path / "a.jsonl"]
     before = json.loads(run("run", *options).out)
@@ -75,6 +83,16 @@ def test_an_interrupted_run_is_not_overwritten_but_goes_on(
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert kinds == ["run", *["round"] * 4, "end"]
     assert run(*options).code == 0  # what is finished may be made again
+
+
+@pytest.mark.parametrize("text", [b"", b"no log\n", b'{"kind": "run", "con', "torn"])
+def test_what_is_left_of_a_killed_run_is_not_overwritten(tmp_path: Path, run: Run, text: bytes | str) -> None:
+    out = written(tmp_path / "a.jsonl", logged()[:3])
+    out.write_bytes(text if isinstance(text, bytes) else out.read_bytes() + b'{"kind": "rou')
+    out.with_suffix(".checkpoint").touch()
+    before = out.read_bytes()
+    assert_refused(run("run", *QUICK, "--out", out), "out is of an interrupted run: add --resume, or remove it first")
+    assert out.read_bytes() == before
 
 
 def test_a_run_with_real_noise_cannot_go_on_and_says_so_but_spoils_no_other(
@@ -126,6 +144,7 @@ def interrupt_after(rounds: int, step: Callable[..., Any]) -> Callable[..., Any]
         (["--model", "perceptron"], "perceptron"),
         (["--clients", "3", "--colluders", "3"], "colluders must be in 0..2, got colluders=3"),
         (["--epsilon", "nan"], "epsilon must be finite"),
+        (["--epochs", "5"], "epochs needs unit='client' or 'paper'"),
         (["--resume"], "resume needs the checkpoint"),
         (["--config", "absent.toml"], "config must be a readable TOML file"),
         (["--out", "absent/run.jsonl"], "out must be a .jsonl file in an existing folder"),
@@ -141,7 +160,7 @@ def test_mistakes_end_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_in_the_place_of_the_record_is_refused_before_data_is_read(tmp_path: Path, run: Run) -> None:
+def test_a_folder_in_the_place_of_the_log_is_refused_before_data_is_read(tmp_path: Path, run: Run) -> None:
     out = tmp_path / "a.jsonl"
     out.mkdir()
     assert_refused(run("run", "--data", "missing.npz", "--out", out), f"out must be writable, got out='{out}'")

@@ -35,7 +35,7 @@ def test_rounds_that_cost_no_epsilon_at_the_plans_delta_still_have_a_delta() -> 
     accountant.follow(odometer)
     assert accountant.get_delta(0.0) == 0
     odometer.record([0, 1, 2], [])
-    assert odometer.largest() == 0
+    assert odometer.max_epsilon() == 0
     assert accountant.get_delta(0.0) >= gaussian.delta(0.0, plan.sensitivity / plan.sigma_effective) > 0
     accountant.settle()
     assert accountant.get_delta(0.0) > 0
@@ -47,14 +47,14 @@ def test_the_accountant_follows_the_odometer_exactly() -> None:
     accountant.follow(odometer)
     odometer.record([0, 1], [2])
     odometer.record([0, 1, 2], [])
-    assert accountant.get_epsilon(1e-5) == odometer.largest()
+    assert accountant.get_epsilon(1e-5) == odometer.max_epsilon()
     assert accountant.get_epsilon(1e-7) == odometer.epsilon(1e-7).max()
     assert accountant.num_releases == 2
-    assert accountant.get_delta(odometer.largest()) == pytest.approx(1e-5, rel=1e-6)
-    assert accountant.get_delta(odometer.largest()) >= 1e-5
+    assert accountant.get_delta(odometer.max_epsilon()) == pytest.approx(1e-5, rel=1e-6)
+    assert accountant.get_delta(odometer.max_epsilon()) >= 1e-5
     again = Accountant(plan)
     again.load_state_dict(json.loads(json.dumps(accountant.state_dict())))
-    assert again.get_epsilon(1e-5) == pytest.approx(odometer.largest(), rel=1e-7)
+    assert again.get_epsilon(1e-5) == pytest.approx(odometer.max_epsilon(), rel=1e-7)
     assert again.num_releases == 2
     with pytest.raises(ArgumentError, match="same plan"):
         Accountant(a_plan()).load_state_dict(accountant.state_dict())

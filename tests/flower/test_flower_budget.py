@@ -25,15 +25,15 @@ def test_late_uploads_are_counted_as_late_by_the_odometer() -> None:
         late = [i for i in missing if grid.faults[t, i] == "late"]
         came = [i for i in range(5) if i not in missing]
         exact.record(*(([], came) if t == 4 else (came, late)))
-    assert result.train_metrics_clientapp[6]["lightdp-epsilon"] == exact.largest()
+    assert result.train_metrics_clientapp[6]["lightdp-epsilon"] == exact.max_epsilon()
     assert result.train_metrics_clientapp[6]["lightdp-late"] == 2
     spent = strategy.privacy_spent()
     assert spent is not None
-    assert (spent.epsilon, spent.num_releases) == (exact.largest(), 6)
+    assert (spent.epsilon, spent.num_releases) == (exact.max_epsilon(), 6)
     unseen = Odometer(plan)
     for t in range(1, 7):
         unseen.record([i for i in range(5) if (t, i) not in grid.faults] if t != 4 else [], [])
-    assert exact.largest() > unseen.largest()
+    assert exact.max_epsilon() > unseen.max_epsilon()
 
 
 def test_training_stops_at_the_budget_with_what_it_has() -> None:

@@ -16,7 +16,7 @@ from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import LightDP
 from lightdp.flower._settings import Settings, planned
 from lightdp.keys import Identity
-from lightdp.protocol import Client, Server
+from lightdp.protocol import ClientRound, Server
 from lightdp.stragglers import binomial
 from support.flower_grid import LocalGrid
 from support.flower_talk import Talk, a_plan, an_app, enrolment, refused
@@ -156,13 +156,13 @@ def test_records_are_sent_unclipped_only_if_the_app_says_that_it_clips_them() ->
 def test_a_records_part_is_within_the_clip_also_after_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     step = float(np.spacing(np.float32(1)))
     clip, seen = 2 * 499.51 * step, list[np.ndarray]()
-    upload = Client.upload
+    upload = ClientRound.upload
 
-    def watched(self: Client, start: bytes, update: np.ndarray) -> bytes:
+    def watched(self: ClientRound, update: np.ndarray) -> bytes:
         seen.append(update.copy())
-        return upload(self, start, update)
+        return upload(self, update)
 
-    monkeypatch.setattr(Client, "upload", watched)
+    monkeypatch.setattr(ClientRound, "upload", watched)
     for part in (0.0, clip / 2):  # without a record and with it, whose part of four values has norm clip
 
         def change(w: np.ndarray, part: float = part) -> np.ndarray:

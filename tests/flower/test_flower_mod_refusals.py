@@ -188,6 +188,16 @@ def test_a_closing_round_does_not_train() -> None:
     assert len(trained) == 3
 
 
+def test_a_message_that_contradicts_its_announcement_on_closing_is_refused() -> None:
+    talk = Talk()
+    talk.enrol()
+    start, roster = talk.server.announce(since=0), talk.server.roster()
+    assert refused(talk.grid.handle(0, talk.order(run=RUN, start=start, roster=roster, closing=True)), "closing=False")
+    assert talk.server.receive(
+        talk.grid.handle(0, talk.start()).content.array_records["arrays"]["lightdp"].numpy().tobytes()
+    )
+
+
 @pytest.mark.parametrize(("announced", "said"), [(True, True), (True, False), (False, True), (False, False)])
 def test_a_length_that_no_array_has_shown_is_not_allocated(announced: bool, said: bool) -> None:
     talk = Talk()

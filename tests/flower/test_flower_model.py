@@ -69,7 +69,7 @@ def test_the_model_is_the_sum_of_what_was_used_and_no_mask_is_used_twice(
     assert max(added.values()) == 1
     absent = {place for place, fault in grid.faults.items() if fault not in ("replay", "twice", "disguised")}
     came = [{i for i in range(5) if (t, i) not in absent} for t in range(1, 7)]
-    assert [set(np.flatnonzero(each.used)) for each in tape.rounds[:6]] == [c if len(c) >= 3 else set() for c in came]
+    assert [set(each.used) for each in tape.rounds[:6]] == [c if len(c) >= 3 else set() for c in came]
 
 
 @pytest.mark.parametrize("calibration", ["repair", "exact"])

@@ -79,7 +79,7 @@ def test_roster_equals_the_golden_one() -> None:
 @pytest.mark.parametrize("vector", VECTORS["streams"])
 def test_stream_key_equals_the_golden_one(vector: dict[str, Any]) -> None:
     me, peer = vector["ends"]
-    key = rings(ROSTER)[me].stream_key(peer, round=vector["round"], chain=bytes.fromhex(vector["chain"]))
+    key = rings(ROSTER)[me].stream_keys([peer], round=vector["round"], chain=bytes.fromhex(vector["chain"]))[peer]
     assert key.hex() == vector["key"]
 
 
@@ -109,8 +109,8 @@ def test_both_ends_of_every_pair_derive_one_key(round: int, chain: bytes) -> Non
     found = set()
     for i in range(4):
         for j in range(i):
-            key = everyone[i].stream_key(j, round=round, chain=chain)
-            assert key == everyone[j].stream_key(i, round=round, chain=chain)
+            key = everyone[i].stream_keys([j], round=round, chain=chain)[j]
+            assert key == everyone[j].stream_keys([i], round=round, chain=chain)[i]
             found.add(key)
     assert len(found) == 6
 
@@ -124,15 +124,17 @@ def test_stream_key_depends_on_each_thing_that_both_must_agree_on() -> None:
         Roster.of(ENROLMENTS, run=RUN, plan=bytes(32)),
         Roster.of([enrolment_of(name, other_run) for name in NAMES], run=other_run, plan=PLAN),
     ]
-    found = [rings(roster)[0].stream_key(1, round=5, chain=chain) for roster in rosters]
-    found.append(rings(ROSTER)[0].stream_key(1, round=6, chain=chain))
-    found.append(rings(ROSTER)[0].stream_key(1, round=5, chain=keys.link(chain, round=4, announcement=b"")))
+    found = [rings(roster)[0].stream_keys([1], round=5, chain=chain)[1] for roster in rosters]
+    found.append(rings(ROSTER)[0].stream_keys([1], round=6, chain=chain)[1])
+    found.append(rings(ROSTER)[0].stream_keys([1], round=5, chain=keys.link(chain, round=4, announcement=b""))[1])
     assert len(set(found)) == len(found)
 
 
 def test_stream_key_depends_on_the_run_apart_from_the_roster() -> None:
-    found = {keys.stream_key(PLAN, run=run, round=0, chain=PLAN, ends=(0, 1)) for run in (RUN, bytes(16))}
-    assert len(found) == 2
+    ring = rings(ROSTER)[0]
+    before = ring.stream_keys([1], round=0, chain=PLAN)
+    ring._run = bytes(16)
+    assert ring.stream_keys([1], round=0, chain=PLAN) != before
 
 
 def test_chain_tells_rounds_and_announcements_apart() -> None:
@@ -145,12 +147,20 @@ def test_chain_tells_rounds_and_announcements_apart() -> None:
     assert len(found) == 4
 
 
+def test_keys_of_several_peers_are_those_of_each() -> None:
+    ring = rings(ROSTER)[1]
+    together = ring.stream_keys([3, 0], round=2, chain=PLAN)
+    assert list(together) == [3, 0]
+    assert together == {peer: ring.stream_keys([peer], round=2, chain=PLAN)[peer] for peer in (0, 3)}
+    assert ring.stream_keys([], round=2, chain=PLAN) == {}
+
+
 def test_keyring_of_a_sparse_graph_knows_only_its_peers() -> None:
     ring = Keyring(pair_of("alice"), ROSTER, 0, peers=[2])
     full = rings(ROSTER)[0]
-    assert ring.stream_key(2, round=0, chain=PLAN) == full.stream_key(2, round=0, chain=PLAN)
+    assert ring.stream_keys([2], round=0, chain=PLAN)[2] == full.stream_keys([2], round=0, chain=PLAN)[2]
     with pytest.raises(ArgumentError, match="peer=1"):
-        ring.stream_key(1, round=0, chain=PLAN)
+        ring.stream_keys([2, 1], round=0, chain=PLAN)
 
 
 @pytest.mark.parametrize(("me", "peers"), [(1, None), (4, None), (0, [0]), (0, [4]), (0, [-1])])
@@ -163,7 +173,7 @@ def test_keyring_refuses_a_place_that_is_not_its_own(me: int, peers: list[int] |
 def test_stream_key_refuses_wrong_arguments(bad: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"round": 0, "chain": PLAN}
     with pytest.raises(ArgumentError):
-        rings(ROSTER)[0].stream_key(1, **arguments | bad)
+        rings(ROSTER)[0].stream_keys([1], **arguments | bad)
 
 
 def test_restored_key_pair_agrees_as_before() -> None:

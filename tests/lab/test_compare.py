@@ -19,7 +19,9 @@ from lightdp_lab.schemes.plain import LocalPaper, Plain
 from lightdp_lab.schemes.secagg import SecAggPlus
 
 TASK = Task(clients=12, colluders=2, stragglers=2, dimension=1500, epsilon=8.0, rounds=40)
-SETTING = Setting(TASK, schemes=("plain", "local", "exact", "repair", "paper"), rounds=6, failure=0.08, seconds=10.0)
+SETTING = Setting(
+    TASK, schemes=("plain", "local", "exact", "repair", "paper"), rounds_played=6, link_failure=0.08, seconds=10.0
+)
 
 
 class Slow(Plain):
@@ -61,7 +63,7 @@ def row(record: dict[str, Any], scheme: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", SCHEMES)
 def test_any_scheme_has_a_row_with_its_figures_and_named_noise(name: str) -> None:
     task = dataclasses.replace(TASK, dimension=200)
-    setting = Setting(task, schemes=(name,), peers=("relayed",), rounds=2, failure=0.0, seconds=1.0)
+    setting = Setting(task, schemes=(name,), peers=("relayed",), rounds_played=2, link_failure=0.0, seconds=1.0)
     (found,) = compare.compare(setting)["rows"]
     assert found["impossible"] is None
     assert found["completed"] == found["rounds"] >= 2
@@ -92,7 +94,7 @@ def test_noise_of_a_formula_that_misses_is_shown_at_the_epsilon_that_was_asked(r
     assert found["epsilon"] > 8
     player = Player(SCHEMES["paper"], TASK, Links())
     played = player.scheme.noise(12) / 12**2
-    clean = Setting(TASK, schemes=("paper",), rounds=1, failure=0.0)
+    clean = Setting(TASK, schemes=("paper",), rounds_played=1, link_failure=0.0)
     shown = row(compare.compare(clean), "paper")["noise"]
     assert shown == pytest.approx(played * (right / paper.sigma_effective) ** 2, rel=1e-6)
 
@@ -114,7 +116,7 @@ def test_faults_are_the_same_for_every_scheme_and_both_kinds_of_links() -> None:
 
 def test_failures_are_counted_by_stage_and_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEMES, "fragile", Fragile)
-    setting = dataclasses.replace(SETTING, schemes=("fragile",), rounds=12)
+    setting = dataclasses.replace(SETTING, schemes=("fragile",), rounds_played=12)
     found = row(compare.compare(setting), "fragile")
     missing = [len(setting.faults(k, "relayed", 1).down) for k in range(12)]
     assert found["completed"] == missing.count(0)
@@ -126,7 +128,7 @@ def test_failures_are_counted_by_stage_and_reason(monkeypatch: pytest.MonkeyPatc
 def test_only_schemes_whose_clients_talk_have_a_row_for_each_kind_of_links(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Slow, "each", 0.0)
     monkeypatch.setitem(SCHEMES, "slow", Slow)
-    found = compare.compare(dataclasses.replace(SETTING, schemes=("plain", "slow"), rounds=2))["rows"]
+    found = compare.compare(dataclasses.replace(SETTING, schemes=("plain", "slow"), rounds_played=2))["rows"]
     assert [(one["scheme"], one["links"]) for one in found] == [
         ("plain", "any"),
         ("slow", "relayed"),
@@ -138,7 +140,7 @@ def test_only_schemes_whose_clients_talk_have_a_row_for_each_kind_of_links(monke
 @pytest.mark.parametrize("name", [name for name, scheme in SCHEMES.items() if issubclass(scheme, Smpc)])
 def test_what_cannot_be_had_says_why_and_has_no_figures(name: str) -> None:
     tight = Task(clients=6, colluders=3, stragglers=3, dimension=50)
-    (found,) = compare.compare(Setting(tight, schemes=(name,), rounds=1))["rows"]
+    (found,) = compare.compare(Setting(tight, schemes=(name,), rounds_played=1))["rows"]
     assert re.search("smpc needs clients > colluders [+] stragglers|groups must leave more", found["impossible"])
     assert "up" not in found
 
@@ -160,7 +162,7 @@ def test_a_slow_scheme_is_played_short_and_its_costs_lie_on_the_line(monkeypatch
     player, costs = climb(Slow, task, Links(), seconds=8.0, rounds=4)
     assert 512 <= player.task.dimension < 1500  # 1 + d/1000 seconds, four times
     assert [cost.dimension for cost in costs] == sorted(cost.dimension for cost in costs)
-    setting = Setting(task, schemes=("slow",), peers=("relayed",), rounds=4, failure=0.0, seconds=8.0)
+    setting = Setting(task, schemes=("slow",), peers=("relayed",), rounds_played=4, link_failure=0.0, seconds=8.0)
     (found,) = compare.compare(setting)["rows"]
     assert not found["measured"]
     assert found["dimension_played"] < task.dimension
@@ -181,7 +183,7 @@ def test_a_line_is_not_drawn_through_vectors_that_are_too_short(monkeypatch: pyt
 
     monkeypatch.setattr(Player, "_round", noted)
     task = dataclasses.replace(TASK, dimension=100_000)
-    setting = Setting(task, schemes=("slow",), peers=("relayed",), rounds=4, failure=0.0, seconds=2.0)
+    setting = Setting(task, schemes=("slow",), peers=("relayed",), rounds_played=4, link_failure=0.0, seconds=2.0)
     (found,) = compare.compare(setting)["rows"]
     assert (found["dimension_played"], found["measured"]) == (128, False)  # a second each, whatever the size
     assert played[-2:] == [1024, 4096]
@@ -217,21 +219,23 @@ def test_updates_are_the_same_for_every_scheme_and_inside_the_clip() -> None:
 
 def test_what_failed_rounds_cost_is_spent_on_those_that_came_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEMES, "fragile", Fragile)
-    setting = dataclasses.replace(SETTING, schemes=("plain", "fragile"), rounds=12, failure=0.0, dropout=0.08)
+    setting = dataclasses.replace(
+        SETTING, schemes=("plain", "fragile"), rounds_played=12, link_failure=0.0, dropout=0.08
+    )
     whole, fragile = compare.compare(setting)["rows"]
     assert whole["spent"] == {"client": whole["client"], "traffic": whole["up"]}
     sent = [4 * 1500 * (12 - len(setting.faults(k, "relayed", 1).lost[0])) / 12 for k in range(12)]
     assert fragile["completed"] == sent.count(4 * 1500) < 8
     assert fragile["spent"]["traffic"] == pytest.approx(sum(sent) / fragile["completed"])
     assert fragile["spent"]["client"] > 1.2 * fragile["client"]
-    none = compare.compare(dataclasses.replace(setting, schemes=("fragile",), failure=1.0))["rows"][0]
+    none = compare.compare(dataclasses.replace(setting, schemes=("fragile",), link_failure=1.0))["rows"][0]
     assert none["spent"] is None
 
 
 def test_rows_say_with_how_many_peers_a_client_shares_masks(record: dict[str, Any]) -> None:
     assert row(record, "plain")["degree"] is None
     assert row(record, "exact")["degree"] == 11
-    setting = dataclasses.replace(SETTING, schemes=("exact-sparse", "secagg+"), peers=("relayed",), rounds=1)
+    setting = dataclasses.replace(SETTING, schemes=("exact-sparse", "secagg+"), peers=("relayed",), rounds_played=1)
     assert [one["degree"] for one in compare.compare(setting)["rows"]] == [6, SecAggPlus(TASK).degree]
 
 
@@ -240,10 +244,10 @@ def test_an_interruption_keeps_the_rows_so_far_and_says_so() -> None:
         if title == SCHEMES["exact"].about.title:
             raise KeyboardInterrupt
 
-    found = compare.compare(dataclasses.replace(SETTING, rounds=1), told)
+    found = compare.compare(dataclasses.replace(SETTING, rounds_played=1), told)
     assert [one["scheme"] for one in found["rows"]] == ["plain", "local"]
     assert found["stopped"]
-    assert not compare.compare(dataclasses.replace(SETTING, schemes=("plain",), rounds=1))["stopped"]
+    assert not compare.compare(dataclasses.replace(SETTING, schemes=("plain",), rounds_played=1))["stopped"]
     with pytest.raises(KeyboardInterrupt):
         compare.compare(dataclasses.replace(SETTING, schemes=("exact",)), told)
 
@@ -266,8 +270,8 @@ def test_local_dp_by_the_papers_formula_has_its_sigma_and_true_epsilon() -> None
         ({"schemes": ("plain", "magic")}, "schemes must be one of plain"),
         ({"schemes": ("plain", "plain")}, "schemes must differ"),
         ({"dropout": 1.5}, r"dropout must be in \[0, 1\]"),
-        ({"failure": -0.1}, "failure must be"),
-        ({"rounds": 0}, "rounds_played must be"),
+        ({"link_failure": -0.1}, "link_failure must be"),
+        ({"rounds_played": 0}, "rounds_played must be"),
         ({"seconds": 0.0}, "seconds must be > 0"),
         ({"cell_seconds": 0.0}, "cell_seconds must be > 0"),
     ],
@@ -279,7 +283,7 @@ def test_bad_settings_are_named(changed: dict[str, Any], message: str) -> None:
 
 def test_a_clean_round_gives_the_costs_where_none_came_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEMES, "fragile", Fragile)
-    setting = dataclasses.replace(SETTING, schemes=("fragile",), failure=1.0, rounds=3)
+    setting = dataclasses.replace(SETTING, schemes=("fragile",), link_failure=1.0, rounds_played=3)
     found = row(compare.compare(setting), "fragile")
     assert (found["completed"], found["clean"], found["noise_measured"]) == (0, True, None)
     assert found["up"] == 4 * 1500

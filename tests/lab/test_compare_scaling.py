@@ -12,7 +12,7 @@ from lightdp_lab.schemes import SCHEMES, Cost, Player, RoundFailedError, Task, _
 from lightdp_lab.schemes.plain import Plain
 
 TASK = Task(clients=12, colluders=2, stragglers=2, dimension=1500, epsilon=8.0, rounds=40)
-SETTING = Setting(TASK, peers=("relayed",), rounds=2, failure=0.0, seconds=1000.0, cell_seconds=8.0)
+SETTING = Setting(TASK, peers=("relayed",), rounds_played=2, link_failure=0.0, seconds=1000.0, cell_seconds=8.0)
 
 
 class Slow(Plain):
@@ -140,7 +140,7 @@ def test_a_row_that_was_extrapolated_is_measured_where_a_cell_has_time_for_it() 
 
 @pytest.mark.usefixtures("played")
 def test_a_round_that_fails_is_played_without_faults_and_marked() -> None:
-    found = scaled("fragile", failure=1.0)
+    found = scaled("fragile", link_failure=1.0)
     assert all(one["measured"] for one in found.values())
     assert found["fragile", 6, 1500]["clean"]
     assert found["fragile", 6, 1500]["up"] == 4 * 1500

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,8 +22,10 @@ from lightdp_lab.schemes.plain import Plain
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lightdp.runlog import RunLog
+
 QUICK: dict[str, Any] = {"clients": 8, "colluders": 2, "stragglers": 2, "rounds": 6, "epsilon": 200.0, "lr": 1.0}
-EVERYBODY = Arrivals(used=tuple(range(8)), late=())
+EVERYBODY = Arrivals.of(8, range(8))
 
 
 class Masked(Smpc):
@@ -81,8 +82,8 @@ def config(**changed: Any) -> Config:
     return Config(**(QUICK | {"scheme": "masked"} | changed))
 
 
-def played(path: Path, toy: Dataset, **changed: Any) -> list[dict[str, Any]]:
-    return list(Run(config(**changed), path, dataset=toy).play())
+def played(path: Path, toy: Dataset, **changed: Any) -> RunLog:
+    return Run(config(**changed), path, dataset=toy).finish()
 
 
 def sums(run: Run) -> Distribution:
@@ -93,28 +94,30 @@ def sums(run: Run) -> Distribution:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_any_compared_scheme_trains_and_its_rounds_take_time(tmp_path: Path, toy: Dataset, scheme: str) -> None:
-    lines = played(tmp_path / "run.jsonl", toy, scheme=scheme, links="relayed", arrivals="none")
-    rounds = lines[1:-1]
-    assert lines[-1]["accuracy"] > 0.9
-    assert all(line["modelled_seconds"] > 0.04 and line["failed"] is None for line in rounds)
-    assert {line["used"] for line in rounds} == {8}
-    about = lines[0]["network"]
+    log = played(tmp_path / "run.jsonl", toy, scheme=scheme, links="relayed", arrivals="none")
+    assert (log.accuracy or 0) > 0.9
+    assert all((line.modelled_seconds or 0) > 0.04 and line.failed is None for line in log.rounds)
+    assert {line.used for line in log.rounds} == {8}
+    about = log.started.network
+    assert about is not None
     assert (about["links"], about["measured"], about["dimension_played"]) == ("relayed", True, 12)
-    assert lines[-1]["bytes_up"] > 0
-    json.dumps(lines, allow_nan=False)
+    assert (log.outcome.bytes_up or 0) > 0
+    assert '"failed": null' in log.path.read_text()
 
 
 def test_without_links_the_old_schemes_model_no_time(tmp_path: Path, toy: Dataset) -> None:
-    lines = played(tmp_path / "run.jsonl", toy, scheme="repair")
-    assert lines[0]["network"] is None
-    assert all("modelled_seconds" not in line for line in lines[1:-1])
+    log = played(tmp_path / "run.jsonl", toy, scheme="repair")
+    assert log.started.network is None
+    assert log.clock == []
+    assert "modelled_seconds" not in log.path.read_text()
 
 
 def test_links_change_nothing_but_the_clock_of_the_old_schemes(tmp_path: Path, toy: Dataset) -> None:
     plain, timed = (played(tmp_path / "a.jsonl", toy, scheme="exact", links=links) for links in (None, "relayed"))
-    for a, b in zip(plain[1:-1], timed[1:-1], strict=True):
-        assert a == {name: b[name] for name in a}
-        assert b["modelled_seconds"] > 0
+    for a, b in zip(plain.rounds, timed.rounds, strict=True):
+        assert a == dataclasses.replace(b, modelled_seconds=None, failed=None)
+        assert b.modelled_seconds is not None
+        assert b.modelled_seconds > 0
 
 
 def test_the_noise_is_that_of_the_scheme_at_the_plans_scale(tmp_path: Path, toy: Dataset) -> None:
@@ -131,25 +134,25 @@ def test_the_noise_is_that_of_the_scheme_at_the_plans_scale(tmp_path: Path, toy:
 def test_a_failed_round_moves_nothing_spends_nothing_and_costs_time(tmp_path: Path, toy: Dataset) -> None:
     run = Run(config(links="direct:1"), tmp_path / "run.jsonl", dataset=toy)
     before = run.state.weights.clone()
-    lines = list(run.play())
-    assert all(line["failed"] == "letters" and line["modelled_seconds"] > 0 for line in lines[1:-1])
-    assert all(line["used"] == 0 and line["epsilon"] == 0 for line in lines[1:-1])
+    log = run.finish()
+    assert all(line.failed == "letters" and (line.modelled_seconds or 0) > 0 for line in log.rounds)
+    assert all(line.used == 0 and line.epsilon == 0 for line in log.rounds)
     assert bool((run.state.weights == before).all())
     whole = Run(config(), tmp_path / "b.jsonl", dataset=toy).channel.meet(0, EVERYBODY)
-    assert whole.network["modelled_seconds"] > lines[1]["modelled_seconds"]  # it would have gone on
+    assert whole.network["modelled_seconds"] > log.clock[0]  # it would have gone on
 
 
 def test_missing_clients_fall_silent_at_some_stage_and_may_have_sent_before() -> None:
     rehearsal = Rehearsal(config(), 12)
-    came = Arrivals(used=(0, 1, 2, 3, 4, 5), late=(7,))
+    came = Arrivals.of(8, range(6), (7,))
     ends = [rehearsal.meet(number, came).came for number in range(20)]
     assert all({0, 1, 2, 3, 4, 5} == set(end.used) for end in ends)  # both stages lie before the end of the upload
-    assert all(end.late == () for end in ends)  # hidden: nobody saw it
+    assert all(not end.late for end in ends)  # hidden: nobody saw it
     stages = [rehearsal._faults(number, came).lost for number in range(40)]
     assert {stage for lost in stages for stage in lost} == {0, 1}
     assert stages == [rehearsal._faults(number, came).lost for number in range(40)]
-    void = rehearsal.meet(0, Arrivals(used=(), late=(0, 1, 2)))
-    assert void.came.used == ()
+    void = rehearsal.meet(0, Arrivals.of(8, (), (0, 1, 2)))
+    assert not void.came.used
     assert void.network["failed"] == "upload"
 
 
@@ -163,16 +166,19 @@ def test_long_vectors_are_extrapolated_and_marked(monkeypatch: pytest.MonkeyPatc
 
 
 def test_local_dp_by_the_papers_formula_trains_past_its_claim(tmp_path: Path, toy: Dataset) -> None:
-    lines = played(tmp_path / "run.jsonl", toy, scheme="local-paper", epsilon=3.0, arrivals="none")
-    assert lines[0]["plan"]["calibration"] == "local"
-    assert lines[-1]["epsilon"] == pytest.approx(lines[0]["plan"]["epsilon_true"])
-    assert lines[-1]["epsilon"] > 3.0
-    assert lines[-1]["stopped"] is None
-    assert any("claim ε = 3" in sentence for sentence in lines[-1]["statement"])
+    log = played(tmp_path / "run.jsonl", toy, scheme="local-paper", epsilon=3.0, arrivals="none")
+    plan = log.started.plan
+    assert plan is not None
+    assert plan["calibration"] == "local"
+    assert log.epsilon == pytest.approx(plan["epsilon_true"])
+    assert log.exceeds
+    assert log.claimed == 3.0
+    assert log.outcome.stopped is None
+    assert any("claim ε = 3" in sentence for sentence in log.outcome.statement)
 
 
 def test_the_statement_names_the_scheme_and_what_breaks_it(tmp_path: Path, toy: Dataset) -> None:
-    sentences = " ".join(played(tmp_path / "run.jsonl", toy)[-1]["statement"])
+    sentences = " ".join(played(tmp_path / "run.jsonl", toy).outcome.statement)
     assert "those of masked" in sentences
     assert "broken by: a cut link" in sentences
     assert "the server together with any 2 other clients" in sentences

@@ -304,6 +304,14 @@ def test_mistakes_end_in_one_line(
         assert message in err
 
 
+def test_no_jobs_are_refused_before_a_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = reproduce(monkeypatch, capsys, "table2", "--quick", "--jobs", "0", "--results", tmp_path / "new")
+    assert (code, err) == (2, "error: jobs must be >= 1, got jobs=0\n")
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_sensitivity_is_kept_and_told_on_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lightdp.errors import ArgumentError
+from lightdp.runlog import Line, Round
 from lightdp.training.clients import Clients
 from lightdp.training.config import Config
 from lightdp_lab.reproduce import cells, same
@@ -25,8 +26,8 @@ def test_a_run_is_kept_once_and_an_interrupted_one_goes_on_where_it_stopped(tmp_
     configs = cells("table2", "repair", quick=True, epsilons=(3.0,), schemes=("repair",))[:2]
     whole = [line for _, line in play(configs, Results(tmp_path / "whole"))]
 
-    def interrupt(config: Config, line: dict[str, Any]) -> None:
-        if config == configs[1] and line["kind"] == "round" and line["round"] == 4:
+    def interrupt(config: Config, line: Line) -> None:
+        if config == configs[1] and isinstance(line, Round) and line.round == 4:
             raise KeyboardInterrupt
 
     results = Results(tmp_path / "cut")
@@ -35,7 +36,7 @@ def test_a_run_is_kept_once_and_an_interrupted_one_goes_on_where_it_stopped(tmp_
     assert [results.find(config) is None for config in configs] == [False, True]
     rounds: list[int] = []
     again = Results(tmp_path / "cut")
-    played = list(play(configs, again, watch=lambda _, line: rounds.append(line.get("round", 0))))
+    played = list(play(configs, again, watch=lambda _, line: rounds.append(getattr(line, "round", 0))))
     assert [config for config, _ in played] == configs[1:]
     for name in ("accuracy", "curve", "epsilon", "noise"):
         assert played[0][1][name] == whole[1][name]
@@ -128,8 +129,8 @@ def test_a_line_older_than_a_setting_is_a_run_without_it(tmp_path: Path) -> None
 def test_a_damaged_interrupted_run_is_run_anew(tmp_path: Path, damaged: str) -> None:
     (config,) = cells("table2", "repair", quick=True, epsilons=(3.0,), schemes=("repair",))[:1]
 
-    def interrupt(_: Config, line: dict[str, Any]) -> None:
-        if line["kind"] == "round" and line["round"] == 4:
+    def interrupt(_: Config, line: Line) -> None:
+        if isinstance(line, Round) and line.round == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -137,7 +138,7 @@ def test_a_damaged_interrupted_run_is_run_anew(tmp_path: Path, damaged: str) -> 
     (path,) = (tmp_path / ".work").glob(f"*.{damaged}")
     path.write_bytes(path.read_bytes()[:-40])
     rounds: list[int] = []
-    ((_, line),) = play([config], Results(tmp_path), watch=lambda _, line: rounds.append(line.get("round", 0)))
+    ((_, line),) = play([config], Results(tmp_path), watch=lambda _, line: rounds.append(getattr(line, "round", 0)))
     assert rounds[:2] == [0, 1]
     assert line["rounds"] == 10
 

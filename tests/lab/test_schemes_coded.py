@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
-from lightdp.wire import bitmap, packed_size
+from lightdp.wire import packed_size
 from lightdp_lab.schemes import Faults, Grid, Links, Net, RoundFailedError, Task
 from lightdp_lab.schemes._coded import Letters, agree
 from lightdp_lab.schemes.lightsecagg import LightSecAgg
@@ -230,7 +231,7 @@ def test_bytes_that_mean_nothing_count_as_lost(name: str, stage: str, garbage: b
 def test_an_upload_of_bytes_that_are_no_elements_fails_the_round() -> None:
     scheme = quiet("lightsecagg")
     size = packed_size(TASK.dimension, scheme.field.bits)
-    whole = b"\xff" * size + bitmap(scheme._flags(EVERYBODY))
+    whole = b"\xff" * size + ClientSet(scheme._flags(EVERYBODY)).to_bytes()
     with pytest.raises(RoundFailedError, match="upload: packed elements beyond 301"):
         scheme.round(updates(), Tap(garbled=("upload", {3}, whole)))
 
@@ -270,7 +271,7 @@ def test_nothing_that_is_sent_holds_a_quantised_update_in_the_clear(name: str) -
     messages = [message for *_, message in (*net.ups, *net.letters)]
     for i in range(TASK.clients):
         plain = scheme.field.of(np.rint(updates()[i] / np.float64(scheme.grid.step)).astype(np.int64))
-        for length in (TASK.dimension, scheme.code.length):  # type: ignore[attr-defined]
+        for length in (TASK.dimension, scheme.code.length):
             clear = scheme.field.pack(plain[:length])
             assert not any(clear[:24] in message for message in messages)
 
@@ -295,7 +296,7 @@ def test_a_client_sums_up_no_set_that_is_too_small_or_that_it_does_not_hold() ->
     mine = dict.fromkeys(range(12), share)
 
     def asked(who: Collection[int]) -> bytes | None:
-        return scheme._answer(bitmap(scheme._flags(who)), mine)
+        return scheme._answer(ClientSet(scheme._flags(who)).to_bytes(), mine)
 
     answer = asked(range(11))
     assert answer is not None

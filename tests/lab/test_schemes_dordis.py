@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lightdp.wire import bitmap
+from lightdp.client_set import ClientSet
 from lightdp_lab.schemes import SCHEMES, Faults, Links, Net, RoundFailedError, Task
 from lightdp_lab.schemes._shamir import SIZE
 from lightdp_lab.schemes.dordis import Dordis, LayeredClient
@@ -102,7 +102,7 @@ def test_a_client_reveals_seeds_of_excess_layers_only() -> None:
     keys = {i: i.to_bytes(4, "little") + client.advertise() for i, client in enumerate(clients)}
     sealed = [c.share(b"".join(key for j, key in keys.items() if j != i)) for i, c in enumerate(clients)]
     clients[0].upload([(j, sealed[j][0]) for j in range(1, TASK.clients)], updates()[0])
-    answer = clients[0].unmask(bitmap(np.arange(TASK.clients) != 5))
+    answer = clients[0].unmask(ClientSet(np.arange(TASK.clients) != 5).to_bytes())
     layers = clients[0]._secrets[2:]
     assert answer.endswith(b"".join(layers[1:]))
     assert len(answer) == SIZE * TASK.clients + 32 * 2

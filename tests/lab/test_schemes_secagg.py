@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import KeyPair
-from lightdp.wire import Accumulator, bitmap
+from lightdp.wire import Accumulator
 from lightdp_lab.schemes import Faults, Grid, Links, Net, RoundFailedError, Task
 from lightdp_lab.schemes import _secagg as parties
 from lightdp_lab.schemes.secagg import SecAgg, SecAggPlus
@@ -177,12 +178,12 @@ def played(scheme: SecAgg, upto: int) -> list[parties.Client]:
 def test_a_client_reveals_one_share_of_each_peer_and_only_once() -> None:
     client = played(quiet(), 3)[4]
     flags = np.arange(TASK.clients) != 7
-    answer = parties.table(client.unmask(bitmap(flags)), TASK.clients)[:, 0]
+    answer = parties.table(client.unmask(ClientSet(flags).to_bytes()), TASK.clients)[:, 0]
     for j, share in enumerate(answer):
         assert np.array_equal(share, client._held[j][parties.SEED if j != 7 else parties.PAIR])
         assert not np.array_equal(share, client._held[j][parties.PAIR if j != 7 else parties.SEED])
     with pytest.raises(ProtocolError, match="step 4 after step 4"):
-        client.unmask(bitmap(np.arange(TASK.clients) != 8))
+        client.unmask(ClientSet(np.arange(TASK.clients) != 8).to_bytes())
 
 
 @pytest.mark.parametrize("flags", [np.arange(12) != 4, np.arange(12) < 8])
@@ -190,7 +191,7 @@ def test_a_client_answers_no_list_without_itself_or_too_short(
     flags: np.ndarray[tuple[int], np.dtype[np.bool_]],
 ) -> None:
     with pytest.raises(ProtocolError, match="needed"):
-        played(quiet(), 3)[4].unmask(bitmap(flags))
+        played(quiet(), 3)[4].unmask(ClientSet(flags).to_bytes())
 
 
 @pytest.mark.parametrize("wrong", ["oneself", "twice", "cut", "too few"])

@@ -16,10 +16,11 @@ import pytest
 
 import lightdp
 from lightdp import gaussian
+from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError, ProtocolError
 from lightdp.protocol.history import ClientHistory
 from lightdp.repair import RETRIES
-from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload, bitmap
+from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 from support.parties import RUN, joined
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lightdp.accountant import _Ledger
+    from lightdp.accountant import Ledger
     from lightdp.planning import Plan
     from lightdp.protocol import Client
 
@@ -50,7 +51,7 @@ class Liar:
     def tell(self, client: int, past: Sequence[Collection[int]], *, closing: bool = False) -> bool:
         """Tell who was used in the rounds after those that the client knows, for an upload; False if refused."""
         history = self.histories[client].copied()
-        sets = [bitmap(np.isin(np.arange(self.plan.clients), list(used))) for used in past]
+        sets = [ClientSet.of(self.plan.clients, used) for used in past]
         try:
             history.learn(enumerate(sets, start=len(history.used)))
         except ProtocolError:
@@ -59,21 +60,20 @@ class Liar:
         if now < max(history.sent, default=-1) + 1:
             return False
         if client == 0 and not closing:
-            self.reserved = self.cost(history.odometer._after_worst_round(history.odometer._ledgers[0]))
+            self.reserved = self.cost(history.odometer._costs.reserved(history.odometer._ledgers, ahead=True)[0])
         noise: dict[Wire, int] = {}
         repair = history.repair
         parts = [] if closing else [(now, history.neighbours, 1)]
-        for of, peers, sign in [*parts, *([] if repair is None else [(repair.round, repair.absent, -1)])]:
+        for of, peers, sign in [*parts, *([] if repair is None else [(*repair, -1)])]:
             for peer in peers:
                 wire = (min(client, peer), max(client, peer), of, history.chains[of])
                 noise[wire] = sign if client < peer else -sign
-        history.sent.add(now)
-        self.histories[client] = history
+        self.histories[client] = history.answered(now, closing=closing)
         self.uploads.append((client == 0 and not closing, noise))
         return True
 
-    def cost(self, ledger: _Ledger) -> float:
-        return math.fsum(ledger.costs(self.histories[0].odometer._cost))
+    def cost(self, ledger: Ledger) -> float:
+        return ledger.total()
 
     def charged(self) -> float:
         return self.cost(self.histories[0].odometer._ledgers[0])
@@ -106,7 +106,7 @@ def test_peers_that_are_told_to_repair_a_used_upload_cost_more_than_is_charged_a
             assert liar.tell(client, past)
     honest = liar.true()
     liar.flush()
-    liar.histories[0].learn([(1, bitmap(np.ones(8, dtype=bool)))])
+    liar.histories[0].learn([(1, ClientSet.all(8))])
     assert liar.charged() == pytest.approx(honest)
     assert honest * 1.1 < liar.true() <= liar.reserved
 
@@ -179,19 +179,19 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
 
     def ask(i: int, *, closing: bool = False) -> None:
         party: Client = parties[i]
-        roster, now = party._roster, len(told[i])
+        roster, now = party._state.roster, len(told[i])
         assert roster is not None
         payload = Announcement(round=now, clients=clients, used=b"".join(told[i]), closing=closing).to_bytes()
         start = Message(kind=Kind.ANNOUNCE, run=RUN, round=now, roster=roster.hash, payload=payload).to_bytes()
         data = None if closing else (secret * (i == 0)).astype(np.float32)
-        message = Message.from_bytes(party.upload(start, data), run=RUN, roster=roster.hash)
+        message = Message.from_bytes(party.begin(start).upload(data), run=RUN, roster=roster.hash)
         bits, history = party._grid.bits, party._history
         assert history is not None
         total = Accumulator(length, bits)
         total.add(Upload.from_bytes(message.payload, length=length, bits=bits).packed)
         seen.append(total.total() * party._grid.wire_step)
         parts = [] if closing else [(now, history.neighbours, 1)]
-        parts += [] if history.repair is None else [(history.repair.round, history.repair.absent, -1)]
+        parts += [] if history.repair is None else [(*history.repair, -1)]
         keys = {}
         for of, peers, sign in parts:
             for peer in peers:
@@ -199,8 +199,8 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
         noise.append(keys)
         mine.append(int(i == 0 and not closing))
 
-    used = {i: bitmap(np.isin(np.arange(clients), [0, i])) for i in range(1, clients)}
-    others = bitmap(np.arange(clients) > 0)
+    used = {i: ClientSet.of(clients, [0, i]).to_bytes() for i in range(1, clients)}
+    others = ClientSet.of(clients, range(1, clients)).to_bytes()
     for peer in range(1, clients):  # groups of one
         for i in range(peer + 1):
             ask(i, closing=0 < i < peer)

@@ -12,7 +12,7 @@ from lightdp import noise_graph, stream
 from lightdp.accountant import Odometer
 from lightdp.errors import BudgetError
 from lightdp.repair import RETRIES
-from lightdp.wire import Accumulator, Message, Upload, members
+from lightdp.wire import Accumulator, Message, Upload
 from support import oracles
 from support.parties import RUN, joined, planned, play
 
@@ -31,7 +31,7 @@ def test_the_odometer_of_a_client_is_that_of_the_theory() -> None:
     schedule = [[0, 1, 2, 3, 4], [1, 2, 3], [0, 1, 4], [0, 1, 2, 3]]
     for present in schedule:
         play(server, clients, present, since=0)
-    clients[0].upload(server.announce(since=0), np.zeros(5))
+    clients[0].begin(server.announce(since=0)).upload(np.zeros(5))
     theory = Odometer(plan, [0])
     for used in schedule:
         theory.record(used, [j for j in range(1, 5) if j not in used])  # client 0 missed round 1 without sending
@@ -42,13 +42,13 @@ def test_the_odometer_of_a_client_is_that_of_the_theory() -> None:
 @pytest.mark.parametrize("late", ["seen", "unseen"])
 def test_an_upload_counts_at_its_dearest_until_it_is_known_who_was_used(used: list[int], late: str) -> None:
     server, clients = joined(planned(late=late), 5)
-    upload = [client.upload(server.announce(), np.zeros(5)) for client in clients]
+    upload = [client.begin(server.announce()).upload(np.zeros(5)) for client in clients]
     at_most = clients[0].epsilon()
     for i in used:
         server.receive(upload[i])
     server.close()
     start = server.announce(since=0, closing=True)
-    clients[0].upload(start, None)  # which has no data and costs nothing
+    clients[0].begin(start).upload(None)  # which has no data and costs nothing
     assert 0 <= clients[0].epsilon() <= at_most <= clients[0].plan.budget
     assert at_most > 0
     assert (clients[0].epsilon() == 0) == (late == "unseen" and used == [1, 2, 3])
@@ -61,7 +61,7 @@ def test_training_stops_at_the_budget_and_nothing_leaves(tmp_path: Path) -> None
         play(server, clients, range(5))
     state = (tmp_path / "client-00.json").read_bytes()
     with pytest.raises(BudgetError, match=r"round 4 could take client 0 to epsilon=.*over the budget of 8"):
-        clients[0].upload(server.announce(), np.zeros(5))
+        clients[0].begin(server.announce()).upload(np.zeros(5))
     assert (tmp_path / "client-00.json").read_bytes() == state
 
 
@@ -70,7 +70,7 @@ def test_a_check_refuses_a_round_that_the_budget_does_not_last_for() -> None:
     for _ in range(3):
         play(server, clients, range(5))
     with pytest.raises(BudgetError, match="round 4 could take client 0"):
-        clients[0].check(server.announce())
+        clients[0].begin(server.announce())
 
 
 # ---- the adversary's seat ----
@@ -94,7 +94,9 @@ def test_the_best_distinguisher_achieves_the_planned_mu_and_no_more(case: str) -
     seen: list[NDArray[np.float64]] = []
     for used, late in rounds:
         start = server.announce(since=0)
-        uploads = {i: clients[i].upload(start, (secret * 1.0 if i == 0 else np.zeros(length))) for i in [*used, *late]}
+        uploads = {
+            i: clients[i].begin(start).upload(secret * 1.0 if i == 0 else np.zeros(length)) for i in [*used, *late]
+        }
         for i in used:
             server.receive(uploads[i])
         server.close()
@@ -118,7 +120,7 @@ def test_the_best_distinguisher_achieves_the_planned_mu_and_no_more(case: str) -
     odometer = Odometer(plan, [0])
     for used, late in rounds:
         odometer.record(used, late)
-    bound = math.sqrt(math.fsum(odometer._ledgers[0].costs(odometer._cost))) / plan.sigma_individual
+    bound = math.sqrt(odometer._ledgers[0].total()) / plan.scale
     assert exact <= bound * (1 + 1e-9)
     if case in ("exact", "repair, no stragglers"):  # nothing is lost to the bound: both rounds cost (E3)
         assert bound == pytest.approx(math.sqrt(2 / float(noise_graph.gain(4, plan.gamma))) / plan.sigma_individual)
@@ -127,14 +129,14 @@ def test_the_best_distinguisher_achieves_the_planned_mu_and_no_more(case: str) -
 
 def _without_colluders(upload: bytes, client: Client, colluders: Sequence[int]) -> NDArray[np.float64]:
     """An upload as numbers, less all that colluders know of its noise."""
-    history, roster, grid = client._history, client._roster, client._grid
+    history, roster, grid = client._history, client._state.roster, client._grid
     assert history is not None
     assert roster is not None
     message = Message.from_bytes(upload, run=RUN, roster=roster.hash)
     total = Accumulator(client.length, grid.bits)
     total.add(Upload.from_bytes(message.payload, length=client.length, bits=grid.bits).packed)
     known = np.zeros(client.length, np.int32)
-    sets = [np.flatnonzero(members(used, client.plan.clients)) for used in history.used[: message.round]]
+    sets = history.used[: message.round]
     last = max((t for t, used in enumerate(sets) if history.me in used), default=None)
     for spy in colluders:
         stream.accumulate(known, client._pairwise(history, message.round, (spy,)))

@@ -6,15 +6,17 @@ import itertools
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError, LightDPError, ProtocolError, WireError
 from lightdp.keys import Identity, Pins
 from lightdp.protocol import Client, Server
-from lightdp.wire import Announcement, Kind, Message, bitmap
+from lightdp.wire import Announcement, Kind, Message
 from support.parties import RUN, Tape, joined, planned, play
 
 if TYPE_CHECKING:
@@ -24,36 +26,53 @@ if TYPE_CHECKING:
 # ---- announcements ----
 
 
-def test_a_check_answers_nothing_and_refuses_what_was_answered(tmp_path: Path) -> None:
+def test_a_round_that_is_begun_answers_nothing_and_one_that_was_answered_is_refused(tmp_path: Path) -> None:
     server, clients = joined(planned(), 5, folder=tmp_path)
     first, state = server.announce(), (tmp_path / "client-00.json").read_bytes()
-    for _ in range(2):
-        clients[0].check(first)
+    begun = [clients[0].begin(first) for _ in range(2)]
+    assert [(each.number, each.closing) for each in begun] == [(0, False)] * 2
     assert (tmp_path / "client-00.json").read_bytes() == state
     assert clients[0].next_round == 0
-    assert server.receive(clients[0].upload(first, np.zeros(5)))
-    for attempt in (clients[0].check, lambda message: clients[0].upload(message, np.zeros(5))):
+    assert server.receive(begun[1].upload(np.zeros(5)))
+    sent = (tmp_path / "client-00.json").read_bytes()
+    attempts: list[Any] = [partial(clients[0].begin, first), *(partial(each.upload, np.zeros(5)) for each in begun)]
+    for attempt in attempts:
         with pytest.raises(ProtocolError, match="round 0 was answered"):
-            attempt(first)
+            attempt()
+    assert (tmp_path / "client-00.json").read_bytes() == sent
 
 
-def test_a_check_of_one_message_lets_no_other_one_pass() -> None:
+def test_a_round_that_was_begun_before_an_earlier_one_was_answered_must_be_begun_again() -> None:
+    """Or its history would say that the earlier round was never sent, and cost nothing."""
     server, clients = joined(planned(), 5)
     first = server.announce()
-    clients[0].check(first)
-    with pytest.raises(WireError):
-        clients[0].upload(first[:-1], np.zeros(5))
-    clients[0].upload(first, np.zeros(5))
-    with pytest.raises(ProtocolError, match="round 0 was answered"):
-        clients[0].upload(first, np.zeros(5))
+    begun = clients[0].begin(first)
+    for i in (1, 2, 3):
+        server.receive(clients[i].begin(first).upload(np.zeros(5)))
+    server.close()
+    second = server.announce()
+    later = clients[0].begin(second)
+    begun.upload(np.zeros(5))
+    spent = clients[0].epsilon()
+    with pytest.raises(ProtocolError, match="round 1 was begun before another round was answered; begin it again"):
+        later.upload(np.zeros(5))
+    assert clients[0].epsilon() == spent
+    assert clients[0].next_round == 1
+    assert server.receive(clients[0].begin(second).upload(np.zeros(5)))
 
 
-def test_an_upload_after_a_check_learns_what_the_checked_message_tells(tapes: list[Tape]) -> None:
+def test_a_refused_update_leaves_the_round_open() -> None:
+    server, clients = joined(planned(), 5)
+    begun = clients[0].begin(server.announce())
+    with pytest.raises(ArgumentError, match="update must be a vector of 5 floats"):
+        begun.upload(np.zeros(4))
+    assert server.receive(begun.upload(np.zeros(5)))
+
+
+def test_a_round_learns_what_its_announcement_tells(tapes: list[Tape]) -> None:
     server, clients = joined(planned(), 5)
     play(server, clients, [0, 1, 2, 3])
-    start = server.announce()
-    clients[0].check(start)
-    clients[0].upload(start, np.zeros(5))
+    clients[0].begin(server.announce()).upload(np.zeros(5))
     assert len(tapes[-1].terms[-1]) == 5  # four peers, and the repair of the one that was absent
     assert clients[0].next_round == 2
 
@@ -61,21 +80,21 @@ def test_an_upload_after_a_check_learns_what_the_checked_message_tells(tapes: li
 def test_a_round_is_answered_once_in_order_and_with_its_past() -> None:
     server, clients = joined(planned(), 5)
     first = server.announce()
-    clients[0].upload(first, np.zeros(5))
+    clients[0].begin(first).upload(np.zeros(5))
     with pytest.raises(ProtocolError, match="round 0 was answered"):
-        clients[0].upload(first, np.ones(5))
+        clients[0].begin(first).upload(np.ones(5))
     for client in clients[1:4]:
-        server.receive(client.upload(first, np.zeros(5)))
+        server.receive(client.begin(first).upload(np.zeros(5)))
     server.close()
     play(server, clients, [1, 2, 3])
     with pytest.raises(ProtocolError, match="announcement leaves out round 0"):
-        clients[4].upload(server.announce(), np.zeros(5))
-    assert clients[4].upload(server.announce(since=0), np.zeros(5))
+        clients[4].begin(server.announce()).upload(np.zeros(5))
+    assert clients[4].begin(server.announce(since=0)).upload(np.zeros(5))
 
 
 def forged(server: Server, used: Sequence[Sequence[int]], at: int) -> bytes:
     """An announcement of round `at` by a server that tells another history."""
-    past = b"".join(bitmap(np.isin(np.arange(server.plan.clients), list(group))) for group in used)
+    past = b"".join(ClientSet.of(server.plan.clients, group).to_bytes() for group in used)
     payload = Announcement(round=at, clients=server.plan.clients, used=past).to_bytes()
     return Message(kind=Kind.ANNOUNCE, run=RUN, round=at, roster=server._fixed().hash, payload=payload).to_bytes()
 
@@ -85,17 +104,17 @@ def test_false_stories_are_refused_and_change_nothing() -> None:
     play(server, clients, [0, 1, 2])
     before = clients[0].epsilon()
     with pytest.raises(ProtocolError, match="used must name at least 3 clients"):
-        clients[0].upload(forged(server, [[0, 1]], 1), np.zeros(5))
+        clients[0].begin(forged(server, [[0, 1]], 1)).upload(np.zeros(5))
     with pytest.raises(ProtocolError, match="client 3 was used in round 0, which it did not send"):
-        clients[3].upload(forged(server, [[0, 1, 3]], 1), np.zeros(5))
+        clients[3].begin(forged(server, [[0, 1, 3]], 1)).upload(np.zeros(5))
     with pytest.raises(ProtocolError, match="expected round 0, got round 2"):
-        clients[0].upload(forged(server, [], 2), np.zeros(5))
+        clients[0].begin(forged(server, [], 2)).upload(np.zeros(5))
     assert clients[0].epsilon() == before
-    clients[0].upload(server.announce(), np.zeros(5))
+    clients[0].begin(server.announce()).upload(np.zeros(5))
     before = clients[0].epsilon()
-    server.receive(clients[1].upload(server.announce(), np.zeros(5)))
+    server.receive(clients[1].begin(server.announce()).upload(np.zeros(5)))
     with pytest.raises(ProtocolError, match="announcement of round 0 contradicts an earlier one"):
-        clients[0].upload(forged(server, [[0, 1, 4], [0, 1, 2]], 2), np.zeros(5))
+        clients[0].begin(forged(server, [[0, 1, 4], [0, 1, 2]], 2)).upload(np.zeros(5))
     assert clients[0].epsilon() == before
 
 
@@ -105,8 +124,8 @@ def test_clients_that_were_told_different_stories_do_not_cancel(tapes: list[Tape
     tapes.clear()
     honest = server.announce()
     for client in clients[:4]:
-        client.upload(honest, np.zeros(50))
-    clients[4].upload(forged(server, [[0, 2, 3, 4]], 1), np.zeros(50))
+        client.begin(honest).upload(np.zeros(50))
+    clients[4].begin(forged(server, [[0, 2, 3, 4]], 1)).upload(np.zeros(50))
     noise = np.sum([t.fine[0] - t.data[0] for t in tapes], axis=0, dtype=np.int32)
     assert np.abs(noise).mean() > tapes[0].grid.sigma_pairwise
 
@@ -120,25 +139,25 @@ def test_a_changed_roster_a_foreign_plan_and_wrong_pins_are_refused() -> None:
     clients[0].join(server.roster())  # the same again is no change
     other, _ = joined(plan, 5)
     with pytest.raises(WireError, match="does not contain the enrolment"):
-        Client(plan, length=5, run=RUN, name="client-00").join(other.roster())
-    stranger = Client(planned(clients=2, stragglers=0, epsilon=9.0), length=5, run=RUN, name="client-00")
+        Client.new(plan, length=5, run=RUN, name="client-00").join(other.roster())
+    stranger = Client.new(planned(clients=2, stragglers=0, epsilon=9.0), length=5, run=RUN, name="client-00")
     with pytest.raises(WireError, match="another run or plan"):
         stranger.join(server.roster())
     identity = Identity.generate()
     pins = Pins.parse(f"client-01 {identity.public.hex()}")
-    careful = Client(plan, length=5, run=RUN, name="client-00", pins=pins)
+    careful = Client.new(plan, length=5, run=RUN, name="client-00", pins=pins)
     third = Server(plan, length=5, run=RUN)
     third.enrol(careful.enrol())
-    third.enrol(Client(plan, length=5, run=RUN, name="client-01").enrol())
+    third.enrol(Client.new(plan, length=5, run=RUN, name="client-01").enrol())
     with pytest.raises(WireError, match="client-01 with an identity other than the pinned one"):
         careful.join(third.roster())
     fourth = Server(plan, length=5, run=RUN)
     fourth.enrol(careful.enrol())
-    fourth.enrol(Client(plan, length=5, run=RUN, name="client-01", identity=identity).enrol())
+    fourth.enrol(Client.new(plan, length=5, run=RUN, name="client-01", identity=identity).enrol())
     careful.join(fourth.roster())
     again = Server(plan, length=5, run=RUN)
     again.enrol(careful.enrol())
-    again.enrol(Client(plan, length=5, run=RUN, name="client-01", identity=identity).enrol())
+    again.enrol(Client.new(plan, length=5, run=RUN, name="client-01", identity=identity).enrol())
     with pytest.raises(ProtocolError, match="the roster must not change in a run"):
         careful.join(again.roster())
 
@@ -149,11 +168,11 @@ def test_whoever_is_not_pinned_counts_as_a_colluder() -> None:
 
     def roster(pinned: int) -> tuple[Client, bytes]:
         pins = Pins.parse("\n".join(f"c{i} {identities[i].public.hex()}" for i in range(1, 1 + pinned)))
-        careful = Client(plan, length=5, run=RUN, name="c0", identity=identities[0], pins=pins)
+        careful = Client.new(plan, length=5, run=RUN, name="c0", identity=identities[0], pins=pins)
         server = Server(plan, length=5, run=RUN)
         server.enrol(careful.enrol())
         for i in range(1, 4):
-            server.enrol(Client(plan, length=5, run=RUN, name=f"c{i}", identity=identities[i]).enrol())
+            server.enrol(Client.new(plan, length=5, run=RUN, name=f"c{i}", identity=identities[i]).enrol())
         return careful, server.roster()
 
     careful, message = roster(pinned=2)
@@ -165,7 +184,7 @@ def test_whoever_is_not_pinned_counts_as_a_colluder() -> None:
 
 def test_an_upload_in_the_name_of_another_is_refused() -> None:
     server, clients = joined(planned(), 5)
-    message = clients[1].upload(server.announce(), np.zeros(5))
+    message = clients[1].begin(server.announce()).upload(np.zeros(5))
     with pytest.raises(ProtocolError, match="client-00 sent an upload of client-01"):
         server.receive(message, sender="client-00")
     assert server.receive(message, sender="client-01")
@@ -187,15 +206,15 @@ def test_a_bad_update_is_refused_and_the_round_stays_open(update: Any, message: 
     server, clients = joined(planned(), 5)
     start = server.announce()
     with pytest.raises(ArgumentError, match=message):
-        clients[0].upload(start, update)
-    assert server.receive(clients[0].upload(start, np.zeros(5)))
+        clients[0].begin(start).upload(update)
+    assert server.receive(clients[0].begin(start).upload(np.zeros(5)))
 
 
 def test_messages_out_of_place_are_refused() -> None:
     plan = planned(clients=2, stragglers=0)
-    client, server = Client(plan, length=5, run=RUN, name="a"), Server(plan, length=5, run=RUN)
+    client, server = Client.new(plan, length=5, run=RUN, name="a"), Server(plan, length=5, run=RUN)
     for call, message in (
-        (lambda: client.upload(b"", np.zeros(5)), "no roster yet"),
+        (lambda: client.begin(b"").upload(np.zeros(5)), "no roster yet"),
         (server.announce, "the roster is not fixed yet"),
         (server.roster, "2 clients must enrol, 0 have"),
         (lambda: client.join(client.enrol()), "expected ROSTER, got ENROL"),
@@ -204,9 +223,9 @@ def test_messages_out_of_place_are_refused() -> None:
             call()
     server.enrol(client.enrol())
     with pytest.raises(ProtocolError, match="a enrolled before with other keys"):
-        server.enrol(Client(plan, length=5, run=RUN, name="a").enrol())
+        server.enrol(Client.new(plan, length=5, run=RUN, name="a").enrol())
     with pytest.raises(ArgumentError, match="weighted needs unit='client'"):
-        Client(planned(unit="record"), length=5, run=RUN, name="a", weighted=True)
+        Client.new(planned(unit="record"), length=5, run=RUN, name="a", weighted=True)
 
 
 def test_every_refusal_is_one_of_ours() -> None:
@@ -223,7 +242,7 @@ def test_two_threads_get_one_upload_of_a_round() -> None:
     def ask(value: float) -> bytes | None:
         together.wait()
         try:
-            return clients[0].upload(start, np.full(length, value))
+            return clients[0].begin(start).upload(np.full(length, value))
         except ProtocolError:
             return None
 

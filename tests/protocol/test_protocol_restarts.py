@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from lightdp import stream
+from lightdp import sampling, stream
 from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.keys import Identity, KeyPair
 from lightdp.protocol import Client, File, Server
 from support.parties import RUN, Tape, joined, planned, play, residual
 
@@ -22,12 +23,12 @@ def test_a_restored_client_goes_on_as_if_nothing_had_happened(tmp_path: Path, ta
     server, clients = joined(plan, 30, folder=tmp_path)
     play(server, clients, [0, 1, 2])
     start = server.announce(since=0)
-    clients[0].upload(start, np.zeros(30))
+    clients[0].begin(start).upload(np.zeros(30))
     clients[0] = Client.restore(plan, length=30, store=File(tmp_path / "client-00.json"))
     with pytest.raises(ProtocolError, match="round 1 was answered"):
-        clients[0].upload(start, np.ones(30))
+        clients[0].begin(start).upload(np.ones(30))
     for i in (1, 2, 3, 4):
-        server.receive(clients[i].upload(start, np.zeros(30)))
+        server.receive(clients[i].begin(start).upload(np.zeros(30)))
     server.close()
     tapes.clear()
     play(
@@ -56,12 +57,14 @@ def test_state_is_private_and_written_before_the_upload_leaves(tmp_path: Path, m
 
     monkeypatch.setattr(File, "save", full)
     start = server.announce()
+    begun, before = clients[0].begin(start), clients[0]._state
     with pytest.raises(OSError, match="no space left"):
-        clients[0].upload(start, np.zeros(5))
+        begun.upload(np.zeros(5))
+    assert clients[0]._state is before
     monkeypatch.undo()
-    assert server.receive(clients[0].upload(start, np.zeros(5)))  # nothing left before, so the round is still open
+    assert server.receive(begun.upload(np.zeros(5)))  # nothing left before, so the round is still open
     with pytest.raises(ProtocolError, match="round 0 was answered"):
-        Client.restore(planned(), length=5, store=File(path)).upload(start, np.zeros(5))
+        Client.restore(planned(), length=5, store=File(path)).begin(start)
 
 
 def test_a_state_of_another_plan_or_no_state_is_refused(tmp_path: Path) -> None:
@@ -88,20 +91,66 @@ def test_a_state_of_another_plan_or_no_state_is_refused(tmp_path: Path) -> None:
 def test_a_client_restored_before_it_had_a_roster_joins_with_the_key_it_enrolled(tmp_path: Path) -> None:
     plan = planned(clients=2, stragglers=0)
     server = Server(plan, length=5, run=RUN)
-    server.enrol(Client(plan, length=5, run=RUN, name="a", store=File(tmp_path / "a.json")).enrol())
-    server.enrol(Client(plan, length=5, run=RUN, name="b").enrol())
+    server.enrol(Client.new(plan, length=5, run=RUN, name="a", store=File(tmp_path / "a.json")).enrol())
+    server.enrol(Client.new(plan, length=5, run=RUN, name="b").enrol())
     again = Client.restore(plan, length=5, store=File(tmp_path / "a.json"))
     server.enrol(again.enrol())  # the same enrolment
     again.join(server.roster())
-    assert server.receive(again.upload(server.announce(), np.zeros(5)))
+    assert server.receive(again.begin(server.announce()).upload(np.zeros(5)))
 
 
 def test_what_a_client_has_spent_survives_a_restart(tmp_path: Path) -> None:
     plan = planned()
     server, clients = joined(plan, 5, folder=tmp_path)
     store = File(tmp_path / "client-00.json")
-    clients[0].upload(server.announce(), np.zeros(5))
+    clients[0].begin(server.announce()).upload(np.zeros(5))
     assert Client.restore(plan, length=5, store=store).epsilon() == clients[0].epsilon() > 0
     server.close()
-    clients[0].upload(server.announce(since=0, closing=True), None)
+    clients[0].begin(server.announce(since=0, closing=True)).upload(None)
     assert Client.restore(plan, length=5, store=store).epsilon() == clients[0].epsilon() > 0
+
+
+def test_restoring_reads_only_and_makes_no_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, clients = joined(planned(), 5, folder=tmp_path)
+    play(server, clients, [0, 1, 2])
+    path = tmp_path / "client-00.json"
+    before, state = path.read_bytes(), clients[0]._state
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a key, a signature or a state was made")
+
+    for owner, name in ((KeyPair, "generate"), (Identity, "generate"), (Identity, "enrol"), (File, "save")):
+        monkeypatch.setattr(owner, name, refuse)
+    again = Client.restore(planned(), length=5, store=File(path))
+    monkeypatch.undo()
+    assert again.enrol() == clients[0].enrol()
+    assert path.read_bytes() == before == again._state.to_bytes() == state.to_bytes()
+    assert (again.next_round, again.epsilon()) == (1, clients[0].epsilon())
+
+
+def test_the_stored_format_is_that_of_version_1(tmp_path: Path) -> None:
+    server, clients = joined(planned(), 5, folder=tmp_path)
+    play(server, clients, [0, 1, 2])
+    clients[0].begin(server.announce(closing=True)).upload(None)
+    facts = json.loads((tmp_path / "client-00.json").read_bytes())
+    names = ["version", "agreement", "run", "pair", "enrolment", "roster", "used", "sent", "closing"]
+    assert list(facts) == names
+    assert {name: facts[name] for name in ("version", "run", "used", "sent", "closing")} == {
+        "version": 1, "run": RUN.hex(), "used": ["07"], "sent": [0, 1], "closing": 1,
+    }  # fmt: skip
+
+
+def test_a_client_with_sampled_batches_composes_nothing_before_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(unit="record", sampling_rate=0.1)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("privacy losses were composed")
+
+    monkeypatch.setattr(sampling, "epsilon", refuse)
+    server, clients = joined(plan, 5, folder=tmp_path)
+    again = Client.restore(plan, length=5, store=File(tmp_path / "client-00.json"))
+    assert again.next_round == 0
+    with pytest.raises(AssertionError, match="composed"):
+        clients[0].begin(server.announce())

@@ -21,10 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import lightdp
 from lightdp import masks, stream
 from lightdp.accountant import Odometer
+from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError, WireError
 from lightdp.protocol import Client, File, Server
 from lightdp.repair import RETRIES
-from lightdp.wire import members
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ class Schedules(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.server = Server(self.plan, length=LENGTH, run=RUN)
         self.clients = [
-            Client(self.plan, length=LENGTH, run=RUN, name=f"c{i}", store=File(self.path(i))) for i in range(5)
+            Client.new(self.plan, length=LENGTH, run=RUN, name=f"c{i}", store=File(self.path(i))) for i in range(5)
         ]
         for client in self.clients:
             self.server.enrol(client.enrol())
@@ -93,7 +93,7 @@ class Schedules(RuleBasedStateMachine):
 
         update = self.rng.normal(size=LENGTH)
         with mock.patch.object(masks, "_fine", watching):
-            message = self.clients[i].upload(self.server.announce(since=0), update)
+            message = self.clients[i].begin(self.server.announce(since=0)).upload(update)
         data, fine, terms = made[0]
         history = self.clients[i]._history
         assert history is not None
@@ -125,7 +125,7 @@ class Schedules(RuleBasedStateMachine):
         self.clients[i] = Client.restore(self.plan, length=LENGTH, store=File(self.path(i)))
         if self.has_answered(i):
             with pytest.raises(ProtocolError, match="was answered"):
-                self.clients[i].upload(self.server.announce(since=0), np.zeros(LENGTH))
+                self.clients[i].begin(self.server.announce(since=0))
 
     @precondition(lambda self: self.sent)
     @rule(data=st.data())
@@ -150,7 +150,7 @@ class Schedules(RuleBasedStateMachine):
         message = bytearray(data.draw(st.sampled_from(self.sent)).message)
         position = int(at * len(message))
         message[position] ^= 1 << bit
-        for receiver in (self.server.receive, lambda m: self.clients[0].upload(m, np.zeros(LENGTH))):
+        for receiver in (self.server.receive, lambda m: self.clients[0].begin(m).upload(np.zeros(LENGTH))):
             with pytest.raises((WireError, ProtocolError)):
                 receiver(bytes(message[:position]) if cut else bytes(message))
 
@@ -158,7 +158,7 @@ class Schedules(RuleBasedStateMachine):
     def round_ends(self) -> None:
         self.server.announce()
         result = self.server.close()
-        assert sorted(np.flatnonzero(result.used)) == sorted(s.client for s in self.accepted) or result.total is None
+        assert list(result.used) == sorted(s.client for s in self.accepted) or result.total is None
         if result.total is None:
             assert len(self.accepted) < 3
             self.late[result.round] = {s.client for s in self.accepted}
@@ -212,7 +212,7 @@ class Schedules(RuleBasedStateMachine):
             for t, used in enumerate(self.used[: len(history.used)]):
                 mine = any(s.client == i and s.round == t for s in self.sent)
                 theory.record(used, [j for j in range(5) if j not in used and (j != i or mine)])
-                assert tuple(np.flatnonzero(members(history.used[t], 5))) == tuple(sorted(used))
+                assert history.used[t] == ClientSet.of(5, used)
             pending = any(s.client == i and s.round == len(history.used) for s in self.sent)
             assert client.epsilon() == theory.epsilon(ahead=pending)[0]
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import runpy
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from lightdp.client_set import ClientSet
+from lightdp.clipping import clip_norm
 from lightdp.errors import ProtocolError
+from lightdp.protocol.vector import clipped
 from support.parties import Tape, joined, planned, play, residual
 
 
@@ -18,7 +23,7 @@ def test_the_sum_of_all_uploads_is_data_plus_individual_noise_exactly(tapes: lis
     result = play(server, clients, range(5), np.linspace(-0.01, 0.01, 1000))
     summed = np.sum([tape.fine[0] for tape in tapes], axis=0, dtype=np.int32)
     assert np.array_equal(summed, np.sum([tape.data[0] for tape in tapes], axis=0, dtype=np.int32))
-    assert result.used.all()
+    assert len(result.used) == result.used.clients
     grid = tapes[0].grid
     rounding = result.total / grid.wire_step - summed / 2**grid.shift
     assert np.abs(rounding).max() <= 0.5 * 5
@@ -46,7 +51,7 @@ def test_after_a_closing_round_no_pairwise_noise_is_left(tapes: list[Tape]) -> N
         play(server, clients, present, since=0)
     start = server.announce(since=0, closing=True)
     for client in clients:
-        server.receive(client.upload(start, None))
+        server.receive(client.begin(start).upload(None))
     server.close()
     assert not np.sum([t.fine[0] - t.data[0] for t in tapes], axis=0, dtype=np.int32).any()
     with pytest.raises(ProtocolError, match="the run is closed"):
@@ -62,10 +67,10 @@ def test_a_repair_rides_in_three_uploads_at_most_and_waits_while_its_client_is_a
     for carries in (True, True, True, False):
         start = server.announce(since=0)
         tapes.clear()
-        clients[0].upload(start, np.zeros(10))  # and comes too late
+        clients[0].begin(start).upload(np.zeros(10))  # and comes too late
         assert (len(tapes[0].terms[0]) == 4 + 1) is carries
         for i in others:
-            server.receive(clients[i].upload(start, np.zeros(10)))
+            server.receive(clients[i].begin(start).upload(np.zeros(10)))
         server.close()
 
 
@@ -95,13 +100,13 @@ def test_weights_are_masked_with_the_update_and_their_sum_comes_back() -> None:
     server, clients = joined(plan, 2, weighted=True)
     start = server.announce()
     for client, weight in zip(clients, (1.0, 0.5, 0.25, 0.0, 0.25), strict=True):
-        server.receive(client.upload(start, np.array([0.5, 0.1]), weight=weight))
+        server.receive(client.begin(start).upload(np.array([0.5, 0.1]), weight=weight))
     result = server.close()
     assert result.weight == pytest.approx(2, abs=0.05)
     assert result.total is not None
     assert result.weight is not None
     assert result.total / result.weight == pytest.approx([0.5, 0.1], abs=0.02)
-    heaviest = clients[0]._vector(np.full(2, 1e6), 1.0)
+    heaviest = clipped(plan, np.full(2, 1e6), 1.0, 2, weighted=True)
     assert np.linalg.norm(heaviest) <= plan.clip
 
 
@@ -128,17 +133,17 @@ def test_fewer_than_the_minimum_make_a_void_round_that_is_counted_and_training_g
     server, clients = joined(planned(late=late), 20)
     result = play(server, clients, [0, 1])
     assert result.total is None
-    assert not result.used.any()
-    assert server.late(0) == {0, 1}
+    assert not result.used
+    assert list(server.late(0)) == [0, 1]
     with pytest.raises(ProtocolError, match="round 0 was void"):
         result.mean()
     tapes.clear()
-    assert play(server, clients, range(5), since=0).used.all()
+    assert play(server, clients, range(5), since=0).used == ClientSet.all(5)
     assert not np.sum([t.fine[0] - t.data[0] for t in tapes], axis=0, dtype=np.int32).any()
     server.announce()
     spent = []
     for client in (clients[0], clients[2]):
-        client.upload(server.announce(since=0), np.zeros(20))
+        client.begin(server.announce(since=0)).upload(np.zeros(20))
         spent.append(client.epsilon())
     assert spent[0] > spent[1] > 0  # what was sent in the void round was seen
 
@@ -146,13 +151,13 @@ def test_fewer_than_the_minimum_make_a_void_round_that_is_counted_and_training_g
 def test_late_uploads_are_recorded_and_never_added() -> None:
     server, clients = joined(planned(), 10)
     start = server.announce()
-    uploads = [client.upload(start, np.zeros(10)) for client in clients]
+    uploads = [client.begin(start).upload(np.zeros(10)) for client in clients]
     for upload in uploads[:4]:
         assert server.receive(upload)
     before = server.close()
     assert server.receive(uploads[4]) is False
-    assert server.late(0) == {4}
-    assert before.used.tolist() == [True] * 4 + [False]
+    assert list(server.late(0)) == [4]
+    assert list(before.used) == [0, 1, 2, 3]
     with pytest.raises(ProtocolError, match="client 4 has answered round 0 before"):
         server.receive(uploads[4])
     with pytest.raises(ProtocolError, match="client 0 has answered round 0 before"):
@@ -164,3 +169,17 @@ def test_the_example_runs_and_is_short(capsys: pytest.CaptureFixture[str]) -> No
     assert len(path.read_text().splitlines()) < 60
     runpy.run_path(str(path))
     assert "ann has spent ε = " in capsys.readouterr().out
+
+
+def test_a_weighted_upload_is_within_the_clip_also_where_its_weight_is_rounded_up() -> None:
+    """float32(0.1) > 0.1: an update that fills all that the weight leaves would be outside, in exact arithmetic."""
+    plan = planned(clip=1.0)
+    room = math.sqrt(1 - 0.1**2)
+    first = np.nextafter(np.float32(room), np.float32(0))
+    rest = np.float32(math.sqrt(1 - 0.1**2 - float(first) ** 2 - 5e-11))
+    update = np.array([first, rest], np.float32)
+    full = sum(Fraction(float(value)) ** 2 for value in update)
+    assert clip_norm(update.copy(), room) == 1.0  # it would be left as it is
+    assert full + Fraction(float(np.float32(0.1))) ** 2 > 1
+    for weight in (1.0, 0.999999):
+        assert sum(Fraction(float(value)) ** 2 for value in clipped(plan, update, weight, 2, weighted=True)) <= 1

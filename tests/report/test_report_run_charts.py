@@ -6,33 +6,35 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightdp.report import Run, run_chart
-from lightdp.report._run_charts import panels
-from support.run_records import Page, drawn, record, recorded
+from lightdp.report import run_chart
+from lightdp.report._charts import panels
+from support.run_logs import Page, drawn, logged, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lightdp.runlog import RunLog
+
 
 @pytest.mark.parametrize(("place", "field"), [(0, "accuracy"), (1, "epsilon"), (2, "noise_std")])
-def test_lines_of_three_runs_are_drawn_as_recorded(three: tuple[Page, list[Run]], place: int, field: str) -> None:
+def test_lines_of_three_runs_are_drawn_as_recorded(three: tuple[Page, list[RunLog]], place: int, field: str) -> None:
     names = {"LightDP repair": "repair", "LightDP exact": "exact"}
     if field == "accuracy":
         names["no noise"] = "none"
-    expected = {name: recorded(record(scheme), field) for name, scheme in names.items()}
+    expected = {name: recorded(logged(scheme), field) for name, scheme in names.items()}
     assert drawn(three[0].charts[place]) == expected
 
 
-def test_the_residual_is_drawn_where_there_is_one(three: tuple[Page, list[Run]]) -> None:
-    assert drawn(three[0].charts[3]) == {"LightDP repair": recorded(record(), "residual_std")}
+def test_the_residual_is_drawn_where_there_is_one(three: tuple[Page, list[RunLog]]) -> None:
+    assert drawn(three[0].charts[3]) == {"LightDP repair": recorded(logged(), "residual_std")}
 
 
-def test_the_budget_is_a_rule(three: tuple[Page, list[Run]]) -> None:
+def test_the_budget_is_a_rule(three: tuple[Page, list[RunLog]]) -> None:
     rules = [layer for layer in three[0].charts[1]["layer"] if layer["mark"]["type"] == "rule"]
     assert [row["budget"] for rule in rules for row in rule["data"]["values"]] == [3.0]
 
 
-def test_runs_have_the_same_colour_in_every_panel(three: tuple[Page, list[Run]]) -> None:
+def test_runs_have_the_same_colour_in_every_panel(three: tuple[Page, list[RunLog]]) -> None:
     scales = [
         layer["encoding"]["color"]["scale"]
         for chart in three[0].charts[:4]
@@ -46,39 +48,39 @@ def test_runs_have_the_same_colour_in_every_panel(three: tuple[Page, list[Run]])
 
 
 @pytest.mark.parametrize(("place", "scheme"), [(4, "repair"), (5, "exact"), (6, "none")])
-def test_stragglers_are_drawn_as_recorded(three: tuple[Page, list[Run]], place: int, scheme: str) -> None:
+def test_stragglers_are_drawn_as_recorded(three: tuple[Page, list[RunLog]], place: int, scheme: str) -> None:
     rows = three[0].charts[place]["data"]["values"]
     wanted = ("round", "used", "late", "lost")
     assert [[row[key] for key in wanted] for row in rows[:-1]] == [
-        [line[key] for key in wanted] for line in record(scheme)[1:-1]
+        [line[key] for key in wanted] for line in logged(scheme)[1:-1]
     ]
 
 
-def test_the_partition_is_drawn_as_recorded(three: tuple[Page, list[Run]]) -> None:
+def test_the_partition_is_drawn_as_recorded(three: tuple[Page, list[RunLog]]) -> None:
     rows = three[0].charts[7]["data"]["values"]
-    counts = record()[0]["partition"]["counts"]
+    counts = logged()[0]["partition"]["counts"]
     assert {(row["client"], row["class"]): row["records"] for row in rows} == {
         (client, label): count for client, row in enumerate(counts) for label, count in enumerate(row)
     }
     assert "600 records at 10 clients, 6 to 114 each. The same in all runs." in three[0].text
 
 
-def test_a_partition_of_many_clients_says_how_many_are_drawn(make: Callable[..., Run]) -> None:
-    lines = record()
+def test_a_partition_of_many_clients_says_how_many_are_drawn(make: Callable[..., RunLog]) -> None:
+    lines = logged()
     lines[0]["partition"]["counts"] = [[1, 2]] * 201
     panel = panels([make(lines=lines)])[-1]
     assert "the first 200 clients are drawn" in panel.note
     assert len(panel.chart.to_dict()["data"]["values"]) == 400
 
 
-def test_void_rounds_are_counted(make: Callable[..., Run]) -> None:
-    lines = [line | {"used": 0, "lost": 10, "late": 0} if line.get("round") == 3 else line for line in record()]
+def test_void_rounds_are_counted(make: Callable[..., RunLog]) -> None:
+    lines = [line | {"used": 0, "lost": 10, "late": 0} if line.get("round") == 3 else line for line in logged()]
     assert "Rounds without any upload used: 1." in panels([make(lines=lines)])[4].note
 
 
-def test_accuracy_is_drawn_against_modelled_time_where_it_was_recorded(make: Callable[..., Run]) -> None:
+def test_accuracy_is_drawn_against_modelled_time_where_it_was_recorded(make: Callable[..., RunLog]) -> None:
     assert "Test accuracy against time" not in [panel.title for panel in panels([make()])]
-    lines = record(rounds=6)
+    lines = logged(rounds=6)
     for line in lines[1:-1]:
         line |= {"modelled_seconds": 0.5 * line["round"], "failed": "unmask" if line["round"] == 3 else None}
     timed = make(lines=lines)
@@ -89,7 +91,7 @@ def test_accuracy_is_drawn_against_modelled_time_where_it_was_recorded(make: Cal
     assert times == [1.5, 5.0, 10.5]  # every second round was looked at
 
 
-def test_the_sheet_has_every_panel(three: tuple[Page, list[Run]]) -> None:
+def test_the_sheet_has_every_panel(three: tuple[Page, list[RunLog]]) -> None:
     rows = run_chart(three[1]).to_dict()["vconcat"]
     titles = [panel["title"]["text"] for row in rows[1:] for panel in row["hconcat"]]
     assert titles == [panel.title for panel in panels(three[1])]

@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightdp.errors import ArgumentError
-from lightdp.report import Run, save_runs
-from lightdp.report._run import facts, labels
-from lightdp.report._run_page import run_page
-from support.run_records import Page, record
+from lightdp.report import save_runs
+from lightdp.report._figures import facts, labels
+from lightdp.report._page import run_page
+from support.run_logs import Page, logged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&\'[red]'
+    from lightdp.runlog import RunLog
+
+EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&\'[red]$title'
 
 
-def test_every_figure_is_in_the_tables_of_the_page(three: tuple[Page, list[Run]]) -> None:
+def test_every_figure_is_in_the_tables_of_the_page(three: tuple[Page, list[RunLog]]) -> None:
     page, runs = three
     for run in runs:
         row = " ".join(facts(run).values())
@@ -28,7 +30,7 @@ def test_every_figure_is_in_the_tables_of_the_page(three: tuple[Page, list[Run]]
     assert "62.23 %" in page.text
 
 
-def test_settings_are_shown_once_where_runs_agree(three: tuple[Page, list[Run]]) -> None:
+def test_settings_are_shown_once_where_runs_agree(three: tuple[Page, list[RunLog]]) -> None:
     text = three[0].text
     assert " lr 2.5 degree none " in text
     assert " scheme repair exact none " in text
@@ -37,7 +39,7 @@ def test_settings_are_shown_once_where_runs_agree(three: tuple[Page, list[Run]])
 
 
 def test_the_statement_of_a_finished_run_is_shown_and_that_of_another_is_not_made_up(
-    three: tuple[Page, list[Run]],
+    three: tuple[Page, list[RunLog]],
 ) -> None:
     text = three[0].text
     assert "A sentence about repair. And another." in text
@@ -46,7 +48,7 @@ def test_the_statement_of_a_finished_run_is_shown_and_that_of_another_is_not_mad
     assert "LightDP exact has no end recorded: it was cut off after round 7, or is still running." in text
 
 
-def test_the_page_asks_nobody_for_anything(three: tuple[Page, list[Run]]) -> None:
+def test_the_page_asks_nobody_for_anything(three: tuple[Page, list[RunLog]]) -> None:
     tags = three[0].tags
     asking = {"src", "href", "srcset", "action", "data", "poster", "background"}
     assert [tag for tag, attributes in tags if asking & set(attributes)] == []
@@ -56,8 +58,8 @@ def test_the_page_asks_nobody_for_anything(three: tuple[Page, list[Run]]) -> Non
 
 
 @pytest.mark.parametrize("schemes", [["evil"], ["evil", "evil"], ["evil", "exact"]])
-def test_what_a_record_says_stays_text(make: Callable[..., Run], schemes: list[str]) -> None:
-    lines = record("exact", statement=[EVIL], unit=EVIL, adjacency=EVIL)
+def test_what_a_record_says_stays_text(make: Callable[..., RunLog], schemes: list[str]) -> None:
+    lines = logged("exact", statement=[EVIL], unit=EVIL, adjacency=EVIL)
     lines[0]["config"] = {"data": EVIL, EVIL: EVIL, "model": {"deep": EVIL}, "partition": EVIL}
     lines[0] |= {"commit": EVIL, "device": EVIL, "versions": {EVIL: EVIL}}
     lines[0]["plan"] |= {EVIL: EVIL}
@@ -74,16 +76,16 @@ def test_what_a_record_says_stays_text(make: Callable[..., Run], schemes: list[s
     assert "<" not in page.scripts[0]
 
 
-def test_a_character_that_cannot_be_written_does_not_stop_the_page(make: Callable[..., Run], tmp_path: Path) -> None:
-    lines = record("exact", statement=["\ud800 half"], unit="\ud800")
+def test_a_character_that_cannot_be_written_does_not_stop_the_page(make: Callable[..., RunLog], tmp_path: Path) -> None:
+    lines = logged("exact", statement=["\ud800 half"], unit="\ud800")
     lines[0]["config"]["\ud800"] = ["\ud800"]
     save_runs([make(lines=lines)], tmp_path / "page.html")
     assert "\N{REPLACEMENT CHARACTER} half" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
-def test_the_shortest_runs_have_a_page(make: Callable[..., Run], rounds: int) -> None:
-    page = Page(run_page([make(lines=record()[: 1 + rounds])]))
+def test_the_shortest_runs_have_a_page(make: Callable[..., RunLog], rounds: int) -> None:
+    page = Page(run_page([make(lines=logged()[: 1 + rounds])]))
     assert len(page.charts) == [1, 5][rounds]  # without rounds, the partition alone
 
 
@@ -92,7 +94,7 @@ def test_the_shortest_runs_have_a_page(make: Callable[..., Run], rounds: int) ->
 
 @pytest.mark.parametrize(("suffix", "start"), [("svg", b"<svg"), ("png", b"\x89PNG"), ("html", b"<!doctype html>")])
 def test_a_report_is_written_as_its_name_says(
-    make: Callable[..., Run], tmp_path: Path, suffix: str, start: bytes
+    make: Callable[..., RunLog], tmp_path: Path, suffix: str, start: bytes
 ) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
@@ -102,7 +104,7 @@ def test_a_report_is_written_as_its_name_says(
 
 
 @pytest.mark.parametrize("name", ["report.pdf", "report", "none/report.html"])
-def test_a_report_that_cannot_be_written_is_refused(make: Callable[..., Run], tmp_path: Path, name: str) -> None:
+def test_a_report_that_cannot_be_written_is_refused(make: Callable[..., RunLog], tmp_path: Path, name: str) -> None:
     with pytest.raises(ArgumentError, match=name):
         save_runs([make()], tmp_path / name)
 

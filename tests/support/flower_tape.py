@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lightdp import masks
-from lightdp.protocol import Client, Server
+from lightdp.protocol import ClientRound, Server
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +36,7 @@ class Tape:
     names: tuple[str, ...] = ()
 
     def used(self) -> list[Made]:
-        pairs = {(self.names[i], each.round) for each in self.rounds for i in np.flatnonzero(each.used)}
+        pairs = {(self.names[i], each.round) for each in self.rounds for i in each.used}
         return [each for each in self.made if (each.name, each.round) in pairs]
 
     def total(self, what: str) -> NDArray[np.int32]:
@@ -46,20 +46,18 @@ class Tape:
 @pytest.fixture
 def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
     """Watch every upload that is made, and every round that the server ends."""
-    result, real, upload, close = Tape(), masks._fine, Client.upload, Server.close
+    result, real, upload, close = Tape(), masks._fine, ClientRound.upload, Server.close
     here = threading.local()
 
     def watched_fine(vector: Any, grid: Any, terms: Any, keys: Any, **more: Any) -> Any:
         here.data, here.fine = real(vector, grid, [], keys), real(vector, grid, terms, keys, **more)
         return here.fine
 
-    def watched_upload(self: Client, message: bytes, update: Any) -> bytes:
-        sent = upload(self, message, update)
-        history = self._history
-        assert history is not None
-        current = max(history.sent)
-        keys = {term.key for term in self._pairwise(history, current, history.neighbours)}
-        result.made.append(Made(self._enrolment.name, current, here.data, here.fine, keys))
+    def watched_upload(self: ClientRound, update: Any) -> bytes:
+        sent = upload(self, update)
+        client, history = self._client, self._history
+        keys = {term.key for term in client._pairwise(history, self.number, history.neighbours)}
+        result.made.append(Made(client._state.enrolment.name, self.number, here.data, here.fine, keys))
         return sent
 
     def watched_close(self: Server) -> Aggregate:
@@ -68,6 +66,6 @@ def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
         return result.rounds[-1]
 
     monkeypatch.setattr(masks, "_fine", watched_fine)
-    monkeypatch.setattr(Client, "upload", watched_upload)
+    monkeypatch.setattr(ClientRound, "upload", watched_upload)
     monkeypatch.setattr(Server, "close", watched_close)
     return result

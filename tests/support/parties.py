@@ -33,7 +33,7 @@ def joined(plan: Plan, length: int, *, folder: Path | None = None, **options: An
     names = [f"client-{i:02}" for i in range(plan.clients)]
     stores = [None if folder is None else File(folder / f"{name}.json") for name in names]
     clients = [
-        Client(plan, length=length, run=RUN, name=name, store=store, **options)
+        Client.new(plan, length=length, run=RUN, name=name, store=store, **options)
         for name, store in zip(names, stores, strict=True)
     ]
     for client in clients:
@@ -79,7 +79,7 @@ def play(
 ) -> Any:
     start = server.announce(since=since)
     for i in present:
-        assert server.receive(clients[i].upload(start, np.zeros(server.length) if update is None else update))
+        assert server.receive(clients[i].begin(start).upload(np.zeros(server.length) if update is None else update))
     return server.close()
 
 

@@ -8,13 +8,12 @@ import numpy as np
 from hypothesis import strategies as st
 
 from lightdp import stream
-from lightdp._native import plain
 from lightdp.stream import SIGMA_MAX, Term
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-PATHS = {**stream._COMPILED, "numpy": plain.accumulate}
+PATHS = stream.paths()
 KEY, OTHER = bytes(range(32)), bytes(range(32, 64))
 TERMS = st.builds(Term, st.binary(min_size=32, max_size=32), st.sampled_from([-1, 1]), st.floats(1e-3, SIGMA_MAX))
 

@@ -13,6 +13,8 @@ from lightdp.training.simulator import Run
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lightdp.runlog import RunLog
+
 QUICK: dict[str, Any] = {"clients": 8, "colluders": 2, "stragglers": 2, "rounds": 6, "epsilon": 20.0, "lr": 1.0}
 
 
@@ -24,5 +26,5 @@ def blobs() -> Dataset:
     return Dataset(name="toy", train_x=x[:300], train_y=y[:300], test_x=x[300:], test_y=y[300:], classes=2)
 
 
-def played(path: Path, toy: Dataset, **changed: Any) -> list[dict[str, Any]]:
-    return list(Run(Config(**(QUICK | changed)), path, dataset=toy).play())
+def played(path: Path, toy: Dataset, **changed: Any) -> RunLog:
+    return Run(Config(**(QUICK | changed)), path, dataset=toy).finish()

@@ -59,7 +59,7 @@ def sent(
     channel: Distribution | Protocol, number: int, used: tuple[int, ...], late: tuple[int, ...]
 ) -> torch.Tensor | None:
     """The sum of a round in which everybody has nothing to say, two clients at a time."""
-    came = Arrivals(used=used, late=late)
+    came = Arrivals.of(6, used, late)
     senders = channel.senders(came)
     pieces = [(senders[i : i + 2], torch.zeros(len(senders[i : i + 2]), LENGTH)) for i in range(0, len(senders), 2)]
     return channel.round(number, came, pieces).total
@@ -98,14 +98,14 @@ def test_the_closing_round_takes_out_all_that_is_left(fidelity: Any) -> None:
 @pytest.mark.parametrize("fidelity", [Distribution, Protocol])
 def test_the_sum_is_that_of_the_used_updates(fidelity: Any) -> None:
     plan = planned("exact", None)
-    channel, came = fidelity(plan, LENGTH, 3), Arrivals(used=(0, 1, 3, 4), late=(5,))
+    channel, came = fidelity(plan, LENGTH, 3), Arrivals.of(6, (0, 1, 3, 4), (5,))
     senders = channel.senders(came)
     pieces = [(senders[:1], torch.full((1, LENGTH), 0.25)), (senders[1:], torch.full((len(senders) - 1, LENGTH), 0.5))]
     total = channel.round(0, came, pieces).total
     sure = 6 * float(total.std()) / LENGTH**0.5
     assert float(total.mean()) == pytest.approx(1.75, abs=sure)
     assert sure < 0.25
-    assert channel.round(1, Arrivals(used=(), late=()), []).total is None
+    assert channel.round(1, Arrivals.of(6, ()), []).total is None
 
 
 def test_a_restored_channel_goes_on_bit_by_bit() -> None:

@@ -233,8 +233,8 @@ _X, _Y = np.zeros((6, 2)), np.array([0, 1, 0, 1, 0, 1])
     [
         ({"x_train": _X, "y_train": _Y}, "x_test, y_test not found in it"),
         ({"x": _X}, "x_train, y_train, x_test, y_test not found in it"),
-        ({"x": np.full((6, 2), np.nan), "y": _Y}, "the training records hold values that are not finite"),
-        ({"x": np.full((6, 2), 1e39), "y": _Y}, "the training records hold values that are not finite"),
+        ({"x": np.full((6, 2), np.nan), "y": _Y}, "train_x must be finite, got nan"),
+        ({"x": np.full((6, 2), 1e39), "y": _Y}, "train_x must be finite, got inf"),
         ({"x": _X, "y": _Y[:5]}, r"x \(6, 2\) and y \(5,\) must hold 5 or more records with one label each"),
         ({"x": _X[:4], "y": _Y[:4]}, "must hold 5 or more records"),
         ({"x": _X, "y": _Y[:, None]}, r"x \(6, 2\) and y \(6, 1\) must hold"),
@@ -283,3 +283,41 @@ def test_whatever_happens_to_an_npz_is_one_line(
     np.savez(target, x=_X, y=_Y)
     place = tmp_path_factory.mktemp("npz") / "own.npz"
     damaged_or_read(target.getvalue(), where, flip, cut=cut, place=place, load=lambda: data.load(str(place)))
+
+
+GOOD: dict[str, Any] = {
+    "name": "mine",
+    "train_x": np.zeros((4, 3), np.float32),
+    "test_x": np.zeros((2, 3), np.float32),
+    "train_y": np.array([0, 1, 0, 1]),
+    "test_y": np.array([0, 1]),
+    "classes": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"train_x": np.zeros((4, 3))}, "train_x must be of float32, got float64"),
+        ({"test_x": np.zeros((2, 3), np.uint8)}, "test_x must be of float32, got uint8"),
+        ({"train_x": [[0.0] * 3] * 4}, "train_x must be a numpy array of float32, got list"),
+        ({"train_x": np.zeros(4, np.float32)}, r"train_x must have shape \(n, features\) and hold records, got shape"),
+        (
+            {"test_x": np.zeros((2, 5), np.float32)},
+            r"test_x must have shape \(n, 3\) and hold records, got shape \(2, 5",
+        ),
+        ({"test_x": np.zeros((0, 3), np.float32)}, r"test_x must have .* hold records, got shape \(0, 3\)"),
+        ({"train_x": np.full((4, 3), np.inf, np.float32)}, "train_x must be finite, got inf"),
+        ({"train_y": np.array([0.0, 1.0, 0.0, 1.0])}, "train_y must be of int64, got float64"),
+        ({"train_y": np.array([0, 1])}, r"train_y must have shape \(4,\), a label for each record, got \(2,\)"),
+        ({"test_y": np.array([[0], [1]])}, r"test_y must have shape \(2,\)"),
+        ({"test_y": np.array([0, 2])}, r"test_y must be in 0\.\.1, got 0\.\.2"),
+        ({"train_y": np.array([0, -1, 0, 1])}, r"train_y must be in 0\.\.1, got -1\.\.1"),
+        ({"classes": 1}, "classes must be >= 2, got classes=1"),
+    ],
+)
+def test_wrong_arrays_are_refused_by_name(changed: dict[str, Any], message: str) -> None:
+    assert data.Dataset(**GOOD).classes == 2
+    with pytest.raises(ArgumentError, match=message) as caught:
+        data.Dataset(**(GOOD | changed))
+    assert "\n" not in str(caught.value)

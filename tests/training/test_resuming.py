@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightdp.planning import Plan
+    from lightdp.runlog import Line, RunLog
     from lightdp.training.data import Dataset
 
 
@@ -27,8 +28,13 @@ def toy() -> Dataset:
     return blobs()
 
 
+def lines_of(log: RunLog) -> list[Line]:
+    """All but the seconds that it took."""
+    return [log.started, *log.rounds, dataclasses.replace(log.outcome, seconds=0.0)]
+
+
 @pytest.mark.parametrize("changed", [{}, {"unit": "client", "ema": 0.5}, {"late_seen": 0.7}, {"sampling_rate": 0.5}])
-def test_an_interrupted_run_goes_on_to_the_same_record_bit_by_bit(
+def test_an_interrupted_run_goes_on_to_the_same_log_bit_by_bit(
     tmp_path: Path, toy: Dataset, changed: dict[str, Any]
 ) -> None:
     whole = played(tmp_path / "whole.jsonl", toy, **changed)
@@ -39,26 +45,24 @@ def test_an_interrupted_run_goes_on_to_the_same_record_bit_by_bit(
         next(lines)
     with pytest.raises(KeyboardInterrupt):
         lines.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
-    resumed = list(Run(Config(**(QUICK | changed)), path, resume=True, dataset=toy).play())
-    for line in (whole[-1], resumed[-1]):
-        del line["seconds"]
-    assert resumed == whole
-    again = [json.loads(text) for text in path.read_text().splitlines()]
-    assert again[-1].pop("seconds") > 0
-    assert again == whole
+    resumed = Run(Config(**(QUICK | changed)), path, resume=True, dataset=toy).finish()
+    assert resumed.outcome.seconds > 0
+    assert lines_of(resumed) == lines_of(whole)
+    texts = [file.read_text().splitlines() for file in (path, whole.path)]
+    assert texts[0][:-1] == texts[1][:-1]
 
 
 @pytest.mark.parametrize(
     ("moment", "call"),
     [
-        ("channel.Distribution._left_by_stragglers", 4),
+        ("channel._accounted", 4),
         ("clients.Clients.updates", 4),
         ("simulator.Run.evaluate", 4),
         ("simulator.Odometer.record", 4),
         ("simulator.Run._stepped", 4),
         ("watch", 4),
         ("simulator.Run._mended", 0),
-        ("simulator.Run._last_line", 0),
+        ("simulator.Run._ended", 0),
     ],
 )
 def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(
@@ -66,7 +70,7 @@ def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(
 ) -> None:
     changed = {"rounds": 8, "stragglers": 3, "arrivals": "uniform", "late_seen": 0.5, "momentum": 0.9, "lr": 0.01}
     calm = Run(Config(**(QUICK | changed)), tmp_path / "whole.jsonl", dataset=toy)
-    whole = list(calm.play())
+    whole = calm.finish()
     run = Run(Config(**(QUICK | changed)), tmp_path / "cut.jsonl", dataset=toy)
     calls = iter(range(100))
 
@@ -82,12 +86,9 @@ def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(
             patch.setattr(f"lightdp.training.{moment}", cut)
         with pytest.raises(KeyboardInterrupt):
             list(run.play(cut if moment == "watch" else lambda _: None))
-    assert run.state.round == (call or whole[-1]["rounds"])
+    assert run.state.round == (call or whole.outcome.rounds)
     again = Run(Config(**(QUICK | changed)), tmp_path / "cut.jsonl", resume=True, dataset=toy)
-    resumed = list(again.play())
-    for line in (whole[-1], resumed[-1]):
-        del line["seconds"]
-    assert resumed == whole
+    assert lines_of(again.finish()) == lines_of(whole)
     assert torch.equal(again.state.average, calm.state.average)
 
 
@@ -106,11 +107,11 @@ def test_a_run_killed_in_the_middle_of_a_line_goes_on(tmp_path: Path, toy: Datas
     with path.open("a") as file:
         file.write('{"kind": "round", "rou')
     resumed = list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
-    assert resumed[:-1] == whole[:-1]
-    assert [json.loads(text) for text in path.read_text().splitlines()] == resumed
+    assert resumed[:-1] == list(whole.lines[:-1])
+    assert [json.loads(text) for text in path.read_text().splitlines()] == [line.to_dict() for line in resumed]
 
 
-def test_a_new_run_drops_the_checkpoint_of_the_record_that_it_overwrites(tmp_path: Path, toy: Dataset) -> None:
+def test_a_new_run_drops_the_checkpoint_of_the_log_that_it_overwrites(tmp_path: Path, toy: Dataset) -> None:
     """Or, killed at once, it would go on from the end of the other run."""
     path = tmp_path / "run.jsonl"
     played(path, toy)
@@ -121,9 +122,7 @@ def test_a_new_run_drops_the_checkpoint_of_the_record_that_it_overwrites(tmp_pat
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "no JSON", "no objects", "of other rounds"])
-def test_resume_refuses_a_record_without_the_rounds_of_its_checkpoint(
-    tmp_path: Path, toy: Dataset, damage: str
-) -> None:
+def test_resume_refuses_a_log_without_the_rounds_of_its_checkpoint(tmp_path: Path, toy: Dataset, damage: str) -> None:
     path = tmp_path / "run.jsonl"
     interrupted(path, toy, 3)
     lines = path.read_text().splitlines(keepends=True)
@@ -133,7 +132,7 @@ def test_resume_refuses_a_record_without_the_rounds_of_its_checkpoint(
         texts = {"short": lines[:-1], "no JSON": [*lines[:-1], "{\n"], "no objects": ["1\n"] * 4}
         path.write_text("".join(texts.get(damage, [lines[0], *lines[2:], lines[1]])))
     before = path.read_bytes() if path.exists() else None
-    with pytest.raises(ArgumentError, match=r"resume needs the record of the 3 rounds of .*run\.jsonl"):
+    with pytest.raises(ArgumentError, match=r"resume needs the log of the 3 rounds of .*run\.jsonl"):
         list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
     assert (path.read_bytes() if path.exists() else None) == before
 
@@ -152,9 +151,9 @@ def test_resume_refuses_a_damaged_checkpoint(tmp_path: Path, toy: Dataset, kept:
 
 def test_a_run_that_is_over_can_be_resumed_and_stays_as_it_is(tmp_path: Path, toy: Dataset) -> None:
     path = tmp_path / "run.jsonl"
-    whole = played(path, toy, momentum=0.9)
-    assert list(Run(Config(**(QUICK | {"momentum": 0.9})), path, resume=True, dataset=toy).play()) == whole
-    assert [json.loads(text) for text in path.read_text().splitlines()] == whole
+    whole, before = played(path, toy, momentum=0.9), path.read_bytes()
+    assert Run(Config(**(QUICK | {"momentum": 0.9})), path, resume=True, dataset=toy).finish() == whole
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("at", [0, 40, -1])

@@ -10,6 +10,8 @@ import torch
 
 from lightdp._settings import read_toml
 from lightdp.errors import ArgumentError
+from lightdp.runlog import RunLog
+from lightdp.training import models
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import _clipped
 from lightdp.training.config import Config
@@ -29,44 +31,51 @@ def toy() -> Dataset:
 
 @pytest.mark.parametrize("scheme", ["none", "central", "smpc", "local", "paper", "exact", "repair"])
 @pytest.mark.parametrize("unit", ["record", "client"])
-def test_every_scheme_learns_and_keeps_its_record(tmp_path: Path, toy: Dataset, scheme: str, unit: str) -> None:
+def test_every_scheme_learns_and_keeps_its_log(tmp_path: Path, toy: Dataset, scheme: str, unit: str) -> None:
     path = tmp_path / "run.jsonl"
-    lines = played(path, toy, scheme=scheme, unit=unit, epsilon=200.0, local_lr=0.2)
-    assert [json.loads(text) for text in path.read_text().splitlines()] == lines
-    assert [line["kind"] for line in lines] == ["run", *["round"] * 6, "end"]
-    assert lines[-1]["accuracy"] > 0.9
-    spent = [line["epsilon"] for line in lines[1:-1]]
+    local = {"local_lr": 0.2} if unit == "client" else {}
+    config = Config(**(QUICK | {"scheme": scheme, "unit": unit, "epsilon": 200.0} | local))
+    lines = list(Run(config, path, dataset=toy).play())
+    assert [json.loads(text) for text in path.read_text().splitlines()] == [line.to_dict() for line in lines]
+    assert [line.kind for line in lines] == ["run", *["round"] * 6, "end"]
+    log = RunLog.read(path)
+    assert list(log.lines) == lines
+    assert log.outcome.accuracy is not None
+    assert log.outcome.accuracy > 0.9
+    spent = [line.epsilon for line in log.rounds]
     if scheme == "none":
         assert spent == [None] * 6
-        assert lines[-1]["statement"] == ["No noise was added: nothing is guaranteed to anybody."]
+        assert log.outcome.statement == ["No noise was added: nothing is guaranteed to anybody."]
     else:
-        assert spent == sorted(spent)
-        assert scheme == "paper" or lines[-1]["epsilon"] <= 200
-    for line in lines[1:-1]:
-        assert line["used"] + line["late"] + line["lost"] == 8
-        assert (line["noise_std"] > 0) == (scheme != "none" and line["used"] > 0)
+        known = [epsilon for epsilon in spent if epsilon is not None]
+        assert spent == sorted(known)
+        assert scheme == "paper" or (log.outcome.epsilon is not None and log.outcome.epsilon <= 200)
+    for line in log.rounds:
+        assert line.used + line.late + line.lost == 8
+        assert line.noise_std is not None
+        assert (line.noise_std > 0) == (scheme != "none" and line.used > 0)
 
 
 def test_protocol_and_distribution_agree_on_all_but_the_noise_itself(tmp_path: Path, toy: Dataset) -> None:
     real = played(tmp_path / "a.jsonl", toy, fidelity="protocol", epsilon=500.0)
     simulated = played(tmp_path / "b.jsonl", toy, epsilon=500.0)
-    for a, b in zip(real[1:-1], simulated[1:-1], strict=True):
+    for a, b in zip(real.rounds, simulated.rounds, strict=True):
         for name in ("round", "epsilon", "used", "late", "lost"):
-            assert a[name] == b[name]
-        assert a["noise_std"] == pytest.approx(b["noise_std"], rel=1e-6)
-        assert a["residual_std"] == pytest.approx(b["residual_std"], rel=1e-6)
-    assert real[-1]["accuracy"] > 0.9
-    assert "protects nobody" not in " ".join(real[-1]["statement"])
-    assert "protects nobody" in " ".join(simulated[-1]["statement"])
+            assert getattr(a, name) == getattr(b, name)
+        assert a.noise_std == pytest.approx(b.noise_std, rel=1e-6)
+        assert a.residual_std == pytest.approx(b.residual_std, rel=1e-6)
+    assert (real.accuracy or 0) > 0.9
+    assert "protects nobody" not in " ".join(real.outcome.statement)
+    assert "protects nobody" in " ".join(simulated.outcome.statement)
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_is_none_in_the_record(
+def test_a_loss_that_is_no_number_is_none_in_the_log(
     tmp_path: Path, toy: Dataset, loss: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Run, "evaluate", lambda *_: (0.5, loss))
-    lines = played(tmp_path / "run.jsonl", toy)
-    assert [line["loss"] for line in lines[1:-1]] == [None] * 6
+    log = played(tmp_path / "run.jsonl", toy)
+    assert [line.loss for line in log.rounds] == [None] * 6
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -81,31 +90,34 @@ def test_a_client_that_is_late_in_every_round_becomes_a_straggler_and_the_others
 ) -> None:
     trace = tmp_path / "late.csv"
     trace.write_text("round,client,status\n" + "".join(f"{t},3,late\n" for t in range(1, 13)))
-    lines = played(
+    log = played(
         tmp_path / "run.jsonl", toy, rounds=12, epsilon=3.0, arrivals=f"trace:{trace}", reserve="worst",
         fidelity=fidelity,
     )  # fmt: skip
-    late = [line["late"] for line in lines[1:-1]]
+    late = [line.late for line in log.rounds]
     assert len(late) == 12
     assert late == sorted(late, reverse=True)
     assert 0 < sum(late) < 12
-    assert all(line["used"] == 7 for line in lines[1:-1])
-    assert lines[-1]["stopped"] is None
-    assert lines[-1]["epsilon"] <= 3
+    assert all(line.used == 7 for line in log.rounds)
+    assert log.outcome.stopped is None
+    assert log.epsilon is not None
+    assert log.epsilon <= 3
 
 
 def test_training_stops_hard_at_the_budget(tmp_path: Path, toy: Dataset) -> None:
-    lines = played(
+    log = played(
         tmp_path / "run.jsonl", toy, scheme="repair", rounds=30, epsilon=2.0, arrivals="uniform", late_seen=1.0
     )
-    assert lines[-1]["stopped"] == "budget"
-    assert lines[-1]["rounds"] < 30
-    assert lines[-1]["epsilon"] <= 2
+    assert log.outcome.stopped == "budget"
+    assert log.outcome.rounds < 30
+    assert log.epsilon is not None
+    assert log.epsilon <= 2
 
 
 def test_clients_updates_are_clipped_and_records_too(tmp_path: Path, toy: Dataset) -> None:
     for unit, clip in (("client", 0.01), ("record", 0.02)):
-        run = Run(Config(**(QUICK | {"unit": unit, "clip": clip, "local_lr": 5.0})), tmp_path / "r.jsonl", dataset=toy)
+        local = {"local_lr": 5.0} if unit == "client" else {}
+        run = Run(Config(**(QUICK | {"unit": unit, "clip": clip} | local)), tmp_path / "r.jsonl", dataset=toy)
         pieces = list(run.clients.updates(run.model, 0, range(8), 0.3))
         norms = torch.cat([rows for _, rows in pieces]).norm(dim=1)
         sizes = torch.tensor(np.diff([0, *run.clients.ends]))
@@ -147,13 +159,17 @@ def test_views_of_records_train_a_model(tmp_path: Path, images: Dataset, model: 
 
     assert torch.equal(summed(augment), summed(augment))
     assert 1e-3 < float((summed(augment) - summed(1)).norm() / summed(1).norm()) < 1
-    assert list(run.play())[-1]["accuracy"] > 0.9
+    assert (run.finish().accuracy or 0) > 0.9
 
 
 def test_what_sampled_batches_cost_is_looked_at_with_the_accuracy(tmp_path: Path, toy: Dataset) -> None:
-    lines = played(tmp_path / "run.jsonl", toy, sampling_rate=0.5, evaluate_every=4)
-    assert [line["epsilon"] is None for line in lines[1:]] == [True, True, True, False, True, False, False]
-    assert 0 < lines[4]["epsilon"] < lines[-2]["epsilon"] <= lines[-1]["epsilon"] <= 20
+    log = played(tmp_path / "run.jsonl", toy, sampling_rate=0.5, evaluate_every=4)
+    assert [line.epsilon is None for line in log.rounds] == [True, True, True, False, True, False]
+    fourth, last, end = log.rounds[3].epsilon, log.rounds[-1].epsilon, log.outcome.epsilon
+    assert fourth is not None
+    assert last is not None
+    assert end is not None
+    assert 0 < fourth < last <= end <= 20
 
 
 def test_the_average_of_weights_soon_forgets_the_start(tmp_path: Path, toy: Dataset) -> None:
@@ -206,9 +222,53 @@ def test_any_module_can_be_trained(tmp_path: Path, toy: Dataset) -> None:
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
     config = Config(**(QUICK | {"epsilon": 500.0}))
-    lines = list(Run(config, tmp_path / "run.jsonl", dataset=toy, module=module).play())
-    assert lines[0]["parameters"] == 5 * 8 + 8 + 8 * 2 + 2
-    assert lines[-1]["accuracy"] > 0.9
+    log = Run(config, tmp_path / "run.jsonl", dataset=toy, module=module).finish()
+    assert log.started.parameters == 5 * 8 + 8 + 8 * 2 + 2
+    assert (log.accuracy or 0) > 0.9
+
+
+class Pair(torch.nn.Linear):  # type: ignore[misc]  # torch is untyped here
+    def forward(self, x: torch.Tensor) -> Any:
+        return super().forward(x), x
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            torch.nn.Linear(4, 2),
+            r"module must take records of shape \(5,\), got Linear that refuses them: mat1 and mat2",
+        ),
+        (
+            torch.nn.Linear(5, 3),
+            r"module must give floats of shape \(2, 2\) for 2 records, got Linear with torch.float32",
+        ),
+        (
+            torch.nn.Sequential(torch.nn.Linear(5, 2), torch.nn.Flatten(0)),
+            r"got Sequential with torch.float32 of shape \(4",
+        ),
+        (torch.nn.Linear(5, 2).double(), "module must take records of shape"),
+        (Pair(5, 2), r"module must give floats of shape \(2, 2\) for 2 records, got Pair with tuple"),
+        (torch.nn.Identity(), "module must have parameters to train, got Identity without any"),
+        (lambda x: x, "module must be a torch.nn.Module, got function"),
+    ],
+)
+def test_a_module_that_does_not_fit_the_data_is_refused_in_one_line(
+    tmp_path: Path, toy: Dataset, module: Any, message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message) as caught:
+        Run(Config(**QUICK), tmp_path / "run.jsonl", dataset=toy, module=module)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_trying_a_module_changes_nothing_of_it(toy: Dataset) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    module[1].eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    assert models.checked(module, torch.from_numpy(toy.test_x), 2) is module
+    assert [part.training for part in module] == [True, False, True]
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -226,6 +286,9 @@ def test_any_module_can_be_trained(tmp_path: Path, toy: Dataset) -> None:
         ({"augment": 2, "model": "cnn", "unit": "client"}, "augment must be 1 for unit='client', got augment=2"),
         ({"augment": 3, "model": "scattering-cnn"}, "augment must be at most 2 for model='scattering-cnn'"),
         ({"rounds": 0}, "rounds must be"),
+        ({"epochs": 5}, "epochs needs unit='client' or 'paper': .*, got epochs=5"),
+        ({"batch": 16}, "batch needs unit='client' or 'paper'"),
+        ({"local_lr": 0.2}, "local_lr needs unit='client' or 'paper': .*, got local_lr=0.2"),
     ],
 )
 def test_bad_settings_are_named(tmp_path: Path, toy: Dataset, changed: dict[str, Any], message: str) -> None:

@@ -12,26 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
-from lightdp.wire import Announcement, Kind, Message, Upload, bitmap, encode, members
+from lightdp.wire import Announcement, Kind, Message, Upload, encode
 from support.wire_bytes import ROSTER, RUN, VECTORS, centred, decode, receive
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-@given(flags=arrays.arrays(np.bool_, st.integers(1, 70)))
-def test_set_of_clients_round_trips(flags: NDArray[np.bool_]) -> None:
-    data = bitmap(flags)
-    assert [data[i // 8] >> i % 8 & 1 for i in range(flags.size)] == flags.tolist()
-    assert members(data, flags.size).tolist() == flags.tolist()
-    assert members(data, flags.size).dtype == np.bool_
-
-
-@pytest.mark.parametrize("data", [b"", b"\x01", b"\x00\x02", b"\x00\x80", b"\x00\x00\x00"])
-def test_set_with_clients_that_do_not_exist_is_refused(data: bytes) -> None:
-    with pytest.raises(WireError):
-        members(data, 9)
 
 
 @given(data=st.binary(max_size=200), clients=st.integers(1, 40))
@@ -59,11 +46,11 @@ def test_announcement_round_trips_and_numbers_its_past_rounds(
     sets: list[NDArray[np.bool_]], extra: int, closing: bool
 ) -> None:
     clients, number = sets[0].size, len(sets) + extra
-    used = b"".join(map(bitmap, sets))
+    used = b"".join(ClientSet(flags).to_bytes() for flags in sets)
     sent = Announcement(round=number, clients=clients, used=used, closing=closing)
     got = Announcement.from_bytes(sent.to_bytes(), round=number, clients=clients)
     assert got == sent
-    assert list(got.history()) == [(extra + i, bitmap(flags)) for i, flags in enumerate(sets)]
+    assert list(got.history()) == [(extra + i, ClientSet(flags)) for i, flags in enumerate(sets)]
 
 
 def test_first_announcement_has_no_history() -> None:

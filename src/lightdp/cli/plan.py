@@ -12,7 +12,7 @@ import typer
 from lightdp import planning
 from lightdp._validate import rounded_up
 from lightdp.cli import table
-from lightdp.cli._options import with_settings
+from lightdp.cli.options import with_settings
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan, Request
 

@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from lightdp.cli import table
+from lightdp.runlog import RunLog
 
 HELP = """One page about one run, or about several laid over each other.
 
-RUNS are records that `lightdp run` wrote. The page holds figures, charts, settings and what was guaranteed to whom;
+RUNS are logs that `lightdp run` wrote. The page holds figures, charts, settings and what was guaranteed to whom;
 it is one file that needs no network.
 
 Examples:
@@ -28,14 +29,14 @@ Examples:
 
 def command(
     *,
-    runs: Annotated[list[Path], typer.Argument(help="Records, one JSON object a line.")],
+    runs: Annotated[list[Path], typer.Argument(help="Logs, one JSON object a line.")],
     out: Annotated[Path, typer.Option(help="Write FILE.html, .png or .svg.")] = Path("report.html"),
 ) -> None:
     """Read, print the figures, write the page."""
-    from lightdp.report import caveats, check_path, read_run, run_table, save_runs  # noqa: PLC0415  optional
+    from lightdp.report import caveats, check_path, run_table, save_runs  # noqa: PLC0415  an optional dependency
 
     check_path(out, "out")  # before the work
-    found = [read_run(path) for path in runs]
+    found = [RunLog.read(path) for path in runs]
     with Console(stderr=True).status(f"drawing {escape(str(out))}"):
         save_runs(found, out)
     table.show(run_table(found))

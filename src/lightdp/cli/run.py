@@ -15,8 +15,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lightdp._settings import read_toml
 from lightdp._validate import rounded_up
 from lightdp.cli import table
-from lightdp.cli._options import with_settings
+from lightdp.cli.options import with_settings
 from lightdp.errors import ArgumentError, MissingExtraError
+from lightdp.runlog import Line, Round, RunLog
 from lightdp.training.config import Config
 
 HELP = """Train a private model over many clients and stragglers, and report what was really guaranteed.
@@ -41,17 +42,15 @@ def _run(
     flags: dict[str, Any],
     *,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same names; flags win over it.")] = None,
-    out: Annotated[Path, typer.Option(help="Where the record goes, as JSON lines; the page lies beside it.")] = Path(
+    out: Annotated[Path, typer.Option(help="Where the log goes, as JSON lines; the page lies beside it.")] = Path(
         "run.jsonl"
     ),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint beside the record.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint beside the log.")] = False,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML page.")] = True,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the last line of the record instead of a table.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the last line of the log instead of a table.")] = False,
 ) -> None:
     try:
-        from lightdp.report import read_run, run_table, save_runs  # noqa: PLC0415  an optional dependency
+        from lightdp.report import run_table, save_runs  # noqa: PLC0415  an optional dependency
         from lightdp.training.simulator import Run  # noqa: PLC0415  likewise
     except ImportError:
         raise MissingExtraError("train", "lightdp run") from None
@@ -65,19 +64,17 @@ def _run(
         run = Run(chosen, out, resume=resume)
     if not as_json:
         _print_start(run)
-    last = _play(run, screen)
+    log = _finish(run, screen)
     if as_json:
-        typer.echo(json.dumps(last))
-        if report:
-            save_runs([read_run(out)], out.with_suffix(".html"))
-        return
-    played = read_run(out)
-    table.show(run_table([played]))
-    for sentence in last["statement"]:
-        typer.echo(sentence)
+        typer.echo(json.dumps(log.outcome.to_dict()))
+    else:
+        table.show(run_table([log]))
+        for sentence in log.outcome.statement:
+            typer.echo(sentence)
     if report:
-        save_runs([played], out.with_suffix(".html"))
-        typer.echo(f"\nwrote {out} and {out.with_suffix('.html')}")
+        save_runs([log], out.with_suffix(".html"))
+        if not as_json:
+            typer.echo(f"\nwrote {out} and {out.with_suffix('.html')}")
 
 
 command = with_settings(_run, Config)
@@ -90,9 +87,12 @@ def _check_out(out: Path, *, resume: bool) -> None:
         raise ArgumentError(f"out must be writable, got out={str(out)!r}")
     if resume or not (out.exists() and out.with_suffix(".checkpoint").exists()):
         return
-    lines = out.read_bytes().splitlines() or [b""]
-    lasting = b'"fidelity": "protocol"' not in lines[0]  # real noise cannot be made again, so such a run cannot go on
-    if lasting and not lines[-1].startswith(b'{"kind": "end"'):
+    try:
+        log = RunLog.read(out, torn=True)
+        over = log.ended is not None or log.started.config.get("fidelity") == "protocol"  # such a run cannot go on
+    except ArgumentError:
+        over = False
+    if not over:
         raise ArgumentError(f"out is of an interrupted run: add --resume, or remove it first, got out={str(out)!r}")
 
 
@@ -108,7 +108,7 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
         typer.echo(f"{run.plan}\n")
 
 
-def _play(run: Any, screen: Console) -> dict[str, Any]:  # noqa: ANN401
+def _finish(run: Any, screen: Console) -> RunLog:  # noqa: ANN401
     columns = (
         TextColumn("round"),
         MofNCompleteColumn(),
@@ -119,20 +119,19 @@ def _play(run: Any, screen: Console) -> dict[str, Any]:  # noqa: ANN401
     with Progress(*columns, console=screen, transient=True) as bar:
         task = bar.add_task("run", total=run.config.rounds, accuracy="-", epsilon="-", missing="-")
 
-        def show(line: dict[str, Any]) -> None:
-            if line["kind"] == "round":
-                shown = {"missing": line["late"] + line["lost"]}
-                shown |= {} if line["accuracy"] is None else {"accuracy": f"{line['accuracy']:.1%}"}
-                shown |= {} if line["epsilon"] is None else {"epsilon": rounded_up(line["epsilon"], 3)}
-                bar.update(task, completed=line["round"], **shown)
+        def show(line: Line) -> None:
+            if isinstance(line, Round):
+                shown: dict[str, Any] = {"missing": line.late + line.lost}
+                shown |= {} if line.accuracy is None else {"accuracy": f"{line.accuracy:.1%}"}
+                shown |= {} if line.epsilon is None else {"epsilon": rounded_up(line.epsilon, 3)}
+                bar.update(task, completed=line.round, **shown)
 
         try:
-            *_, line = run.play(show)
+            return run.finish(show)
         except KeyboardInterrupt:
             bar.stop()
             goes_on = "the same command with --resume goes on"
             if run.config.fidelity == "protocol":
-                goes_on = "real noise cannot be made again, so this run cannot go on; its record so far stays"
+                goes_on = "real noise cannot be made again, so this run cannot go on; its log so far stays"
             typer.echo(f"interrupted after round {run.state.round}; {goes_on}", err=True)
             sys.exit(130)
-    return line

@@ -103,7 +103,7 @@ class Accountant:
     def _mu(self) -> float:
         if self._odometer is None or self._odometer.rounds == 0:  # rounds that cost ε = 0 at the plan's δ have a μ too
             return math.sqrt(self._squares)
-        own = gaussian.mu(self._odometer.largest(), self._plan.delta) * _ROUND_UP
+        own = gaussian.mu(self._odometer.max_epsilon(), self._plan.delta) * _ROUND_UP
         return math.hypot(own, math.sqrt(self._squares))
 
 

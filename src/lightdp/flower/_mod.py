@@ -83,7 +83,7 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault) -> RecordDict:
         client = Client.restore(plan, length=length, store=vault, pins=settings.keys()["pins"])
     else:
         settings.check(plan, spent=vault.spent())
-        client = Client(plan, length=length, run=run, name=settings.name, store=vault, **settings.keys())
+        client = Client.new(plan, length=length, run=run, name=settings.name, store=vault, **settings.keys())
         vault.record = {"run": run.hex(), "plan": text, "length": length, "before": vault.spent(), "budget": 0.0}
         if settings.max_epsilon is None:
             _LOG.info("lightdp: no lightdp-max-epsilon: this node accepts epsilon=%g of the server", plan.budget)
@@ -103,12 +103,12 @@ def _train(
         raise ProtocolError("the message is of another run than this node's last key round")
     if "roster" in order:
         client.join(_get(order, "roster", bytes))
-    start = _get(order, "start", bytes)
-    client.check(start)  # or it would train for nothing
+    begun = client.begin(_get(order, "start", bytes))  # before training, or it would train for nothing
     update, metrics = None, MetricRecord()
-    closing = _get(order, "closing", bool)  # a closing round carries no data, whatever it is called
-    _refuse_unshown(client, content, closing=closing)
-    if not closing:
+    _refuse_unshown(client, content, closing=begun.closing)
+    if _get(order, "closing", bool) != begun.closing:
+        raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
+    if not begun.closing:  # a closing round carries no data
         received = dict(_only(content.array_records, "message"))
         room = _room(received, plan) if plan.unit == "record" else None
         message.content = RecordDict({key: value for key, value in content.items() if key != KEY})
@@ -128,7 +128,7 @@ def _train(
         for each in reply.content.metric_records.values():
             metrics.update({name: value for name, value in each.items() if name in settings.allow_metrics})
     record["budget"] = plan.budget
-    packed = client.upload(start, update)
+    packed = begun.upload(update)
     _LOG.info(
         "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent, for one %s",
         rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit,

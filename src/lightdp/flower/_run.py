@@ -7,7 +7,6 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 
@@ -16,12 +15,14 @@ from lightdp.errors import BudgetError, LightDPError, ProtocolError, code_of
 from lightdp.flower._arrays import values
 from lightdp.flower._vault import KEY
 from lightdp.protocol import Server
+from lightdp.repair import Repairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from flwr.serverapp import Grid
 
+    from lightdp.client_set import ClientSet
     from lightdp.planning import Plan
     from lightdp.protocol import Aggregate
 
@@ -49,10 +50,10 @@ class Run:
         self.odometer = Odometer(plan)
         self.refused: set[int] = set()
         self.metrics: list[dict[str, Any]] = []
-        self._used: list[list[int]] = []  # of each past round
+        self._used: list[ClientSet] = []  # of each past round
         self._answered: dict[int, int] = {}  # the last round of which a node's upload was seen
         self._pending: dict[str, int] = {}  # messages without a reply, and their nodes
-        self._carriers: set[int] = set()  # clients that have something to repair
+        self._repairs = Repairs(plan.graph)
         self._strangers: set[int] = set()
         self._closing = False
 
@@ -120,7 +121,7 @@ class Run:
     def closing_orders(self) -> dict[int, ConfigRecord]:
         """Start the closing round (R4): messages for those who have something to repair; empty if nobody has."""
         self._closing = True
-        carriers = {self.server.names[i] for i in self._carriers}
+        carriers = {self.server.names[i] for i in self._repairs.owed}
         return {node: self._order(node, closing=True) for node, name in self.nodes.items() if name in carriers}
 
     def _order(self, node: int, *, closing: bool) -> ConfigRecord:
@@ -139,13 +140,11 @@ class Run:
         result = self.server.close()
         if self._closing:
             return result
-        used = np.flatnonzero(result.used).tolist()
+        used = result.used
         self._used.append(used)
         self.odometer.record(used, self.server.late(result.round))
         if self.plan.repairs:
-            self._carriers -= set(used)
-            if len(used) < self.plan.clients:
-                self._carriers |= set(used)
+            self._repairs.close(result.round, used, used | self.server.late(result.round))
         return result
 
     def exhausted(self) -> set[int]:

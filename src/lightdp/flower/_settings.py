@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,45 @@ from lightdp.keys.identity import NAME
 from lightdp.planning import Plan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from flwr.app import Context
 
 _PREFIX = "lightdp-"
 _ROUNDING = 1e-9  # numbers that were written down and read again
+
+
+def _path(key: str, value: object) -> Path:
+    if not isinstance(value, str) or value == "":
+        raise ArgumentError(f"{key} must be a path, got {key}={value!r}")
+    return Path(value).expanduser()
+
+
+def _name(key: str, value: object) -> str:
+    if not isinstance(value, str) or NAME.fullmatch(value) is None:
+        raise ArgumentError(f"{key} must be 1 to 64 letters, digits or ._@+- (not first), got {key}={value!r}")
+    return value
+
+
+def _names(key: str, value: object) -> frozenset[str]:
+    if not isinstance(value, str):
+        raise ArgumentError(f"{key} must be names with commas between them, got {key}={value!r}")
+    return frozenset(part.strip() for part in value.split(",") if part.strip() != "")
+
+
+def _rate(key: str, value: object) -> float:
+    if positive(key, value) > 1:
+        raise ArgumentError(f"{key} must be in (0, 1], got {key}={value!r}")
+    return positive(key, value)
+
+
+def _count(key: str, value: object) -> int:
+    return integer(key, value, 0)
+
+
+def _read_by(reader: Callable[[str, Any], Any], default: Any = None) -> Any:  # noqa: ANN401  as `field`
+    """A setting, and what makes its value of what a configuration holds."""
+    return field(default=default, metadata={"reader": reader})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,29 +79,30 @@ class Settings:
             plan's must not be below it.
     """
 
-    max_epsilon: float | None = None
-    max_delta: float | None = None
-    min_colluders: int = 0
-    total_epsilon: float | None = None
-    state: Path | None = None
-    identity: Path | None = None
-    pins: Path | None = None
-    name: str
-    allow_metrics: frozenset[str] = frozenset()
-    record_clip: float | None = None
-    record_rate: float = 1.0
+    max_epsilon: float | None = _read_by(positive)
+    max_delta: float | None = _read_by(probability)
+    min_colluders: int = _read_by(_count, 0)
+    total_epsilon: float | None = _read_by(positive)
+    state: Path | None = _read_by(_path)
+    identity: Path | None = _read_by(_path)
+    pins: Path | None = _read_by(_path)
+    name: str = _read_by(_name)
+    allow_metrics: frozenset[str] = _read_by(_names, frozenset())
+    record_clip: float | None = _read_by(positive)
+    record_rate: float = _read_by(_rate, 1.0)
 
     @classmethod
     def of(cls, context: Context) -> Settings:
         """The settings of this node, now."""
-        unknown = [key for key in context.node_config if key.startswith(_PREFIX) and key not in _READERS]
+        readers = {_PREFIX + each.name.replace("_", "-"): each for each in fields(cls)}
+        unknown = [key for key in context.node_config if key.startswith(_PREFIX) and key not in readers]
         if unknown:
-            raise ArgumentError(f"node_config must not have {unknown}; known are {', '.join(_READERS)}")
+            raise ArgumentError(f"node_config must not have {unknown}; known are {', '.join(readers)}")
         values: dict[str, Any] = {"name": f"node-{context.node_id}"}
-        for key, read in _READERS.items():
+        for key, each in readers.items():
             for config in (context.node_config, context.run_config):
                 if key in config:
-                    values[key.removeprefix(_PREFIX).replace("-", "_")] = read(key, config[key])
+                    values[each.name] = each.metadata["reader"](key, config[key])
                     break
         result = cls(**values)
         if result.total_epsilon is not None:
@@ -148,46 +184,3 @@ def refuse_unseen(plan: Plan) -> None:
 def planned(text: str) -> Plan:
     """The plan of a request that came from the server."""
     return Plan.from_json(text)
-
-
-def _path(key: str, value: object) -> Path:
-    if not isinstance(value, str) or value == "":
-        raise ArgumentError(f"{key} must be a path, got {key}={value!r}")
-    return Path(value).expanduser()
-
-
-def _name(key: str, value: object) -> str:
-    if not isinstance(value, str) or NAME.fullmatch(value) is None:
-        raise ArgumentError(f"{key} must be 1 to 64 letters, digits or ._@+- (not first), got {key}={value!r}")
-    return value
-
-
-def _names(key: str, value: object) -> frozenset[str]:
-    if not isinstance(value, str):
-        raise ArgumentError(f"{key} must be names with commas between them, got {key}={value!r}")
-    return frozenset(part.strip() for part in value.split(",") if part.strip() != "")
-
-
-def _rate(key: str, value: object) -> float:
-    if positive(key, value) > 1:
-        raise ArgumentError(f"{key} must be in (0, 1], got {key}={value!r}")
-    return positive(key, value)
-
-
-def _count(key: str, value: object) -> int:
-    return integer(key, value, 0)
-
-
-_READERS = {
-    "lightdp-max-epsilon": positive,
-    "lightdp-max-delta": probability,
-    "lightdp-min-colluders": _count,
-    "lightdp-total-epsilon": positive,
-    "lightdp-state": _path,
-    "lightdp-identity": _path,
-    "lightdp-pins": _path,
-    "lightdp-name": _name,
-    "lightdp-allow-metrics": _names,
-    "lightdp-record-clip": positive,
-    "lightdp-record-rate": _rate,
-}

@@ -163,12 +163,12 @@ class LightDP(Strategy):
             raise ProtocolError("aggregate_train comes after configure_train")
         run = self._run
         result = run.take(self._sent, replies)
-        used = int(result.used.sum())
+        used = len(result.used)
         arrays, metrics = self._through(server_round, result) if result.total is not None else (None, MetricRecord())
         if result.total is None:
             _LOG.warning("lightdp: round %d was void: fewer than %d uploads came", server_round, run.server.minimum)
         self._void = 0 if result.total is not None else self._void + 1
-        spent = rounded_up(run.odometer.largest())
+        spent = rounded_up(run.odometer.max_epsilon())
         _LOG.info(
             "lightdp: round %d used %d of %d clients; ε = %s of %g at δ = %g spent",
             server_round, used, self.plan.clients, spent, self.plan.budget, self.plan.delta,
@@ -203,7 +203,7 @@ class LightDP(Strategy):
         return kept, MetricRecord() if inner is None else inner
 
     def _spent(self) -> dict[str, float | int]:
-        return {"lightdp-epsilon": cast("Run", self._run).odometer.largest(), "lightdp-late": self._late}
+        return {"lightdp-epsilon": cast("Run", self._run).odometer.max_epsilon(), "lightdp-late": self._late}
 
     def _must_stop(self, grid: Grid) -> bool:
         """Whether another round cannot or must not be; late replies are counted first."""
@@ -230,8 +230,8 @@ class LightDP(Strategy):
             self._arrays = arrays
             self._sent = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node, order in orders.items()]
             result = run.take(self._sent, grid.send_and_receive(self._sent, timeout=timeout))
-            _LOG.info("lightdp: closing round, %d of %d clients repaired", int(result.used.sum()), len(orders))
-            if result.used.any():
+            _LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
+            if result.used:
                 arrays = self._through(server_round + 1, result)[0] or arrays
         self._late += run.take_late(grid)
         if self.accountant is not None:

@@ -7,24 +7,31 @@ signature. The roster is the sorted list of all enrolments, and its hash goes in
     pair   = HKDF-SHA256(secret, salt = roster hash, info = "lightdp/1 pair", i, j), i < j       once
     stream = HKDF-Expand(pair, info = "lightdp/1 stream", run id, round, chain, i, j)            each round
 
-Two clients that were shown different rosters, runs, rounds or announcements derive unrelated keys: their
-noise does not cancel, and nothing leaks (W4). What comes from outside is checked when it is built, so an
-`Enrolment` or a `Roster` that exists is valid; `WireError` says why another is not. Numbers are little-
-endian. Secrets are kept out of `repr`; Python cannot promise to erase them from memory.
+Formal guarantees:
+
+| attempt | result |
+| --- | --- |
+| show clients different rosters, runs, rounds or announcements | unrelated keys: noise stays, nothing leaks (W4) |
+| alter a byte of an enrolment or roster | `WireError`: an `Enrolment` or `Roster` that exists is valid |
+| enrol a key that makes secrets predictable (a point of small order) | `WireError` |
+| swap a pinned identity or name | `WireError` from `Pins.check` |
+
+Integers are little-endian. `repr` shows no secret; Python cannot promise to erase secrets from memory.
+
+Two clients enrol, agree on a roster and derive the same key for round 0:
+
+>>> run, plan = bytes(16), bytes(32)
+>>> pairs = {name: KeyPair.generate() for name in ("ann", "bob")}
+>>> enrolments = [Identity.generate().enrol(pair, run=run, name=name) for name, pair in pairs.items()]
+>>> roster = Roster.of(enrolments, run=run, plan=plan)
+>>> ann, bob = (Keyring(pair, roster, i) for i, pair in enumerate(pairs.values()))
+>>> chain = roster.hash
+>>> ann.stream_keys([1], round=0, chain=chain)[1] == bob.stream_keys([0], round=0, chain=chain)[0]
+True
 """
 
-from lightdp.keys.derivation import Keyring, link, pair_key, stream_key
+from lightdp.keys.derivation import Keyring, link, pair_key
 from lightdp.keys.identity import Enrolment, Identity, KeyPair
 from lightdp.keys.roster import Pins, Roster
 
-__all__ = [
-    "Enrolment",
-    "Identity",
-    "KeyPair",
-    "Keyring",
-    "Pins",
-    "Roster",
-    "link",
-    "pair_key",
-    "stream_key",
-]
+__all__ = ["Enrolment", "Identity", "KeyPair", "Keyring", "Pins", "Roster", "link", "pair_key"]

@@ -1,4 +1,8 @@
-"""From X25519 secrets to a stream key for each pair and round, bound to all that both know (W2)-(W4)."""
+"""From X25519 secrets to a stream key for each pair and round (W2)-(W4).
+
+Public functions check their arguments once; `_stream_key_from_parts` is pure and checks nothing, so that a round
+with many peers costs one HMAC for each.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +24,28 @@ if TYPE_CHECKING:
 
 
 class Keyring:
-    """The keys that client `me` shares with each of its peers (all others by default) under one roster.
+    """The keys that one client shares with each of its peers under one roster.
 
-    Making it costs one X25519 agreement a peer; then each stream key costs one HMAC.
+    Construction costs one X25519 agreement per peer; afterwards each stream key costs one HMAC.
+
+    Formal guarantee: two honest clients derive the same stream key if and only if they hold the same roster, run,
+    round and chain of announcements; to all others the key is indistinguishable from random bytes (W2)-(W4).
+
+    Args:
+        pair: the client's one-time key pair, as enrolled in `roster`.
+        roster: all clients of the run.
+        me: the client's index in `roster`.
+        peers: indices of the clients it shares noise with; all others by default.
+
+    Raises:
+        ArgumentError: `pair` is not the one that client `me` enrolled, or an index is `me` or outside the roster.
+
+    >>> from lightdp.keys import Identity, KeyPair, Roster
+    >>> pairs = [KeyPair.generate() for _ in range(3)]
+    >>> enrolled = [Identity.generate().enrol(p, run=bytes(16), name=f"client-{i}") for i, p in enumerate(pairs)]
+    >>> roster = Roster.of(enrolled, run=bytes(16), plan=bytes(32))
+    >>> Keyring(pairs[0], roster, me=0)
+    Keyring(me=0, peers=[1, 2])
     """
 
     def __init__(self, pair: KeyPair, roster: Roster, me: int, peers: Iterable[int] | None = None) -> None:
@@ -32,46 +55,67 @@ class Keyring:
         others = [j for j in range(last + 1) if j != me] if peers is None else list(peers)
         if me in others:
             raise ArgumentError(f"peers must not contain me={me}")
-        self.me = me
-        self._run = roster.run
+        self.me, self._run = me, roster.run
+        publics = {j: roster.enrolments[integer("peer", j, 0, last)].public for j in others}
         self._keys = {
-            j: pair_key(
-                pair.agree(roster.enrolments[integer("peer", j, 0, last)].public),
-                roster=roster.hash,
-                ends=_ordered(me, j),
-            )
-            for j in others
+            j: pair_key(pair.agree(public), roster=roster.hash, ends=(me, j)) for j, public in publics.items()
         }
 
     def __repr__(self) -> str:
         return f"Keyring(me={self.me}, peers={list(self._keys)})"
 
-    def stream_key(self, peer: int, *, round: int, chain: bytes) -> bytes:  # noqa: A002 - the paper's word
-        """The key of the noise shared with `peer` in this round; the peer derives the same."""
-        if peer not in self._keys:
-            raise ArgumentError(f"peer must be one of {list(self._keys)}, got peer={peer}")
-        ends = _ordered(self.me, peer)
-        return stream_key(self._keys[peer], run=self._run, round=round, chain=chain, ends=ends)
+    def stream_keys(self, peers: Iterable[int], *, round: int, chain: bytes) -> dict[int, bytes]:  # noqa: A002 - the paper's word
+        """The key of the noise shared with each of `peers` in one round; each peer derives the same (W3).
+
+        Args:
+            peers: indices of clients on this ring.
+            round: number of the round, from 0.
+            chain: 32 bytes, the hash chain of announcements before this round (see `link`).
+
+        Returns:
+            32 bytes for each peer.
+
+        Raises:
+            ArgumentError: a peer is not on this ring, or `round` or `chain` is out of range.
+        """
+        place = self._run + integer("round", round, 0, 2**64 - 1).to_bytes(8, "little") + octets("chain", chain, 32)
+        try:
+            return {j: _stream_key_from_parts(self._keys[j], place, self.me, j) for j in peers}
+        except KeyError as error:
+            raise ArgumentError(f"peers must be among {list(self._keys)}, got peer={error}") from None
 
 
 def pair_key(secret: bytes, *, roster: bytes, ends: tuple[int, int]) -> bytes:
-    """256-bit key of the pair `ends` = (i, j), i < j, from its X25519 secret and the roster hash (W2)."""
-    info = b"lightdp/1 pair" + struct.pack("<II", *ends)
+    """The 256-bit key of a pair under one roster: HKDF-SHA256 of its X25519 secret (W2).
+
+    Args:
+        secret: what `KeyPair.agree` returned.
+        roster: the roster hash, 32 bytes.
+        ends: indices of the two clients, in any order.
+
+    >>> pair_key(bytes(32), roster=bytes(32), ends=(0, 1)).hex()[:16]
+    'b5d0e2dce966dc3a'
+    """
+    info = b"lightdp/1 pair" + struct.pack("<II", *sorted(ends))
     return HKDF(algorithm=SHA256(), length=32, salt=octets("roster", roster, 32), info=info).derive(secret)
 
 
-def stream_key(pair: bytes, *, run: bytes, round: int, chain: bytes, ends: tuple[int, int]) -> bytes:  # noqa: A002
-    """256-bit stream key of the pair `ends` = (i, j), i < j, in one round, from its pair key (W3), (W4)."""
-    place = octets("run", run, 16) + integer("round", round, 0, 2**64 - 1).to_bytes(8, "little")
-    info = b"lightdp/1 stream" + place + octets("chain", chain, 32) + struct.pack("<II", *ends)
-    return HKDFExpand(algorithm=SHA256(), length=32, info=info).derive(pair)
-
-
 def link(chain: bytes, *, round: int, announcement: bytes) -> bytes:  # noqa: A002 - the paper's word
-    """The hash chain of announcements, one longer (W4). It starts as the roster hash; always 32 bytes."""
+    """Extend the hash chain of announcements by one round (W4); it starts as the roster hash.
+
+    Args:
+        chain: the chain so far, 32 bytes.
+        round: number of the announced round, from 0.
+        announcement: what the server announced, of any length.
+
+    >>> link(bytes(32), round=0, announcement=b"clients 0 and 2 were used").hex()[:16]
+    '94515c01745117c2'
+    """
     place = octets("chain", chain, 32) + integer("round", round, 0, 2**64 - 1).to_bytes(8, "little")
     return hashlib.sha256(b"lightdp/1 chain" + place + announcement).digest()
 
 
-def _ordered(a: int, b: int) -> tuple[int, int]:
-    return (a, b) if a < b else (b, a)
+def _stream_key_from_parts(pair: bytes, place: bytes, *ends: int) -> bytes:
+    """(W3), (W4): `place` is run id, round and chain; nothing is checked."""
+    info = b"lightdp/1 stream" + place + struct.pack("<II", *sorted(ends))
+    return HKDFExpand(algorithm=SHA256(), length=32, info=info).derive(pair)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from lightdp._files import durable
 from lightdp._validate import octets
@@ -25,10 +21,24 @@ from lightdp.errors import ArgumentError, WireError
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
 _FIELD_PRIME = 2**255 - 19
+_KEYS = struct.Struct("32s32s64s")  # X25519 key, Ed25519 key, signature
+_PEM = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
 class Identity:
-    """A client's long-lived Ed25519 key, which signs its one-time keys and which peers may pin (W4)."""
+    """A client's long-lived Ed25519 key, which signs its one-time keys and which peers may pin (W4).
+
+    Args:
+        private: 32 secret bytes; `generate` draws them, `load` reads them from a file.
+
+    Attributes:
+        public: the 32 bytes that peers pin.
+
+    >>> alice = Identity.generate()
+    >>> alice.save("alice.pem")  # mode 0600
+    >>> Identity.load("alice.pem").public == alice.public
+    True
+    """
 
     def __init__(self, private: bytes) -> None:
         self._key = Ed25519PrivateKey.from_private_bytes(octets("private", private, 32))
@@ -47,24 +57,33 @@ class Identity:
         return self._key.private_bytes_raw()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a new PEM file that only its owner can read, whole or not at all; never replace one."""
-        pem = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        """Write a new PEM file with mode 0600.
+
+        Formal guarantee: the file appears complete or not at all, and an existing file is never replaced.
+
+        Raises:
+            ArgumentError: `path` exists.
+        """
         try:
             with durable(path, replace=False) as file:
-                file.write(pem)
+                file.write(self._key.private_bytes(*_PEM))
         except FileExistsError:
             raise ArgumentError(f"path must not exist yet, got path={os.fspath(path)!r}") from None
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Identity:
-        """Read what `save` wrote; refuse a file that others may read or write."""
+        """Read a file that `save` wrote.
+
+        Raises:
+            ArgumentError: the file's mode lets others read or write it, or it holds no Ed25519 key.
+        """
         with Path(path).open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode & 0o777
             pem = file.read(4096)
         if mode & 0o077 != 0:
             raise ArgumentError(f"path must be private (mode 0600), got {os.fspath(path)!r} mode {mode:04o}")
         try:
-            key = load_pem_private_key(pem, password=None)
+            key = serialization.load_pem_private_key(pem, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
             key = None
         if not isinstance(key, Ed25519PrivateKey):
@@ -72,13 +91,30 @@ class Identity:
         return cls(key.private_bytes_raw())
 
     def enrol(self, pair: KeyPair, *, run: bytes, name: str) -> Enrolment:
-        """Sign the one-time key: "in this run, `name` is this identity and uses this key"."""
+        """Sign a one-time key: "in this run, `name` is this identity and uses this key".
+
+        Args:
+            pair: the one-time key pair, made for this run alone.
+            run: the run id, 16 bytes.
+            name: the client's name: 1 to 64 letters, digits or ._@+-, beginning with a letter or digit.
+        """
         statement = _statement(octets("run", run, 16), _check_name(name), pair.public, self.public)
         return Enrolment(run, name, pair.public, self.public, self._key.sign(statement))
 
 
 class KeyPair:
-    """A one-time X25519 key pair: a new one for each roster."""
+    """A one-time X25519 key pair: a new one for each roster (W2).
+
+    Args:
+        private: 32 secret bytes; `generate` draws them.
+
+    Attributes:
+        public: the 32 bytes that the client enrols.
+
+    >>> ann, bob = KeyPair.generate(), KeyPair.generate()
+    >>> ann.agree(bob.public) == bob.agree(ann.public)
+    True
+    """
 
     def __init__(self, private: bytes) -> None:
         self._key = X25519PrivateKey.from_private_bytes(octets("private", private, 32))
@@ -97,7 +133,11 @@ class KeyPair:
         return self._key.private_bytes_raw()
 
     def agree(self, public: bytes) -> bytes:
-        """The secret shared with the owner of `public`; refuses points that would make it constant."""
+        """The 32-byte X25519 secret shared with the owner of `public`.
+
+        Raises:
+            WireError: `public` is a point of small order, for which the secret would be constant.
+        """
         try:
             return self._key.exchange(X25519PublicKey.from_public_bytes(octets("public", public, 32)))
         except ValueError:
@@ -108,8 +148,26 @@ class KeyPair:
 class Enrolment:
     """A client's signed statement of its one-time key for one run.
 
+    Formal guarantee: an enrolment that exists is signed by `identity` for this run, name and one-time key, and that
+    key is a canonical point of large order.
+
     Bytes: length of the name (1), name, X25519 key (32), Ed25519 key (32), signature (64). The run id is not
     among them: the signature covers it, so an enrolment for another run does not verify.
+
+    Attributes:
+        run: the run id, 16 bytes.
+        name: the client's name in the roster.
+        public: the one-time X25519 key, 32 bytes.
+        identity: the long-lived Ed25519 key, 32 bytes.
+        signature: 64 bytes.
+
+    Raises:
+        ArgumentError: a field has the wrong type, size or form.
+        WireError: the key or the signature is not valid.
+
+    >>> enrolment = Identity.generate().enrol(KeyPair.generate(), run=bytes(16), name="ann")
+    >>> Enrolment.from_bytes(enrolment.to_bytes(), run=bytes(16)) == enrolment
+    True
     """
 
     run: bytes
@@ -120,14 +178,12 @@ class Enrolment:
 
     def __post_init__(self) -> None:
         for what, size in (("run", 16), ("public", 32), ("identity", 32), ("signature", 64)):
-            octets(what, getattr(self, what), size)
+            value = getattr(self, what)
+            if not isinstance(value, bytes) or len(value) != size:
+                object.__setattr__(self, what, octets(what, value, size))
         _check_name(self.name)
-        if int.from_bytes(self.public, "little") >= _FIELD_PRIME:
-            raise WireError(f"X25519 key {self.public.hex()} of {self.name} is not canonical")
-        _ANYBODY.agree(self.public)
-        statement = _statement(self.run, self.name, self.public, self.identity)
-        if not _signed(self.identity, self.signature, statement):
-            raise WireError(f"enrolment of {self.name} is not signed by its identity for this run")
+        if (fault := _fault(self.run, self.name, self.public, self.identity, self.signature)) is not None:
+            raise WireError(fault)
 
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
@@ -136,38 +192,54 @@ class Enrolment:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, run: bytes) -> Enrolment:
-        """Decode and verify exactly one enrolment for this run."""
-        enrolment, end = cls.read(bytes(data), 0, run=run)
-        if end != len(data):
-            raise WireError(f"enrolment must have {end} bytes, got {len(data)}")
-        return enrolment
+        """Decode and verify exactly one enrolment for this run.
+
+        Raises:
+            WireError: `data` is not an enrolment that is valid in this run.
+        """
+        found = cls.read_all(bytes(data), run=run)
+        if len(found) != 1:
+            raise WireError(f"expected 1 enrolment, got {len(found)}")
+        return found[0]
 
     @classmethod
-    def read(cls, data: bytes, start: int, *, run: bytes) -> tuple[Enrolment, int]:
-        """The enrolment that starts at `start`, verified, and where it ends."""
-        length = data[start] if start < len(data) else 0
-        key = start + 1 + length
-        if len(data) < key + 128:
-            raise WireError(f"enrolment must have {length + 129} bytes, got {len(data) - start}")
-        name = data[start + 1 : key].decode("latin-1")  # never fails; what is no name is refused below
-        parts = (data[key : key + 32], data[key + 32 : key + 64], data[key + 64 : key + 128])
-        try:
-            return cls(run, name, *parts), key + 128
-        except ArgumentError as error:
-            raise WireError(f"enrolment is malformed: {error}") from None
+    def read_all(cls, data: bytes, *, run: bytes) -> tuple[Enrolment, ...]:
+        """Decode and verify the enrolments of which `data` consists.
+
+        Raises:
+            WireError: `data` holds something other than enrolments that are valid in this run.
+        """
+        found, start = [], 0
+        while start < len(data):
+            keys = start + 1 + data[start]
+            if len(data) < keys + _KEYS.size:
+                raise WireError(f"enrolment must have {keys + _KEYS.size - start} bytes, got {len(data) - start}")
+            name = data[start + 1 : keys].decode("latin-1")  # never fails; `_check_name` refuses what is no name
+            try:
+                found.append(cls(run, name, *_KEYS.unpack_from(data, keys)))
+            except ArgumentError as error:
+                raise WireError(f"enrolment is malformed: {error}") from None
+            start = keys + _KEYS.size
+        return tuple(found)
 
 
-@lru_cache(maxsize=4096)  # a roster is read again for each message that a stateless client handles
-def _signed(identity: bytes, signature: bytes, statement: bytes) -> bool:
+@lru_cache(maxsize=4096)  # a stateless client reads its roster again with each message
+def _fault(run: bytes, name: str, public: bytes, identity: bytes, signature: bytes) -> str | None:
+    """What makes an enrolment invalid, if anything does."""
+    if int.from_bytes(public, "little") >= _FIELD_PRIME:
+        return f"X25519 key {public.hex()} of {name} is not canonical"
     try:
-        Ed25519PublicKey.from_public_bytes(identity).verify(signature, statement)
+        _PROBE.agree(public)
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, _statement(run, name, public, identity))
+    except WireError as error:
+        return str(error)
     except (InvalidSignature, ValueError):
-        return False
-    return True
+        return f"enrolment of {name} is not signed by its identity for this run"
+    return None
 
 
 def _statement(run: bytes, name: str, public: bytes, identity: bytes) -> bytes:
-    """What an identity signs; all parts but the last have a fixed length."""
+    """The bytes that an identity signs; all parts but the last have a fixed length."""
     return b"lightdp/1 enrolment" + run + public + identity + name.encode()
 
 
@@ -177,4 +249,4 @@ def _check_name(name: str) -> str:
     return name
 
 
-_ANYBODY = KeyPair(bytes(range(32)))  # secret from nobody: it tells points of small order from others
+_PROBE = KeyPair(bytes(range(32)))  # not secret: `agree` with it detects points of small order

@@ -1,4 +1,4 @@
-"""Who takes part in a run, as canonical bytes with a hash, and whom a client expects there (W4)."""
+"""The roster: all clients of a run as canonical bytes with a hash; and pins, the identities a client expects (W4)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,21 @@ _ROSTER = struct.Struct("<7sB16s32sI")  # magic, version, run id, plan digest, n
 
 @dataclass(frozen=True)
 class Roster:
-    """Who takes part in a run: the enrolments in the order of their names. Client i is `enrolments[i]`.
+    """The clients of a run: their enrolments in the order of their names. Client i is `enrolments[i]`.
+
+    Formal guarantee: a roster that exists holds at least two valid enrolments, all for its run, sorted by name, with
+    unique names, identities and one-time keys; equal rosters have equal bytes and hashes. A client that joins or
+    leaves makes a new roster, with new keys.
 
     Bytes: "lightdp", version (1), run id (16), plan digest (32), number of clients (4), the enrolments.
-    Names, identities and one-time keys are unique. Whoever joins or leaves makes a new roster, with new keys.
+
+    Attributes:
+        run: the run id, 16 bytes.
+        plan: 32 bytes on which all clients must agree.
+        enrolments: one for each client.
+
+    Raises:
+        WireError: the enrolments break one of these rules.
     """
 
     run: bytes
@@ -35,22 +46,36 @@ class Roster:
     enrolments: tuple[Enrolment, ...]
 
     def __post_init__(self) -> None:
-        if not 2 <= len(self.enrolments) < 2**32 - 1:
-            raise WireError(f"roster must have at least 2 clients, got {len(self.enrolments)}")
+        if not 2 <= len(self) < 2**32 - 1:
+            raise WireError(f"roster must have at least 2 clients, got {len(self)}")
         names = [enrolment.name for enrolment in self.enrolments]
         if names != sorted(names):
             raise WireError("roster must be sorted by name")
         for what in ("name", "identity", "public"):
-            if len({getattr(enrolment, what) for enrolment in self.enrolments}) < len(self.enrolments):
+            if len({getattr(enrolment, what) for enrolment in self.enrolments}) < len(self):
                 raise WireError(f"roster has two clients with one {what}")
         if any(enrolment.run != self.run for enrolment in self.enrolments):
             raise WireError("roster has an enrolment for another run")
 
     @classmethod
     def of(cls, enrolments: Iterable[Enrolment], *, run: bytes, plan: bytes) -> Roster:
-        """The roster of these clients, in any order. `plan`: 32 bytes on which all must agree."""
-        ordered = sorted(enrolments, key=lambda enrolment: enrolment.name)
-        return cls(octets("run", run, 16), octets("plan", plan, 32), tuple(ordered))
+        """The roster of these clients.
+
+        Args:
+            enrolments: one for each client, in any order.
+            run: the run id, 16 bytes.
+            plan: 32 bytes on which all clients must agree.
+
+        >>> from lightdp.keys import Identity, KeyPair
+        >>> run = bytes(16)
+        >>> def enrol(name): return Identity.generate().enrol(KeyPair.generate(), run=run, name=name)
+        >>> roster = Roster.of([enrol("bob"), enrol("ann")], run=run, plan=bytes(32))
+        >>> [client.name for client in roster.enrolments]
+        ['ann', 'bob']
+        >>> Roster.from_bytes(roster.to_bytes(), run=run, plan=bytes(32)).hash == roster.hash
+        True
+        """
+        return cls(octets("run", run, 16), octets("plan", plan, 32), tuple(sorted(enrolments, key=lambda e: e.name)))
 
     def __len__(self) -> int:
         return len(self.enrolments)
@@ -61,19 +86,27 @@ class Roster:
         return hashlib.sha256(self.to_bytes()).digest()
 
     def index(self, enrolment: Enrolment) -> int:
-        """The number of the client that enrolled so; refuses a roster that leaves it out or altered it."""
+        """The number of the client with exactly this enrolment.
+
+        Raises:
+            WireError: the roster omits or alters the enrolment.
+        """
         if enrolment not in self.enrolments:
             raise WireError(f"roster does not contain the enrolment of {enrolment.name}")
         return self.enrolments.index(enrolment)
 
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
-        header = _ROSTER.pack(b"lightdp", 1, self.run, self.plan, len(self.enrolments))
+        header = _ROSTER.pack(b"lightdp", 1, self.run, self.plan, len(self))
         return header + b"".join(enrolment.to_bytes() for enrolment in self.enrolments)
 
     @classmethod
     def from_bytes(cls, data: bytes, *, run: bytes, plan: bytes) -> Roster:
-        """Decode and verify the roster of this run and plan."""
+        """Decode and verify the roster of this run and plan.
+
+        Raises:
+            WireError: `data` is not a valid roster of this run and plan.
+        """
         data = bytes(data)
         if len(data) < _ROSTER.size:
             raise WireError(f"roster must have at least {_ROSTER.size} bytes, got {len(data)}")
@@ -82,39 +115,41 @@ class Roster:
             raise WireError(f"roster must be of version 1, got {magic!r} version {version}")
         if its_run != run or its_plan != plan:
             raise WireError("roster is of another run or plan")
-        if len(data) < _ROSTER.size + 130 * clients:
-            raise WireError(f"roster of {clients} clients cannot have {len(data)} bytes")
-        enrolments, start = [], _ROSTER.size
-        for _ in range(clients):
-            enrolment, start = Enrolment.read(data, start, run=run)
-            enrolments.append(enrolment)
-        if start != len(data):
-            raise WireError(f"roster must have {start} bytes, got {len(data)}")
-        return cls(run, plan, tuple(enrolments))
+        enrolments = Enrolment.read_all(data[_ROSTER.size :], run=run)
+        if len(enrolments) != clients:
+            raise WireError(f"roster must have {clients} clients, got {len(enrolments)}")
+        return cls(run, plan, enrolments)
 
 
 @dataclass(frozen=True)
 class Pins:
-    """Identities that a client expects, by name; text with a name and 64 lower-case hex digits a line.
+    """The identities that a client expects, by name.
 
-    Empty lines are skipped, and so is everything after "#".
+    As text: one "name 64-lower-case-hex-digits" a line; empty lines and everything after "#" are skipped.
+
+    Attributes:
+        identities: public Ed25519 keys by name.
+
+    >>> pins = Pins.parse("ann " + 32 * "0a" + "  # checked by telephone")
+    >>> pins.identities["ann"].hex()[:6]
+    '0a0a0a'
     """
 
     identities: Mapping[str, bytes]
 
     @classmethod
     def parse(cls, text: str) -> Pins:
-        """Read the text; refuse lines that say something else, and names or identities that come twice.
+        """Read pins from text.
 
-        Such a line is not quoted: the text may be of any file, and errors may travel.
+        Raises:
+            ArgumentError: a line has another form, or repeats a name or identity. A line of another form is not
+                quoted: the text may come from any file, and the message may be sent to others.
         """
         identities: dict[str, bytes] = {}
         for number, line in enumerate(text.splitlines(), start=1):
-            content = line.partition("#")[0].strip()
-            if content == "":
+            if (content := line.partition("#")[0].strip()) == "":
                 continue
-            match = _PIN.fullmatch(content)
-            if match is None:
+            if (match := _PIN.fullmatch(content)) is None:
                 raise ArgumentError(f"pins must be 'name 64-hex-digits' lines, which line {number} is not")
             name, identity = match[1], bytes.fromhex(match[2])
             if name in identities or identity in identities.values():
@@ -124,19 +159,27 @@ class Pins:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Pins:
-        """Read a file of pins."""
+        """Read pins from a file; raises as `parse` does."""
         return cls.parse(Path(path).read_text(encoding="ascii"))
 
     def check(self, roster: Roster, *, complete: bool = False) -> None:
-        """Refuse a roster that gives a pinned name another identity or a pinned identity another name.
+        """Refuse a roster that contradicts the pins; pinned clients may be absent from it.
 
-        With `complete`, also refuse one with a client that is not pinned. A pinned client may be absent.
+        Formal guarantee: after `check` returns, each pinned name in `roster` has its pinned identity, and each
+        pinned identity its name.
+
+        Args:
+            roster: the roster that the server sent.
+            complete: whether to refuse clients that are not pinned as well.
+
+        Raises:
+            WireError: the roster contradicts the pins.
         """
         names = {identity: name for name, identity in self.identities.items()}
         for client in roster.enrolments:
             expected = self.identities.get(client.name)
             if expected is None and complete:
-                raise WireError(f"roster has {client.name}, who is not pinned")
+                raise WireError(f"roster has {client.name}, which is not pinned")
             if expected not in {None, client.identity}:
                 raise WireError(f"roster has {client.name} with an identity other than the pinned one")
             if names.get(client.identity, client.name) != client.name:

@@ -1,4 +1,4 @@
-"""(D1), (D2) and (R1) as arithmetic: the ratio γ = σ_K²/σ_U² and the noise that a required σ_eff asks for."""
+"""(D1), (D2) and (R4) as arithmetic: the ratio γ = σ_K²/σ_U² and the noise that a required σ_eff asks for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from lightdp.noise_graph import gain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,11 +84,6 @@ def on_grid(cost: float) -> float:
     round ε up by far more.
     """
     return math.exp(math.ceil(math.log(cost) / _GRID - 1e-9) * _GRID)
-
-
-def repair_cost(law: StragglerLaw, honest: int, gamma: float) -> float:
-    """(R1): what a used round costs on average, as a share of (Δ/σ_U)²."""
-    return float(law.pmf @ (1 / gain(np.maximum(honest - law.counts, 1.0), gamma)))
 
 
 def repair_gamma(law: StragglerLaw, graph: Graph, rounds: int, cost: Callable[[float], float]) -> float:

@@ -13,7 +13,7 @@ from lightdp._validate import non_negative, positive
 from lightdp.errors import InfeasibleError
 from lightdp.noise_graph import gain
 from lightdp.planning import _calibrate as calibrate
-from lightdp.repair import worst_cost
+from lightdp.repair import repair_cost, worst_cost
 
 if TYPE_CHECKING:
     from lightdp.planning._request import Request
@@ -134,7 +134,7 @@ class Repair(Calibration):
 
         def cost(gamma: float) -> float:
             """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
-            used = calibrate.repair_cost(law, asked.honest, gamma)
+            used = repair_cost(law, asked.honest, gamma)
             worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
             return used + (worst - used) / asked.rounds
 

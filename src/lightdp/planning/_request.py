@@ -40,6 +40,7 @@ class Request:
         ArgumentError: a value is out of range; the message names it and its value.
     """
 
+    # fmt: off
     clients: int = setting("Number of clients, N.", group="Clients")
     colluders: int = setting("Number of clients that may collude with the server, C̄.", group="Clients")
     stragglers: int = setting("Largest number of clients that miss a round, S̄.", group="Clients")
@@ -47,55 +48,29 @@ class Request:
     epsilon: float = setting("Privacy budget ε, for the whole training.", group="Privacy")
     delta: float = setting("The δ of the guarantee (ε, δ).", group="Privacy")
     calibration: CalibrationName = setting(
-        "How the noise is chosen: exact (D2), repair (R1), paper (D1), or to compare with local DP, smpc (secure "
-        "aggregation with noise for the worst case, P6) or central DP.",
-        "exact",
-        group="Noise",
+        "How noise is chosen: exact, with repair, or as in the paper; local, smpc and central are to compare with.",
+        "exact", group="Noise",
     )
-    clip: float = setting(
-        "L2 norm to which a record's part of an upload, or a client's whole update, is clipped (P4).",
-        1.0,
-        group="Privacy",
-    )
+    clip: float = setting("L2 norm to which a record's part, or a client's update, is clipped.", 1.0, group="Privacy")
     unit: Unit = setting("What is protected: one record, or all data of one client.", "record", group="Privacy")
-    adjacency: Adjacency = setting(
-        "How neighbouring data sets differ: in one unit more or less, or in one unit that is another.",
-        "add-remove",
-        group="Privacy",
-    )
-    sampling_rate: float = setting(
-        "Probability that a record is in a round's batch, by Poisson sampling (unit record).", 1.0, group="Training"
-    )
-    degree: int | None = setting(
-        "Number of peers with which a client shares pairwise noise. By default all.", None, group="Clients"
-    )
+    adjacency: Adjacency = setting("Neighbouring data: a unit more, or another one.", "add-remove", group="Privacy")
+    sampling_rate: float = setting("Poisson rate of a round's batches (unit record).", 1.0, group="Training")
+    degree: int | None = setting("Number of peers that share noise with a client, or all.", None, group="Clients")
     graph_seed: int = setting("Shuffles who is whose peer; public and the same for all.", 0, group="Clients")
     straggler_law: StragglerLaw | str = setting(
-        "Distribution of the number of stragglers: uniform, binomial:P or pmf:P0,P1,... It decides which noise is "
-        "cheapest; no guarantee rests on it.",
-        "uniform",
-        group="Clients",
-        flag=str,
+        "How many straggle: uniform, binomial:P or pmf:P0,P1,...; it decides which noise is best, not what is kept.",
+        "uniform", group="Clients", flag=str,
     )
-    gamma: float | None = setting(
-        "σ_K²/σ_U², the ratio of pairwise to individual variance, instead of the best one.", None, group="Noise"
-    )
-    reserve: Reserve = setting(
-        "Stragglers that the budget must last for with repair: as many as expected, or the most in every round.",
-        "expected",
-        group="Noise",
-    )
+    gamma: float | None = setting("Ratio of variances σ_K²/σ_U²; by default the best one.", None, group="Noise")
+    reserve: Reserve = setting("Stragglers that the budget lasts for with repair.", "expected", group="Noise")
     late: Late = setting(
-        "Whether the server may see uploads that come too late. Seen, they cost what they reveal, and with repair room "
-        "is kept for one; unseen, they cost nothing, and a server that keeps them gets them for free.",
-        "seen",
-        group="Noise",
+        "Whether the server may have seen uploads that came too late; unseen ones cost nothing, so it must be true.",
+        "seen", group="Noise",
     )
     records: int | None = setting("Records of all clients together, if known.", None, group="Wire")
     parameters: int | None = setting("Parameters of the model, if known.", None, group="Wire")
-    coordinate_range: float | None = setting(
-        "Your own bound on one coordinate of an upload before noise.", None, group="Wire"
-    )
+    coordinate_range: float | None = setting("Bound on a coordinate of an upload before noise.", None, group="Wire")
+    # fmt: on
 
     def __post_init__(self) -> None:
         for name, kind in _CHOICES.items():

@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lightdp import masks
-from lightdp._validate import integer, number
-from lightdp.clipping import clamp, clip_norm
+from lightdp._validate import integer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
-from lightdp.keys import Enrolment, Identity, KeyPair, Keyring, Pins, Roster
+from lightdp.keys import Identity, KeyPair, Keyring, Pins, Roster
 from lightdp.protocol.history import ClientHistory
+from lightdp.protocol.state import ClientState
+from lightdp.protocol.vector import clipped
 from lightdp.wire import Announcement, Kind, Message, Upload
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from lightdp.planning import Plan
     from lightdp.protocol.state import Store
+    from lightdp.protocol.vector import Floats
     from lightdp.stream import Term
-
-    Floats = NDArray[np.float32] | NDArray[np.float64]
-
-_VERSION = 1  # of the state
-_WEIGHT_SHARE = 0.1  # of the clip
-
-
-def weight_share(plan: Plan) -> float:
-    """What a weight of 1 is worth in its own coordinate, so that Δ covers both (P5) and sums do not wrap (W1)."""
-    return min(_WEIGHT_SHARE * plan.clip, plan.upload_range)
 
 
 def agreement(plan: Plan, length: int, *, weighted: bool) -> bytes:
@@ -43,30 +31,50 @@ def agreement(plan: Plan, length: int, *, weighted: bool) -> bytes:
 
 
 class Client:
-    """One client of one run.
+    """One client of one run, made by `Client.new` or, from its stored state, by `Client.restore`.
 
     Formal guarantees, whatever bytes arrive:
     - at most one upload leaves for each round, also after a restart from `store` or if several threads ask (W3);
     - what leaves is clipped to the plan's sensitivity (the whole vector for unit "client"; for unit "record" the
       caller clips each record), clamped to the plan's range, and carries the plan's noise;
-    - `upload` raises `BudgetError`, and nothing leaves, if the round could exceed the budget (R2);
-    - a message that is malformed (`WireError`) or contradicts the protocol (`ProtocolError`) changes nothing.
+    - `begin` raises `BudgetError`, and nothing leaves, if the round could exceed the budget (R2);
+    - a message that is malformed (`WireError`) or contradicts the protocol (`ProtocolError`) changes nothing;
+    - the state is a value: each step makes the next one, saves it, and goes on from it only then. If `store` fails,
+      nothing leaves and nothing has changed.
 
-    Args:
-        plan: the noise; the roster binds it, so that clients with another plan are refused.
+    Attributes:
+        plan: the noise.
         length: number of values of an update.
-        run: 16 bytes that name the run.
-        name: the client's name in the roster.
-        identity: long-lived key that signs the one-time key; by default a new one.
-        pins: identities expected of peers. Whoever is not among them counts as a colluder: a roster with more than
-            the plan's colluders of them is refused, so that a server cannot invent peers.
-        weighted: whether updates carry weights in [0, 1], with their sum aggregated beside them (P5).
-        store: where the state lives, for `restore`; without it a restart must enrol anew.
+        weighted: whether updates carry weights.
         threads: cores that expand noise; None for all.
     """
 
     def __init__(
         self,
+        plan: Plan,
+        state: ClientState,
+        *,
+        length: int,
+        pins: Pins | None,
+        weighted: bool,
+        store: Store | None,
+        threads: int | None,
+    ) -> None:
+        self.plan, self.length, self.weighted, self.threads = plan, length, weighted, threads
+        self._grid = masks.Grid.of(plan, length + weighted)
+        self._state, self._pins, self._store = state, pins, store
+        self._lock = threading.Lock()  # what is decided on a state is done before another message is looked at
+        self._keyring: Keyring | None = None
+        self._history: ClientHistory | None = None
+        if state.roster is not None:
+            self._keyring, history = self._entered(state.roster)
+            history.sent, history.closing = state.sent, state.closing
+            history.learn(enumerate(state.used))
+            self._history = history
+
+    @classmethod
+    def new(
+        cls,
         plan: Plan,
         *,
         length: int,
@@ -77,163 +85,181 @@ class Client:
         weighted: bool = False,
         store: Store | None = None,
         threads: int | None = 1,
-    ) -> None:
-        self.plan, self.run, self.weighted, self.threads = plan, run, weighted, threads
-        self.length = integer("length", length, 1)
-        self._grid = masks.Grid.of(plan, length + weighted)
-        self._agreement = agreement(plan, length, weighted=weighted)
-        self._pins = pins
-        self._store = store
-        self._lock = threading.Lock()  # what is decided on a state is done before another message is looked at
-        self._pair = KeyPair.generate()
-        self._enrolment = (Identity.generate() if identity is None else identity).enrol(self._pair, run=run, name=name)
-        self._roster: Roster | None = None
-        self._keyring: Keyring | None = None
-        self._history: ClientHistory | None = None
-        self._opened: tuple[bytes, Announcement, ClientHistory] | None = None  # what `check` has let pass
+    ) -> Client:
+        """A client with a new one-time key.
+
+        Args:
+            plan: the noise; the roster binds it, so that clients with another plan are refused.
+            length: number of values of an update.
+            run: 16 bytes that name the run.
+            name: the client's name in the roster.
+            identity: long-lived key that signs the one-time key; by default a new one.
+            pins: identities expected of peers. Whoever is not among them counts as a colluder: a roster with more than
+                the plan's colluders of them is refused, so that a server cannot invent peers.
+            weighted: whether updates carry weights in [0, 1], with their sum aggregated beside them (P5).
+            store: where the state lives, for `restore`; without it a restart must enrol anew.
+            threads: cores that expand noise; None for all.
+        """
+        length, pair = integer("length", length, 1), KeyPair.generate()
+        signed = (Identity.generate() if identity is None else identity).enrol(pair, run=run, name=name)
+        state = ClientState(agreement(plan, length, weighted=weighted), run, pair, signed)
+        return cls(plan, state, length=length, pins=pins, weighted=weighted, store=store, threads=threads)
+
+    @classmethod
+    def restore(
+        cls,
+        plan: Plan,
+        *,
+        length: int,
+        store: Store,
+        pins: Pins | None = None,
+        weighted: bool = False,
+        threads: int | None = 1,
+    ) -> Client:
+        """The client whose state is in `store`; it only reads.
+
+        The state must be the newest, and of no other client that still runs: an older copy, or a second client of one
+        state, would let a round be answered twice.
+
+        Args:
+            plan: as it was made with.
+            length: as it was made with.
+            store: where the state is, and where it is kept from now on.
+            pins: as for `new`.
+            weighted: as it was made with.
+            threads: as for `new`.
+
+        Raises:
+            ArgumentError: `store` holds no state, or one of another plan, length or weights.
+        """
+        expected = agreement(plan, integer("length", length, 1), weighted=weighted)
+        state = ClientState.from_bytes(store.load(), agreement=expected, clients=plan.clients)
+        try:
+            return cls(plan, state, length=length, pins=pins, weighted=weighted, store=store, threads=threads)
+        except (ProtocolError, WireError) as error:
+            raise ArgumentError(f"store must hold a client's state: {error!r}") from None
+
+    @property
+    def run(self) -> bytes:
+        """16 bytes that name the run."""
+        return self._state.run
 
     def enrol(self) -> bytes:
         """The ENROL message: this client's signed one-time key."""
-        if self._roster is None:
-            self._save()
-        return Message(kind=Kind.ENROL, run=self.run, payload=self._enrolment.to_bytes()).to_bytes()
+        with self._lock:
+            if self._state.roster is None:
+                self._adopt(self._state)
+        return Message(kind=Kind.ENROL, run=self.run, payload=self._state.enrolment.to_bytes()).to_bytes()
 
     def join(self, message: bytes) -> None:
-        """Take in the ROSTER message, once."""
+        """Take in the ROSTER message, once.
+
+        Raises:
+            WireError: it is malformed, of another run or plan, or not to be trusted.
+            ProtocolError: it is another roster than the one joined before.
+        """
         content = Message.from_bytes(message, run=self.run)
         if content.kind != Kind.ROSTER:
             raise ProtocolError(f"expected ROSTER, got {content.kind.name}")
-        roster = Roster.from_bytes(bytes(content.payload), run=self.run, plan=self._agreement)
+        roster = Roster.from_bytes(bytes(content.payload), run=self.run, plan=self._state.agreement)
         with self._lock:
-            if self._roster is not None:
-                if roster.hash == self._roster.hash:
-                    return
+            known = self._state.roster
+            if known is None:
+                keyring, history = self._entered(roster)
+                self._adopt(replace(self._state, roster=roster))
+                self._keyring, self._history = keyring, history
+            elif known.hash != roster.hash:
                 raise ProtocolError("the roster must not change in a run; whoever joins or leaves starts a new one")
-            self._enter(roster)
-            self._save()
 
-    def check(self, message: bytes) -> None:
-        """Refuse an ANNOUNCE message as `upload` would, before work is done for it. Nothing is answered or spent."""
-        with self._lock:
-            self._opened = (bytes(message), *self._open(message))
+    def begin(self, message: bytes) -> ClientRound:
+        """Take in an ANNOUNCE message and return its round, to be answered by `ClientRound.upload`.
 
-    def upload(self, message: bytes, update: Floats | None, *, weight: float = 1.0) -> bytes:
-        """Answer an ANNOUNCE message with the UPLOAD of this round.
-
-        `update` is not changed. In a closing round, which carries no data, it may be None.
+        Nothing is answered or spent, and the client does not change: a round that was begun may be left alone.
 
         Raises:
             WireError: the message is malformed or of another run or roster.
             ProtocolError: the round was answered before or is out of order, or its past contradicts what is known.
             BudgetError: the round could take this client over its budget.
-            ArgumentError: the update is not a finite vector of the right length.
         """
         with self._lock:
-            return self._upload(message, update, weight)
-
-    def _upload(self, message: bytes, update: Floats | None, weight: float) -> bytes:
-        start, history = self._open(message) if self._opened is None or self._opened[0] != message else self._opened[1:]
-        self._opened = None
-        vector = self._vector(None if start.closing else update, weight)
-        terms = self._terms(history, start.round, closing=start.closing)
-        packed = masks.mask(vector, self._grid, terms, threads=self.threads)
-        history.sent.add(start.round)
-        history.closing = start.round if start.closing else history.closing
-        self._history, before = history, self._history
-        try:
-            self._save()
-        except BaseException:
-            self._history = before
-            raise
-        payload = Upload(length=len(vector), bits=self._grid.bits, packed=packed).to_bytes()
-        return Message(
-            kind=Kind.UPLOAD,
-            run=self.run,
-            round=start.round,
-            roster=history.chains[0],
-            client=history.me,
-            payload=payload,
-        ).to_bytes()
-
-    def _open(self, message: bytes) -> tuple[Announcement, ClientHistory]:
-        """The start of a round, and the history with all that it tells; refuses what must not be answered."""
-        if self._roster is None or self._history is None:
-            raise ProtocolError("the client has no roster yet")
-        content = Message.from_bytes(message, run=self.run, roster=self._roster.hash)
-        if content.kind != Kind.ANNOUNCE:
-            raise ProtocolError(f"expected ANNOUNCE, got {content.kind.name}")
-        start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
-        if start.round < self.next_round:
-            raise ProtocolError(f"round {start.round} was answered, or is over")
-        history = self._history.copied()
-        history.learn(start.history())
-        if start.round != len(history.used):
-            raise ProtocolError(f"expected round {len(history.used)}, got round {start.round}")
-        if not start.closing:
-            history.odometer.admit()
-        return start, history
+            if self._state.roster is None or self._history is None:
+                raise ProtocolError("the client has no roster yet")
+            content = Message.from_bytes(message, run=self.run, roster=self._state.roster.hash)
+            if content.kind != Kind.ANNOUNCE:
+                raise ProtocolError(f"expected ANNOUNCE, got {content.kind.name}")
+            start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
+            self._refuse_answered(start.round)
+            history = self._history.copied()
+            history.learn(start.history())
+            if start.round != len(history.used):
+                raise ProtocolError(f"expected round {len(history.used)}, got round {start.round}")
+            if not start.closing:
+                history.odometer.admit()
+            return ClientRound(self, start, self._history, history)
 
     @property
     def next_round(self) -> int:
         """The first round that this client may still answer."""
-        return max(self._history.sent, default=-1) + 1 if self._history is not None else 0
+        return max(self._state.sent, default=-1) + 1
 
     def epsilon(self) -> float:
-        """What this client's data has cost, rounded up, as far as it was told.
+        """What this client's data has cost: an upper bound from the announcements received so far.
 
-        An upload counts at its dearest until the next announcement says who was used; what peers repair of a round
-        that came too late counts once it is announced (`upload` kept room for all of it). A closing round, which has no
-        data and needs no budget, counts like any other if a server goes on after it: then this number may exceed the
-        budget, and what was revealed does not.
+        The last upload counts at its worst case until the next announcement says who was used; what peers repair of a
+        round that came too late counts once it is announced (`begin` kept room for all of it). A closing round, which
+        has no data and needs no budget, counts like any other if a server goes on after it: then this number may exceed
+        the budget, and what was revealed does not.
         """
         if self._history is None:
             return 0.0
         return float(self._history.odometer.epsilon(ahead=self._history.pending)[0])
 
-    def _vector(self, update: Floats | None, weight: float) -> Floats:
-        """The clipped, clamped, weighted update, with its weight's coordinate if there is one."""
-        if update is None:
-            return np.zeros(self.length + self.weighted, np.float32)
-        if not isinstance(update, np.ndarray) or update.shape != (self.length,):
-            raise ArgumentError(
-                f"update must be a vector of {self.length} floats, got {getattr(update, 'shape', update)}"
-            )
-        if not 0 <= number("weight", weight) <= 1 or (weight != 1 and not self.weighted):
-            raise ArgumentError(f"weight must be {'in [0, 1]' if self.weighted else '1'}, got weight={weight:g}")
-        share = weight_share(self.plan) if self.weighted else 0.0
-        vector = np.empty(self.length + self.weighted, update.dtype)
-        whole = self.plan.unit == "client"
-        if whole:
-            # with a weight, 1e-6 below the clip: its product and its own coordinate are rounded
-            room = (self.plan.clip**2 - share**2) ** 0.5 * (1 - 1e-6) if self.weighted else self.plan.clip
-            clip_norm(update, room, out=vector[: self.length])
-        else:
-            vector[: self.length] = update
-        if self.weighted:
-            vector[: self.length] *= weight
-        if not whole or self.plan.upload_range < self.plan.clip:  # else no coordinate is beyond the range
-            clamp(vector[: self.length], self.plan.upload_range)
-        vector[self.length :] = share * weight
-        return vector
+    def _answer(self, begun: ClientRound, update: Floats | None, weight: float) -> bytes:
+        """The upload of a round that was begun on the present state, which is saved before it is returned."""
+        with self._lock:
+            self._refuse_answered(begun.number)
+            if self._history is not begun._basis:  # noqa: SLF001  the two classes are one machine
+                raise ProtocolError(f"round {begun.number} was begun before another round was answered; begin it again")
+            history = begun._history  # noqa: SLF001
+            vector = clipped(self.plan, None if begun.closing else update, weight, self.length, weighted=self.weighted)
+            terms = self._terms(history, begun.number, closing=begun.closing)
+            packed = masks.mask(vector, self._grid, terms, threads=self.threads)
+            after = history.answered(begun.number, closing=begun.closing)
+            self._adopt(replace(self._state, used=tuple(after.used), sent=after.sent, closing=after.closing))
+            self._history = after
+        payload = Upload(length=len(vector), bits=self._grid.bits, packed=packed).to_bytes()
+        roster, me = history.chains[0], history.me
+        message = Message(kind=Kind.UPLOAD, run=self.run, round=begun.number, roster=roster, client=me, payload=payload)
+        return message.to_bytes()
+
+    def _refuse_answered(self, number: int) -> None:
+        if number < self.next_round:
+            raise ProtocolError(f"round {number} was answered, or is over")
+
+    def _adopt(self, state: ClientState) -> None:
+        """Go on from `state` once it is saved."""
+        if self._store is not None:
+            self._store.save(state.to_bytes())
+        self._state = state
 
     def _terms(self, history: ClientHistory, current: int, *, closing: bool) -> list[Term]:
         """This round's pairwise noise, and the opposite of what is to be repaired (R1)."""
         terms = [] if closing else self._pairwise(history, current, history.neighbours)
         if history.repair is not None:
-            terms += self._pairwise(history, history.repair.round, history.repair.absent, undo=True)
+            terms += self._pairwise(history, *history.repair, undo=True)
         return terms
 
     def _pairwise(self, history: ClientHistory, of: int, peers: tuple[int, ...], *, undo: bool = False) -> list[Term]:
         if self._keyring is None or self.plan.gamma == 0:
             return []
-        keys = {j: self._keyring.stream_key(j, round=of, chain=history.chains[of]) for j in peers}
+        keys = self._keyring.stream_keys(peers, round=of, chain=history.chains[of])
         return masks.pairwise_terms(keys, history.me, self._grid, undo=undo)
 
-    def _enter(self, roster: Roster) -> ClientHistory:
+    def _entered(self, roster: Roster) -> tuple[Keyring, ClientHistory]:
+        """What a roster makes of this client, if its peers are to be trusted."""
         if len(roster) != self.plan.clients:
             raise WireError(f"roster must have {self.plan.clients} clients, got {len(roster)}")
-        me = roster.index(self._enrolment)
-        name = self._enrolment.name
+        me, name = roster.index(self._state.enrolment), self._state.enrolment.name
         if self._pins is not None:
             self._pins.check(roster)
             unknown = [e.name for e in roster.enrolments if e.name not in self._pins.identities and e.name != name]
@@ -243,53 +269,31 @@ class Client:
                 )
         graph = self.plan.graph
         neighbours = [j for j in range(len(roster)) if j != me] if graph.complete else graph.neighbours()[me].tolist()
-        self._keyring = Keyring(self._pair, roster, me, neighbours)
-        self._roster, self._history = roster, ClientHistory(self.plan, me, roster.hash, neighbours)
-        return self._history
+        keyring = Keyring(self._state.pair, roster, me, neighbours)
+        return keyring, ClientHistory(self.plan, me, roster.hash, neighbours)
 
-    def _save(self) -> None:
-        if self._store is None:
-            return
-        history = self._history
-        facts = {
-            "version": _VERSION,
-            "agreement": self._agreement.hex(),
-            "run": self.run.hex(),
-            "pair": self._pair.to_bytes().hex(),
-            "enrolment": self._enrolment.to_bytes().hex(),
-            "roster": None if self._roster is None else self._roster.to_bytes().hex(),
-            "used": [] if history is None else [used.hex() for used in history.used],
-            "sent": [] if history is None else sorted(history.sent),
-            "closing": None if history is None else history.closing,
-        }
-        self._store.save(json.dumps(facts).encode())
 
-    @classmethod
-    def restore(cls, plan: Plan, *, length: int, store: Store, **options: Any) -> Client:  # noqa: ANN401  as __init__
-        """The client whose state is in `store`, with the plan and options it was made with.
+class ClientRound:
+    """A round that a client has begun and may answer, once.
 
-        The state must be the newest, and of no other client that still runs: an older copy, or a second client of one
-        state, would let a round be answered twice.
+    Attributes:
+        number: of the round.
+        closing: whether it carries no data and only repairs what stragglers left (R4).
+    """
+
+    def __init__(self, client: Client, start: Announcement, basis: ClientHistory, history: ClientHistory) -> None:
+        self.number, self.closing = start.round, start.closing
+        self._client, self._basis, self._history = client, basis, history
+
+    def upload(self, update: Floats | None, weight: float = 1.0) -> bytes:
+        """The UPLOAD message that answers this round; the client's state is saved before it is returned.
+
+        Args:
+            update: what to mask; it is not changed. In a closing round, which carries no data, it may be None.
+            weight: of the update, in [0, 1], for clients that are weighted.
+
+        Raises:
+            ProtocolError: this or a later round was answered, or another one since this was begun; nothing leaves.
+            ArgumentError: the update is not a finite vector of the right length, or the weight is wrong.
         """
-        try:
-            facts = json.loads(store.load())
-            if facts["version"] != _VERSION:
-                raise ArgumentError(f"store must hold a client's state of version {_VERSION}, got {facts['version']!r}")
-            run, pair = bytes.fromhex(facts["run"]), KeyPair(bytes.fromhex(facts["pair"]))
-            enrolment = Enrolment.from_bytes(bytes.fromhex(facts["enrolment"]), run=run)
-            client = cls(plan, length=length, run=run, name=enrolment.name, **options)
-            if bytes.fromhex(facts["agreement"]) != client._agreement:
-                raise ArgumentError("plan, length and weighted must be those of the state in store")
-            client._store, client._pair, client._enrolment = store, pair, enrolment
-            if facts["roster"] is not None:
-                history = client._enter(
-                    Roster.from_bytes(bytes.fromhex(facts["roster"]), run=run, plan=client._agreement)
-                )
-                history.sent = {integer("sent", t, 0) for t in facts["sent"]}
-                history.closing = None if facts.get("closing") is None else integer("closing", facts["closing"], 0)
-                history.learn(enumerate(bytes.fromhex(used) for used in facts["used"]))
-        except (KeyError, TypeError, ProtocolError, ValueError) as error:
-            if isinstance(error, ArgumentError):
-                raise
-            raise ArgumentError(f"store must hold a client's state: {error!r}") from None
-        return client
+        return self._client._answer(self, update, weight)  # noqa: SLF001  the two classes are one machine

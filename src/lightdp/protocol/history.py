@@ -7,30 +7,18 @@ which it sent. So its state on disk is these facts alone, and a restart recomput
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lightdp.accountant import Odometer
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import link
-from lightdp.repair import RETRIES
-from lightdp.wire import members
+from lightdp.repair import Repairs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lightdp.planning import Plan
-
-
-@dataclass(frozen=True)
-class Repair:
-    """Pairwise terms of a round in which the client was used, to be taken out of the sum again (R1)."""
-
-    round: int
-    absent: tuple[int, ...]
-    tries: int  # uploads that may still carry it
 
 
 class ClientHistory:
@@ -41,11 +29,19 @@ class ClientHistory:
         self.me = me
         self.neighbours = tuple(neighbours)
         self.odometer = Odometer(plan, [me])
-        self.used: list[bytes] = []  # a bitmap for each past round
-        self.sent: set[int] = set()
+        self.used: list[ClientSet] = []  # of each past round
+        self.sent: frozenset[int] = frozenset()  # rounds that it answered
         self.closing: int | None = None  # the round in which it sent without data
         self.chains = [start]  # chains[t] goes into the keys of round t
-        self.repair: Repair | None = None
+        self.repairs = Repairs(plan.graph, [me])
+
+    @property
+    def repair(self) -> tuple[int, tuple[int, ...]] | None:
+        """The round whose pairwise noise its next upload takes out of the sum again, and the peers who straggled."""
+        debt = self.repairs.owed.get(self.me)
+        if debt is None:
+            return None
+        return debt.round, tuple(j for j in self.neighbours if j not in self.used[debt.round])
 
     @property
     def pending(self) -> bool:
@@ -54,9 +50,18 @@ class ClientHistory:
 
     def copied(self) -> ClientHistory:
         """A history that learns apart from this one; what never changes is shared."""
-        return copy.deepcopy(self, {id(fixed): fixed for fixed in (self.plan, self.neighbours)})
+        result = copy.copy(self)
+        result.used, result.chains = list(self.used), list(self.chains)
+        result.odometer, result.repairs = self.odometer.copied(), copy.copy(self.repairs)
+        return result
 
-    def learn(self, history: Iterable[tuple[int, bytes]]) -> None:
+    def answered(self, number: int, *, closing: bool) -> ClientHistory:
+        """The history after an upload in round `number`, which shares all else with this one."""
+        result = copy.copy(self)
+        result.sent, result.closing = self.sent | {number}, number if closing else self.closing
+        return result
+
+    def learn(self, history: Iterable[tuple[int, ClientSet]]) -> None:
         """Take in the sets of past rounds.
 
         Raises:
@@ -70,26 +75,21 @@ class ClientHistory:
             elif self.used[number] != used:
                 raise ProtocolError(f"announcement of round {number} contradicts an earlier one")
 
-    def _add(self, number: int, used: bytes) -> None:
-        flags = members(used, self.plan.clients)
-        mine = bool(flags[self.me])
+    def _add(self, number: int, used: ClientSet) -> None:
+        mine = self.me in used
         if mine and number not in self.sent:
             raise ProtocolError(
                 f"announcement says that client {self.me} was used in round {number}, which it did not send"
             )
-        late: list[int] = []
-        if self.plan.late == "seen" or not flags.any():  # uploads of a void round came in time: they were seen
-            late = [c for c in np.flatnonzero(~flags).tolist() if c != self.me or number in self.sent]
+        late = used - used
+        if self.plan.late == "seen" or not used:  # uploads of a void round came in time: they were seen
+            late = ~used if number in self.sent else ~used - ClientSet.of(self.plan.clients, [self.me])
         try:
-            self.odometer.record(np.flatnonzero(flags).tolist(), late)
+            self.odometer.record(used, late)
         except ArgumentError as error:
             raise ProtocolError(f"announcement of round {number} breaks the protocol: {error}") from None
         self.used.append(used)
-        self.chains.append(link(self.chains[-1], round=number, announcement=used))
-        if mine:
-            absent = tuple(j for j in self.neighbours if not flags[j])
-            repairs = self.plan.repairs and absent != ()
-            self.repair = Repair(number, absent, RETRIES + 1) if repairs else None
-        elif self.repair is not None and number in self.sent:
-            tries = self.repair.tries - 1
-            self.repair = Repair(self.repair.round, self.repair.absent, tries) if tries > 0 else None
+        self.chains.append(link(self.chains[-1], round=number, announcement=used.to_bytes()))
+        if self.plan.repairs:
+            sent = used | ClientSet.of(self.plan.clients, [self.me] if number in self.sent else [])
+            self.repairs.close(number, used, sent)

@@ -9,10 +9,12 @@ import numpy as np
 
 from lightdp import masks
 from lightdp._validate import integer
+from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError
 from lightdp.keys import Enrolment, Roster
-from lightdp.protocol.client import agreement, weight_share
-from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload, bitmap, members
+from lightdp.protocol.client import agreement
+from lightdp.protocol.vector import weight_share
+from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,13 +28,13 @@ class Aggregate:
 
     Attributes:
         round: its number.
-        used: which clients' uploads are in the sum. (N,)
+        used: clients whose uploads are in the sum.
         total: the noisy sum of their updates, or None if the round was void: fewer than the minimum came. (length,)
         weight: the noisy sum of their weights, if updates are weighted and the round was not void.
     """
 
     round: int
-    used: NDArray[np.bool_]
+    used: ClientSet
     total: NDArray[np.float64] | None
     weight: float | None
 
@@ -40,7 +42,7 @@ class Aggregate:
         """total/N: the same denominator in every round, whoever came (R3)."""
         if self.total is None:
             raise ProtocolError(f"round {self.round} was void: there is no mean")
-        return self.total / len(self.used)
+        return self.total / self.used.clients
 
 
 class Server:
@@ -61,8 +63,8 @@ class Server:
         self._agreement = agreement(plan, length, weighted=weighted)
         self._enrolments: dict[str, Enrolment] = {}
         self._roster: Roster | None = None
-        self._used: list[bytes] = []  # a bitmap for each past round
-        self._late: dict[int, set[int]] = {}
+        self._used: list[ClientSet] = []  # of each past round
+        self._late: dict[int, ClientSet] = {}
         self._closing = False
         self._sum: Accumulator | None = None  # of the open round
         self._received = np.zeros(plan.clients, dtype=bool)
@@ -115,7 +117,7 @@ class Server:
         elif closing != self._closing:
             raise ProtocolError(f"round {self.round} was announced with closing={self._closing}")
         first = integer("since", max(self.round - 1, 0) if since is None else since, 0, self.round)
-        past = b"".join(self._used[first:])
+        past = b"".join(used.to_bytes() for used in self._used[first:])
         payload = Announcement(round=self.round, clients=self.plan.clients, used=past, closing=self._closing).to_bytes()
         return Message(
             kind=Kind.ANNOUNCE, run=self.run, round=self.round, roster=roster.hash, payload=payload
@@ -155,10 +157,11 @@ class Server:
         """End the open round with whoever has answered."""
         if self._sum is None:
             raise ProtocolError(f"round {self.round} has not begun")
-        enough = self._closing or int(self._received.sum()) >= self.minimum
-        used = self._received.copy() if enough else np.zeros(self.plan.clients, dtype=bool)
+        came = ClientSet(self._received)
+        enough = self._closing or len(came) >= self.minimum
+        used = came if enough else ClientSet.none(self.plan.clients)
         if not enough:
-            self._late[self.round] = set(np.flatnonzero(self._received).tolist())
+            self._late[self.round] = came
         total = weight = None
         if enough:
             values = self._sum.total().astype(np.float64)
@@ -166,19 +169,19 @@ class Server:
             total = values[: self.length]
             weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
         result = Aggregate(self.round, used, total, weight)
-        self._used.append(bitmap(used))
+        self._used.append(used)
         self._sum = None
         return result
 
-    def late(self, round: int) -> frozenset[int]:  # noqa: A002  the paper's word
+    def late(self, round: int) -> ClientSet:  # noqa: A002  the paper's word
         """Clients whose uploads of a past round were seen but not used."""
-        return frozenset(self._late.get(round, ()))
+        return self._late.get(round, ClientSet.none(self.plan.clients))
 
     def _record_late(self, past: int, client: int) -> None:
-        known = self._late.setdefault(past, set())
-        if client in known or members(self._used[past], self.plan.clients)[client]:
+        late = self.late(past)
+        if client in late or client in self._used[past]:
             raise ProtocolError(f"client {client} has answered round {past} before")
-        known.add(client)
+        self._late[past] = late | ClientSet.of(self.plan.clients, [client])
 
     def _fixed(self) -> Roster:
         if self._roster is None:

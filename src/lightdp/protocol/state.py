@@ -1,15 +1,98 @@
-"""Where a client's state lives: private, written whole or not at all, and before what it speaks of has left (W3)."""
+"""A client's state as a value, and where it lives: private, written whole or not at all, before uploads leave (W3)."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from lightdp._files import durable
-from lightdp.errors import ArgumentError
+from lightdp._validate import integer
+from lightdp.client_set import ClientSet
+from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.keys import Enrolment, KeyPair, Roster
 
 if TYPE_CHECKING:
     import os
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ClientState:
+    """All that a client must remember; everything else follows from it and the plan.
+
+    Attributes:
+        agreement: 32 bytes that bind the plan and the shape of uploads.
+        run: 16 bytes that name the run.
+        pair: the one-time key pair. Private.
+        enrolment: its signed public half.
+        roster: everybody's, once joined.
+        used: the announced clients of each past round.
+        sent: rounds that were answered.
+        closing: the round that was answered without data, if there was one.
+    """
+
+    agreement: bytes
+    run: bytes
+    pair: KeyPair
+    enrolment: Enrolment
+    roster: Roster | None = None
+    used: tuple[ClientSet, ...] = ()
+    sent: frozenset[int] = frozenset()
+    closing: int | None = None
+
+    def to_bytes(self) -> bytes:
+        """The state as JSON, with the private key in it."""
+        facts = {
+            "version": _VERSION,
+            "agreement": self.agreement.hex(),
+            "run": self.run.hex(),
+            "pair": self.pair.to_bytes().hex(),
+            "enrolment": self.enrolment.to_bytes().hex(),
+            "roster": None if self.roster is None else self.roster.to_bytes().hex(),
+            "used": [used.to_bytes().hex() for used in self.used],
+            "sent": sorted(self.sent),
+            "closing": self.closing,
+        }
+        return json.dumps(facts).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, agreement: bytes, clients: int) -> ClientState:
+        """What `to_bytes` returned.
+
+        Args:
+            data: the bytes.
+            agreement: that of the plan, length and weights with which the client goes on.
+            clients: N of the plan.
+
+        Raises:
+            ArgumentError: the bytes are no state, or one of another agreement.
+        """
+        try:
+            facts = json.loads(data)
+            if facts["version"] != _VERSION:
+                raise ArgumentError(f"store must hold a client's state of version {_VERSION}, got {facts['version']!r}")
+            run, pair = bytes.fromhex(facts["run"]), KeyPair(bytes.fromhex(facts["pair"]))
+            enrolment = Enrolment.from_bytes(bytes.fromhex(facts["enrolment"]), run=run)
+            if bytes.fromhex(facts["agreement"]) != agreement:
+                raise ArgumentError("plan, length and weighted must be those of the state in store")
+            roster = facts["roster"]
+            return cls(
+                agreement,
+                run,
+                pair,
+                enrolment,
+                None if roster is None else Roster.from_bytes(bytes.fromhex(roster), run=run, plan=agreement),
+                tuple(ClientSet.from_bytes(bytes.fromhex(used), clients) for used in facts["used"]),
+                frozenset(integer("sent", t, 0) for t in facts["sent"]),
+                None if facts.get("closing") is None else integer("closing", facts["closing"], 0),
+            )
+        except (KeyError, TypeError, ProtocolError, ValueError) as error:
+            if isinstance(error, ArgumentError):
+                raise
+            raise ArgumentError(f"store must hold a client's state: {error!r}") from None
 
 
 class Store(Protocol):

@@ -8,7 +8,7 @@ import numpy as np
 
 from lightdp.errors import ArgumentError
 from lightdp.planning import compare, solve
-from lightdp.report._style import Chart, alt, scheme_colour, styled
+from lightdp.report._style import Chart, alt, data, scheme_colour, styled
 from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import uniform
 
@@ -39,39 +39,17 @@ def plan_chart(chosen: Plan) -> Chart:
 
 
 def _level_panels(chosen: Plan, swept: str) -> alt.VConcatChart:
-    rows = []
     values = _values(chosen, swept, first=1 if swept == "stragglers" else 0)  # S̄ = 0 takes any γ
-    for value in values:
-        for scheme in _LEVELS:
-            found = _replan(chosen, scheme, swept, value)
-            if found is not None:
-                rows += [
-                    {
-                        "x": value,
-                        "scheme": BUILT_IN[scheme].label,
-                        "sigma": found.sigma_individual,
-                        "kind": "individual σ_U",
-                    },
-                    {
-                        "x": value,
-                        "scheme": BUILT_IN[scheme].label,
-                        "sigma": found.sigma_pairwise,
-                        "kind": "pairwise σ_K",
-                    },
-                ]
+    found = [(value, name, _replan(chosen, name, swept, value)) for value in values for name in _LEVELS]
     panels = []
-    for kind in ("individual σ_U", "pairwise σ_K"):
-        base = alt.Chart(alt.Data(values=[row for row in rows if row["kind"] == kind]))
-        panels.append(
-            base.mark_line(strokeWidth=2.5, interpolate="monotone", point=len(values) <= _FEW)
-            .encode(
-                x=alt.X("x:Q", title=_SWEEPS[swept], scale=alt.Scale(nice=False)),
-                y=alt.Y("sigma:Q", title=kind),
-                color=scheme_colour(),
-                tooltip=["scheme:N", "x:Q", alt.Tooltip("sigma:Q", format=".4g")],
-            )
-            .properties(width=250, height=150)
-        )
+    for kind, field in (("individual σ_U", "sigma_individual"), ("pairwise σ_K", "sigma_pairwise")):
+        rows = [
+            {"x": value, "scheme": BUILT_IN[name].label, "sigma": getattr(plan, field), "kind": kind}
+            for value, name, plan in found
+            if plan is not None
+        ]
+        line = data(rows).mark_line(strokeWidth=2.5, interpolate="monotone", point=len(values) <= _FEW)
+        panels.append(_against(line, swept, alt.Y("sigma:Q", title=kind)).properties(width=250, height=150))
     return alt.vconcat(*panels, spacing=12)
 
 
@@ -85,19 +63,20 @@ def _noise_panel(chosen: Plan) -> alt.LayerChart:
             for row in compare(solve(chosen.request.but(**_changed("stragglers", value), calibration="exact")))
             if row.plan is not None
         ]
-    base = alt.Chart(alt.Data(values=rows)).encode(
-        x=alt.X("x:Q", title=_SWEEPS["stragglers"], scale=alt.Scale(nice=False)),
-        y=alt.Y("noise:Q", title="noise variance left in the mean", scale=alt.Scale(type="log", nice=False)),
-        color=scheme_colour(),
-        tooltip=["scheme:N", "x:Q", alt.Tooltip("noise:Q", format=".4g")],
-    )
-    here = (
-        alt.Chart(alt.Data(values=[{"x": chosen.stragglers}]))
-        .mark_rule(strokeDash=[4, 4], color="#9ca3af")
-        .encode(x="x:Q")
-    )
-    return alt.layer(here, base.mark_line(strokeWidth=2.5, point=len(values) <= _FEW)).properties(
+    line = data(rows).mark_line(strokeWidth=2.5, point=len(values) <= _FEW)
+    y = alt.Y("noise:Q", title="noise variance left in the mean", scale=alt.Scale(type="log", nice=False))
+    here = data([{"x": chosen.stragglers}]).mark_rule(strokeDash=[4, 4], color="#9ca3af").encode(x="x:Q")
+    return alt.layer(here, _against(line, "stragglers", y)).properties(
         width=870, height=260, title=alt.Title("Every scheme at the same true guarantee", anchor="start")
+    )
+
+
+def _against(line: alt.Chart, swept: str, y: alt.Y) -> alt.Chart:
+    return line.encode(
+        x=alt.X("x:Q", title=_SWEEPS[swept], scale=alt.Scale(nice=False)),
+        y=y,
+        color=scheme_colour(),
+        tooltip=["scheme:N", "x:Q", alt.Tooltip(y.shorthand, format=".4g")],
     )
 
 

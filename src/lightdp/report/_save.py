@@ -1,27 +1,31 @@
-"""Write a chart to a file, whole or not at all."""
+"""Write a file to look at, whole or not at all."""
 
 from __future__ import annotations
 
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lightdp.report._style import Chart
 
-_FORMATS: dict[str, dict[str, Any]] = {
+FORMATS: dict[str, dict[str, Any]] = {
     ".html": {"format": "html", "inline": True},
     ".png": {"format": "png", "scale_factor": 2.0},
     ".svg": {"format": "svg"},
 }
+"""What altair is told for each suffix."""
 
 
 def check_path(path: Path, name: str) -> None:
     """Refuse, before any work, a path to which `save` could not write; errors speak of `name`."""
-    if path.suffix not in _FORMATS:
-        raise ArgumentError(f"{name} must end in {', '.join(_FORMATS)}, got {name}={str(path)!r}")
+    if path.suffix not in FORMATS:
+        raise ArgumentError(f"{name} must end in {', '.join(FORMATS)}, got {name}={str(path)!r}")
     if not path.parent.is_dir():
         raise ArgumentError(f"{name} must lie in an existing folder, got {name}={str(path)!r}")
     if path.is_dir():
@@ -29,12 +33,30 @@ def check_path(path: Path, name: str) -> None:
 
 
 def save(chart: Chart, path: Path, name: str = "plot") -> None:
-    """Write `chart` as its suffix says: .html (self-contained, no network), .png or .svg; errors speak of `name`."""
+    """Write a chart as the suffix of `path` says: .html (self-contained, no network), .png or .svg.
+
+    The file is there whole or as it was before.
+
+    Args:
+        chart: what to draw.
+        path: the file.
+        name: what errors call `path`.
+
+    Raises:
+        ArgumentError: the suffix is another one, or the folder does not exist or refuses the file.
+    """
+    with whole(path, name) as file:
+        chart.save(str(file), **FORMATS[path.suffix])
+
+
+@contextmanager
+def whole(path: Path, name: str) -> Iterator[Path]:
+    """A file to write that becomes `path` once it is whole; nothing is drawn for a path that cannot be written."""
     check_path(path, name)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lightdp-") as folder:
             temporary = Path(folder) / path.name
-            chart.save(str(temporary), **_FORMATS[path.suffix])
+            yield temporary
             temporary.replace(path)
     except OSError as error:
         raise ArgumentError(f"{name} must be writable, got {name}={str(path)!r}: {error.strerror}") from None

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp._validate import integer, non_negative, positive, share
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.random import Generator  # noqa: TID251  only its type
     from numpy.typing import NDArray
@@ -36,20 +37,25 @@ _ROUND, _SLOW = int.from_bytes(b"come"), int.from_bytes(b"slow")
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What the server got in one round, as client numbers in ascending order.
+    """What the server got in one round.
 
     Attributes:
         used: clients whose uploads are in the sum; empty in a void round.
         late: clients whose uploads were seen but are in no sum. Everybody else's upload never came.
     """
 
-    used: tuple[int, ...]
-    late: tuple[int, ...]
+    used: ClientSet
+    late: ClientSet
 
-    def without(self, away: frozenset[int], least: int) -> Arrivals:
+    @classmethod
+    def of(cls, clients: int, used: Iterable[int], late: Iterable[int] = ()) -> Arrivals:
+        """From client numbers among `clients` clients."""
+        return cls(ClientSet.of(clients, used, name="used"), ClientSet.of(clients, late, name="late"))
+
+    def without(self, away: ClientSet, least: int) -> Arrivals:
         """The same round without the uploads of clients that are `away`; void if fewer than `least` are left to use."""
-        used, late = (tuple(i for i in who if i not in away) for who in (self.used, self.late))
-        return Arrivals(used, late) if not self.used or len(used) >= least else Arrivals((), tuple(sorted(used + late)))
+        used, late = self.used - away, self.late - away
+        return Arrivals(used, late) if not self.used or len(used) >= least else Arrivals(used - used, used | late)
 
 
 def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float = 0.0) -> Callable[[int], Arrivals]:
@@ -103,7 +109,7 @@ def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float
         in_time, too_late = who(integer("round", round, 1))
         if clients - int(in_time.sum()) > bound:
             in_time, too_late = np.zeros(clients, np.bool_), in_time | too_late
-        return Arrivals(tuple(np.flatnonzero(in_time).tolist()), tuple(np.flatnonzero(too_late).tolist()))
+        return Arrivals(ClientSet(in_time), ClientSet(too_late))
 
     return who_came
 

@@ -8,8 +8,8 @@ of the arguments of `channel`: it is asked where messages, failures and time of 
 
 from __future__ import annotations
 
-import dataclasses
 import typing
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +17,17 @@ import numpy as np
 import torch
 
 from lightdp.errors import ArgumentError, BudgetError
+from lightdp.noise_graph import Graph
 from lightdp.protocol import Client, Server
-from lightdp.repair import RETRIES
+from lightdp.repair import Debt, Repairs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from numpy.typing import NDArray
 
     from lightdp.planning import Plan
+    from lightdp.protocol import ClientRound
     from lightdp.training.arrivals import Arrivals
     from lightdp.training.clients import Piece
     from lightdp.training.config import Config
@@ -139,28 +141,6 @@ class _Alone:
         return Met(came)
 
 
-@dataclass
-class _Group:
-    """Uncancelled pairwise noise of one round, as the sum over the clients that will take their parts out."""
-
-    parts: dict[int, float]  # variance of each client's part
-    tries: dict[int, int]  # uploads that may still carry it
-    noise: torch.Tensor
-
-    def split(self, leaving: list[int], draw: torch.Generator) -> torch.Tensor:
-        """Take out the parts of `leaving`, drawn given their sum with the rest."""
-        gone, whole = sum(self.parts[i] for i in leaving), sum(self.parts.values())
-        for i in leaving:
-            del self.parts[i], self.tries[i]
-        if not self.parts:
-            taken, self.noise = self.noise, torch.zeros_like(self.noise)
-            return taken
-        spread = (gone * (whole - gone) / whole) ** 0.5
-        taken = self.noise * (gone / whole) + spread * _normal(len(self.noise), draw)
-        self.noise = self.noise - taken
-        return taken
-
-
 class Distribution(_Alone):
     """Noise of the right distribution, from the seed: for experiments, protects nothing.
 
@@ -181,9 +161,9 @@ class Distribution(_Alone):
         share: Callable[[int], float] | None = None,
     ) -> None:
         self.plan, self.parameters, self.seed, self.device, self.share = plan, parameters, seed, device, share
-        self.groups: list[_Group] = []
         self.bytes_up = _packed(plan, parameters)
-        self.adjacent = None if plan is None or plan.graph.complete else plan.graph.adjacency()
+        self.repairs = Repairs(Graph(2, 1) if plan is None else plan.graph)
+        self.noise: dict[int, torch.Tensor] = {}  # uncancelled pairwise noise, by round, that clients still owe
 
     def refusing(self) -> frozenset[int]:
         """Clients that will not answer the next round by their own count: here nobody counts for itself."""
@@ -191,39 +171,36 @@ class Distribution(_Alone):
 
     def senders(self, came: Arrivals) -> list[int]:
         """Whose updates a round needs: what came too late is in no sum."""
-        return sorted(came.used)
+        return list(came.used)
 
     def round(self, number: int, came: Arrivals, updates: Iterable[Piece]) -> Sum:
         """The noisy sum of the updates of `senders(came)`."""
-        used = list(came.used)
-        if not used:
-            self._miss(number, came.late)
-            return Sum(None, 0.0, 0.0)
         total = torch.zeros(self.parameters, device=self.device)
         for _, rows in updates:
             total.addmv_(rows.T, rows.new_ones(len(rows)))  # as fast as memory, unlike a sum over few rows
         if self.plan is None:
-            return Sum(total, 0.0, 0.0)
+            return Sum(total if came.used else None, 0.0, 0.0)
         draw = self._generator(_mix(self.seed, number))
-        lasting = self._lasting(len(used))
-        total.add_(_normal(self.parameters, draw), alpha=lasting**0.5)
+        lasting = self._lasting(len(came.used))
+        if came.used:
+            total.add_(_normal(self.parameters, draw), alpha=lasting**0.5)
         if self.plan.repairs:
-            total.sub_(self._repaired(used, draw))
-            self._miss(number, came.late)
-        parts = self._left_by_stragglers(used)
-        residual = sum(parts.values())
+            total.sub_(self._settled(number, came, draw))
+        if not came.used:
+            return Sum(None, 0.0, 0.0)
+        residual = sum(absent * self.plan.sigma_pairwise**2 for absent in self.repairs.absent(came.used).values())
         if residual > 0:
             noise = _normal(self.parameters, draw).mul_(residual**0.5)
             total.add_(noise)
             if self.plan.repairs:
-                self.groups.append(_Group(parts, dict.fromkeys(parts, RETRIES + 1), noise))
+                self.noise[number] = noise
         return _accounted(self.plan, total, lasting, residual)
 
     def close(self, number: int) -> torch.Tensor:
         """The sum of the closing round: everybody takes out what is left, with fresh individual noise (R4)."""
         draw = self._generator(_mix(self.seed, number))
-        carriers = sorted({i for group in self.groups for i in group.parts})
-        return self._lasting(len(carriers)) ** 0.5 * _normal(self.parameters, draw) - self._repaired(carriers, draw)
+        owed = self.repairs.owed if self.noise else {}
+        return self._lasting(len(owed)) ** 0.5 * _normal(self.parameters, draw) - self._taken(owed, owed, draw)
 
     def _lasting(self, used: int) -> float:
         """Variance of the individual noise of `used` uploads, their rounding to the wire included (W1)."""
@@ -233,51 +210,54 @@ class Distribution(_Alone):
             return self.share(used) * self.plan.sigma_effective**2
         return self.plan.individual_in_sum(used)
 
-    def _left_by_stragglers(self, used: list[int]) -> dict[int, float]:
-        """Variance of the pairwise noise that each used client shares with stragglers."""
-        if self.plan is None or self.plan.gamma == 0:
-            return {}
-        absent = np.ones(self.plan.clients, dtype=bool)
-        absent[used] = False
-        met = {i: int(absent.sum() if self.adjacent is None else (self.adjacent[i] & absent).sum()) for i in used}
-        return {i: count * self.plan.sigma_pairwise**2 for i, count in met.items() if count > 0}
+    def _settled(self, number: int, came: Arrivals, draw: torch.Generator) -> torch.Tensor:
+        """What used uploads repair. A repair whose last try came too late stays in the model."""
+        owed = self.repairs.owed
+        settled = self.repairs.close(number, came.used, came.used | came.late)
+        repaired = self._taken(owed, settled.paid, draw)
+        left = {client: debt for client, debt in owed.items() if client not in settled.paid}
+        self._taken(left, settled.given_up, self._generator(_mix(self.seed, number) ^ 1))
+        return repaired
 
-    def _repaired(self, used: list[int], draw: torch.Generator) -> torch.Tensor:
+    def _taken(self, owed: Mapping[int, Debt], leaving: Mapping[int, Debt], draw: torch.Generator) -> torch.Tensor:
+        """Take the parts of `leaving` out of each round's noise, drawn given their sum with the rest of `owed`."""
         out = torch.zeros(self.parameters, device=self.device)
-        for group in self.groups:
-            leaving = [i for i in used if i in group.parts]
-            if leaving:
-                out += group.split(leaving, draw)
-        self.groups = [group for group in self.groups if group.parts]
+        square = 0.0 if self.plan is None else self.plan.sigma_pairwise**2
+        for number, noise in list(self.noise.items()):
+            gone = sum(debt.absent * square for debt in leaving.values() if debt.round == number)
+            whole = sum(debt.absent * square for debt in owed.values() if debt.round == number)
+            if all(client in leaving for client, debt in owed.items() if debt.round == number):
+                out += self.noise.pop(number)
+            elif gone > 0:
+                spread = (gone * (whole - gone) / whole) ** 0.5
+                taken = noise * (gone / whole) + spread * _normal(self.parameters, draw)
+                self.noise[number] = noise - taken
+                out += taken
         return out
-
-    def _miss(self, number: int, late: tuple[int, ...]) -> None:
-        """Repairs that rode in uploads which came too late; the last try leaves its part in the model."""
-        draw = self._generator(_mix(self.seed, number) ^ 1)
-        for group in self.groups:
-            for i in late:
-                if i in group.tries:
-                    group.tries[i] -= 1
-            given_up = [i for i, tries in group.tries.items() if tries == 0]
-            if given_up:
-                group.split(given_up, draw)
-        self.groups = [group for group in self.groups if group.parts]
 
     def _generator(self, seed: int) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(seed)
 
     def undo(self) -> Callable[[], None]:
         """What takes back all that changes from now on; noise itself never changes in place."""
-        held = [dataclasses.replace(group, parts=dict(group.parts), tries=dict(group.tries)) for group in self.groups]
-        return lambda: setattr(self, "groups", held)
+        state = self.state()
+        return lambda: self.load(state)
 
     def state(self) -> list[dict[str, Any]]:
-        """For a checkpoint."""
-        return [dataclasses.asdict(group) for group in self.groups]
+        """For a checkpoint: the noise of each round that is not repaired yet, and who owes which part of it."""
+        return [
+            {
+                "round": number,
+                "noise": noise,
+                "owed": {i: (debt.absent, debt.tries) for i, debt in self.repairs.owed.items() if debt.round == number},
+            }
+            for number, noise in self.noise.items()
+        ]
 
     def load(self, state: list[dict[str, Any]]) -> None:
         """What `state` returned."""
-        self.groups = [_Group(**group) for group in state]
+        self.noise = {each["round"]: each["noise"] for each in state}
+        self.repairs.owed = {i: Debt(each["round"], *debt) for each in state for i, debt in each["owed"].items()}
 
 
 class Protocol(_Alone):
@@ -287,9 +267,10 @@ class Protocol(_Alone):
         run = seed.to_bytes(16, "little")
         self.plan, self.device, self.bytes_up = plan, device, _packed(plan, parameters)
         self.server = Server(plan, length=parameters, run=run)
+        self._begun: dict[int, ClientRound] = {}  # of the next round, by clients that do not refuse it
         digits = len(str(plan.clients))
         self.clients = [
-            Client(plan, length=parameters, run=run, name=f"client-{i:0{digits}}", threads=None)
+            Client.new(plan, length=parameters, run=run, name=f"client-{i:0{digits}}", threads=None)
             for i in range(plan.clients)
         ]
         for client in self.clients:
@@ -300,17 +281,16 @@ class Protocol(_Alone):
 
     def refusing(self) -> frozenset[int]:
         """Clients whose own odometers refuse the next round: they do not know which of their peers had sent (R8)."""
-        start, refused = self.server.announce(since=0), set()
+        start = self.server.announce(since=0)
+        self._begun = {}
         for i, client in enumerate(self.clients):
-            try:
-                client.check(start)
-            except BudgetError:
-                refused.add(i)
-        return frozenset(refused)
+            with suppress(BudgetError):
+                self._begun[i] = client.begin(start)
+        return frozenset(range(len(self.clients))) - self._begun.keys()
 
     def senders(self, came: Arrivals) -> list[int]:
         """Whose updates a round needs."""
-        return sorted((*came.used, *came.late))
+        return list(came.used | came.late)
 
     def round(self, number: int, came: Arrivals, updates: Iterable[Piece]) -> Sum:  # noqa: ARG002  as Distribution
         """The noisy sum, from uploads of everybody who sent."""
@@ -318,7 +298,8 @@ class Protocol(_Alone):
         late = []
         for clients, rows in updates:
             for i, row in zip(clients, rows.cpu().numpy(), strict=True):
-                message = self.clients[i].upload(start, row)
+                begun = self._begun.pop(i, None)
+                message = (self.clients[i].begin(start) if begun is None else begun).upload(row)
                 if i in came.used:
                     self.server.receive(message)
                 else:
@@ -346,7 +327,7 @@ class Protocol(_Alone):
         """The sum of the closing round, to which everybody comes."""
         start = self.server.announce(since=0, closing=True)
         for client in self.clients:
-            self.server.receive(client.upload(start, None))
+            self.server.receive(client.begin(start).upload(None))
         total = self.server.close().total
         return None if total is None else self._tensor(total)
 

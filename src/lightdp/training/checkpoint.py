@@ -1,12 +1,10 @@
-"""What a run needs to go on: its state in a file beside the record, and the record cut back to it."""
+"""What a run needs to go on, beside its log: the state after its last round, in a file of its own."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import io
-import json
-import os
 import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lightdp._files import durable
-from lightdp.errors import ArgumentError
+from lightdp.runlog import ResumeError
 from lightdp.training.config import PLACES
 
 if TYPE_CHECKING:
@@ -22,10 +20,6 @@ if TYPE_CHECKING:
 
     from lightdp.planning import Plan
     from lightdp.training.config import Config
-
-
-class ResumeError(ArgumentError):
-    """There is no going on from this checkpoint and record; both were left as they are."""
 
 
 @dataclass
@@ -89,26 +83,3 @@ def read(path: Path, config: Config, plan: Plan | None, device: torch.device) ->
 
 def _digest(plan: Plan | None) -> str | None:
     return None if plan is None else plan.digest().hex()
-
-
-def cut(record: Path, rounds: int) -> list[dict[str, Any]]:
-    """Cut a record back to its first line and `rounds` more, and return these.
-
-    What comes after them, also a line that was cut in half when the run was killed, is made again.
-
-    Raises:
-        ResumeError: the record does not have them; it is left as it is.
-    """
-    try:
-        kept = record.read_bytes().splitlines(keepends=True)[: rounds + 1]
-        lines = [json.loads(line) for line in kept]
-        whole = [line.get("round", 0) for line in lines] == list(range(rounds + 1))
-    except (OSError, ValueError, AttributeError):
-        whole = False
-    if not whole:
-        raise ResumeError(
-            f"resume needs the record of the {rounds} rounds of its checkpoint, got {record} without some of them; "
-            "without resume the run starts anew"
-        )
-    os.truncate(record, sum(map(len, kept)))
-    return lines

@@ -39,104 +39,67 @@ class Config:
         ArgumentError: a setting is out of range or contradicts another; the message names it and its value.
     """
 
-    data: str = setting(
-        "Data to train on: digits, fashion-mnist, cifar10, or the path of an .npz file.", "digits", group="Data"
-    )
-    data_path: str | None = setting(
-        "Folder or archive of the data. By default $LIGHTDP_DATA, or where Debian's package puts it.",
-        None,
-        group="Data",
-    )
-    partition: str = setting(
-        "How records are split over clients: iid, dirichlet:ALPHA (the smaller, the less alike), or shards:K "
-        "(K labels each).",
-        "iid",
-        group="Data",
-    )
+    # fmt: off
+    data: str = setting("digits, fashion-mnist, cifar10, or the path of an .npz file.", "digits", group="Data")
+    data_path: str | None = setting("Folder or archive of the data, if not in $LIGHTDP_DATA.", None, group="Data")
+    partition: str = setting("How records are split: iid, dirichlet:ALPHA or shards:K.", "iid", group="Data")
     model: str = setting(
-        "Model to train: linear, cnn, scattering-linear, scattering-cnn, resnet18 or wrn-16-4.", "linear", group="Model"
+        "linear, cnn, scattering-linear, scattering-cnn, resnet18 or wrn-16-4.", "linear", group="Model"
     )
     mirror: bool = setting(
-        "Average the features of an image and its mirror image, where both mean the same: half the parameters "
-        "(scattering-linear only).",
-        False,
-        group="Model",
+        "Average the features of an image and its mirror image (scattering-linear).", False, group="Model"
     )
     scheme: str = setting(
-        "Whose noise: none, central, local, smpc, or LightDP's paper, exact or repair. Any other scheme of "
-        "`lightdp compare`, such as secagg, brings its noise, failures and time.",
-        "repair",
-        group="Privacy",
+        "Whose noise: none, central, local, smpc, paper, exact or repair; another scheme of `lightdp compare`, such as "
+        "secagg, also brings its failures and time.",
+        "repair", group="Privacy",
     )
     unit: Unit = setting(
-        "What is protected: one record (a step on the sum of clipped gradients) or all records of one client (the "
-        "clipped update of its local epochs). The paper's sensitivity, 2 η clip/|D_i|, is bounded by no theorem.",
-        "record",
-        group="Privacy",
+        "What is protected: one record or one client; paper assumes a sensitivity that no theorem bounds.",
+        "record", group="Privacy",
     )
     adjacency: Adjacency = like(Request, "adjacency", "add-remove")
     clients: int = like(Request, "clients", 20)
     colluders: int = like(Request, "colluders", 4)
     stragglers: int = like(Request, "stragglers", 4)
     rounds: int = like(Request, "rounds", 60)
-    epsilon: float = setting(
-        "Privacy budget ε, of the whole training or of each round (see --epsilon-per).", 3.0, group="Privacy"
-    )
+    epsilon: float = setting("Privacy budget ε, of what --epsilon-per says.", 3.0, group="Privacy")
     delta: float = like(Request, "delta", 1e-5)
     epsilon_per: Literal["training", "round"] = setting(
-        "What ε and δ are for. The paper's are for a round; then no budget ends the training, and the run's log says "
-        "what it cost as a whole.",
-        "training",
-        group="Privacy",
+        "What ε and δ are for; for a round, as in the paper, no budget ends the training.", "training", group="Privacy"
     )
     clip: float = like(Request, "clip", 1.0)
     reserve: Reserve = like(Request, "reserve", "expected")
     arrivals: str = setting(
-        "Which clients miss a round: none, uniform (0 to S̄ of them), links:P (each with probability P), latency:... "
-        "or trace:FILE.csv.",
-        "uniform",
-        group="Clients",
+        "Who misses a round: none, uniform (0 to S̄ clients), links:P (each with probability P), latency:... or "
+        "trace:FILE.csv.",
+        "uniform", group="Clients",
     )
     links: str | None = setting(
-        "Model how long rounds take. Messages between clients are relayed by the server, or take direct links that "
-        "fail with probability P each (direct:P). By default only for schemes of `lightdp compare`, relayed.",
-        None,
-        group="Simulation",
+        "Model the time of rounds; messages between clients are relayed, or take links that fail: direct:P.",
+        None, group="Simulation",
     )
-    late_seen: float = setting(
-        "Probability that the server has seen the upload of a client that missed a round.", 0.0, group="Clients"
-    )
+    late_seen: float = setting("Probability that a straggler's upload is seen too late.", 0.0, group="Clients")
     sampling_rate: float = like(Request, "sampling_rate", 1.0)
     augment: int = setting(
-        "Views of each record, random crops and mirror images, whose gradients are averaged before they are clipped "
-        "(unit record, convolutional models). scattering-cnn has at most 2: the image and its mirror image.",
-        1,
-        group="Training",
+        "Views of a record (crops, mirror images) whose gradients are averaged before clipping (unit record).",
+        1, group="Training",
     )
     epochs: int = setting("Local epochs of a round (units client and paper).", 1, group="Training")
     batch: int = setting("Records in a local batch (units client and paper).", 32, group="Training")
     local_lr: float = setting("Local learning rate, η (units client and paper).", 0.05, group="Training")
     lr: float = setting("Learning rate of the server.", 2.0, group="Training")
     momentum: float = setting("Momentum of the server.", 0.9, group="Training")
-    ema: float = setting(
-        "Decay of the average of the weights that is evaluated; smaller in the first rounds, so that the random start "
-        "is soon forgotten. 0 evaluates the weights themselves.",
-        0.0,
-        group="Training",
-    )
+    ema: float = setting("Decay of the averaged weights that are evaluated; 0 averages none.", 0.0, group="Training")
     degree: int | None = like(Request, "degree", None)
     fidelity: Fidelity = setting(
-        "Add noise of the right distribution, or run the protocol: real keys, masks and bytes.",
-        "distribution",
-        group="Simulation",
+        "Noise of the right distribution, or the protocol itself: real keys, masks and bytes.",
+        "distribution", group="Simulation",
     )
-    evaluate_every: int = setting(
-        "Rounds between two evaluations on the test set and, with sampled batches, of the ε spent.",
-        1,
-        group="Simulation",
-    )
+    evaluate_every: int = setting("Rounds between two evaluations on the test set.", 1, group="Simulation")
     seed: int = setting("Seed of all randomness except noise that protects data.", 0, group="Simulation")
     device: str = setting("Where to compute: auto, cpu or cuda.", "auto", group="Simulation")
+    # fmt: on
 
     def __post_init__(self) -> None:
         known = scheme(self.scheme)  # or there is none
@@ -165,6 +128,13 @@ class Config:
 
     def _check_records(self) -> None:
         """What is done to records must fit the model and the unit."""
+        local = {f.name: f.default for f in dataclasses.fields(self) if f.name in ("epochs", "batch", "local_lr")}
+        for name, usual in local.items() if self.unit == "record" else ():
+            if getattr(self, name) != usual:
+                raise ArgumentError(
+                    f"{name} needs unit='client' or 'paper': a round of unit='record' is one step on all records or a "
+                    f"Poisson batch, got {name}={getattr(self, name):g}"
+                )
         if self.mirror and self.model != "scattering-linear":
             raise ArgumentError(f"mirror needs model='scattering-linear', got model={self.model!r}")
         if self.sampling_rate != 1 and self.unit != "record":

@@ -1,19 +1,20 @@
-"""A run, round by round: arrivals, local work, the noisy sum, the server's step, the odometer, the record."""
+"""A run, round by round: arrivals, local work, the noisy sum, the server's step, the odometer, the log."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional
 
 from lightdp.accountant import Odometer
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
+from lightdp.runlog import Ended, LogWriter, Round, RunLog, Started
 from lightdp.training import checkpoint, data, gradients, models, partition, record
 from lightdp.training.arrivals import arrivals
 from lightdp.training.channel import channel
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lightdp.planning import Plan
+    from lightdp.runlog import Line
     from lightdp.training.arrivals import Arrivals
     from lightdp.training.config import Config
 
@@ -31,12 +33,24 @@ _CHECKPOINT_SECONDS = 60.0
 
 
 class Run:
-    """One training. `for record in Run(config, path).play(): ...` runs it and yields each line of its record.
+    """One training. `Run(config, path).finish()` returns its log; `play()` yields the lines of the log one by one.
 
-    The record is written line by line to `path`, a checkpoint beside it. With `resume` a run goes on from its last
-    checkpoint and, in "distribution" fidelity, to the same record bit by bit; "protocol" draws new noise by design
-    and cannot go on. Modelled seconds are measured, so they are never the same twice. `prepared`, training and test
-    records of `dataset` as `models.prepare` gives them, saves making them again for each of many runs.
+    The log is written to `path`, a checkpoint beside it. With `resume` a run goes on from its last checkpoint and, in
+    "distribution" fidelity, to the same log bit by bit; "protocol" draws new noise by design and cannot go on.
+    Modelled seconds are measured, so they are never the same twice.
+
+    Args:
+        config: the settings.
+        path: the file of the log.
+        resume: go on from the checkpoint.
+        dataset: the data; None loads what `config` names.
+        prepared: training and test records of `dataset` as `models.prepare` gives them, which saves making them again
+            for each of many runs.
+        module: the model; None builds what `config` names.
+
+    Raises:
+        ArgumentError: there is no such data, model or device, no noise that gives what was asked for, or no checkpoint
+            to resume from.
     """
 
     def __init__(
@@ -68,7 +82,7 @@ class Run:
             config.model, torch.from_numpy(source.test_x), self.device, mirror=config.mirror
         )  # fmt: skip
         self.test_y = torch.from_numpy(source.test_y).to(self.device)
-        self.model = module if module is not None else models.build(
+        self.model = models.checked(module, self.test_x, source.classes) if module is not None else models.build(
             config.model, tuple(self.test_x.shape[1:]), source.classes, config.seed
         )  # fmt: skip
         self.model.to(self.device)
@@ -89,42 +103,39 @@ class Run:
         # the same denominator in every round (R3)
         self.denominator = records * config.sampling_rate if config.unit == "record" else float(config.clients)
 
-    def play(self, watch: Callable[[dict[str, Any]], None] = lambda _: None) -> Iterator[dict[str, Any]]:
+    def finish(self, watch: Callable[[Line], None] = lambda _: None) -> RunLog:
+        """Run to the end, and return the log as it was written."""
+        for _ in self.play(watch):
+            pass
+        return RunLog.read(self.path)
+
+    def play(self, watch: Callable[[Line], None] = lambda _: None) -> Iterator[Line]:
         """Run to the end, the budget, or an interrupt; yield the first line, every round's and the last.
 
-        `watch` is told each line too. An interrupt at any moment, in `watch` as well, leaves a checkpoint of all rounds
-        that are over, and a record that `resume` goes on from.
+        `watch` is called with each line but the last. An interrupt at any moment, in `watch` as well, leaves a
+        checkpoint of all rounds that are over, and a log that `resume` goes on from.
         """
         saved = time.monotonic()
-        first = self._first_line()
-        kept = self._restore() if self.resume else []
-        if not self.resume:
-            self.checkpoint.unlink(missing_ok=True)  # it belongs to the record that is now overwritten
-        begun = saved - self.state.seconds
-        with self.path.open("a" if self.resume else "w", encoding="utf-8") as file:
-
-            def write(line: dict[str, Any]) -> dict[str, Any]:
-                file.write(json.dumps(line, allow_nan=False) + "\n")
-                file.flush()
-                return line
-
+        first = self._started()
+        with self._opened() as log:
+            begun = saved - self.state.seconds
             stopped, before, undo = None, self.state, self.channel.undo()
             try:
-                for line in kept if self.resume else [write(first)]:
+                for line in log.kept or (log.write(first),):
                     watch(line)
                     yield line
                 while self.state.round < self.config.rounds and stopped is None:
                     before, undo = self.state, self.channel.undo()
                     try:
-                        line, after = self._round()
+                        played, after = self._round()
                     except BudgetError:
                         stopped = "budget"
                         break
                     after.seconds = time.monotonic() - begun
-                    write(line)  # before the round counts: one line too many is cut off again, a missing one is not
+                    log.write(played)  # before the round counts: one line too many is cut off again, a missing one not
                     self.state = after
-                    watch(line)
-                    yield line
+                    watch(played)
+                    yield played
                     if time.monotonic() - saved > _CHECKPOINT_SECONDS:
                         self._save()
                         saved = time.monotonic()
@@ -132,7 +143,7 @@ class Run:
                 if self.plan is not None and self.plan.repairs:
                     self.state = self._mended(self.channel.close(self.state.round))
                 self._save()
-                yield write(self._last_line(stopped))
+                yield log.write(self._ended(stopped))
             except KeyboardInterrupt:
                 if self.state is before:
                     undo()
@@ -141,7 +152,7 @@ class Run:
 
     # one round, as the paper's algorithm
 
-    def _round(self) -> tuple[dict[str, Any], State]:
+    def _round(self) -> tuple[Round, State]:
         """The line of a round, and the state after it, which is not yet that of the run."""
         number = self.state.round
         met = self.channel.meet(number, self._arrived(number + 1))
@@ -151,24 +162,23 @@ class Run:
         updates = self.clients.updates(self.model, number, self.channel.senders(came), bound)
         result = self.channel.round(number, came, updates)
         after = self._stepped(result.total)
-        after.seen = [*self.state.seen, (came.used, came.late)]
+        after.seen = [*self.state.seen, (tuple(came.used), tuple(came.late))]
         if self.odometer is not None:
             self.odometer.record(came.used, came.late)
         looked = after.round % self.config.evaluate_every == 0 or after.round == self.config.rounds
         accuracy, loss = self.evaluate(after) if looked else (None, None)
-        line = {
-            "kind": "round",
-            "round": after.round,
-            "accuracy": accuracy,
-            "loss": loss if loss is not None and math.isfinite(loss) else None,  # JSON has no NaN
-            "epsilon": self._spent() if looked or self.config.sampling_rate == 1 else None,  # sampled, it takes a while
-            "used": len(came.used),
-            "late": len(came.late),
-            "lost": self.config.clients - len(came.used) - len(came.late),
-            "noise_std": result.lasting**0.5 / self.denominator,
-            "residual_std": result.residual**0.5 / self.denominator,
+        line = Round(
+            round=after.round,
+            accuracy=accuracy,
+            loss=loss if loss is not None and math.isfinite(loss) else None,  # JSON has no NaN
+            epsilon=self._spent() if looked or self.config.sampling_rate == 1 else None,  # sampled, it takes a while
+            used=len(came.used),
+            late=len(came.late),
+            lost=self.config.clients - len(came.used) - len(came.late),
+            noise_std=result.lasting**0.5 / self.denominator,
+            residual_std=result.residual**0.5 / self.denominator,
             **met.network,
-        }
+        )
         return line, after
 
     def _arrived(self, number: int) -> Arrivals:
@@ -176,13 +186,13 @@ class Run:
         came, config = self.came(number), self.config
         if self.odometer is None or config.unbounded:
             return came
-        away = self.odometer.exhausted() | self.channel.refusing()
+        away = self.odometer.exhausted() | ClientSet.of(config.clients, self.channel.refusing())
         if len(away) > config.stragglers:
             raise BudgetError(f"{len(away)} clients have used up their budgets")
         return came.without(away, config.clients - config.stragglers)
 
     def _spent(self) -> float | None:
-        return None if self.odometer is None else self.odometer.largest()
+        return None if self.odometer is None else self.odometer.max_epsilon()
 
     def _stepped(self, total: torch.Tensor | None) -> State:
         """The state after the server's step, which is linear in the sum; without a sum only time goes on."""
@@ -226,51 +236,52 @@ class Run:
                 loss += float(functional.cross_entropy(scores, y, reduction="sum"))
         return hits / len(self.test_y), loss / len(self.test_y)
 
-    # records and checkpoints
+    # log and checkpoints
 
-    def _first_line(self) -> dict[str, Any]:
-        return {
-            "kind": "run",
-            "config": dataclasses.asdict(self.config),
-            "plan": None if self.plan is None else self.plan.to_dict(),
-            "versions": record.versions(),
-            "commit": record.commit(),
-            "partition": self.partition,
-            "parameters": self.parameters,
-            "device": str(self.device),
-            "network": self.channel.about(),
-        }
+    def _started(self) -> Started:
+        return Started(
+            config=dataclasses.asdict(self.config),
+            plan=None if self.plan is None else self.plan.to_dict(),
+            versions=record.versions(),
+            commit=record.commit(),
+            partition=self.partition,
+            parameters=self.parameters,
+            device=str(self.device),
+            network=self.channel.about(),
+        )
 
-    def _last_line(self, stopped: str | None) -> dict[str, Any]:
+    def _ended(self, stopped: str | None) -> Ended:
         plan = self.plan
         accuracy, _ = self.evaluate()
         spent = self._spent()
-        return {
-            "kind": "end",
-            "accuracy": accuracy,
-            "epsilon": spent,
-            "epsilon_claimed": None if plan is None else plan.budget,
-            "delta": None if plan is None else plan.delta,
-            "unit": self.config.unit,
-            "adjacency": self.config.adjacency,
-            "rounds": self.state.round,
-            "stopped": stopped,
-            "bytes_up": self.channel.bytes_up,
-            "bytes_down": 4 * self.parameters + -(-self.config.clients // 8),
-            "seconds": self.state.seconds,
-            "statement": record.statement(self.config, plan, spent),
-        }
+        return Ended(
+            accuracy=accuracy,
+            epsilon=spent,
+            epsilon_claimed=None if plan is None else plan.budget,
+            delta=None if plan is None else plan.delta,
+            unit=self.config.unit,
+            adjacency=self.config.adjacency,
+            rounds=self.state.round,
+            stopped=stopped,
+            bytes_up=self.channel.bytes_up,
+            bytes_down=4 * self.parameters + -(-self.config.clients // 8),
+            seconds=self.state.seconds,
+            statement=record.statement(self.config, plan, spent),
+        )
 
     def _save(self) -> None:
         checkpoint.write(self.checkpoint, self.config, self.plan, self.state, self.channel.state())
 
-    def _restore(self) -> list[dict[str, Any]]:
-        """Take up the checkpoint, cut the record back to it, and return the lines that stay."""
+    def _opened(self) -> LogWriter:
+        """A new log; or, to resume, that of the checkpoint, cut back to it, once the checkpoint is taken up."""
+        if not self.resume:
+            self.checkpoint.unlink(missing_ok=True)  # it belongs to the log that is now overwritten
+            return LogWriter(self.path)
         state, held = checkpoint.read(self.checkpoint, self.config, self.plan, self.device)
-        lines = checkpoint.cut(self.path, state.round)
+        log = LogWriter(self.path, keep=state.round)
         self.state = state
         self.channel.load(held)
         if self.odometer is not None:
             for used, late in state.seen:
                 self.odometer.record(used, late)
-        return lines
+        return log

@@ -1,16 +1,6 @@
 """The wire (W1): `packing` puts vectors of integers into bytes, `messages` puts those into envelopes."""
 
-from lightdp.wire.messages import (
-    NO_ROSTER,
-    NOBODY,
-    VERSION,
-    Announcement,
-    Kind,
-    Message,
-    Upload,
-    bitmap,
-    members,
-)
+from lightdp.wire.messages import NO_ROSTER, NOBODY, VERSION, Announcement, Kind, Message, Upload
 from lightdp.wire.packing import Accumulator, encode, packed_size
 
 __all__ = [
@@ -22,8 +12,6 @@ __all__ = [
     "Kind",
     "Message",
     "Upload",
-    "bitmap",
     "encode",
-    "members",
     "packed_size",
 ]

@@ -1,4 +1,4 @@
-"""The envelope of every message, its structured payloads, and sets of clients as bits.
+"""The envelope of every message and its structured payloads.
 
 Whatever the bytes, decoding returns a value or raises `WireError`, and it copies no more than it was given. A
 length is believed only after it was compared with the bytes that are there. The checksum finds accidents. It
@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from lightdp._validate import integer, octets
+from lightdp.client_set import ClientSet, bitmap_size
 from lightdp.errors import ArgumentError, WireError
 from lightdp.wire.packing import packed_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -35,23 +34,6 @@ _CHECKSUM = struct.Struct("<I")
 _ENVELOPE = _HEADER.size + _CHECKSUM.size  # 80, so that payloads stay aligned
 _ANNOUNCEMENT = struct.Struct("<II")
 _UPLOAD = struct.Struct("<QQ")
-
-
-def bitmap(flags: NDArray[np.bool_]) -> bytes:
-    """A set of clients, one flag each, as ceil(N/8) bytes: client i is bit i % 8 of byte i // 8."""
-    if flags.dtype != np.bool_ or flags.ndim != 1:
-        raise ArgumentError(f"flags must be a boolean vector, got {flags.dtype} of shape {flags.shape}")
-    return np.packbits(flags, bitorder="little").tobytes()
-
-
-def members(data: Buffer, clients: int) -> NDArray[np.bool_]:
-    """The inverse of `bitmap`: one flag for each of `clients` clients. Bits beyond them must be 0."""
-    if len(data) != -(-clients // 8):
-        raise WireError(f"a set of {clients} clients must have {-(-clients // 8)} bytes, got {len(data)}")
-    flags = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-    if flags[clients:].any():
-        raise WireError(f"a set of {clients} clients has members beyond them")
-    return flags[:clients].view(np.bool_)
 
 
 class Kind(IntEnum):
@@ -126,7 +108,7 @@ class Message:
 class Announcement:
     """Payload of ANNOUNCE: start a round, after these clients were used in the rounds just before it.
 
-    Number of clients (4 bytes), closing (4 bytes, 0 or 1), then a `bitmap` for each past round, oldest first.
+    Number of clients (4 bytes), closing (4 bytes, 0 or 1), then a `ClientSet` for each past round, oldest first.
     A client that was away needs those it missed; the others need one.
     """
 
@@ -135,12 +117,13 @@ class Announcement:
     used: bytes = b""
     closing: bool = False
 
-    def history(self) -> Iterator[tuple[int, bytes]]:
-        """Past rounds, oldest first, each with the bitmap of its used clients; the last is `round` - 1."""
-        size = -(-self.clients // 8)
+    def history(self) -> Iterator[tuple[int, ClientSet]]:
+        """Past rounds, oldest first, each with its used clients; the last is `round` - 1."""
+        size = bitmap_size(self.clients)
         rounds = len(self.used) // size
         for index in range(rounds):
-            yield self.round - rounds + index, self.used[index * size : (index + 1) * size]
+            used = self.used[index * size : (index + 1) * size]
+            yield self.round - rounds + index, ClientSet.from_bytes(used, self.clients)
 
     def to_bytes(self) -> bytes:
         """The payload."""
@@ -155,7 +138,7 @@ class Announcement:
         if its_clients != clients or closing not in {0, 1}:
             raise WireError(f"announcement has {its_clients} clients, closing={closing}; expected {clients}")
         used = np.frombuffer(data, np.uint8)[_ANNOUNCEMENT.size :]
-        size = -(-clients // 8)
+        size = bitmap_size(clients)
         if used.size % size != 0 or used.size // size > round:
             raise WireError(f"announcement of round {round} has {used.size} bytes of past sets of {size}")
         if clients % 8 != 0 and (used[size - 1 :: size] >> (clients % 8)).any():

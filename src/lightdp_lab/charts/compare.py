@@ -22,6 +22,10 @@ _LINES = 400
 _HEIGHT = 330
 _OURS = "LightDP"
 _BOLD = {"condition": {"test": f"indexof(datum.value, '{_OURS}') === 0", "value": "bold"}, "value": "normal"}
+_HOLLOW = {
+    "stroke": alt.Stroke("colour:N", scale=None, legend=None),
+    "fill": alt.Fill("fill:N", scale=None, legend=None),
+}
 
 
 def compare_chart(record: Mapping[str, Any]) -> Chart:
@@ -37,25 +41,17 @@ def compare_chart(record: Mapping[str, Any]) -> Chart:
         _dots(rows, "modelled", "A round takes", "seconds"),
     ]
     sheet = [alt.hconcat(*panels, spacing=18)]
-    lines = [
-        panel
-        for panel in (
-            _lines(record, "clients", f"Round time against N, at d = {setting['dimension']:,}", "clients N"),
-            _lines(record, "dimension", f"Round time against d, at N = {setting['clients']:,}", "dimension d"),
-        )
-        if panel is not None
-    ]
+    both = (
+        _lines(record, "clients", f"Round time against N, at d = {setting['dimension']:,}", "clients N"),
+        _lines(record, "dimension", f"Round time against d, at N = {setting['clients']:,}", "dimension d"),
+    )
+    lines = [panel for panel in both if panel is not None]
     if lines:
         sheet.append(alt.hconcat(*lines, spacing=60))
     title = alt.Title(
-        "Every scheme at the same true privacy, on the same links",
-        subtitle=_words(record),
-        anchor="start",
-        fontSize=18,
-        subtitleColor="#526077",
-        subtitleFontSize=12,
-        offset=18,
-    )
+        "Every scheme at the same true privacy, on the same links", subtitle=_words(record), anchor="start",
+        fontSize=18, subtitleColor="#526077", subtitleFontSize=12, offset=18,
+    )  # fmt: skip
     own = {"color": "independent", "x": "independent", "y": "independent"}
     return (
         alt.vconcat(*sheet, spacing=40)
@@ -108,16 +104,9 @@ def _dots(rows: Sequence[Mapping[str, Any]], key: str, title: str, unit: str, *,
         value = row[key]
         words = row["label_completed"] if key == "completed" else _short(value, unit) if value > 0 else "none"
         hollow = key not in ("completed", "noise") and not row["measured"]
-        shown.append(
-            {
-                "name": row["name"],
-                "colour": row["colour"],
-                "value": max(value, low),
-                "low": low,
-                "words": f"~{words}" if hollow else words,
-                "fill": "white" if hollow else row["colour"],
-            }
-        )
+        place = {"name": row["name"], "colour": row["colour"], "value": max(value, low), "low": low}
+        look = {"words": f"~{words}", "fill": "white"} if hollow else {"words": words, "fill": row["colour"]}
+        shown.append(place | look)
     kind = alt.Scale(domain=[low, high], nice=False, type="linear" if key == "completed" else "log")
     axis = alt.Axis(
         labels=first, minExtent=0, labelFontSize=12, labelLimit=280, labelFontWeight=_BOLD, labelColor="#1e293b"
@@ -126,15 +115,10 @@ def _dots(rows: Sequence[Mapping[str, Any]], key: str, title: str, unit: str, *,
         y=alt.Y("name:N", sort=[row["name"] for row in rows], title=None, axis=axis)
     )
     x = alt.X("value:Q", scale=kind, axis=None)
-    rule = base.mark_rule(strokeWidth=2, opacity=0.35).encode(
-        x=x, x2="low:Q", color=alt.Color("colour:N", scale=None, legend=None)
-    )
-    dot = base.mark_point(size=75, opacity=1, filled=False, strokeWidth=2).encode(
-        x=x,
-        stroke=alt.Stroke("colour:N", scale=None, legend=None),
-        fill=alt.Fill("fill:N", scale=None, legend=None),
-        tooltip=[alt.Tooltip("name:N", title="scheme"), alt.Tooltip("words:N", title=title)],
-    )
+    colour = alt.Color("colour:N", scale=None, legend=None)
+    rule = base.mark_rule(strokeWidth=2, opacity=0.35).encode(x=x, x2="low:Q", color=colour)
+    tips = [alt.Tooltip("name:N", title="scheme"), alt.Tooltip("words:N", title=title)]
+    dot = base.mark_point(size=75, opacity=1, filled=False, strokeWidth=2).encode(x=x, tooltip=tips, **_HOLLOW)
     words = base.mark_text(align="left", dx=9, fontSize=10.5, color="#475569").encode(x=x, text="words:N")
     under = {"modelled": "modelled", "completed": unit, "noise": unit}.get(key, "a round")
     head = alt.Title(title, subtitle=under, anchor="start", fontSize=13, subtitleColor="#64748b", offset=8)
@@ -194,25 +178,12 @@ def _lines(record: Mapping[str, Any], key: str, title: str, axis: str) -> alt.La
         if pieces:
             base = alt.Chart(alt.Data(values=pieces))
             line = base.mark_line(strokeDash=[4, 4] if dashed else [1, 0], clip=True)
-            layers.append(
-                line.encode(
-                    x=x,
-                    y=y,
-                    color=colour,
-                    detail="piece:N",
-                    strokeWidth=alt.StrokeWidth("width:Q", scale=None, legend=None),
-                )
-            )
+            width = alt.StrokeWidth("width:Q", scale=None, legend=None)
+            layers.append(line.encode(x=x, y=y, color=colour, detail="piece:N", strokeWidth=width))
     base = alt.Chart(alt.Data(values=points))
-    layers.append(
-        base.mark_point(size=45, opacity=1, filled=False, strokeWidth=1.8).encode(
-            x=x,
-            y=y,
-            stroke=alt.Stroke("colour:N", scale=None, legend=None),
-            fill=alt.Fill("fill:N", scale=None, legend=None),
-            tooltip=[alt.Tooltip("name:N", title="scheme"), "x:Q", alt.Tooltip("y:Q", title="seconds", format=".3g")],
-        )
-    )
+    tips = [alt.Tooltip("name:N", title="scheme"), "x:Q", alt.Tooltip("y:Q", title="seconds", format=".3g")]
+    dots = base.mark_point(size=45, opacity=1, filled=False, strokeWidth=1.8)
+    layers.append(dots.encode(x=x, y=y, tooltip=tips, **_HOLLOW))
     layers += _ends(points, low, high)
     head = alt.Title(title, anchor="start", fontSize=14, offset=10)
     return alt.layer(*layers).properties(width=_LINES, height=_HEIGHT, title=head)

@@ -31,14 +31,8 @@ def _colour(rows: Rows, **legend: Any) -> alt.Color:  # noqa: ANN401  of altair'
     there = {row["scheme"] for row in rows}
     shown = [ALL[name] for name in (*reversed(BUILT_IN), *SCHEMES) if name in there]
     scale = alt.Scale(domain=[scheme.label for scheme in shown], range=[scheme.colour for scheme in shown])
-    usual = {
-        "title": None,
-        "orient": "top",
-        "columns": 6,
-        "symbolType": "stroke",
-        "symbolStrokeWidth": 3,
-        "symbolOpacity": 1,
-    }
+    stroke = {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}
+    usual = {"title": None, "orient": "top", "columns": 6} | stroke
     return alt.Color("label:N", scale=scale, legend=alt.Legend(**usual | legend))
 
 
@@ -84,29 +78,18 @@ def _rounds(rows: Rows) -> alt.VConcatChart:
 def _models(rows: Rows) -> alt.LayerChart:
     """Accuracy against ε, a line for each model and scheme, its name at its end."""
     shown = _labelled(rows)
-    dashes = alt.StrokeDash(
-        "label:N",
-        scale=alt.Scale(
-            domain=[ALL[name].label for name in ("central", "repair", "paper")], range=[[5, 4], [1, 0], [1, 0]]
-        ),
-        legend=None,
-    )
+    labels = [ALL[name].label for name in ("central", "repair", "paper")]
+    dashes = alt.StrokeDash("label:N", scale=alt.Scale(domain=labels, range=[[5, 4], [1, 0], [1, 0]]), legend=None)
     ends = [3, 6, 9]
+    axis, scale = alt.Axis(values=ends, grid=False, format="d"), alt.Scale(domain=[2.6, 9.2], nice=False)
     base = alt.Chart(alt.Data(values=shown)).encode(
-        x=alt.X(
-            "epsilon:Q",
-            title="ε",
-            axis=alt.Axis(values=ends, grid=False, format="d"),
-            scale=alt.Scale(domain=[2.6, 9.2], nice=False),
-        ),
+        x=alt.X("epsilon:Q", title="ε", axis=axis, scale=scale),
         y=alt.Y("accuracy:Q", title=None, axis=alt.Axis(format="%"), scale=alt.Scale(zero=False)),
         color=_colour(rows, orient="top"),
         detail="what:N",
     )
-    line, dots = (
-        base.mark_line(strokeWidth=2.4).encode(strokeDash=dashes),
-        base.mark_point(filled=True, size=60, opacity=1),
-    )
+    line = base.mark_line(strokeWidth=2.4).encode(strokeDash=dashes)
+    dots = base.mark_point(filled=True, size=60, opacity=1)
     last = alt.Chart(alt.Data(values=_spread(shown, ends[-1])))
     words = last.mark_text(align="left", dx=12, fontSize=11, limit=330).encode(
         x=alt.datum(ends[-1]), y="place:Q", text="what:N", color=_colour(rows, orient="top")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from lightdp._validate import rounded_up
+from lightdp.cli.options import with_settings
 from lightdp.errors import ArgumentError
+from lightdp_lab.compare import Setting, compare
+from lightdp_lab.scaling import cells, scale
+from lightdp_lab.schemes import Task
 
 WIDTH = 120
 HELP = """Every scheme, played for real on the same vectors, links, faults and privacy target: which is right for you?
@@ -38,59 +43,32 @@ Examples:
 """
 
 
-def command(
+def _compare(
+    flags: dict[str, Any],
     *,
-    clients: Annotated[int, typer.Option(help="N.")] = 50,
-    colluders: Annotated[int, typer.Option(help="C̄, clients that may help the server.")] = 10,
-    stragglers: Annotated[int, typer.Option(help="S̄, the most clients that a round must survive.")] = 10,
-    dimension: Annotated[int, typer.Option(help="d, values of an update.")] = 100_000,
-    epsilon: Annotated[float, typer.Option(help="ε of a whole training, for one client.")] = 3.0,
-    delta: Annotated[float, typer.Option(help="δ of a whole training.")] = 1e-5,
-    rounds: Annotated[int, typer.Option(help="T, rounds of a whole training.")] = 150,
-    link_failure: Annotated[float, typer.Option(help="Probability that a link is down for a round.")] = 0.05,
-    dropout: Annotated[float, typer.Option(help="Probability that a client falls silent during a round.")] = 0.0,
     links: Annotated[
         Literal["relayed", "direct", "both"], typer.Option(help="How clients reach each other: by the server or not.")
     ] = "both",
-    uplink: Annotated[float, typer.Option(help="Mbit/s from a client.")] = 10.0,
-    downlink: Annotated[float, typer.Option(help="Mbit/s to a client.")] = 50.0,
-    latency: Annotated[float, typer.Option(help="Seconds one way.")] = 0.05,
     schemes: Annotated[str, typer.Option(help="Names with commas between them, or all.")] = "all",
-    rounds_played: Annotated[int, typer.Option(help="R, rounds played of each scheme.")] = 20,
-    seconds: Annotated[float, typer.Option(help="Time for all rounds of each scheme.")] = 20.0,
-    cell_seconds: Annotated[float, typer.Option(help="Time for each size of the scaling.")] = 60.0,
     scaling: Annotated[
         bool | None, typer.Option(help="Also measure against N and d.", show_default="with --plot")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of updates and faults.")] = 0,
     record: Annotated[Path | None, typer.Option(help="Show what --json wrote, instead of playing.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw to FILE.html, .png or .svg.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Play, print, draw."""
     if plot is not None:
-        from lightdp.report import save  # noqa: PLC0415  an optional dependency, missed now rather than after the work
+        from lightdp.report import check_path, save  # noqa: PLC0415  an optional dependency
 
-        if not plot.parent.is_dir() or plot.suffix not in (".html", ".png", ".svg"):
-            raise ArgumentError(f"plot must be an .html, .png or .svg in an existing folder, got plot={str(plot)!r}")
+        check_path(plot, "plot")  # before the work
     if record is not None:
         found = _read(record)
     else:
-        found = _play(
-            (clients, colluders, stragglers, dimension, epsilon, delta, rounds),
-            sizes=plot is not None if scaling is None else scaling,
-            schemes=None if schemes == "all" else tuple(name.strip() for name in schemes.split(",")),
-            peers=("relayed", "direct") if links == "both" else (links,),
-            failure=link_failure,
-            dropout=dropout,
-            rounds=rounds_played,
-            uplink=1e6 * uplink,
-            downlink=1e6 * downlink,
-            latency=latency,
-            seconds=seconds,
-            cell_seconds=cell_seconds,
-            seed=seed,
-        )
+        task = {field.name: flags.pop(field.name) for field in fields(Task) if field.name in flags}
+        flags["peers"] = ("relayed", "direct") if links == "both" else (links,)
+        if schemes != "all":
+            flags["schemes"] = tuple(name.strip() for name in schemes.split(","))
+        found = _play(Setting(Task(**task), **flags), sizes=plot is not None if scaling is None else scaling)
     if plot is not None:
         from lightdp_lab.charts import compare_chart  # noqa: PLC0415  an optional dependency
 
@@ -104,23 +82,22 @@ def command(
         typer.echo(f"\nwrote {plot}")
 
 
-def _play(task: tuple[Any, ...], *, sizes: bool, schemes: tuple[str, ...] | None, **settings: Any) -> dict[str, Any]:  # noqa: ANN401  checked by `Task` and `Setting`
-    from lightdp_lab import compare, scaling  # noqa: PLC0415  refuses, when imported, a path that is not there
-    from lightdp_lab.schemes import SCHEMES, Task  # noqa: PLC0415  likewise
+command = with_settings(_compare, Task, Setting, leave_out=("clip", "task", "schemes", "peers"))
 
-    setting = compare.Setting(Task(*task), schemes=tuple(SCHEMES) if schemes is None else schemes, **settings)
+
+def _play(setting: Setting, *, sizes: bool) -> dict[str, Any]:
     screen = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     # Drawn between the schemes only: a thread that draws would take time from what is measured.
     with Progress(*columns, console=screen, transient=True, auto_refresh=False, disable=not screen.is_terminal) as bar:
-        work = bar.add_task("", total=len(setting.schemes) * (1 + sizes * len(scaling.cells(setting))), completed=-1)
+        work = bar.add_task("", total=len(setting.schemes) * (1 + sizes * len(cells(setting))), completed=-1)
 
         def told(what: str) -> None:
             bar.update(work, advance=1, description=what, refresh=True)
 
-        found = compare.compare(setting, told)
+        found = compare(setting, told)
         if sizes and not found["stopped"]:
-            scaling.scale(setting, found, told)
+            scale(setting, found, told)
         return found
 
 

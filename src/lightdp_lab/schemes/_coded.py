@@ -12,6 +12,8 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+from abc import abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,11 +22,11 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
 from lightdp.keys import KeyPair, pair_key
-from lightdp.wire import members, packed_size
+from lightdp.wire import packed_size
 from lightdp_lab.schemes._field import Field
-from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Smpc
 
 if TYPE_CHECKING:
@@ -125,11 +127,16 @@ class Code:
 
 
 class Coded(Smpc):
-    """A scheme whose clients send each other shares."""
+    """A scheme whose clients send each other shares of its `code`."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self._rounds = 0
+
+    @property
+    @abstractmethod
+    def code(self) -> Code:
+        """Of the shares."""
 
     @cached_property
     def field(self) -> Field:
@@ -138,23 +145,26 @@ class Coded(Smpc):
 
     def set_up(self, net: Net) -> None:
         """One public key of each client to everybody, once for the whole training."""
-        letters, publics = [Letters(i) for i in range(self.task.clients)], []
+        self.letters = letters = [Letters(i) for i in range(self.task.clients)]
         net.stage("enrol")
-        for i, mine in enumerate(letters):
-            with net.client(i):
-                message = mine.public
-            arrived = net.up(i, message)
-            if arrived is None:
-                raise RoundFailedError("enrol", f"the key of client {i} did not come")
-            publics.append(arrived)
+        publics = dict(net.collect(range(len(letters)), lambda i: letters[i].public))
+        self.demand("enrol", len(publics), len(letters))
         net.stage("roster")
-        for i, mine in enumerate(letters):
-            roster = net.down(i, b"".join(publics))
-            if roster is None:
-                raise RoundFailedError("roster", f"client {i} did not get it")
-            with net.client(i):
-                mine.meet([roster[k : k + 32] for k in range(0, len(roster), 32)])
-        self.letters = letters
+        roster = [b"".join(publics.values())] * len(letters)
+        net.hand_out(roster, lambda i, keys: letters[i].meet([keys[k : k + 32] for k in range(0, len(keys), 32)]))
+
+    def _send(self, ends: tuple[int, int], share: bytes, held: list[dict[int, bytes]], net: Net) -> None:
+        """A share from one client to another, who holds it if it arrives whole."""
+        sender, receiver = ends
+        context = self._context(b"share")
+        with net.client(sender):
+            letter = self.letters[sender].seal(receiver, context, share)
+        arrived = net.between(sender, receiver, letter)
+        if arrived is not None:
+            with net.client(receiver):
+                opened = self.letters[receiver].open(sender, context, arrived)
+                if opened is not None and len(opened) == self.code.size:
+                    held[receiver][sender] = opened
 
     def _flags(self, clients: Iterable[int]) -> NDArray[np.bool_]:
         """A set of clients, as flags. (N,)"""
@@ -185,17 +195,21 @@ class Coded(Smpc):
 
     def _members(self, message: bytes) -> NDArray[np.bool_] | None:
         """A set of clients; None for bytes that are none, as if they had not come."""
-        try:
-            return members(message, self.task.clients)
-        except WireError:
-            return None
+        with suppress(WireError):
+            return ClientSet.from_bytes(message, self.task.clients).flags
+        return None
 
-    def _elements(self, message: bytes, length: int) -> Elements | None:
-        """Packed elements; None for bytes that are none, as if they had not come."""
-        try:
-            return self.field.unpack(message, length)
-        except WireError:
-            return None
+    def _elements(self, message: bytes) -> Elements | None:
+        """A packed share; None for bytes that are none, as if they had not come."""
+        with suppress(WireError):
+            return self.field.unpack(message, self.code.length)
+        return None
+
+    def _packed_sum(self, shares: Iterable[bytes]) -> bytes | None:
+        """The sum of packed shares; None if a peer sealed nonsense."""
+        with suppress(WireError):
+            return self.field.pack(self.field.total(shares, self.code.length))
+        return None
 
 
 def agree(held: NDArray[np.bool_], rows: int, columns: int) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:

@@ -6,13 +6,14 @@ import time
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from lightdp._validate import choice, integer, non_negative, positive, share
 from lightdp.errors import LightDPError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.random import Generator  # noqa: TID251  faults are simulated, nothing that protects
 
@@ -141,6 +142,37 @@ class Net:
         self._now.peer[sender] += len(message)
         cut = (min(sender, receiver), max(sender, receiver)) in self.faults.cut
         return None if cut or not self.works(receiver) else bytes(message)
+
+    def collect(self, clients: Iterable[int], work: Callable[[int], bytes | None]) -> Iterator[tuple[int, bytes]]:
+        """What arrives at the server of what each client makes, one by one; None is silence."""
+        for i in clients:
+            if self.works(i):
+                yield from self._sent(i, partial(work, i))
+
+    def ask(
+        self, clients: Iterable[int], request: bytes, work: Callable[[int, bytes], bytes | None]
+    ) -> Iterator[tuple[int, bytes]]:
+        """What arrives at the server of what each client makes of the server's request, one by one; None is silence."""
+        for i in clients:
+            heard = self.down(i, request)
+            if heard is not None:
+                yield from self._sent(i, partial(work, i, heard))
+
+    def hand_out(self, messages: Iterable[bytes], take: Callable[[int, bytes], object]) -> None:
+        """From the server to every client, in order, who must all get theirs."""
+        for i, message in enumerate(messages):
+            arrived = self.down(i, message)
+            if arrived is None:
+                raise RoundFailedError(self._now.name, f"client {i} did not get it")
+            with self.client(i):
+                take(i, arrived)
+
+    def _sent(self, client: int, work: Callable[[], bytes | None]) -> Iterator[tuple[int, bytes]]:
+        with self.client(client):
+            message = work()
+        arrived = None if message is None else self.up(client, message)
+        if arrived is not None:
+            yield client, arrived
 
     @contextmanager
     def client(self, client: int) -> Iterator[None]:

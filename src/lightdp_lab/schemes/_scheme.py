@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from lightdp import stream
+from lightdp._settings import like, setting
 from lightdp._validate import integer, positive
-from lightdp.planning import WIRE_STEPS, CalibrationName, Plan, plan
+from lightdp.planning import WIRE_STEPS, CalibrationName, Plan, Request, plan
 from lightdp.wire import encode
 from lightdp_lab.schemes._net import Net, RoundFailedError
 
@@ -34,14 +35,14 @@ class Task:
     Updates are clipped to L2 norm `clip`; (ε, δ) is for one client (add-remove) over all rounds.
     """
 
-    clients: int
-    colluders: int
-    stragglers: int
-    dimension: int
-    epsilon: float = 3.0
-    delta: float = 1e-5
-    rounds: int = 150
-    clip: float = 1.0
+    clients: int = like(Request, "clients", 50)
+    colluders: int = like(Request, "colluders", 10)
+    stragglers: int = like(Request, "stragglers", 10)
+    dimension: int = setting("Number of values of an update, d.", 100_000, group="Training")
+    epsilon: float = like(Request, "epsilon", 3.0)
+    delta: float = like(Request, "delta", 1e-5)
+    rounds: int = like(Request, "rounds", 150)
+    clip: float = like(Request, "clip", 1.0)
 
     def __post_init__(self) -> None:
         integer("dimension", self.dimension, 1)
@@ -55,17 +56,8 @@ class Task:
 
 @lru_cache(maxsize=256)
 def _plan(task: Task, calibration: CalibrationName) -> Plan:
-    return plan(
-        clients=task.clients,
-        colluders=task.colluders,
-        stragglers=task.stragglers,
-        rounds=task.rounds,
-        epsilon=task.epsilon,
-        delta=task.delta,
-        clip=task.clip,
-        unit="client",
-        calibration=calibration,
-    )
+    asked = {name: value for name, value in asdict(task).items() if name != "dimension"}
+    return plan(**asked, unit="client", calibration=calibration)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,10 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError, WireError
 from lightdp.keys import KeyPair
-from lightdp.wire import Accumulator, bitmap, members
+from lightdp.wire import Accumulator
 from lightdp_lab.schemes import _shamir
 from lightdp_lab.schemes._masks import add_masks, derive, sign, words
 from lightdp_lab.schemes._net import RoundFailedError
@@ -104,12 +105,12 @@ class Client:
         values = words(self._encode(update), grid.bits)
         masks = ((self._mask(j), sign(self.me, j)) for j in self._held if j != self.me)
         add_masks(values, [(self._secrets[SEED], 1), *masks])
-        return bitmap(flags) + grid.pack(values)
+        return ClientSet(flags).to_bytes() + grid.pack(values)
 
     def unmask(self, uploaded: bytes) -> bytes:
         """For each client whose shares it holds, in order: that of b if it uploaded, else that of its mask key."""
         self._next(4)
-        flags = members(uploaded, self.setting.clients)
+        flags = ClientSet.from_bytes(uploaded, self.setting.clients).flags
         self._enough(int(flags.sum()) if flags[self.me] else 0, self.setting.least)
         return b"".join(self._held[j][SEED if flags[j] else PAIR].tobytes() for j in sorted(self._held))
 
@@ -153,7 +154,7 @@ class Server:
     def receive(self, client: int, upload: bytes) -> None:
         """Add a masked update."""
         size = -(-len(self._order) // 8)
-        held = members(upload[:size], len(self._order))
+        held = ClientSet.from_bytes(upload[:size], len(self._order)).flags
         if not held[client] or not self.keys.keys() >= set(np.flatnonzero(held).tolist()):
             raise WireError(f"client {client} holds shares of clients that were not there, or not its own")
         self._sum.add(memoryview(upload)[size:])
@@ -166,7 +167,7 @@ class Server:
         links = np.array([self.held[i][flags] for i in sorted(self.held)])
         if (links != links.T).any():
             raise RoundFailedError("upload", "two clients do not agree whether they share a mask")
-        return bitmap(flags)
+        return ClientSet(flags).to_bytes()
 
     def answer(self, client: int, shares: bytes) -> None:
         """Keep the shares that a client reveals."""

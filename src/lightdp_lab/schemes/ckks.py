@@ -65,12 +65,11 @@ class Ckks(Smpc):
             parts = {"save_public_key": True, "save_galois_keys": False, "save_relin_keys": False}
             secret = made.serialize(save_secret_key=True, **parts)
             self._server = self._read_context(made.serialize(save_secret_key=False, **parts))
-        for i in range(self.task.clients):
-            message = net.down(i, secret)
-            if message is None:
-                raise RoundFailedError("deal", f"client {i} did not get the key")
-            with net.client(i):
-                self._client = self._read_context(message)  # everybody's is the same: one copy is kept
+
+        def take(_: int, message: bytes) -> None:
+            self._client = self._read_context(message)  # everybody's is the same: one copy is kept
+
+        net.hand_out([secret] * self.task.clients, take)
 
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """Upload ciphertexts; have their sum decrypted."""

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp import stream
+from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
-from lightdp.wire import bitmap, members
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes import _shamir
 from lightdp_lab.schemes._scheme import Result, Task
 from lightdp_lab.schemes._secagg import Client, Server, recover, table
-from lightdp_lab.schemes.secagg import SecAgg, asked
+from lightdp_lab.schemes.secagg import SecAgg, willing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -53,14 +53,14 @@ class LayeredClient(Client):
     def unmask(self, uploaded: bytes) -> bytes:
         """As in SecAgg, then the seeds of its own layers k > D."""
         shares = super().unmask(uploaded)
-        self._uploaded = members(uploaded, self.setting.clients)
+        self._uploaded = ClientSet.from_bytes(uploaded, self.setting.clients).flags
         self._gone = int((~self._uploaded).sum())
         return shares + b"".join(self._secrets[_BEFORE + self._gone :])
 
     def seeds(self, missing: bytes) -> bytes:
         """Shares of those seeds of clients that uploaded and did not answer, in order of the clients."""
         self._next(5)
-        flags = members(missing, self.setting.clients) & self._uploaded
+        flags = ClientSet.from_bytes(missing, self.setting.clients).flags & self._uploaded
         return b"".join(self._held[j][_BEFORE + self._gone :].tobytes() for j in sorted(self._held) if flags[j])
 
     def _encode(self, update: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -158,13 +158,10 @@ class Dordis(SecAgg):
             net.stage("seeds")
             flags = np.zeros(self.task.clients, np.bool_)
             flags[server.missing()] = True
-            for i in server.answers:
-                named = net.down(i, bitmap(flags))
-                if named is not None:
-                    shares = asked(net, i, partial(clients[i].seeds, named))
-                    if shares is not None:
-                        with net.server(), suppress(WireError):
-                            server.shared(i, shares)
+            work = willing(lambda i, named: clients[i].seeds(named))
+            for i, shares in net.ask(server.answers, ClientSet(flags).to_bytes(), work):
+                with net.server(), suppress(WireError):
+                    server.shared(i, shares)
             with net.server():
                 server.recover_seeds()
         with net.server():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-
 from lightdp.planning import Plan, solve
 from lightdp.protocol import Client, Server
 from lightdp_lab.registry import ALL
@@ -16,6 +14,7 @@ from lightdp_lab.schemes._scheme import Result, Scheme, Task
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from lightdp_lab.schemes._net import Net
@@ -44,7 +43,7 @@ class Exact(Scheme):
         net.stage("enrol")
         for i in range(self.task.clients):
             with net.client(i):
-                client = Client(self.plan, length=length, run=run, name=f"client-{i:0{digits}}")
+                client = Client.new(self.plan, length=length, run=run, name=f"client-{i:0{digits}}")
                 message = net.up(i, client.enrol())
             self.clients.append(client)
             if message is not None:
@@ -53,33 +52,22 @@ class Exact(Scheme):
         net.stage("roster")
         with net.server():
             roster = self.server.roster()
-        for i, client in enumerate(self.clients):
-            message = net.down(i, roster)
-            if message is None:
-                raise RoundFailedError("roster", f"client {i} did not get it")
-            with net.client(i):
-                client.join(message)
+        net.hand_out([roster] * self.task.clients, lambda i, message: self.clients[i].join(message))
 
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """One announcement down, one masked upload up."""
         net.stage("upload")
         with net.server():
             start = self.server.announce(since=0)
-        for i, update in enumerate(updates):
-            message = net.down(i, start)
-            if message is None:
-                continue
-            with net.client(i):
-                upload = self.clients[i].upload(message, update)
-            arrived = net.up(i, upload)
-            if arrived is not None:
-                with net.server():
-                    self.server.receive(arrived)
+        everybody = range(self.task.clients)
+        for _, arrived in net.ask(everybody, start, lambda i, heard: self.clients[i].begin(heard).upload(updates[i])):
+            with net.server():
+                self.server.receive(arrived)
         with net.server():
             done = self.server.close()
         if done.total is None:
             raise RoundFailedError("upload", f"fewer than {self.server.minimum} uploads")
-        return Result(done.total, frozenset(np.flatnonzero(done.used).tolist()))
+        return Result(done.total, frozenset(done.used))
 
     def noise(self, used: int) -> float:
         """Everybody's own, and what is shared with those who are absent; whoever they are, on average."""
@@ -100,7 +88,8 @@ class ExactSparse(Exact):
         super().__init__(task)
         others = task.clients - 1
         degree = max(others // 2, task.colluders + task.stragglers + 1)
-        self.plan = solve(self.plan.request.but(degree=min(degree + degree % 2, others)))
+        if degree < others:  # else all are peers, as without a degree
+            self.plan = solve(self.plan.request.but(degree=min(degree + degree % 2, others)))
 
 
 class Repair(Exact):

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp._validate import integer
+from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
-from lightdp.wire import bitmap, packed_size
+from lightdp.wire import packed_size
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Code, Coded, agree
 from lightdp_lab.schemes._net import RoundFailedError
@@ -88,23 +89,14 @@ class LightSecAgg(Coded):
         net.stage("shares")
         keys: dict[int, bytes] = {}
         held: list[dict[int, bytes]] = [{} for _ in range(self.task.clients)]
-        context = self._context(b"share")
         for i in filter(net.works, range(self.task.clients)):
             with net.client(i):
                 keys[i] = os.urandom(32)
                 shares = self.field.pack_rows(self.code.encode(self._mask(keys[i])))
                 held[i][i] = shares[i]
-            for j in range(self.task.clients):
-                if j == i:
-                    continue
-                with net.client(i):
-                    letter = self.letters[i].seal(j, context, shares[j])
-                arrived = net.between(i, j, letter)
-                if arrived is not None:
-                    with net.client(j):
-                        share = self.letters[j].open(i, context, arrived)
-                        if share is not None and len(share) == self.code.size:
-                            held[j][i] = share
+            for j, share in enumerate(shares):
+                if j != i:
+                    self._send((i, j), share, held, net)
         return keys, held
 
     def _upload(
@@ -115,18 +107,16 @@ class LightSecAgg(Coded):
         uploads: dict[int, bytes] = {}
         reports: dict[int, NDArray[np.bool_]] = {}
         size = packed_size(self.task.dimension, self.field.bits)
-        for i, update in enumerate(updates):
-            if not net.works(i):
-                continue
-            with net.client(i):
-                masked = self.field.add(self.field.of(self.grid.encode(update)), self._mask(keys[i]))
-                message = self.field.pack(masked) + bitmap(self._flags(held[i]))
-            arrived = net.up(i, message)
-            if arrived is not None:
-                with net.server():
-                    report = self._members(arrived[size:])
-                    if report is not None:
-                        uploads[i], reports[i] = arrived[:size], report
+
+        def masked(i: int) -> bytes:
+            values = self.field.add(self.field.of(self.grid.encode(updates[i])), self._mask(keys[i]))
+            return self.field.pack(values) + ClientSet(self._flags(held[i])).to_bytes()
+
+        for i, arrived in net.collect(range(len(updates)), masked):
+            with net.server():
+                report = self._members(arrived[size:])
+                if report is not None:
+                    uploads[i], reports[i] = arrived[:size], report
         return uploads, reports
 
     def _chosen(self, reports: Mapping[int, NDArray[np.bool_]]) -> tuple[list[int], list[int]]:
@@ -146,35 +136,22 @@ class LightSecAgg(Coded):
     ) -> tuple[list[int], list[Elements]]:
         """At the server: who answered, and their sums of shares."""
         net.stage("recovery")
-        who: list[int] = []
-        answers: list[Elements] = []
-        announcement = bitmap(self._flags(used))
-        for j in asked:
-            announced = net.down(j, announcement)
-            if announced is None:
-                continue
-            with net.client(j):
-                answer = self._answer(announced, held[j])
-            arrived = None if answer is None else net.up(j, answer)
-            if arrived is not None:
-                with net.server():
-                    elements = self._elements(arrived, self.code.length)
-                    if elements is not None:
-                        answers.append(elements)
-                        who.append(j)
-        if len(who) < self.survivors:
-            raise RoundFailedError("recovery", f"{len(who)} answers came, {self.survivors} are needed")
-        return who, answers
+        answers: dict[int, Elements] = {}
+        for j, arrived in net.ask(
+            asked, ClientSet(self._flags(used)).to_bytes(), lambda j, heard: self._answer(heard, held[j])
+        ):
+            with net.server():
+                elements = self._elements(arrived)
+                if elements is not None:
+                    answers[j] = elements
+        if len(answers) < self.survivors:
+            raise RoundFailedError("recovery", f"{len(answers)} answers came, {self.survivors} are needed")
+        return [*answers], [*answers.values()]
 
     def _answer(self, announced: bytes, mine: dict[int, bytes]) -> bytes | None:
         """The sum of the shares that were asked for, or silence."""
         due = self._asked(announced, self._flags(mine))
-        if due is None:
-            return None
-        try:
-            return self.field.pack(self.field.total((mine[i] for i in due.tolist()), self.code.length))
-        except WireError:  # a peer that sealed nonsense
-            return None
+        return None if due is None else self._packed_sum(mine[i] for i in due.tolist())
 
     def _mask(self, key: bytes) -> Elements:
         return self.field.uniform(self.task.dimension, key)

@@ -72,12 +72,8 @@ class Paillier(Smpc):
             self.key, shares = deal(self.bits, self.task.clients, self.needed)
             public = self.key.pack([self.key.n, self.key.base])
         self._shares: list[int] = []
-        for i, share in enumerate(shares):
-            message = net.down(i, public + self.key.pack([share]))
-            if message is None:
-                raise RoundFailedError("deal", f"client {i} did not get its share")
-            with net.client(i):
-                self._shares.append(self.key.unpack(message)[2])
+        messages = (public + self.key.pack([share]) for share in shares)
+        net.hand_out(messages, lambda _, message: self._shares.append(self.key.unpack(message)[2]))
         seconds = net.stages[-1].seconds
         before = seconds[0]
         with net.client(0):
@@ -101,16 +97,14 @@ class Paillier(Smpc):
         """The product of everybody's ciphertexts, and whose."""
         key, used, product = self.key, set[int](), [1] * self.slots.ciphertexts
         net.stage("upload")
-        for i, update in enumerate(updates):
-            if not net.works(i):
-                continue
-            with net.client(i):
-                message = key.pack(key.encrypt(value) for value in self.slots.fill(self.grid.encode(update)))
-            arrived = net.up(i, message)
-            if arrived is not None:
-                with net.server():
-                    product = [a * b % key.square for a, b in zip(product, self._read("upload", arrived), strict=True)]
-                used.add(i)
+
+        def encrypted(i: int) -> bytes:
+            return key.pack(key.encrypt(value) for value in self.slots.fill(self.grid.encode(updates[i])))
+
+        for i, arrived in net.collect(range(len(updates)), encrypted):
+            with net.server():
+                product = [a * b % key.square for a, b in zip(product, self._read("upload", arrived), strict=True)]
+            used.add(i)
         return product, used
 
     def _ask(self, product: list[int], who: Iterable[int], net: Net) -> dict[int, list[int]]:
@@ -119,17 +113,14 @@ class Paillier(Smpc):
         net.stage("decrypt")
         with net.server():
             request = key.pack(product)
-        for i in who:
-            message = net.down(i, request)
-            if message is None:
-                continue
-            with net.client(i):
-                exponent = 2 * math.factorial(self.task.clients) * self._shares[i]
-                answer = key.pack(gmpy2.powmod(c, exponent, key.square) for c in self._read("decrypt", message))
-            arrived = net.up(i, answer)
-            if arrived is not None:
-                with net.server():
-                    partial[i] = self._read("decrypt", arrived)
+
+        def decrypted(i: int, message: bytes) -> bytes:
+            exponent = 2 * math.factorial(self.task.clients) * self._shares[i]
+            return key.pack(gmpy2.powmod(c, exponent, key.square) for c in self._read("decrypt", message))
+
+        for i, arrived in net.ask(who, request, decrypted):
+            with net.server():
+                partial[i] = self._read("decrypt", arrived)
         return partial
 
     def _read(self, stage: str, message: bytes) -> list[int]:

@@ -20,7 +20,6 @@ from lightdp.keys import KeyPair
 from lightdp.wire import Accumulator
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._masks import add_masks, derive, sign, words
-from lightdp_lab.schemes._net import RoundFailedError
 from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Task
 
 if TYPE_CHECKING:
@@ -94,39 +93,29 @@ class Pairwise(Smpc):
 
     def set_up(self, net: Net) -> None:
         """One key agreement for the whole training."""
-        self._clients, keys = [], []
+        self._clients: dict[int, Client] = {}
+
+        def enrol(i: int) -> bytes:
+            self._clients[i] = Client(i, self.grid)
+            return self._clients[i].public
+
         net.stage("keys")
-        for i in range(self.task.clients):
-            with net.client(i):
-                client = Client(i, self.grid)
-            self._clients.append(client)
-            keys.append(net.up(i, client.public))
-        came = [key for key in keys if key is not None]
-        self.demand("keys", len(came), self.least)
+        keys = dict(net.collect(range(self.task.clients), enrol))
+        self.demand("keys", len(keys), self.least)
         net.stage("roster")
-        for i, client in enumerate(self._clients):
-            arrived = net.down(i, b"".join(came))
-            if arrived is None:
-                raise RoundFailedError("roster", f"client {i} did not get it")
-            with net.client(i):
-                client.join(arrived)
+        roster = b"".join(keys.values())
+        net.hand_out([roster] * self.task.clients, lambda i, message: self._clients[i].join(message))
 
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """The number of the round down, one masked upload up."""
         net.stage("upload")
         start, total, came = _ROUND.pack(self._rounds), Accumulator(self.task.dimension, self.grid.bits), 0
         self._rounds += 1
-        for i, update in enumerate(updates):
-            announced = net.down(i, start)
-            if announced is None:
-                continue
-            with net.client(i):
-                message = self._clients[i].upload(announced, update)
-            arrived = net.up(i, message)
-            if arrived is not None:
-                with net.server():
-                    total.add(arrived)
-                came += 1
+        everybody = range(self.task.clients)
+        for _, arrived in net.ask(everybody, start, lambda i, heard: self._clients[i].upload(heard, updates[i])):
+            with net.server():
+                total.add(arrived)
+            came += 1
         self.demand("upload", came, self.least)
         with net.server():
             return Result(self.grid.decode(total.total()), frozenset(range(came)))

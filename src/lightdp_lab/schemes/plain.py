@@ -30,16 +30,10 @@ class Plain(Scheme):
         """One upload of float32 values."""
         net.stage("upload")
         total, used = np.zeros(self.task.dimension), set()
-        for i, update in enumerate(updates):
-            if not net.works(i):
-                continue
-            with net.client(i):
-                message = self._leaving(update).tobytes()
-            arrived = net.up(i, message)
-            if arrived is not None:
-                with net.server():
-                    total += np.frombuffer(arrived, "<f4")
-                used.add(i)
+        for i, arrived in net.collect(range(len(updates)), lambda i: self._leaving(updates[i]).tobytes()):
+            with net.server():
+                total += np.frombuffer(arrived, "<f4")
+            used.add(i)
         if not used:
             raise RoundFailedError("upload", "nobody came")
         with net.server():

@@ -82,45 +82,31 @@ class SecAgg(Smpc):
     ) -> dict[int, _C]:
         """All messages, up to the shares that open the sum."""
         net.stage("advertise")
-        clients = self._advertise(net, server, make)
+        clients: dict[int, _C] = {}
+
+        def advertise(i: int, _: bytes) -> bytes:
+            clients[i] = make(i)
+            return clients[i].advertise()
+
+        server.keys |= net.ask(range(self.task.clients), b"", advertise)
         self.demand("advertise", len(server.keys), self.least)
 
         net.stage("share")
         inbox = self._share(net, server, clients)
 
         net.stage("upload")
-        for i in server.keys:
-            if net.down(i, b"") is not None:
-                upload = asked(net, i, partial(clients[i].upload, inbox[i], updates[i]))
-                if upload is not None:
-                    with net.server(), suppress(WireError):
-                        server.receive(i, upload)
+        for i, upload in net.ask(server.keys, b"", willing(lambda i, _: clients[i].upload(inbox[i], updates[i]))):
+            with net.server(), suppress(WireError):
+                server.receive(i, upload)
         self.demand("upload", len(server.held), self.least)
         with net.server():
             uploaded = server.uploaded()
 
         net.stage("unmask")
-        for i in server.held:
-            named = net.down(i, uploaded)
-            if named is not None:
-                shares = asked(net, i, partial(clients[i].unmask, named))
-                if shares is not None:
-                    with net.server(), suppress(WireError):
-                        server.answer(i, shares)
+        for i, shares in net.ask(server.held, uploaded, willing(lambda i, named: clients[i].unmask(named))):
+            with net.server(), suppress(WireError):
+                server.answer(i, shares)
         self.demand("unmask", len(server.answers), self.threshold)
-        return clients
-
-    def _advertise(self, net: Net, server: Server, make: Callable[[int], _C]) -> dict[int, _C]:
-        """New keys to the server."""
-        clients = {}
-        for i in range(self.task.clients):
-            if net.down(i, b"") is not None:
-                with net.client(i):
-                    clients[i] = make(i)
-                    message = clients[i].advertise()
-                keys = net.up(i, message)
-                if keys is not None:
-                    server.keys[i] = keys
         return clients
 
     def _share(self, net: Net, server: Server, clients: Mapping[int, Client]) -> dict[int, list[tuple[int, bytes]]]:
@@ -155,12 +141,15 @@ class SecAggPlus(SecAgg):
         super().__init__(task, _degree(task))
 
 
-def asked(net: Net, client: int, work: Callable[[], bytes]) -> bytes | None:
-    """What arrives of a client's answer; one that gives up does not answer."""
-    message = None
-    with net.client(client), suppress(ProtocolError, WireError):
-        message = work()
-    return None if message is None else net.up(client, message)
+def willing(work: Callable[[int, bytes], bytes]) -> Callable[[int, bytes], bytes | None]:
+    """A client's work for `Net.ask`; one that gives up does not answer."""
+
+    def done(client: int, heard: bytes) -> bytes | None:
+        with suppress(ProtocolError, WireError):
+            return work(client, heard)
+        return None
+
+    return done
 
 
 def _threshold(task: Task, degree: int) -> int:

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp._validate import integer
-from lightdp.errors import ArgumentError, WireError
-from lightdp.wire import bitmap
+from lightdp.client_set import ClientSet
+from lightdp.errors import ArgumentError
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Code, Coded, agree
 from lightdp_lab.schemes._net import RoundFailedError
@@ -97,7 +97,6 @@ class SwiftAgg(Coded):
         """The shares that each client holds, by sender; each client uses only its own."""
         net.stage("shares")
         held: list[dict[int, bytes]] = [{} for _ in updates]
-        context = self._context(b"share")
         for i in filter(net.works, range(len(updates))):
             with net.client(i):
                 shares = self.field.pack_rows(self.code.encode(self.field.of(self.grid.encode(updates[i]))))
@@ -105,30 +104,20 @@ class SwiftAgg(Coded):
                 j = self.member(self.group(i), position)
                 if j == i:
                     held[i][i] = share
-                    continue
-                with net.client(i):
-                    letter = self.letters[i].seal(j, context, share)
-                arrived = net.between(i, j, letter)
-                if arrived is not None:
-                    with net.client(j):
-                        opened = self.letters[j].open(i, context, arrived)
-                        if opened is not None and len(opened) == self.code.size:
-                            held[j][i] = opened
+                else:
+                    self._send((i, j), share, held, net)
         return held
 
     def _report(self, held: list[dict[int, bytes]], net: Net) -> dict[int, NDArray[np.bool_]]:
         """At the server: whose shares each member holds."""
         net.stage("reports")
         reports: dict[int, NDArray[np.bool_]] = {}
-        for j in filter(net.works, range(self.groups * self.positions)):
-            with net.client(j):
-                message = bitmap(self._flags(held[j]))
-            arrived = net.up(j, message)
-            if arrived is not None:
-                with net.server():
-                    report = self._members(arrived)
-                    if report is not None:
-                        reports[j] = report
+        members = range(self.groups * self.positions)
+        for j, arrived in net.collect(members, lambda j: ClientSet(self._flags(held[j])).to_bytes()):
+            with net.server():
+                report = self._members(arrived)
+                if report is not None:
+                    reports[j] = report
         return reports
 
     def _chosen(self, reports: Mapping[int, NDArray[np.bool_]]) -> tuple[list[int], list[int]]:
@@ -152,12 +141,11 @@ class SwiftAgg(Coded):
         self, used: list[int], going: list[int], held: list[dict[int, bytes]], net: Net
     ) -> tuple[list[int], list[Elements]]:
         """At the server: positions whose chain held, and their sums."""
-        announcement, context = bitmap(self._flags(used)), self._context(b"sum")
+        announcement, context = ClientSet(self._flags(used)).to_bytes(), self._context(b"sum")
         everyone = [self.member(group, position) for group in range(self.groups) for position in going]
         announced: dict[int, bytes | None] = {}
         letters: dict[int, bytes] = {}  # what came to a member from the group before
-        who: list[int] = []
-        sums: list[Elements] = []
+        sums: dict[int, Elements] = {}  # by position
         for group in range(self.groups):
             last = group == self.groups - 1
             net.stage(f"sums {group + 1}")
@@ -176,16 +164,15 @@ class SwiftAgg(Coded):
                 arrived = net.up(j, message) if last else net.between(j, following, message)
                 if arrived is not None and last:
                     with net.server():
-                        elements = self._elements(arrived, self.code.length)
+                        elements = self._elements(arrived)
                         if elements is not None:
-                            sums.append(elements)
-                            who.append(position)
+                            sums[position] = elements
                 elif arrived is not None:
                     letters[following] = arrived
-        if len(who) < self.code.needed:
-            why = f"{len(who)} positions came through, {self.code.needed} are needed"
+        if len(sums) < self.code.needed:
+            why = f"{len(sums)} positions came through, {self.code.needed} are needed"
             raise RoundFailedError(f"sums {self.groups}", why)
-        return who, sums
+        return [*sums], [*sums.values()]
 
     def _added(self, me: int, announced: bytes, mine: dict[int, bytes], letter: bytes | None) -> bytes | None:
         """What the group before sent, with the shares that were asked for; or silence."""
@@ -198,9 +185,4 @@ class SwiftAgg(Coded):
             parts.append(before)
         own = np.array([self.group(i) == group for i in range(self.task.clients)])
         due = self._asked(announced, self._flags(mine), own)
-        if due is None:
-            return None
-        try:
-            return self.field.pack(self.field.total([*parts, *(mine[i] for i in due.tolist())], self.code.length))
-        except WireError:  # a peer that sealed nonsense
-            return None
+        return None if due is None else self._packed_sum([*parts, *(mine[i] for i in due.tolist())])

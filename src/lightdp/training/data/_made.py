@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lightdp._validate import integer
 from lightdp.errors import ArgumentError, LightDPError
 
 if TYPE_CHECKING:
@@ -34,19 +35,20 @@ _DAMAGED = (
 class Dataset:
     """Training and test records, checked: finite, one label for each record, labels in 0..classes-1.
 
+    >>> x, y = np.zeros((4, 3), np.float32), np.array([0, 1, 0, 1])
+    >>> Dataset(name="mine", train_x=x, test_x=x, train_y=y, test_y=y, classes=2).train_x.shape
+    (4, 3)
+
     Attributes:
         name: what was loaded.
-        train_x: float32, images as (n, channels, height, width) in [0, 1]; an .npz may hold (n, features).
+        train_x: float32, (n, features) or images as (n, channels, height, width), best scaled to [0, 1].
         test_x: as train_x.
         train_y: int64. (n,)
         test_y: as train_y.
         classes: how many labels there are.
 
-    `load` makes and checks one from files; arrays at hand can be put into it directly:
-
-    >>> x, y = np.zeros((4, 1, 8, 8), np.float32), np.array([0, 1, 0, 1])
-    >>> Dataset(name="zeros", train_x=x, test_x=x[:2], train_y=y, test_y=y[:2], classes=2).train_x.shape
-    (4, 1, 8, 8)
+    Raises:
+        ArgumentError: an array has another type or shape, or a value is out of range; the message names it.
     """
 
     name: str
@@ -55,6 +57,23 @@ class Dataset:
     train_y: NDArray[np.int64]
     test_y: NDArray[np.int64]
     classes: int
+
+    def __post_init__(self) -> None:
+        integer("classes", self.classes, 2)
+        shape = np.shape(self.train_x)[1:]
+        for part in ("train", "test"):
+            x, y = getattr(self, f"{part}_x"), getattr(self, f"{part}_y")
+            _check_array(f"{part}_x", x, np.float32)
+            if x.ndim < 2 or x.size == 0 or x.shape[1:] != shape:
+                wanted = ", ".join(["n", *map(str, shape)]) if part == "test" and x.ndim >= 2 else "n, features"
+                raise ArgumentError(f"{part}_x must have shape ({wanted}) and hold records, got shape {x.shape}")
+            _check_array(f"{part}_y", y, np.int64)
+            if y.shape != (len(x),):
+                raise ArgumentError(f"{part}_y must have shape ({len(x)},), a label for each record, got {y.shape}")
+            if not np.isfinite(x).all():
+                raise ArgumentError(f"{part}_x must be finite, got {x[~np.isfinite(x)][0]}")
+            if not 0 <= y.min() <= y.max() < self.classes:
+                raise ArgumentError(f"{part}_y must be in 0..{self.classes - 1}, got {y.min()}..{y.max()}")
 
 
 def made(name: str, train: Part, test: Part, classes: int | None = None) -> Dataset:
@@ -68,15 +87,23 @@ def made(name: str, train: Part, test: Part, classes: int | None = None) -> Data
             raise ValueError(f"the {part} records have shape {x.shape}, the training records {train[0].shape}")
         if y.dtype.kind not in "ui" or y.shape != (len(x),):
             raise ValueError(f"the {part} labels must be {len(x)} integers, got {y.dtype} of shape {y.shape}")
-        if not np.isfinite(x).all():
-            raise ValueError(f"the {part} records hold values that are not finite")
     used = np.unique(np.concatenate([np.unique(y).astype(object) for _, y in (train, test)]))
     top = len(used) - 1 if classes is None else classes - 1
     if used[0] < 0 or used[-1] > top:
         raise ValueError(f"the labels must be 0..{top}, got {len(used)} different ones in {used[0]}..{used[-1]}")
     if top < 1:
         raise ValueError("all records have the same label")
-    return Dataset(name, train[0], test[0], train[1].astype(np.int64), test[1].astype(np.int64), top + 1)
+    try:
+        return Dataset(name, train[0], test[0], train[1].astype(np.int64), test[1].astype(np.int64), top + 1)
+    except ArgumentError as error:
+        raise ValueError(str(error)) from None
+
+
+def _check_array(name: str, value: object, dtype: type[np.generic]) -> None:
+    if not isinstance(value, np.ndarray):
+        raise ArgumentError(f"{name} must be a numpy array of {dtype.__name__}, got {type(value).__name__}")
+    if value.dtype != dtype:
+        raise ArgumentError(f"{name} must be of {dtype.__name__}, got {value.dtype}")
 
 
 def unit(x: NDArray[np.uint8]) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Records of runs whose every figure is another one, read back, and pages taken apart."""
+"""Logs of runs whose every figure is another one, read back, and pages taken apart."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from lightdp.runlog import RunLog
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from lightdp.report import Run
 
 Lines = list[dict[str, Any]]
 PLAN = {
@@ -25,8 +25,8 @@ PLAN = {
 }
 
 
-def record(scheme: str = "repair", rounds: int = 7, **changed: Any) -> Lines:
-    """A record whose every figure is another one; `changed` goes into the end."""
+def logged(scheme: str = "repair", rounds: int = 7, **changed: Any) -> Lines:
+    """A log whose every figure is another one; `changed` goes into the end."""
     shift = 0.01 * ["none", "repair", "exact", "paper", "local", "central"].index(scheme)
     private = scheme != "none"
     first = {
@@ -80,13 +80,12 @@ def written(path: Path, lines: Lines) -> Path:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Run]:
-    """A run read back from its record."""
-    from lightdp.report import read_run  # noqa: PLC0415  it needs an extra, which other tests do without
+def make(tmp_path: Path) -> Callable[..., RunLog]:
+    """A log read back."""
 
-    def read(scheme: str = "repair", name: str | None = None, lines: Lines | None = None, **changed: Any) -> Run:
+    def read(scheme: str = "repair", name: str | None = None, lines: Lines | None = None, **changed: Any) -> RunLog:
         file = tmp_path / f"{scheme if name is None else name}.jsonl"
-        return read_run(written(file, record(scheme, **changed) if lines is None else lines))
+        return RunLog.read(written(file, logged(scheme, **changed) if lines is None else lines))
 
     return read
 
@@ -120,14 +119,13 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, list[Run]]:
+def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Page, list[RunLog]]:
     """The page of a repair run, an exact run cut off, and one without noise."""
-    from lightdp.report import read_run  # noqa: PLC0415  as above
-    from lightdp.report._run_page import run_page  # noqa: PLC0415  as above
+    from lightdp.report._page import run_page  # noqa: PLC0415  it needs an extra, which other tests do without
 
     folder = tmp_path_factory.mktemp("runs")
-    lines = {"repair": record("repair"), "exact": record("exact")[:-1], "none": record("none")}
-    runs = [read_run(written(folder / f"{name}.jsonl", content)) for name, content in lines.items()]
+    lines = {"repair": logged("repair"), "exact": logged("exact")[:-1], "none": logged("none")}
+    runs = [RunLog.read(written(folder / f"{name}.jsonl", content)) for name, content in lines.items()]
     return Page(run_page(runs)), runs
 
 

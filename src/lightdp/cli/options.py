@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 def with_settings(
-    function: Callable[..., None], settings: type, *, leave_out: Collection[str] = ()
+    function: Callable[..., None], *settings: type, leave_out: Collection[str] = ()
 ) -> Callable[..., None]:
     """A command with a flag for each field of `settings`, and then the options of `function` itself.
 
     A field without a default becomes a required flag, a Literal a choice, a bool a pair of flags, and a value that may
-    be written as text is text; the group in its
-    metadata (see `lightdp._settings.setting`) is a panel of the help page. Nothing is read from docstrings, so the
-    command works under `python -OO`.
+    be written as text is text; the group in its metadata (see `lightdp._settings.setting`) is a panel of the help page.
+    Nothing is read from docstrings, so the command works under `python -OO`.
 
     Args:
         function: takes the flags that were given, as one dict of keyword arguments for `settings`, and keyword-only
             options of its own, annotated for typer.
-        settings: a dataclass whose fields were made by `lightdp._settings.setting` or `like`.
+        *settings: dataclasses whose fields were made by `lightdp._settings.setting` or `like`, with different names.
         leave_out: fields that get no flag here.
     """
-    hints = get_type_hints(settings)
-    fields = [field for field in dataclasses.fields(settings) if field.init and field.name not in leave_out]
+    hints = {name: kind for each in settings for name, kind in get_type_hints(each).items()}
+    every = [field for each in settings for field in dataclasses.fields(each)]
+    fields = [field for field in every if field.init and field.name not in leave_out]
     flags = [_flag(field, hints[field.name]) for field in fields]
     types = get_type_hints(function, include_extras=True)
     _, *options = inspect.signature(function).parameters.values()

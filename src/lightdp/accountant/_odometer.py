@@ -1,0 +1,138 @@
+"""The odometer of (R1) and (R2): which rounds happened, what they cost, and whether another may begin."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lightdp._validate import integer
+from lightdp.accountant._composers import Composer, GaussianComposer, Ledger, SampledComposer
+from lightdp.accountant._costs import ConstantCosts, Costs, RepairCosts
+from lightdp.client_set import ClientSet
+from lightdp.errors import ArgumentError, BudgetError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from lightdp.planning import Plan
+
+
+class Odometer:
+    """What each tracked client has spent, from the straggler sets that happened (R1)-(R2).
+
+    Formal guarantee: if a client uploads only after `admit` let it, and `record` is told every round, the
+    adversary's view of its data is (`epsilon`, plan.delta)-DP and `epsilon` never exceeds plan.budget, whoever
+    straggled and whether or not the server saw the uploads that came too late. If plan.late is "unseen", then as long
+    as they are: one that was seen after all is counted, but no room was kept for it. Straggler sets may depend on
+    earlier rounds where whole batches are used (a privacy filter); with sampled batches they must not.
+
+    | round of a client | its cost k under repair | otherwise |
+    | --- | --- | --- |
+    | used | (1 + γ)/(aγ + 1), more while peers repair a late round of it | 1 |
+    | too late, perhaps seen | about (3 + 1/γ)/a, more for repairs that come late too, at most 1 | as used |
+    | too late, unseen as the plan says | 0 | 0 |
+    | in a void round, perhaps seen | as used, with a = n | as used |
+    | never sent | 0 | 0 |
+
+    Args:
+        plan: the noise, the budget and δ.
+        clients: whom to track, by default all clients of the plan.
+
+    Attributes:
+        plan: as given.
+        clients: whom it tracks.
+        rounds: how many rounds were recorded.
+    """
+
+    def __init__(self, plan: Plan, clients: Sequence[int] | None = None) -> None:
+        self.plan = plan
+        self.rounds = 0
+        tracked = range(plan.clients) if clients is None else clients
+        self.clients = [integer("clients", c, 0, plan.clients - 1) for c in tracked]
+        self._ledgers = [Ledger() for _ in self.clients]
+        self._costs: Costs = RepairCosts(plan, self.clients) if plan.repairs else ConstantCosts(plan)
+        self._composer: Composer = (GaussianComposer if plan.sampling_rate == 1 else SampledComposer)(plan)
+
+    def admit(self) -> None:
+        """Let the next round begin for every tracked client, whatever its stragglers will be.
+
+        Raises:
+            BudgetError: it could take a tracked client over the budget; nothing was spent.
+        """
+        over = self._over()
+        if over:
+            client = max(over, key=lambda each: over[each])
+            raise BudgetError(
+                f"round {self.rounds + 1} could take client {client} to epsilon={over[client]:.6g}, "
+                f"over the budget of {self.plan.budget:g} at delta={self.plan.delta:g}"
+            )
+
+    def exhausted(self) -> ClientSet:
+        """(R8): tracked clients that the next round could take over the budget. They stay away; others go on."""
+        return ClientSet.of(self.plan.clients, self._over())
+
+    def record(self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None = None) -> None:
+        """Count a round that happened.
+
+        Args:
+            used: clients whose uploads the server added. Empty: the round was void, with fewer than the minimum.
+            late: other clients whose uploads the adversary may have seen. By default every other client: one cannot
+                know whether what was sent was seen. If the plan says that late uploads are unseen, then nobody, but
+                still everybody of a void round, whose uploads came in time.
+
+        Raises:
+            ArgumentError: the sets cannot be those of a round; nothing was counted.
+        """
+        used = ClientSet.of(self.plan.clients, used, name="used")
+        if late is None:
+            late = ClientSet.none(self.plan.clients) if self.plan.late == "unseen" and used else ~used
+        late = ClientSet.of(self.plan.clients, late, name="late")
+        if used & late:
+            raise ArgumentError(f"late must not name used clients, got {list(used & late)} in both")
+        least = self.plan.clients - self.plan.stragglers
+        if 0 < len(used) < least:
+            raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {len(used)}")
+        self._costs.record(self.clients, self._ledgers, used, late)
+        self.rounds += 1
+
+    def epsilon(self, delta: float | None = None, *, ahead: bool = False) -> NDArray[np.float64]:
+        """What each tracked client has spent, rounded up. (clients,)
+
+        Args:
+            delta: the δ of the statement, by default the plan's.
+            ahead: count one more round too, at its worst case.
+        """
+        ledgers = self._costs.reserved(self._ledgers, ahead=True) if ahead else self._ledgers
+        return np.array([self._composer.epsilon(ledger, delta) for ledger in ledgers])
+
+    def max_epsilon(self) -> float:
+        """The ε of the client that has spent most; with sampled batches an upper bound on it, by one composition."""
+        return self._composer.max_epsilon(self._ledgers)
+
+    def remaining(self, rounds: int = 0) -> float:
+        """The ε left to the client that has spent most, after `rounds` more used rounds with S̄ stragglers each.
+
+        Negative when the budget does not last that long.
+        """
+        after = self._costs.reserved(self._ledgers, ahead=False)
+        for ledger in after:
+            ledger.usual[self._costs.usual] += integer("rounds", rounds, 0)
+        return self.plan.budget - max(self._composer.epsilon(ledger) for ledger in after)
+
+    def copied(self) -> Odometer:
+        """An odometer that goes on by itself from here; what was composed so far is shared."""
+        result = copy.copy(self)
+        vars(result)["_ledgers"] = [ledger.copied() for ledger in self._ledgers]
+        return result
+
+    def _over(self) -> dict[int, float]:
+        """The ε of each tracked client that one more round could take over the budget."""
+        after = self._costs.reserved(self._ledgers, ahead=True)
+        if self._composer.fit(after, left=self.plan.rounds - self.rounds, usual=self._costs.usual):
+            return {}
+        spent = {client: self._composer.epsilon(ledger) for client, ledger in zip(self.clients, after, strict=True)}
+        return {client: epsilon for client, epsilon in spent.items() if epsilon > self.plan.budget}
