@@ -94,8 +94,8 @@ class Client:
             run: 16 bytes that name the run.
             name: the client's name in the roster.
             identity: long-lived key that signs the one-time key; by default a new one.
-            pins: identities expected of peers. A client that is not among them counts as a colluder: a roster with more than
-                the plan's colluders of them is refused, so that a server cannot invent peers.
+            pins: identities expected of peers. A client that is not among them counts as a colluder: a roster with
+                more than the plan's colluders of them is refused, so that a server cannot invent peers.
             weighted: whether updates carry weights in [0, 1], with their sum aggregated beside them (P5).
             store: where the state lives, for `restore`; without it a restart must enrol anew.
             threads: cores that expand noise; None for all.
@@ -169,7 +169,9 @@ class Client:
                 self._adopt(replace(self._state, roster=roster))
                 self._keyring, self._history = keyring, history
             elif known.hash != roster.hash:
-                raise ProtocolError("the roster must not change in a run; a client that joins or leaves needs a new run")
+                raise ProtocolError(
+                    "the roster must not change in a run; a client that joins or leaves needs a new run"
+                )
 
     def begin(self, message: bytes) -> ClientRound:
         """Take in an ANNOUNCE message and return its round, to be answered by `ClientRound.upload`.
