@@ -170,7 +170,7 @@ class Client:
                 self._keyring, self._history = keyring, history
             elif known.hash != roster.hash:
                 raise ProtocolError(
-                    "the roster must not change in a run; a client that joins or leaves needs a new run"
+                    "the roster must not change in a run; who joins or leaves needs a new run"
                 )
 
     def begin(self, message: bytes) -> ClientRound:
