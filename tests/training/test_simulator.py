@@ -16,8 +16,8 @@ from lightdp.training.checkpoint import State
 from lightdp.training.clients import _clipped
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
-from lightdp.training.record import statement
 from lightdp.training.simulator import Run
+from lightdp.training.statement import statement
 from support.toy_runs import QUICK, blobs, played
 
 if TYPE_CHECKING:
