@@ -169,9 +169,7 @@ class Client:
                 self._adopt(replace(self._state, roster=roster))
                 self._keyring, self._history = keyring, history
             elif known.hash != roster.hash:
-                raise ProtocolError(
-                    "the roster must not change in a run; who joins or leaves needs a new run"
-                )
+                raise ProtocolError("the roster must not change in a run; who joins or leaves needs a new run")
 
     def begin(self, message: bytes) -> ClientRound:
         """Take in an ANNOUNCE message and return its round, to be answered by `ClientRound.upload`.
