@@ -10,7 +10,7 @@ from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from lightdp.errors import ArgumentError
-from lightdp.flower._settings import planned, refuse_unseen
+from lightdp.flower._settings import planned
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -70,6 +70,5 @@ def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
             raise ArgumentError(f"{bound} must be at most the plan's {plan.clients} clients, got {bound}={asked}")
     if type(strategy).start is not Strategy.start:
         _LOG.warning("lightdp: %s has a start of its own, which is not used", name)
-    refuse_unseen(plan)
     if planned(plan.to_json()).digest() != plan.digest():
         raise ArgumentError("plan must be as lightdp.plan makes it")
