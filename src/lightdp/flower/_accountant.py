@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, PrivacySpent, SamplingMethod
 
 from lightdp import gaussian
 from lightdp._validate import integer, non_negative, number
+from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lightdp.accountant import Odometer
     from lightdp.planning import Plan
 
 _ROUND_UP = 1 + 1e-9  # on a μ that was found from an ε: more than both roundings
@@ -35,10 +36,13 @@ class Accountant:
     >>> accountant = Accountant(plan)
     >>> accountant.compose(GaussianPrivacyEvent(noise_multiplier=10, sample_size=50, population_size=50), count=4)
     >>> round(accountant.get_epsilon(delta=1e-5), 3), accountant.num_releases
-    (0.747, 4)
+    (0.726, 4)
 
     Args:
         plan: of unit "client", since Flower's accountants speak of whole clients.
+
+    Attributes:
+        config: δ, number of clients and adjacency of the plan; `max_epsilon` is its budget.
 
     Raises:
         ArgumentError: the plan has unit "record".
@@ -49,16 +53,15 @@ class Accountant:
             raise ArgumentError(f"Flower's accountants speak of whole clients, got a plan of unit={plan.unit!r}")
         whole = plan.adjacency == "replace"  # Flower pairs replace-one with sampling, here of everybody
         self._plan = plan
-        self._config = PrivacyConfig(
+        self.config = PrivacyConfig(
             target_delta=plan.delta,
             population_size=plan.clients,
             neighboring_relation=NeighboringRelation.REPLACE_ONE if whole else NeighboringRelation.ADD_OR_REMOVE_ONE,
             sampling_method=SamplingMethod.WITHOUT_REPLACEMENT if whole else SamplingMethod.NO_AMPLIFICATION,
             max_epsilon=plan.budget,
         )
-        self._followed: Callable[[], Odometer] | None = None
-        self._squares = 0.0  # μ² of everything but the rounds that are followed
-        self._releases = 0
+        self._followed: Callable[[], Odometer] = partial(Odometer, plan)  # of no round yet
+        self._squares, self._releases = 0.0, 0  # μ² and number of everything but the rounds that are followed
 
     def follow(self, odometer: Callable[[], Odometer]) -> None:
         """Count the rounds of another run from now on; those followed before are kept.
@@ -69,14 +72,9 @@ class Accountant:
         self._squares, self._releases, self._followed = self._mu() ** 2, self.num_releases, odometer
 
     @property
-    def config(self) -> PrivacyConfig:
-        """δ, number of clients and adjacency of the plan; `max_epsilon` is its budget."""
-        return self._config
-
-    @property
     def num_releases(self) -> int:
         """Number of rounds and of composed releases."""
-        return self._releases + (0 if self._followed is None else self._followed().rounds)
+        return self._releases + self._followed().rounds
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
         """Count other Gaussian releases on the data of the clients, without amplification by sampling.
@@ -90,7 +88,7 @@ class Accountant:
 
     def get_epsilon(self, delta: float) -> float:
         """The ε that was spent, at this δ."""
-        if self._squares == 0 and self._followed is not None:
+        if self._squares == 0:
             return float(self._followed().epsilon(delta).max())
         return gaussian.epsilon(self._mu(), delta)
 
@@ -119,12 +117,12 @@ class Accountant:
             raise ArgumentError("state must be of an accountant of the same plan")
         self._squares = non_negative("squares", state.get("squares"))
         self._releases = integer("releases", state.get("releases"), 0)
-        self._followed = None
+        self._followed = partial(Odometer, self._plan)
 
     def _mu(self) -> float:
-        own = 0.0
-        if self._followed is not None and (odometer := self._followed()).rounds > 0:  # a round of ε = 0 has a μ too
-            own = gaussian.mu(odometer.max_epsilon(), self._plan.delta) * _ROUND_UP
+        odometer = self._followed()
+        none = odometer.rounds == 0  # a round that costs ε = 0 at the plan's δ has a μ too
+        own = 0.0 if none else gaussian.mu(odometer.max_epsilon(), self._plan.delta) * _ROUND_UP
         return math.hypot(own, math.sqrt(self._squares))
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
-from lightdp import errors
 from lightdp._validate import integer, octets, rounded_up
-from lightdp.errors import ArgumentError, LightDPError, ProtocolError
+from lightdp.errors import ArgumentError, LightDPError, ProtocolError, to_text
 from lightdp.flower import _arrays
-from lightdp.flower._settings import Settings, planned
-from lightdp.flower._vault import KEY, Vault, opened
+from lightdp.flower._settings import KEY, LOG, Settings, planned
+from lightdp.flower._vault import Vault, opened
 from lightdp.protocol import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from flwr.clientapp.typing import ClientAppCallable
     from numpy.typing import NDArray
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LOG = logging.getLogger("flwr.lightdp")
 _COARSE = 0.01  # of the clip: the most that rounding may add to a record's part of an update
 _ROUNDING = 1e-7  # more than all roundings in float64 that are not counted
 
@@ -66,17 +63,17 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     if message.metadata.message_type.partition(".")[0] in (MessageType.EVALUATE, MessageType.QUERY):
         return call_next(message, context)
     try:
-        return Message(_answer(message, context, call_next), reply_to=message)
+        return Message(_answer(message, context, lambda asked: call_next(asked, context)), reply_to=message)
     except LightDPError as error:
-        _LOG.warning("lightdp: nothing left this node: %s", error)
-        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, errors.to_text(error)), reply_to=message)
+        LOG.warning("lightdp: nothing left this node: %s", error)
+        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, to_text(error)), reply_to=message)
     except Exception as error:  # noqa: BLE001  what it says may quote data
-        _LOG.exception("lightdp: training failed, and nothing left this node")
+        LOG.exception("lightdp: training failed, and nothing left this node")
         reason = f"lightdp: the app raised {type(error).__name__}; see the node's log"
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
 
-def _answer(message: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
+def _answer(message: Message, context: Context, app: Callable[[Message], Message]) -> RecordDict:
     settings = Settings.of(context)
     order = message.content.config_records.get(KEY)
     if order is None:
@@ -84,38 +81,29 @@ def _answer(message: Message, context: Context, call_next: ClientAppCallable) ->
     with opened(context, settings.state_file()) as vault:
         if "plan" in order:
             return _enrol(order, settings, vault)
-        return _train(message, context, call_next, settings, vault)
+        return _train(message, app, settings, vault)
 
 
 def _enrol(order: ConfigRecord, settings: Settings, vault: Vault) -> RecordDict:
     """The key round: a signed one-time key for this run, the same one if asked again."""
-    text, run = _get(order, "plan", str), octets("run", _get(order, "run", bytes), 16)
-    length, plan = integer("length", _get(order, "length", int), 1), planned(text)
+    text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
+    length, plan = integer("length", order.get("length"), 1), planned(text)
+    before, pins = vault.before(run.hex()), settings.pins
+    settings.check(plan, spent=before)
     if vault.record.get("run") == run.hex():
-        settings.check(plan, spent=vault.record["before"])
         if (vault.record["plan"], vault.record["length"]) != (text, length):
             raise ProtocolError("the plan must not change in a run")
-        client = Client.restore(plan, length=length, store=vault, pins=settings.pins)
+        client = Client.restore(plan, length=length, store=vault, pins=pins)
     else:
-        settings.check(plan, spent=vault.spent())
-        vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": vault.spent(), "budget": 0.0}
-        client = Client.new(
-            plan,
-            length=length,
-            run=run,
-            name=settings.name,
-            identity=settings.identity,
-            pins=settings.pins,
-            store=vault,
-        )
+        vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before, "budget": 0.0}
+        name, identity = settings.name, settings.identity
+        client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=pins, store=vault)
         if np.isinf(settings.max_epsilon):
-            _LOG.info("lightdp: no lightdp-max-epsilon: this node accepts epsilon=%g of the server", plan.budget)
+            LOG.info("lightdp: no lightdp-max-epsilon: this node accepts epsilon=%g of the server", plan.budget)
     return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
 
 
-def _train(
-    message: Message, context: Context, call_next: ClientAppCallable, settings: Settings, vault: Vault
-) -> RecordDict:
+def _train(message: Message, app: Callable[[Message], Message], settings: Settings, vault: Vault) -> RecordDict:
     """One round: begin it, train, and answer with the masked update."""
     order, record = message.content.config_records[KEY], vault.known()
     plan = planned(record["plan"])
@@ -133,25 +121,23 @@ def _train(
         raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")
     if _get(order, "closing", bool) != begun.closing:
         raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
-    update, reply = (None, RecordDict()) if begun.closing else _trained(message, context, call_next, plan)
+    update, reply = (None, RecordDict()) if begun.closing else _trained(message, app, plan)
     record["budget"] = plan.budget
     packed = begun.upload(update)
     said = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent, for one %s"
-    _LOG.info(said, rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit)
+    LOG.info(said, rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit)
     metrics = {k: v for each in reply.metric_records.values() for k, v in each.items() if k in settings.allow_metrics}
     upload = ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))})
     return RecordDict({"arrays": upload, "metrics": MetricRecord(metrics)})
 
 
-def _trained(
-    message: Message, context: Context, call_next: ClientAppCallable, plan: Plan
-) -> tuple[NDArray[Any], RecordDict]:
+def _trained(message: Message, app: Callable[[Message], Message], plan: Plan) -> tuple[NDArray[Any], RecordDict]:
     """The update that the app makes of a message, and its whole reply."""
     received, records = dict(_only(message.content, "message")), plan.unit == "record"
     largest, share = _room(received, plan) if records else (np.inf, 1.0)
     message.content = RecordDict({key: value for key, value in message.content.items() if key != KEY})
     try:
-        reply = call_next(message, context)
+        reply = app(message)
     except LightDPError as error:
         raise RuntimeError("the app's own, whose text is not ours to send") from error
     if reply.has_error():
@@ -159,7 +145,7 @@ def _trained(
     update = _arrays.difference(_only(reply.content, "reply"), received, wide=records)
     np.clip(update, -largest, largest, out=update)  # of records, also what has overflown: rounding is monotone
     if not np.isfinite([update.min(), update.max()]).all():
-        _LOG.warning("lightdp: the app's update is not finite: this round it counts as zero")
+        LOG.warning("lightdp: the app's update is not finite: this round it counts as zero")
         update[:] = 0
     update *= share
     return update, reply.content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -14,12 +13,12 @@ from flwr.common.constant import ErrorCode
 from lightdp.accountant import Odometer
 from lightdp.errors import BudgetError, LightDPError, ProtocolError, code_of
 from lightdp.flower._arrays import values
-from lightdp.flower._vault import KEY
+from lightdp.flower._settings import KEY, LOG
 from lightdp.protocol import Server
 from lightdp.repair import Repairs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from flwr.serverapp import Grid
 
@@ -27,10 +26,31 @@ if TYPE_CHECKING:
     from lightdp.planning import Plan
     from lightdp.protocol import Aggregate
 
-_LOG = logging.getLogger("flwr.lightdp")
 _POLL = 0.5  # seconds between looks for nodes
 _ASK_AGAIN = 30.0  # seconds after which nodes that have not enrolled are asked again; a message may be lost with a node
-_FINAL = (ErrorCode.MOD_FAILED_PRECONDITION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)  # asking again would not help
+_REFUSED = (ErrorCode.MOD_FAILED_PRECONDITION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)  # asking again would not help
+
+
+class NoNodesError(TimeoutError):
+    """An inner strategy went on asking for nodes."""
+
+
+class Narrow:
+    """A grid that shows the inner strategy certain nodes, and ends its waiting for more of them."""
+
+    def __init__(self, grid: Grid, wait: float, nodes: list[int] | None = None) -> None:
+        self._grid, self._nodes, self._wait = grid, nodes, wait
+        self._deadline, self._calls = time.monotonic() + wait, 0
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  everything else is the grid's own
+        return getattr(self._grid, name)
+
+    def get_node_ids(self) -> list[int]:
+        """The nodes to choose from."""
+        self._calls += 1
+        if self._calls > 2 and time.monotonic() > self._deadline:  # once to count, once to choose, then it is waiting
+            raise NoNodesError(f"{type(self._grid).__name__} had too few nodes for {self._wait:g} s")
+        return list(self._grid.get_node_ids()) if self._nodes is None else self._nodes
 
 
 class Run:
@@ -51,7 +71,7 @@ class Run:
         self.late = self.void = 0
         self._odometer: Odometer | None = None  # has counted all rounds but the last ones; None to count anew
         self._used: list[ClientSet] = []  # of each past round with data
-        self._refused: set[str] = set()  # whose last answer was that another upload could exceed their budget
+        self._reasons: dict[int, str] = {}  # of nodes whose last answer was a refusal
         self._answered: dict[int, int] = {}  # the last round that each node answered in time; 0 if all came too late
         self._pending: dict[str, int] = {}  # messages without a reply, and their nodes
         self._strangers: set[int] = set()
@@ -64,40 +84,33 @@ class Run:
         """
         deadline = time.monotonic() + wait
         order = ConfigRecord({"plan": self.plan.to_json(), "run": self.server.run, "length": self.server.length})
-        reasons: dict[int, str] = {}  # of nodes that need not be asked again
-        asked: dict[str, int] = {}  # messages without a reply, and their nodes
         while True:
-            if asked:
-                self._take_enrolments(asked, grid.pull_messages(list(asked)), reasons)
+            self._take_enrolments(self._pulled(grid))
             connected = set(grid.get_node_ids())
-            missing = sorted(connected - set(self.nodes) - set(reasons))
+            missing = sorted(connected - set(self.nodes) - set(self._reasons))
             if len(self.nodes) + len(missing) >= self.plan.clients > len(self.nodes):
                 messages = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node in missing]
                 timeout = min(max(deadline - time.monotonic(), 1.0), _ASK_AGAIN)
                 replies = list(grid.send_and_receive(messages, timeout=timeout))
-                asked |= _by_id(messages)
-                self._take_enrolments(asked, replies, reasons)
+                self._sent(messages)
+                self._take_enrolments(replies)
             if len(self.nodes) == self.plan.clients:
                 break
             if time.monotonic() >= deadline:
+                others = "".join(f"; node {node}: {reason}" for node, reason in self._reasons.items())
                 raise ProtocolError(
                     f"{len(self.nodes)} of the plan's {self.plan.clients} clients enrolled within {wait:g} s, "
-                    f"with {len(connected)} nodes connected" + "".join(f"; {reason}" for reason in reasons.values())
+                    f"with {len(connected)} nodes connected{others}"
                 )
             time.sleep(min(_POLL, wait))
+        self._pending, self._reasons = {}, {}
         self.server.roster()
-        _LOG.info("lightdp: key round done, %d clients in the roster", len(self.nodes))
+        LOG.info("lightdp: key round done, %d clients in the roster", len(self.nodes))
 
-    def _take_enrolments(self, asked: dict[str, int], replies: Iterable[Message], reasons: dict[int, str]) -> None:
-        """Enrol as many nodes as the plan has clients; `reasons` gets those that need not be asked again."""
-        for reply in replies:
-            node = asked.pop(reply.metadata.reply_to_message_id, None)
-            if node is None or node in self.nodes or len(self.nodes) == self.plan.clients:
-                continue
-            if reply.has_error():
-                _LOG.warning("lightdp: node %d did not enrol: %s", node, reply.error.reason)
-                if reply.error.code in _FINAL:
-                    reasons[node] = f"node {node}: {reply.error.reason}"
+    def _take_enrolments(self, replies: Iterable[Message]) -> None:
+        """Enrol as many nodes as the plan has clients."""
+        for node, reply in self._answers(replies, "did not enrol"):
+            if node in self.nodes or len(self.nodes) == self.plan.clients:
                 continue
             try:
                 enrolment = reply.content.config_records[KEY]["enrolment"]
@@ -108,14 +121,14 @@ class Run:
                     raise ProtocolError(f"another node enrolled as {name}")
                 self.nodes[node] = name
             except (LightDPError, KeyError) as error:
-                reasons[node] = f"node {node}: not an enrolment: {error!r}; is lightdp.flower.mod among the app's mods?"
-                _LOG.warning("lightdp: %s", reasons[node])
+                self._reasons[node] = f"not an enrolment: {error!r}; is lightdp.flower.mod among the app's mods?"
+                LOG.warning("lightdp: node %d: %s", node, self._reasons[node])
 
     def orders(self, grid: Grid) -> dict[int, ConfigRecord]:
         """Start a round: what the train message to each node of the roster carries."""
         for node in set(grid.get_node_ids()) - set(self.nodes) - self._strangers:
             self._strangers.add(node)
-            _LOG.info("lightdp: node %d joined after the key round: it will be in the roster of the next start", node)
+            LOG.info("lightdp: node %d joined after the key round: it will be in the roster of the next start", node)
         return {node: self._order(node, closing=False) for node in self.nodes}
 
     def closing_orders(self) -> dict[int, ConfigRecord]:
@@ -142,8 +155,8 @@ class Run:
         Returns:
             The sum, and the mean of each metric that all used replies have as a number.
         """
-        self._pending |= _by_id(messages)
-        metrics = [found for found in map(self._take, replies) if found is not None]
+        self._sent(messages)
+        metrics = self._take(replies)
         result = self.server.close()
         if not closing:
             self._used.append(result.used)
@@ -154,9 +167,7 @@ class Run:
 
     def take_late(self, grid: Grid) -> None:
         """Look for replies to earlier rounds, whose uploads are late."""
-        if self._pending:
-            for reply in grid.pull_messages(list(self._pending)):
-                self._take(reply)
+        self._take(self._pulled(grid))
 
     @property
     def odometer(self) -> Odometer:
@@ -170,38 +181,46 @@ class Run:
     def exhausted(self) -> set[str]:
         """(R8): clients that can take no further round, by their own answer or by the odometer."""
         names = self.server.names
-        return self._refused | {names[i] for i in self.odometer.exhausted()}
+        refused = {self.nodes[node] for node, reason in self._reasons.items() if code_of(reason) == BudgetError.code}
+        return refused | {names[i] for i in self.odometer.exhausted()}
 
     def spent(self) -> dict[str, float | int]:
         """The metrics of what was spent so far."""
         return {"lightdp-epsilon": self.odometer.max_epsilon(), "lightdp-late": self.late}
 
-    def _take(self, reply: Message) -> dict[str, Any] | None:
-        """Take in one reply; returns its metrics if it is an upload in time."""
-        node = self._pending.pop(reply.metadata.reply_to_message_id, None)
-        if node is None:
-            _LOG.warning("lightdp: a reply to no message of this run was left out")
-            return None
-        if reply.has_error():
-            _LOG.warning("lightdp: node %d sent no upload: %s", node, reply.error.reason)
-            if code_of(reply.error.reason) == BudgetError.code:
-                self._refused.add(self.nodes[node])
-            return None
-        try:
-            (record,) = reply.content.array_records.values()
-            in_time = self.server.receive(values(record[KEY]).tobytes(), sender=self.nodes[node])
-        except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
-            _LOG.warning("lightdp: the reply of node %d is no upload and was left out: %s", node, error)
-            return None
-        self._refused.discard(self.nodes[node])
-        if in_time:
-            self._answered[node] = self.server.round
-            return {name: value for each in reply.content.metric_records.values() for name, value in each.items()}
-        self._answered.setdefault(node, 0)
-        self.late += 1
-        self._odometer = None
-        return None
+    def _sent(self, messages: Iterable[Message]) -> None:
+        self._pending |= {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
 
+    def _pulled(self, grid: Grid) -> Iterable[Message]:
+        return grid.pull_messages(list(self._pending)) if self._pending else []
 
-def _by_id(messages: Iterable[Message]) -> dict[str, int]:
-    return {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+    def _answers(self, replies: Iterable[Message], failed: str) -> Iterator[tuple[int, Message]]:
+        """The replies to pending messages that are no errors, with their nodes."""
+        for reply in replies:
+            node = self._pending.pop(reply.metadata.reply_to_message_id, None)
+            if node is None:
+                LOG.warning("lightdp: a reply to no message of this run was left out")
+            elif reply.has_error():
+                LOG.warning("lightdp: node %d %s: %s", node, failed, reply.error.reason)
+                if reply.error.code in _REFUSED:
+                    self._reasons[node] = str(reply.error.reason)
+            else:
+                yield node, reply
+
+    def _take(self, replies: Iterable[Message]) -> list[dict[str, Any]]:
+        """Take in uploads; returns the metrics of those that came in time."""
+        metrics = []
+        for node, reply in self._answers(replies, "sent no upload"):
+            try:
+                (record,) = reply.content.array_records.values()
+                in_time = self.server.receive(values(record[KEY]).tobytes(), sender=self.nodes[node])
+            except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
+                LOG.warning("lightdp: the reply of node %d is no upload and was left out: %s", node, error)
+                continue
+            self._reasons.pop(node, None)
+            self._answered[node] = self.server.round if in_time else self._answered.get(node, 0)
+            if in_time:
+                metrics.append({k: v for each in reply.content.metric_records.values() for k, v in each.items()})
+            else:
+                self.late, self._odometer = self.late + 1, None
+        return metrics

@@ -1,12 +1,16 @@
-"""The limits that the operator of a node sets, read anew for each message, and plans as they travel."""
+"""What goes together: the limits of a node, plans as they travel, and the strategies that a plan allows."""
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from flwr.serverapp import strategy as strategies
+from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from lightdp._validate import integer, positive, probability
 from lightdp.errors import ArgumentError, ProtocolError
@@ -19,8 +23,17 @@ if TYPE_CHECKING:
 
     from flwr.app import Context
 
-_PREFIX = "lightdp-"
+KEY = "lightdp"  # of our records in messages and contexts, and before a hyphen in configurations
+LOG = logging.getLogger("flwr.lightdp")
+
 _ROUNDING = 1e-9  # numbers that were written down and read again
+_LINEAR = (FedAvg.aggregate_train, FedAvgM.aggregate_train)  # FedProx is FedAvg for the server
+_SEPARATE = (
+    strategies.Bulyan, strategies.FedMedian, strategies.FedTrimmedAvg, strategies.FedXgbBagging,
+    strategies.FedXgbCyclic, strategies.Krum, strategies.MultiKrum, strategies.QFedAvg,
+    strategies.DifferentialPrivacyClientSideAdaptiveClipping, strategies.DifferentialPrivacyClientSideFixedClipping,
+    strategies.DifferentialPrivacyServerSideAdaptiveClipping, strategies.DifferentialPrivacyServerSideFixedClipping,
+)  # fmt: skip  # they need each client's update for itself
 
 
 def _path(key: str, value: object) -> Path:
@@ -98,13 +111,12 @@ class Settings:
     @classmethod
     def of(cls, context: Context) -> Settings:
         """The present settings of a node."""
-        own, known = context.node_config, {_PREFIX + each.name.replace("_", "-"): each for each in fields(cls)}
-        unknown = [key for key in own if key.startswith(_PREFIX) and key not in known]
+        own, known = context.node_config, {f"{KEY}-{each.name.replace('_', '-')}": each for each in fields(cls)}
+        unknown = [key for key in own if key.startswith(f"{KEY}-") and key not in known]
         if unknown:
             raise ArgumentError(f"node_config must not have {unknown}; known are {', '.join(known)}")
         given = {**context.run_config, **own}
         read = {each.name: each.metadata["reader"](key, given[key]) for key, each in known.items() if key in given}
-        result = cls(**({"name": f"node-{context.node_id}"} | read))
         # what was spent must be found again: neither the run's config nor the node's id may lead to another file
         fixed = "lightdp-state" in own and ("lightdp-name" in own or not read["state"].is_dir())
         if "total_epsilon" in read and not fixed:
@@ -112,7 +124,7 @@ class Settings:
                 "lightdp-total-epsilon needs lightdp-state in node_config, which remembers what was spent: a file, or "
                 "a folder with lightdp-name"
             )
-        return result
+        return cls(**({"name": f"node-{context.node_id}"} | read))
 
     def check(self, plan: Plan, *, spent: float = 0.0) -> None:
         """Refuse a plan beyond the limits of this node.
@@ -124,28 +136,22 @@ class Settings:
         Raises:
             ProtocolError: the plan is beyond a limit, which the message names.
         """
-        most = [
-            ("epsilon", plan.budget, "max-epsilon", self.max_epsilon),
-            ("delta", plan.delta, "max-delta", self.max_delta),
+        limits: list[tuple[str, float, str, str, float]] = [
+            ("epsilon", plan.budget, "above", "lightdp-max-epsilon", self.max_epsilon),
+            ("delta", plan.delta, "above", "lightdp-max-delta", self.max_delta),
+            ("colluders", plan.colluders, "below", "lightdp-min-colluders", self.min_colluders),
         ]
-        least: list[tuple[str, float, str, float]] = [
-            ("colluders", plan.colluders, "lightdp-min-colluders", self.min_colluders)]
         if plan.unit == "record":
             if self.record_clip is None:
-                raise ProtocolError(
-                    "the plan protects records, and only the app can clip them: lightdp-record-clip must say to what "
-                    "norm"
-                )
-            least += [
-                ("clip", plan.clip, "the app's, lightdp-record-clip", self.record_clip),
-                ("sampling_rate", plan.sampling_rate, "lightdp-record-rate", self.record_rate),
+                clip = "lightdp-record-clip must say to what norm"
+                raise ProtocolError(f"the plan protects records, and only the app can clip them: {clip}")
+            limits += [
+                ("clip", plan.clip, "below", "the app's, lightdp-record-clip", self.record_clip),
+                ("sampling_rate", plan.sampling_rate, "below", "lightdp-record-rate", self.record_rate),
             ]
-        for what, value, key, limit in most:
-            if value > limit:
-                raise ProtocolError(f"the plan's {what}={value:g} is above lightdp-{key}={limit:g}")
-        for what, value, key, limit in least:
-            if value < limit * (1 - _ROUNDING):
-                raise ProtocolError(f"the plan's {what}={value:g} is below {key}={limit:g}")
+        for what, value, side, key, limit in limits:
+            if value > limit if side == "above" else value < limit * (1 - _ROUNDING):
+                raise ProtocolError(f"the plan's {what}={value:g} is {side} {key}={limit:g}")
         if spent + plan.budget > self.total_epsilon:
             after = f"after {spent:g} spent is above lightdp-total-epsilon={self.total_epsilon:g}"
             raise ProtocolError(f"the plan's epsilon={plan.budget:g} {after}")
@@ -168,3 +174,28 @@ def planned(text: str) -> Plan:
     if plan.late == "unseen":
         raise ProtocolError("the plan says late='unseen', but Flower keeps replies that come too late")
     return plan
+
+
+def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
+    """Raise if strategy and plan cannot work together; `linear` as for `LightDP`."""
+    name = type(strategy).__name__
+    if isinstance(strategy, _SEPARATE):
+        raise ArgumentError(f"strategy must not need each client's own update, which lightdp hides, got {name}")
+    if plan.repairs and not linear and type(strategy).aggregate_train not in _LINEAR:
+        raise ArgumentError(
+            f"strategy must be linear for calibration='repair', got {name}: noise that stragglers leave in a round is "
+            "taken out in the next, which a non-linear update would not undo (R3); use calibration='exact', or say "
+            "linear=True if it is linear"
+        )
+    if (fraction := getattr(strategy, "fraction_train", 1.0)) != 1.0:
+        raise ArgumentError(
+            f"fraction_train must be 1, got fraction_train={fraction}: noise cancels only if every client is asked"
+        )
+    for bound in ("min_train_nodes", "min_available_nodes"):
+        asked = getattr(strategy, bound, 0)
+        if asked > plan.clients:
+            raise ArgumentError(f"{bound} must be at most the plan's {plan.clients} clients, got {bound}={asked}")
+    if type(strategy).start is not Strategy.start:
+        LOG.warning("lightdp: %s has a start of its own, which is not used", name)
+    if planned(plan.to_json()).digest() != plan.digest():
+        raise ArgumentError("plan must be as lightdp.plan makes it")

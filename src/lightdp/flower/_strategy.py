@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING, cast
 
@@ -13,9 +12,8 @@ from lightdp._validate import integer, positive, rounded_up
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower._accountant import Accountant
-from lightdp.flower._inner import Narrow, NoNodesError, refuse
-from lightdp.flower._run import Run
-from lightdp.flower._vault import KEY
+from lightdp.flower._run import Narrow, NoNodesError, Run
+from lightdp.flower._settings import KEY, LOG, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 
     from lightdp.planning import Plan
     from lightdp.protocol import Aggregate
-
-_LOG = logging.getLogger("flwr.lightdp")
 
 
 class LightDP(Strategy):
@@ -91,7 +87,7 @@ class LightDP(Strategy):
     def summary(self) -> None:
         """Log the plan and the inner strategy."""
         for line in str(self.plan).splitlines():
-            _LOG.info("\t│ %s", line)
+            LOG.info("\t│ %s", line)
         self.strategy.summary()
 
     def start(  # noqa: PLR0917  as in Flower
@@ -126,12 +122,12 @@ class LightDP(Strategy):
         self.summary()
         self.stopped = self._run = None
         result = Result(arrays=initial_arrays)
-        if evaluate_fn is not None:
-            _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, initial_arrays))
+        evaluate = (lambda *_: None) if evaluate_fn is None else evaluate_fn
+        _keep(result.evaluate_metrics_serverapp, 0, evaluate(0, initial_arrays))
         began = time.monotonic()
         for current in range(1, rounds + 1):
-            _LOG.info("[ROUND %d/%d]", current, rounds)
-            messages = self.configure_train(current, result.arrays, train_config, grid)
+            LOG.info("[ROUND %d/%d]", current, rounds)
+            messages = list(self.configure_train(current, result.arrays, train_config, grid))
             if not messages:
                 break
             arrays, metrics = self.aggregate_train(current, grid.send_and_receive(messages, timeout=timeout))
@@ -144,11 +140,10 @@ class LightDP(Strategy):
             queries = list(self.configure_evaluate(current, result.arrays, evaluate_config, grid))
             replies = grid.send_and_receive(queries, timeout=timeout) if queries else []
             _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
-            if evaluate_fn is not None:
-                _keep(result.evaluate_metrics_serverapp, current, evaluate_fn(current, result.arrays))
+            _keep(result.evaluate_metrics_serverapp, current, evaluate(current, result.arrays))
             if last:
                 break
-        _LOG.info("lightdp: training ended after %.2f s", time.monotonic() - began)
+        LOG.info("lightdp: training ended after %.2f s", time.monotonic() - began)
         return result
 
     def configure_train(
@@ -180,13 +175,14 @@ class LightDP(Strategy):
         result, means = run.take(self._sent, replies)
         if result.total is None:
             arrays, metrics = None, MetricRecord()
-            _LOG.warning("lightdp: round %d was void: fewer than %d uploads came", server_round, run.server.minimum)
+            LOG.warning("lightdp: round %d was void: fewer than %d uploads came", server_round, run.server.minimum)
         else:
             arrays, metrics = self._through(server_round, result, means)
-        metrics.update(run.spent() | {"lightdp-used": len(result.used)})
-        spent = rounded_up(run.odometer.max_epsilon())
+        spent, used = run.spent(), len(result.used)
+        metrics.update(spent | {"lightdp-used": used})
         said = "lightdp: round %d used %d of %d clients; ε = %s of %g at δ = %g spent"
-        _LOG.info(said, server_round, len(result.used), plan.clients, spent, plan.budget, plan.delta)
+        epsilon = rounded_up(spent["lightdp-epsilon"])
+        LOG.info(said, server_round, used, plan.clients, epsilon, plan.budget, plan.delta)
         return arrays, metrics
 
     def configure_evaluate(
@@ -197,7 +193,7 @@ class LightDP(Strategy):
             narrow = cast("Grid", Narrow(grid, self.wait))
             return self.strategy.configure_evaluate(server_round, arrays, config, narrow)
         except NoNodesError as error:
-            _LOG.warning("lightdp: evaluation of round %d left out: %s", server_round, error)
+            LOG.warning("lightdp: evaluation of round %d left out: %s", server_round, error)
             return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -230,7 +226,7 @@ class LightDP(Strategy):
         elif run.void >= self.patience:
             reason = f"{run.void} rounds in a row were void: fewer than {run.server.minimum} uploads came"
         if reason is not None and self.stopped is None:
-            _LOG.warning("lightdp: training ends early: %s", reason)
+            LOG.warning("lightdp: training ends early: %s", reason)
             self.stopped = reason
         return self.stopped is not None
 
@@ -242,7 +238,7 @@ class LightDP(Strategy):
             self._arrays = arrays
             self._sent = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node, order in orders.items()]
             result, means = run.take(self._sent, grid.send_and_receive(self._sent, timeout=timeout), closing=True)
-            _LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
+            LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
             if result.used:
                 arrays = self._through(server_round + 1, result, means)[0] or arrays
         run.take_late(grid)

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ConfigRecord, Context
 
 from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.flower._settings import KEY
 from lightdp.protocol import File
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-KEY = "lightdp"
 
 _FIELDS = {"serial": int, "client": str, "run": str, "plan": str, "length": int, "before": float, "budget": float}
 
@@ -41,10 +40,11 @@ class Vault:
 
     def __init__(self, context: Context, path: Path | None) -> None:
         self._context, self._file = context, None if path is None else File(path)
+        self._node = context.run_id, context.node_id
         kept = context.state.config_records.get(KEY)
         blobs: list[Any] = [] if kept is None else [kept.get("state")]
         if self._file is None:
-            blobs += [_NEWEST[node] for node in [_node(context)] if node in _NEWEST]
+            blobs += [_NEWEST[self._node]] if self._node in _NEWEST else []
         elif self._file.path.exists():
             blobs.append(self._file.load())
         self.record: dict[str, Any] = max(map(_parsed, blobs), key=lambda state: state["serial"], default={})
@@ -54,7 +54,7 @@ class Vault:
         self.record |= {"serial": self.record.get("serial", 0) + 1, "client": state.decode()}
         blob = json.dumps(self.record).encode()
         if self._file is None:
-            _NEWEST[_node(self._context)] = blob
+            _NEWEST[self._node] = blob
         else:
             self._file.save(blob)
         self._context.state[KEY] = ConfigRecord({"state": blob})
@@ -71,16 +71,18 @@ class Vault:
             )
         return self.record
 
-    def spent(self) -> float:
-        """The ε of all plans under which something was sent."""
-        return float(self.record["before"] + self.record["budget"]) if self.record else 0.0
+    def before(self, run: str) -> float:
+        """The ε of all plans under which something was sent before this run."""
+        if not self.record:
+            return 0.0
+        return float(self.record["before"] + (self.record["budget"] if self.record["run"] != run else 0.0))
 
 
 @contextmanager
 def opened(context: Context, path: Path | None) -> Iterator[Vault]:
     """The state of the node; other messages to the node wait on this machine (without a file: in this process)."""
     if path is None:
-        with _LOCKS.setdefault(_node(context), threading.Lock()):  # setdefault is atomic
+        with _LOCKS.setdefault((context.run_id, context.node_id), threading.Lock()):  # setdefault is atomic
             yield Vault(context, path)
         return
     try:
@@ -95,10 +97,6 @@ def opened(context: Context, path: Path | None) -> Iterator[Vault]:
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # not by closing alone: a forked child may hold it open
         os.close(descriptor)
-
-
-def _node(context: Context) -> tuple[int, int]:
-    return context.run_id, context.node_id
 
 
 def _parsed(blob: bytes) -> dict[str, Any]:
