@@ -78,7 +78,7 @@ def _answer(message: Message, context: Context, app: Callable[[Message], Message
     order = message.content.config_records.get(KEY)
     if order is None:
         raise ProtocolError("a train message without a plan and roster: the server's strategy must be a LightDP")
-    with opened(context, settings.state_file()) as vault:
+    with opened(context, settings.state) as vault:
         if "plan" in order:
             return _enrol(order, settings, vault)
         return _train(message, app, settings, vault)

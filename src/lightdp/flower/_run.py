@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from lightdp.planning import Plan
     from lightdp.protocol import Aggregate
 
+    Taken = tuple[Aggregate, dict[str, float]]
+
 _POLL = 0.5  # seconds between looks for nodes
 _ASK_AGAIN = 30.0  # seconds after which nodes that have not enrolled are asked again; a message may be lost with a node
 _REFUSED = (ErrorCode.MOD_FAILED_PRECONDITION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)  # asking again would not help
@@ -147,9 +149,7 @@ class Run:
             order["roster"] = self.server.roster()
         return order
 
-    def take(
-        self, messages: list[Message], replies: Iterable[Message], *, closing: bool = False
-    ) -> tuple[Aggregate, dict[str, float]]:
+    def take(self, messages: list[Message], replies: Iterable[Message], *, closing: bool = False) -> Taken:
         """End the open round with the replies that came; messages without one stay pending.
 
         Returns:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from flwr.app import Context
 
+T = TypeVar("T")
+
 KEY = "lightdp"  # of our records in messages and contexts, and before a hyphen in configurations
 LOG = logging.getLogger("flwr.lightdp")
 
@@ -36,10 +39,19 @@ _SEPARATE = (
 )  # fmt: skip  # they need each client's update for itself
 
 
-def _path(key: str, value: object) -> Path:
-    if not isinstance(value, str) or value == "":
-        raise ArgumentError(f"{key} must be a path, got {key}={value!r}")
-    return Path(value).expanduser()
+def _text(wanted: str, pattern: re.Pattern[str], made: Callable[[str], T], key: str, value: object) -> T:
+    if not isinstance(value, str) or pattern.fullmatch(value) is None:
+        raise ArgumentError(f"{key} must be {wanted}, got {key}={value!r}")
+    return made(value)
+
+
+def _split(text: str) -> frozenset[str]:
+    return frozenset(part.strip() for part in text.split(",") if part.strip() != "")
+
+
+_path = partial(_text, "a path", re.compile("(?s).+"), lambda text: Path(text).expanduser())
+_name = partial(_text, "1 to 64 letters, digits or ._@+- (not first)", NAME, str)
+_names = partial(_text, "names with commas between them", re.compile("(?s).*"), _split)
 
 
 def _loaded(key: str, value: object, *, kind: type[Identity | Pins]) -> Identity | Pins:
@@ -47,18 +59,6 @@ def _loaded(key: str, value: object, *, kind: type[Identity | Pins]) -> Identity
         return kind.load(_path(key, value))
     except OSError as error:
         raise ArgumentError(f"lightdp-identity and lightdp-pins must name files that can be read: {error}") from None
-
-
-def _name(key: str, value: object) -> str:
-    if not isinstance(value, str) or NAME.fullmatch(value) is None:
-        raise ArgumentError(f"{key} must be 1 to 64 letters, digits or ._@+- (not first), got {key}={value!r}")
-    return value
-
-
-def _names(key: str, value: object) -> frozenset[str]:
-    if not isinstance(value, str):
-        raise ArgumentError(f"{key} must be names with commas between them, got {key}={value!r}")
-    return frozenset(part.strip() for part in value.split(",") if part.strip() != "")
 
 
 def _rate(key: str, value: object) -> float:
@@ -85,7 +85,7 @@ class Settings:
         min_colluders: least number of colluders that a plan must withstand.
         total_epsilon: largest sum of the ε of all plans under which this node has sent something. It needs a `state`
             whose place no server decides.
-        state: the state file, or a folder with one state file for each node. It survives a restart of the node.
+        state: the state file of this node, which survives a restart; a folder gets one for each name.
         identity: the long-lived Ed25519 key of the node, from a file; by default a new key for each run.
         pins: the identities of peers, from a file.
         name: the name of the node in the roster; by default made from its id.
@@ -117,14 +117,18 @@ class Settings:
             raise ArgumentError(f"node_config must not have {unknown}; known are {', '.join(known)}")
         given = {**context.run_config, **own}
         read = {each.name: each.metadata["reader"](key, given[key]) for key, each in known.items() if key in given}
+        read.setdefault("name", f"node-{context.node_id}")
+        folder = "state" in read and read["state"].is_dir()
         # what was spent must be found again: neither the run's config nor the node's id may lead to another file
-        fixed = "lightdp-state" in own and ("lightdp-name" in own or not read["state"].is_dir())
+        fixed = "lightdp-state" in own and ("lightdp-name" in own or not folder)
         if "total_epsilon" in read and not fixed:
             raise ArgumentError(
                 "lightdp-total-epsilon needs lightdp-state in node_config, which remembers what was spent: a file, or "
                 "a folder with lightdp-name"
             )
-        return cls(**({"name": f"node-{context.node_id}"} | read))
+        if folder:
+            read["state"] /= f"{read['name']}.json"
+        return cls(**read)
 
     def check(self, plan: Plan, *, spent: float = 0.0) -> None:
         """Refuse a plan beyond the limits of this node.
@@ -156,12 +160,6 @@ class Settings:
             after = f"after {spent:g} spent is above lightdp-total-epsilon={self.total_epsilon:g}"
             raise ProtocolError(f"the plan's epsilon={plan.budget:g} {after}")
 
-    def state_file(self) -> Path | None:
-        """The state file of this node."""
-        if self.state is None or not self.state.is_dir():
-            return self.state
-        return self.state / f"{self.name}.json"
-
 
 @lru_cache(maxsize=8)
 def planned(text: str) -> Plan:
@@ -192,8 +190,7 @@ def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
             f"fraction_train must be 1, got fraction_train={fraction}: noise cancels only if every client is asked"
         )
     for bound in ("min_train_nodes", "min_available_nodes"):
-        asked = getattr(strategy, bound, 0)
-        if asked > plan.clients:
+        if (asked := getattr(strategy, bound, 0)) > plan.clients:
             raise ArgumentError(f"{bound} must be at most the plan's {plan.clients} clients, got {bound}={asked}")
     if type(strategy).start is not Strategy.start:
         LOG.warning("lightdp: %s has a start of its own, which is not used", name)

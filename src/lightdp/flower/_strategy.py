@@ -16,12 +16,12 @@ from lightdp.flower._run import Narrow, NoNodesError, Run
 from lightdp.flower._settings import KEY, LOG, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from flwr.serverapp import Grid, PrivacySpent
 
+    from lightdp.flower._run import Taken
     from lightdp.planning import Plan
-    from lightdp.protocol import Aggregate
 
 
 class LightDP(Strategy):
@@ -177,12 +177,11 @@ class LightDP(Strategy):
             arrays, metrics = None, MetricRecord()
             LOG.warning("lightdp: round %d was void: fewer than %d uploads came", server_round, run.server.minimum)
         else:
-            arrays, metrics = self._through(server_round, result, means)
+            arrays, metrics = self._through(server_round, (result, means))
         spent, used = run.spent(), len(result.used)
         metrics.update(spent | {"lightdp-used": used})
         said = "lightdp: round %d used %d of %d clients; ε = %s of %g at δ = %g spent"
-        epsilon = rounded_up(spent["lightdp-epsilon"])
-        LOG.info(said, server_round, used, plan.clients, epsilon, plan.budget, plan.delta)
+        LOG.info(said, server_round, used, plan.clients, rounded_up(spent["lightdp-epsilon"]), plan.budget, plan.delta)
         return arrays, metrics
 
     def configure_evaluate(
@@ -206,10 +205,9 @@ class LightDP(Strategy):
             raise ProtocolError("aggregate_train comes after configure_train")
         return self._run
 
-    def _through(
-        self, server_round: int, result: Aggregate, means: Mapping[str, float]
-    ) -> tuple[ArrayRecord | None, MetricRecord]:
+    def _through(self, server_round: int, taken: Taken) -> tuple[ArrayRecord | None, MetricRecord]:
         """Give received + mean to the inner strategy, as one reply of weight 1."""
+        result, means = taken
         weight = getattr(self.strategy, "weighted_by_key", "num-examples")
         arrays = _arrays.moved(self._arrays, result.mean())
         content = RecordDict({"arrays": arrays, "metrics": MetricRecord({**means, weight: 1.0})})
@@ -240,7 +238,7 @@ class LightDP(Strategy):
             result, means = run.take(self._sent, grid.send_and_receive(self._sent, timeout=timeout), closing=True)
             LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
             if result.used:
-                arrays = self._through(server_round + 1, result, means)[0] or arrays
+                arrays = self._through(server_round + 1, (result, means))[0] or arrays
         run.take_late(grid)
         return arrays
 

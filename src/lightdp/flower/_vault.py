@@ -73,9 +73,8 @@ class Vault:
 
     def before(self, run: str) -> float:
         """The ε of all plans under which something was sent before this run."""
-        if not self.record:
-            return 0.0
-        return float(self.record["before"] + (self.record["budget"] if self.record["run"] != run else 0.0))
+        last = 0.0 if self.record.get("run") == run else self.record.get("budget", 0.0)
+        return float(self.record.get("before", 0.0) + last)
 
 
 @contextmanager
