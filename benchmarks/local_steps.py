@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from lightdp.training import _records, gradients, models, sgd, views
+from lightdp.training import fast, gradients, models, sgd, views
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.simulator import Run
@@ -78,7 +78,7 @@ def record_by_record(model: nn.Module, x: Tensor, y: Tensor, owner: Tensor, clip
 
 def by_vmap(model: nn.Module, x: Tensor, y: Tensor, owner: Tensor, clip: float, *, views: Views = None) -> Tensor:
     """Clipped sums as for a model whose layers are not known."""
-    with patch.object(_records, "knows", return_value=False):
+    with patch.object(fast, "knows", return_value=False):
         return gradients.clipped_sums(model, x, y, owner, CLIENTS, clip, views=views)
 
 

@@ -73,3 +73,10 @@ def test_costs_without_pairwise_noise_or_peers_are_those_of_local_noise() -> Non
     assert late_cost(0.0, 5, 5) == late_cost(1.0, 0, 5) == worst_late_cost(1.0, 3, 3) == 1.0
     assert worst_cost(0.0, 5, 2, "unseen") == 1.0
     assert worst_cost(4.0, 40, 10, "seen") > worst_cost(4.0, 40, 10, "unseen")
+
+
+def test_room_for_lies_comes_on_top_of_cross_terms() -> None:
+    """(W5): with many stragglers lies cost more than any late round, and cross terms with repairs come beside them."""
+    alone = worst_cost(4.0, 12, 9, "seen")
+    assert alone > worst_late_cost(4.0, 12, 9)
+    assert worst_cost(4.0, 12, 9, "seen", 0.1) == pytest.approx(alone + 0.1)

@@ -3,6 +3,13 @@
 Everything is played message by message. Where a scheme would take longer than the time it is given, the rounds are
 played on shorter vectors, on which it fails exactly as often, and costs lie on the line through two measured sizes;
 the record marks them.
+
+>>> from lightdp_lab.compare import Setting, compare
+>>> from lightdp_lab.schemes import Task
+>>> task = Task(clients=6, colluders=1, stragglers=1, dimension=8)
+>>> record = compare(Setting(task, schemes=("plain", "local"), rounds_played=2, link_failure=0.0))
+>>> [(row["title"], row["completed"], row["up"]) for row in record["rows"]]
+[('FedAvg, no privacy', 2, 32.0), ('local DP', 2, 32.0)]
 """
 
 from __future__ import annotations
@@ -43,6 +50,9 @@ class Setting:
         task: clients, colluders, stragglers, dimension and privacy.
         schemes: names, in the order of the table.
         peers: how messages between clients travel, "relayed" by the server, "direct", or each of them in turn.
+
+    Raises:
+        ArgumentError: a setting is out of range, or a scheme unknown or named twice.
     """
 
     task: Task
@@ -83,7 +93,14 @@ class Setting:
         return Links(peers, self.link_failure, 1e6 * self.uplink, 1e6 * self.downlink, self.latency)
 
     def faults(self, number: int, peers: Peers, stages: int, clients: int | None = None) -> Faults:
-        """What breaks in a round: the same links and clients for every scheme, whatever its number of stages."""
+        """What breaks in a round: the same links and clients for every scheme, whatever its number of stages.
+
+        Args:
+            number: of the round, from 0.
+            peers: how messages between clients travel.
+            stages: of the scheme's rounds.
+            clients: N; that of the task if None.
+        """
         clients = self.task.clients if clients is None else clients
         rng = np.random.default_rng([self.seed, clients, number])  # noqa: TID251  faults are simulated
         silent, stage = rng.random(clients) < self.dropout, (rng.random(clients) * stages).astype(int)
@@ -97,6 +114,10 @@ def compare(chosen: Setting, told: Callable[[str], None] = lambda _: None) -> di
 
     A scheme whose clients never write to each other has one row, with links "any". One that cannot be had with these
     settings has "impossible", which says why, and no figures. Ctrl-C keeps the rows so far and "stopped" says so.
+
+    Args:
+        chosen: what is compared.
+        told: is given the title of each scheme before it is played.
     """
     rows: list[dict[str, Any]] = []
     record: dict[str, Any] = {"conditions": conditions() | {"threads": 1}, "setting": _setting(chosen), "rows": rows}
@@ -150,7 +171,7 @@ def _figures(chosen: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, A
     cost = median([one.cost for one in done]) if done else climbed[-1]
     if cost.dimension < task.dimension:
         cost = _further(chosen, scheme, links, typical, cost)
-    set_up = player.set_up
+    set_up = Cost.of(player.set_up, task.dimension)
     return {
         "dimension_played": player.task.dimension,
         "rounds": len(played),
@@ -162,12 +183,7 @@ def _figures(chosen: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, A
         "spent": _spent(cost, played, done),
         "measured": not cost.extrapolated,
         "clean": not done,
-        "set_up": {
-            **{name: set_up.total(name) for name in ("up", "down", "peer")},
-            "client": set_up.client_seconds(),
-            "server": set_up.server_seconds(),
-            "modelled": set_up.modelled_seconds(),
-        },
+        "set_up": {name: getattr(set_up, name) for name in FIGURES if name != "trips"},
     }
 
 

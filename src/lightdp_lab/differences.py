@@ -39,7 +39,11 @@ relayed by the server and on links of their own: {both}.
 
 
 def printed_plan(epsilon: float, **at: int) -> Plan:
-    """The paper's noise for an ε of one round."""
+    """The paper's noise for an ε of one round.
+
+    >>> printed_plan(3.0, colluders=10, stragglers=10).understates
+    True
+    """
     return plan(**ONE_ROUND | at, epsilon=epsilon, calibration="paper")
 
 

@@ -22,7 +22,19 @@ __all__ = ["ALL", "SCHEMES", "printed_sigma"]
 
 
 def printed_sigma(sensitivity: float, *, epsilon: float, delta: float, rounds: int) -> float:
-    """The paper's σ for one client alone: sqrt(2 log(2/δ)) Δ/ε, variances scaled by sqrt(T) for T rounds (P3)."""
+    """The paper's σ for one client alone: sqrt(2 log(2/δ)) Δ/ε, variances scaled by sqrt(T) for T rounds (P3).
+
+    It guarantees less than it claims: see `lightdp_lab.schemes.plain.LocalPaper` for its true ε.
+
+    >>> round(printed_sigma(1.0, epsilon=3.0, delta=1e-5, rounds=1), 3)
+    1.647
+
+    Args:
+        sensitivity: Δ, how far one unit moves an update.
+        epsilon: the ε that it claims.
+        delta: δ.
+        rounds: T.
+    """
     return math.sqrt(2 * math.log(2 / delta)) * sensitivity / epsilon * rounds**0.25
 
 

@@ -38,6 +38,10 @@ class Rehearsal:
     failed. Schemes that hide all but the sum reveal nothing in it, so it costs no privacy.
 
     Schemes that are not `played` by their entry in the registry take part for their time only.
+
+    Args:
+        config: the run, whose `links` say how messages between clients travel.
+        parameters: length of an update.
     """
 
     def __init__(self, config: Config, parameters: int) -> None:
@@ -89,7 +93,12 @@ class Rehearsal:
         }
 
     def meet(self, number: int, came: Arrivals) -> Met:
-        """Who is in the sum of a round after all, its seconds, and the stage at which it failed, if it did."""
+        """Who is in the sum of a round after all, its seconds, and the stage at which it failed, if it did.
+
+        Args:
+            number: of the round, from 0; it decides the faults, together with the seed.
+            came: who came, before the scheme's own losses.
+        """
         faults = self._faults(number, came)
         missing = sum(len(who) for who in faults.lost.values())
         if not self.follows:

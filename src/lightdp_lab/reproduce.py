@@ -53,36 +53,16 @@ TABLES = {
 
 _COMMON: dict[str, Any] = {"data": "cifar10", "partition": "dirichlet:0.5", "clients": 50, "rounds": 150}
 _PAPER: dict[str, Any] = {
-    "unit": "paper",
-    "epsilon_per": "round",
-    "clip": 10.0,
-    "epochs": 1,
-    "batch": 32,
-    "local_lr": 0.05,
-    "lr": 1.0,
-    "momentum": 0.0,
-    "evaluate_every": 10,
-}
+    "unit": "paper", "epsilon_per": "round", "clip": 10.0, "evaluate_every": 10,
+    "epochs": 1, "batch": 32, "local_lr": 0.05, "lr": 1.0, "momentum": 0.0,
+}  # fmt: skip
+_LONG: dict[str, Any] = {"rounds": 300, "ema": 0.95, "evaluate_every": 50}
 _MODELS: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {"resnet18": {}, "scattering-linear": {"mirror": True}},
     "training": {
         "scattering-linear": {"mirror": True, "clip": 0.1, "evaluate_every": 10},
-        "scattering-cnn": {
-            "augment": 2,
-            "rounds": 300,
-            "sampling_rate": 0.16,
-            "clip": 0.4,
-            "ema": 0.95,
-            "evaluate_every": 50,
-        },
-        "wrn-16-4": {
-            "augment": 4,
-            "rounds": 300,
-            "sampling_rate": 0.08,
-            "clip": 1.0,
-            "ema": 0.95,
-            "evaluate_every": 50,
-        },
+        "scattering-cnn": _LONG | {"augment": 2, "sampling_rate": 0.16, "clip": 0.4},
+        "wrn-16-4": _LONG | {"augment": 4, "sampling_rate": 0.08, "clip": 1.0},
     },
 }
 """The models of each kind of guarantee and their settings; the first is the one meant if none is named."""
@@ -100,7 +80,11 @@ _RATES = (0.5, 32.0)
 
 
 def models(profile: Profile) -> tuple[str, ...]:
-    """The models that a profile knows, the usual one first."""
+    """The models that a profile knows, the usual one first.
+
+    >>> models("paper")
+    ('resnet18', 'scattering-linear')
+    """
     return tuple(_MODELS["paper" if profile == "paper" else "training"])
 
 
@@ -118,6 +102,18 @@ def cells(
 
     Cells in which a scheme is impossible, such as secure aggregation with C̄ + S̄ = N, are left out. With `quick` the
     clients are a fifth of the paper's and learn digits in a few rounds: to see that it works, not what comes out.
+
+    >>> [(cell.epsilon, cell.colluders) for cell in cells("table2", "paper", epsilons=(3.0,))]
+    [(3.0, 10), (3.0, 20), (3.0, 30), (3.0, 40)]
+
+    Args:
+        target: the table or figure.
+        profile: "paper" for its own noise and an ε for each round, else one for the whole training.
+        model: one of `models(profile)`; the usual one if None.
+        trials: runs of each cell, with seeds from 0; as many as the model is usually given if None.
+        epsilons: only these; the paper's if None.
+        schemes: only these; all of the target's if None.
+        quick: small runs on embedded data.
 
     Raises:
         ArgumentError: a name is unknown, or the target is not one of the profile.

@@ -29,7 +29,13 @@ _SHARE = 8  # of a cell's time that is spent on smaller sizes, where its own wou
 
 
 def cells(setting: Setting) -> list[tuple[int, int]]:
-    """All N and d: first those of the setting's N, then those of its d, small ones first."""
+    """All N and d: first those of the setting's N, then those of its d, small ones first.
+
+    >>> from lightdp_lab.compare import Setting
+    >>> from lightdp_lab.schemes import Task
+    >>> cells(Setting(Task(clients=50, dimension=10_000)))[:2]
+    [(50, 10000), (50, 100000)]
+    """
     clients, dimension = setting.task.clients, setting.task.dimension
     sizes = [(clients, size) for size in sorted({*SIZES, dimension})]
     return sizes + [(count, dimension) for count in sorted({*COUNTS} - {clients})]
@@ -41,6 +47,11 @@ def scale(setting: Setting, record: dict[str, Any], told: Callable[[str], None] 
     Each entry has "scheme", "clients", "dimension", the figures of a round with the setting's faults (or without, if
     that one fails: "clean") and whether they were measured. The cell of the setting itself is the record's own row.
     Where even short vectors take too long, or a scheme cannot be had, there is none. Ctrl-C keeps what is done.
+
+    Args:
+        setting: that of the record.
+        record: changed in place.
+        told: is given the scheme and size before each is played.
     """
     rows = {row["scheme"]: row for row in reversed(record["rows"]) if row["impossible"] is None}
     own = (setting.task.clients, setting.task.dimension)

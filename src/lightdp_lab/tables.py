@@ -80,7 +80,11 @@ class Cell:
 
 
 def title(scheme: str) -> str:
-    """A scheme in the tables of results."""
+    """A scheme in the tables of results.
+
+    >>> title("paper")
+    'LightDP-FL, as printed'
+    """
     known = ALL[scheme]
     return known.title if known.results_title is None else known.results_title
 
@@ -100,13 +104,30 @@ def known(results: Results, target: Target, profile: Profile, **chosen: Any) -> 
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table for a page."""
+    """A table for a page.
+
+    >>> print(markdown(["ε", "accuracy"], [["3", "66.6"]]))
+    | ε | accuracy |
+    | --- | --- |
+    | 3 | 66.6 |
+    """
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def filled(text: str, blocks: Mapping[str, str]) -> str:
-    """A page whose blocks, each between its two marks, are these."""
+    r"""A page whose blocks, each between its two marks, are these.
+
+    >>> filled("<!-- begin a -->\nold\n<!-- end -->", {"a": "new"})
+    '<!-- begin a -->\nnew\n<!-- end -->'
+
+    Args:
+        text: the page as it is.
+        blocks: contents by the name in the mark.
+
+    Raises:
+        ArgumentError: a block has no mark in the page, or several.
+    """
     for name, block in blocks.items():
         begin, end = f"<!-- begin {name} -->\n", "<!-- end -->"
         if text.count(begin) != 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from lightdp import stream
+from lightdp import sampling, stream
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Identity, KeyPair
 from lightdp.protocol import Client, File, Server
@@ -138,3 +138,19 @@ def test_the_stored_format_is_that_of_version_1(tmp_path: Path) -> None:
     assert {name: facts[name] for name in ("version", "run", "used", "sent", "closing")} == {
         "version": 1, "run": RUN.hex(), "used": ["07"], "sent": [0, 1], "closing": 1,
     }  # fmt: skip
+
+
+def test_a_client_with_sampled_batches_composes_nothing_before_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(unit="record", sampling_rate=0.1)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("privacy losses were composed")
+
+    monkeypatch.setattr(sampling, "epsilon", refuse)
+    server, clients = joined(plan, 5, folder=tmp_path)
+    again = Client.restore(plan, length=5, store=File(tmp_path / "client-00.json"))
+    assert again.next_round == 0
+    with pytest.raises(AssertionError, match="composed"):
+        clients[0].begin(server.announce())

@@ -22,7 +22,7 @@ FILES = {
 }
 TESTS = {
     # cli
-    "test_a_run_prints_its_plan_and_table_and_writes_record_and_page",
+    "test_a_run_prints_its_plan_and_table_and_writes_log_and_page",
     "test_html_needs_no_network",
     "test_plot_with_json_prints_json_only",
     "test_runs_that_do_not_compare_are_said_not_to",
@@ -92,7 +92,7 @@ TESTS = {
     "test_layers_that_mix_records_or_draw_are_refused_in_training_mode_only",
     "test_views_of_records_train_a_model",
     "test_what_sampled_batches_cost_is_looked_at_with_the_accuracy",
-    "test_an_interrupted_run_goes_on_to_the_same_record_bit_by_bit",
+    "test_an_interrupted_run_goes_on_to_the_same_log_bit_by_bit",
     "test_clients_with_their_own_parameters_train_under_vmap",
     "test_every_record_has_the_gradient_of_its_views_alone",
     "test_gradient_of_a_record_under_vmap_is_its_gradient_alone",

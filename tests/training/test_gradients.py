@@ -75,10 +75,26 @@ def test_pieces_that_are_filled_up_count_every_record_once(
     owner = owner.sort()[0] if ordered else owner
     whole = gradients.clipped_sums(model, x, y, owner, 4, 1.0)
     monkeypatch.setitem(gradients._SHAPES, "cpu", 2)
-    assert len(gradients._filled(20, 23, 4, x.device)) == 4  # type: ignore[arg-type]  # a tensor, since 3 is no multiple
+    *_, (last, _) = gradients._chunks(owner.sort()[0], 4, 8, x.device)
+    assert len(last) == 8  # type: ignore[arg-type]  # a tensor: seven records are filled up to a multiple of 4
     for chunk_bytes in (30_000, 1 << 20):
         found = gradients.clipped_sums(model, x, y, owner, 4, 1.0, chunk_bytes=chunk_bytes)
         assert close(found, whole, 1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_chunks_have_every_record_once_with_its_client(size: int) -> None:
+    owner = torch.tensor([1, 1, 1, 1, 4, 4, 6])  # no records of 0, 2, 3, 5 and 7
+    found = [
+        client
+        for rows, segments in gradients._chunks(owner, 8, size, owner.device)
+        for client, part in segments
+        for _ in owner[rows][part]
+    ]
+    assert found == owner.tolist()
+    assert all(
+        part.start < part.stop for _, parts in gradients._chunks(owner, 8, size, owner.device) for _, part in parts
+    )
 
 
 @pytest.mark.parametrize("make", MODELS)

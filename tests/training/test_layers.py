@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from lightdp.training import _layers, models  # noqa: E402
+from lightdp.training import models  # noqa: E402
+from lightdp.training.fast import _layers  # noqa: E402
 from support.by_hand import CLASSES, GPU, close, gradient, records  # noqa: E402
 
 if TYPE_CHECKING:

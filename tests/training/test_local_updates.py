@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from lightdp.training import _lanes, gradients, models, sgd  # noqa: E402
+from lightdp.training import fast, gradients, models, sgd  # noqa: E402
+from lightdp.training.fast import _lanes  # noqa: E402
 from support.by_hand import CLASSES, GPU, MODELS, close, convolutional, gradient, linear, records, updates_by_hand  # noqa: E402
 
 if TYPE_CHECKING:
@@ -103,11 +104,11 @@ def residual() -> nn.Module:
     torch.manual_seed(0)
 
     def conv(inputs: int, outputs: int, size: int, stride: int) -> list[nn.Module]:
-        kind = models._StandardisedConv if stride == 1 else nn.Conv2d
+        kind = models.StandardisedConv if stride == 1 else nn.Conv2d
         return [kind(inputs, outputs, size, stride, padding=size // 2, bias=False), nn.GroupNorm(4, outputs)]
 
     main = nn.Sequential(*conv(16, 32, 3, 2), nn.ReLU(), *conv(32, 32, 3, 1))
-    block = models._Residual(main, nn.Sequential(*conv(16, 32, 1, 2)))
+    block = models.Residual(main, nn.Sequential(*conv(16, 32, 1, 2)))
     ends = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, CLASSES)]
     return nn.Sequential(*conv(1, 16, 3, 1), nn.ReLU(), block, nn.ReLU(), *ends)
 
@@ -127,7 +128,7 @@ def test_lanes_give_the_updates_of_a_plain_loop(make: Any, lanes: int, monkeypat
     x, y, _ = records(40, model)
     for number in (5, 6):  # the second finds the lanes of the first, with weights from it
         plans = plans_of(3, number)
-        updates = _lanes.train(model, x, y, plans, 0.1, dtype=torch.float32)
+        updates = fast.train_lanes(model, x, y, plans, 0.1, dtype=torch.float32)
         assert close(updates, updates_by_hand(model, x, y, plans, 0.1), 1e-3)
         assert not close(updates, updates_by_hand(model, x, y, plans, 0.101), 1e-3)
         assert torch.equal(updates[2], torch.zeros_like(updates[2]))

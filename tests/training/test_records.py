@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from lightdp.errors import ArgumentError  # noqa: E402
-from lightdp.training import _layers, _records, gradients, models, views  # noqa: E402
+from lightdp.training import fast, gradients, models, views  # noqa: E402
 from support.by_hand import GPU  # noqa: E402
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ def gap(found: Tensor, expected: Tensor) -> float:
 
 
 def both(model: nn.Module, x: Tensor, y: Tensor, *, half: bool = True) -> tuple[Tensor, Tensor]:
-    fast = _records.Records(model, half=half)
-    found = torch.cat(fast.gradients(x, y), 1)
-    _layers.reorder(model, found)
-    return found, torch.cat(_records.by_vmap(model, x, y), 1)
+    records_of = fast.Records(model, half=half)
+    found = torch.cat(records_of.gradients(x, y), 1)
+    fast.reorder(model, found)
+    return found, torch.cat(fast.by_vmap(model, x, y), 1)
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -63,7 +63,7 @@ def test_every_record_has_the_gradient_of_its_views_alone(name: str, count: int)
     model = built(name).double()
     x, y = records(SHAPES[name], count=count)
     found, expected = both(model, x.double(), y)
-    assert _records.knows(model)
+    assert fast.knows(model)
     assert gap(found, expected) < 1e-9
     assert gap(found, expected.roll(1, 0)) > 1e-2
 
@@ -103,14 +103,14 @@ def test_layers_that_work_in_place_change_neither_gradients_nor_records(first: l
     x, y = records((4,))
     x = x.double()
     before = x.clone()
-    found = torch.cat(_records.Records(model, half=False).gradients(x, y), 1)
+    found = torch.cat(fast.Records(model, half=False).gradients(x, y), 1)
     assert torch.equal(x, before)
     assert model[-2].inplace
-    assert _records.knows(model)
+    assert fast.knows(model)
     for layer in model:
         if isinstance(layer, nn.ReLU):
             layer.inplace = False
-    assert gap(found, torch.cat(_records.by_vmap(model, x, y), 1)) < 1e-9
+    assert gap(found, torch.cat(fast.by_vmap(model, x, y), 1)) < 1e-9
 
 
 def test_one_parameter_in_two_layers_gets_both_gradients() -> None:
@@ -119,7 +119,7 @@ def test_one_parameter_in_two_layers_gets_both_gradients() -> None:
     model[2].weight = model[0].weight
     x, y = records((4,))
     found, expected = both(model, x.double(), y)
-    assert _records.knows(model)
+    assert fast.knows(model)
     assert gap(found, expected) < 1e-9
 
 
@@ -129,12 +129,12 @@ def test_one_row_is_brought_back_into_order(inputs: int) -> None:
     row = torch.arange(2.0 * 6 * inputs + 17)[None]
     kernel = row[0, : 12 * inputs].clone().view(2, 2, 3, inputs).permute(0, 3, 1, 2).flatten()
     expected = torch.cat([kernel, row[0, 12 * inputs :]])
-    _layers.reorder(model, row)
+    fast.reorder(model, row)
     assert torch.equal(row[0], expected)
 
 
 def test_a_copy_that_is_dropped_goes_at_once() -> None:
-    records_of = _records.Records(built("wrn-16-4"), half=True)
+    records_of = fast.Records(built("wrn-16-4"), half=True)
     records_of.gradients(*records(SHAPES["wrn-16-4"]))
     gone = weakref.ref(records_of.model)
     gc.disable()
@@ -177,7 +177,7 @@ def _shared() -> nn.Module:
     ids=lambda model: str(model).split("\n", maxsplit=1)[0][:20],
 )
 def test_layers_that_are_not_known_are_left_to_vmap(model: nn.Module) -> None:
-    assert not _records.knows(model)
+    assert not fast.knows(model)
 
 
 @pytest.mark.parametrize("name", ["cnn", "linear"])
@@ -186,7 +186,7 @@ def test_clipping_comes_after_the_mean_over_views(name: str) -> None:
     x, y = records(SHAPES[name], n=6)
     owner, seen = torch.tensor([1, 0, 1, 1, 0, 1]), x[:, 0]
     sums = gradients.clipped_sums(model, seen, y, owner, 2, 0.5, views=lambda _, rows: x[rows])
-    each = torch.cat(_records.by_vmap(model.double(), x.double(), y), 1)
+    each = torch.cat(fast.by_vmap(model.double(), x.double(), y), 1)
     each *= (0.5 / each.norm(dim=1, keepdim=True)).clamp_max(1)
     expected = torch.stack([each[owner == client].sum(0) for client in range(2)])
     assert gap(sums, expected) < 1e-4
@@ -197,7 +197,7 @@ def test_clipping_comes_after_the_mean_over_views(name: str) -> None:
 def test_convolutions_of_what_is_no_batch_of_images_are_refused() -> None:
     model = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(4, 5))
     with pytest.raises(ArgumentError, match="x must be images"):
-        _records.Records(model, half=True).gradients(torch.zeros(3, 1, 4, 4), torch.zeros(3, dtype=torch.int64))
+        fast.Records(model, half=True).gradients(torch.zeros(3, 1, 4, 4), torch.zeros(3, dtype=torch.int64))
 
 
 @GPU

@@ -215,7 +215,7 @@ class Central(Calibration):
     """Central DP: a server that is trusted adds the noise to the sum."""
 
     title = "central DP by a trusted server"
-    against = "whoever sees the model, but NOT the server"
+    against = "everybody who sees the model, but NOT the server"
     deployable = False
     floats = True
 
@@ -223,7 +223,7 @@ class Central(Calibration):
         """None from clients."""
         return Noise(0.0, 0.0, self.required(asked))
 
-    def in_sum(self, noise: Noise, used: int) -> float:  # noqa: ARG002  whoever is in it
+    def in_sum(self, noise: Noise, used: int) -> float:  # noqa: ARG002  the server adds it once
         """That of the server."""
         return noise.sigma_effective**2
 

@@ -70,7 +70,7 @@ def _noise(plan: Plan) -> list[str]:
         result.append(
             f"pairwise   σ_K {plan.sigma_pairwise:.6g}, shared by two clients (γ = σ_K²/σ_U² = {plan.gamma:.6g})"
         )
-    average = ", on quadratic average" if plan.repairs else ""
+    average = ", root mean square over rounds" if plan.repairs else ""
     result.append(f"effective  σ   {plan.sigma_effective:.6g}, what protects one client{average}")
     result.append(f"noise multiplier {plan.noise_multiplier:.6g} = effective σ / sensitivity {plan.sensitivity:g}")
     if not plan.graph.complete and plan.gamma > 0:

@@ -134,7 +134,7 @@ class Plan:
         return self.law.mean(lambda s: s / (self.clients - s)) * self._met * self.sigma_pairwise**2
 
     def residual_in_sum(self, used: int) -> float:
-        """Variance of the pairwise noise that `used` uploads share with those absent, whoever they are, on average."""
+        """Variance of the pairwise noise that `used` uploads share with absent clients, averaged over who is absent."""
         return used * (self.clients - used) * self._met * self.sigma_pairwise**2
 
     @property

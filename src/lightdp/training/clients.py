@@ -1,4 +1,9 @@
-"""The clients' side of a simulated run: who holds what, and what each would upload if there were no noise."""
+"""The clients of a simulated run: who holds which records, and what each would upload if there were no noise.
+
+`lightdp.training.simulator` makes one `Clients` for a run and asks it in each round for the updates of those clients
+that send; `lightdp.training.channel` adds the noise. The records of all clients are on one device, sorted by client,
+so that a round works on many clients at once, while memory stays bounded however many there are.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ from lightdp.training import gradients, models, sgd, views
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from numpy.random import Generator  # noqa: TID251  only its type
     from numpy.typing import NDArray
 
     from lightdp.training.config import Config
@@ -22,12 +28,20 @@ if TYPE_CHECKING:
     """Some clients and their updates, one a row, or one row with their sum."""
 
 _PIECE_BYTES = {"cpu": 1 << 24, "cuda": 1 << 32}  # a CPU sums what its caches hold; a GPU wants all clients at once
-_COPY_BYTES = {"cpu": 1 << 26, "cuda": 1 << 33}  # of records that are rather copied than taken piece by piece
+_COPY_BYTES = {"cpu": 1 << 26, "cuda": 1 << 33}  # up to here, scattered records are copied rather than cut into pieces
+_SAMPLES, _VIEWS = 11, 12  # purposes of draws, so that none repeats another of the same seed and round
 
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """All records on the device, sorted by client: client i holds those from `ends[i - 1]` to `ends[i]`."""
+    """All records on the device, sorted by client.
+
+    Attributes:
+        config: the settings of the run.
+        x: records, as the model takes them. (n, ...)
+        y: their labels. (n,)
+        ends: client i holds the records from `ends[i - 1]` (0 for the first client) to `ends[i]`.
+    """
 
     config: Config
     x: torch.Tensor
@@ -39,88 +53,93 @@ class Clients:
         cls, config: Config, source: Dataset, parts: Sequence[NDArray[np.int64]], device: torch.device,
         prepared: torch.Tensor | None = None,
     ) -> Clients:  # fmt: skip
-        """The training data, dealt by `parts`, as the model wants it; `prepared` is that in the order of `source`."""
+        """Put the training data on the device.
+
+        Args:
+            config: the settings of the run; `model` and `mirror` decide how records are prepared.
+            source: the data.
+            parts: for each client the positions of its records in `source`.
+            device: where to compute.
+            prepared: the training records as `models.prepare` gives them, in the order of `source`, if they are known.
+        """
         order = np.concatenate(parts)
         if prepared is None:
             x = models.prepare(config.model, torch.from_numpy(source.train_x[order]), device, mirror=config.mirror)
         else:
             x = prepared[torch.from_numpy(order).to(device)]
-        ends = np.cumsum([len(part) for part in parts])
-        return cls(config, x, torch.from_numpy(source.train_y[order]).to(device), ends.tolist())
+        ends = np.cumsum([len(part) for part in parts]).tolist()
+        return cls(config, x, torch.from_numpy(source.train_y[order]).to(device), ends)
 
     def updates(self, model: torch.nn.Module, number: int, senders: Sequence[int], bound: float) -> Iterator[Piece]:
-        """What the clients `senders` have to say in round `number`, a few clients at a time.
+        """The updates of a round, for a few clients at a time.
 
-        Unit "record": the sum of clipped gradients, each coordinate clamped to ±bound; one sum over the clients of a
-        piece where nobody asks for more and no clamp can bind. Unit "client": the clipped update of local SGD. Unit
-        "paper": the update as it is. Memory beyond the model's is one piece, however many clients there are.
+        Guarantee, by the unit of `config`. "record": a client's sum of gradients, each of norm at most `clip`, with
+        every coordinate clamped to ±bound. "client": an update of norm at most `clip`. "paper": the update as it is;
+        nothing bounds it.
+
+        Args:
+            model: the server's model.
+            number: of the round; it seeds batches, samples and views.
+            senders: the clients that send, ascending.
+            bound: the largest coordinate that the plan lets a client upload.
+
+        Yields:
+            Clients and their updates, one a row; or, for unit "record", one row with their sum where no clamp can
+            bind and the protocol is not run client by client.
         """
-        size = 4 * sum(p.numel() for p in model.parameters())
-        most = max(1, _PIECE_BYTES[self.x.device.type] // size)
-        unit = self.config.unit
-        adjacent = unit == "record" and self.x.nbytes > _COPY_BYTES[self.x.device.type]
+        config, device = self.config, self.x.device.type
+        most = max(1, _PIECE_BYTES[device] // (4 * sum(p.numel() for p in model.parameters())))
+        adjacent = config.unit == "record" and self.x.nbytes > _COPY_BYTES[device]
         for piece in _pieces(senders, most, adjacent=adjacent):
-            if unit == "record":
-                yield piece, self._clipped_sums(model, number, piece, bound).clamp_(-bound, bound)
-            else:
-                rows = self._local_updates(model, number, piece)
-                yield piece, _clipped(rows, self.config.clip) if unit == "client" else rows
+            held = [np.arange(self.ends[i - 1] if i > 0 else 0, self.ends[i]) for i in piece]
+            if config.unit == "record":
+                yield piece, self._clipped_sums(model, number, piece, held, bound).clamp_(-bound, bound)
+                continue
+            rows = sgd.local_updates(
+                model, self.x, self.y, [torch.from_numpy(records) for records in held], numbers=piece,
+                epochs=config.epochs, batch=config.batch, lr=config.local_lr, seed=config.seed, round=number,
+            )  # fmt: skip
+            yield piece, _clipped(rows, config.clip) if config.unit == "client" else rows
 
-    def _clipped_sums(self, model: torch.nn.Module, number: int, piece: list[int], bound: float) -> torch.Tensor:
-        config = self.config
-        chosen = [np.arange(self._start(i), self.ends[i]) for i in piece]
+    def _clipped_sums(
+        self, model: torch.nn.Module, number: int, piece: list[int], held: list[NDArray[np.int64]], bound: float
+    ) -> torch.Tensor:
+        config, device = self.config, self.x.device
         if config.sampling_rate < 1:
-            # simulated: in a deployment each client draws its batch from entropy of its own, unknown to the server
-            rngs = [np.random.default_rng([config.seed, 11, number, i]) for i in piece]  # noqa: TID251  protects nothing
-            chosen = [c[rng.random(len(c)) < config.sampling_rate] for c, rng in zip(chosen, rngs, strict=True)]
-        counts = [len(c) for c in chosen]
+            drawn = zip(held, self._draws(_SAMPLES, number, piece), strict=True)
+            held = [records[rng.random(len(records)) < config.sampling_rate] for records, rng in drawn]
+        counts = [len(records) for records in held]
         apart = config.fidelity == "protocol" or config.clip * max(counts) > bound
-        owners = np.repeat(np.arange(len(piece)) * apart, counts)
-        rows = np.concatenate(chosen)
-        if len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1:  # neighbours lie side by side: nothing is copied
-            x, y = self.x[rows[0] : rows[-1] + 1], self.y[rows[0] : rows[-1] + 1]
+        owner = torch.from_numpy(np.repeat(np.arange(len(piece)) * apart, counts)).to(device)
+        chosen = np.concatenate(held)
+        rows: slice | torch.Tensor
+        if len(chosen) > 0 and chosen[-1] - chosen[0] == len(chosen) - 1:  # neighbours are adjacent: copy nothing
+            rows = slice(chosen[0], chosen[-1] + 1)
         else:
-            taken = torch.from_numpy(rows).to(self.x.device)
-            x, y = self.x[taken], self.y[taken]
+            rows = torch.from_numpy(chosen).to(device)
         seen = None if config.augment == 1 else self._views(number, piece, counts)
-        owner, clients = torch.from_numpy(owners).to(self.x.device), len(piece) if apart else 1
-        return gradients.clipped_sums(model, x, y, owner, clients, config.clip, views=seen)
+        clients = len(piece) if apart else 1
+        return gradients.clipped_sums(model, self.x[rows], self.y[rows], owner, clients, config.clip, views=seen)
 
     def _views(self, number: int, piece: list[int], counts: list[int]) -> Callable[..., torch.Tensor]:
-        """How the chosen records of some clients are seen; each client's draws are its own."""
-        config = self.config
-        if config.model.startswith("scattering"):
+        """The views of chosen records, drawn for each client apart."""
+        if self.config.model.startswith("scattering"):
             return lambda x, _: views.mirrored(x)
-        rngs = [np.random.default_rng([config.seed, 12, number, i]) for i in piece]  # noqa: TID251  protects nothing
-        drawn = [views.draw(rng, count, config.augment) for rng, count in zip(rngs, counts, strict=True)]
+        rngs = self._draws(_VIEWS, number, piece)
+        drawn = [views.draw(rng, count, self.config.augment) for rng, count in zip(rngs, counts, strict=True)]
         where = torch.from_numpy(np.concatenate(drawn)).to(self.x.device)
         return lambda x, rows: views.crops(x, where[rows])
 
-    def _local_updates(self, model: torch.nn.Module, number: int, piece: list[int]) -> torch.Tensor:
-        config = self.config
-        return sgd.local_updates(
-            model,
-            self.x,
-            self.y,
-            [torch.arange(self._start(i), self.ends[i]) for i in piece],
-            numbers=piece,  # a client's batches are its own, whoever else is there
-            epochs=config.epochs,
-            batch=config.batch,
-            lr=config.local_lr,
-            seed=config.seed,
-            round=number,
-        )
-
-    def _start(self, client: int) -> int:
-        return self.ends[client - 1] if client > 0 else 0
+    def _draws(self, purpose: int, number: int, piece: list[int]) -> list[Generator]:
+        """A generator for each client; a deployed client would draw from its own entropy, unknown to the server."""
+        return [np.random.default_rng([self.config.seed, purpose, number, i]) for i in piece]  # noqa: TID251  protects nothing
 
 
 def _clipped(rows: torch.Tensor, clip: float) -> torch.Tensor:
-    """Rows scaled to norm at most `clip`, in place.
+    """Scale rows to norm at most `clip`, in place.
 
-    A norm in float32 is quick and, up to 2^22 values, too small by less than a quarter, in whatever order it is
-    summed up, and by 1e-15 where squares underflow; where that shows that nothing is to be clipped, norms in float64
-    are not needed.
+    A norm in float32 is fast. Up to 2^22 values, summed in any order, it is too small by less than a quarter, and by
+    1e-15 where squares underflow; so where it shows that no row is too long, norms in float64 are not needed.
     """
     if rows.shape[1] <= 1 << 22 and clip > 1e-12 and bool((1.25 * torch.linalg.vector_norm(rows, dim=1) <= clip).all()):
         return rows

@@ -1,4 +1,11 @@
-"""What clients compute on their own data: updates by local SGD, of many clients at once."""
+"""FedAvg's local work: what a client uploads, before noise, when all its records are protected together.
+
+Each client starts from the server's model and trains it on its own records by plain SGD; its update is the difference.
+`local_updates` computes the updates of many clients at once. It does not clip: `lightdp.training.clients` scales each
+update to the plan's bound before anything else sees it.
+
+A *plan* below is a client's batches, one a row, as indices of records; -1 fills up short batches.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +14,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from lightdp._validate import integer, positive
-from lightdp.training import _lanes, _records, gradients
+from lightdp.training import fast, gradients
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
-    from torch import Tensor, nn
+    from collections.abc import Sequence
 
 __all__ = ["local_updates"]
 
@@ -27,30 +32,37 @@ _BYTES = 1 << 28  # working memory of clients that train together
 
 
 def local_updates(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    parts: Sequence[Tensor],
-    *,
-    numbers: Sequence[int] | None = None,
-    epochs: int,
-    batch: int,
-    lr: float,
-    seed: int,
-    round: int,  # noqa: A002  the protocol's word
-    half: bool = True,
-) -> Tensor:
-    """FedAvg's local work: the trained minus the received parameters of each client. (clients, d)
+    model: nn.Module, x: Tensor, y: Tensor, parts: Sequence[Tensor], *, numbers: Sequence[int] | None = None,
+    epochs: int, batch: int, lr: float, seed: int, round: int, half: bool = True,  # noqa: A002  the protocol's word
+) -> Tensor:  # fmt: skip
+    """The trained minus the received parameters of each client. (clients, d)
 
-    Client i starts from `model`, which stays as it is, and runs `epochs` of plain SGD on cross-entropy over the
-    records `parts[i]` in shuffled batches of `batch`, the last of an epoch as small as it comes; without records
-    its row is zero. Its batches are a function of (seed, round, numbers[i]), where `numbers` counts from 0 unless
-    given. Several clients train at once, with the result of one after the other up to rounding. Refused as by
-    `clipped_sums`: layers that mix records or draw.
+    Several clients train at once, with the result of training one after the other, up to rounding. On CUDA, clients
+    with a model of known layers (`lightdp.training.fast`) take their steps together, captured as a CUDA graph once for
+    a model, its data and these settings. That computes in bfloat16 on float32 weights, which moves an update by a few
+    per cent of its norm.
 
-    On CUDA, clients with a model of known layers take their steps together, captured as a graph, once for a model, its
-    data and these settings. That computes in bfloat16 on float32 weights, which moves an update by a few per cent of
-    its norm, or with `half` false in float32 as torch's own settings have it.
+    >>> model = torch.nn.Linear(2, 3)
+    >>> x, y, parts = torch.ones(4, 2), torch.tensor([0, 1, 2, 0]), [torch.tensor([0, 1, 2]), torch.tensor([3])]
+    >>> local_updates(model, x, y, parts, epochs=2, batch=2, lr=0.1, seed=0, round=1).shape
+    torch.Size([2, 9])
+
+    Args:
+        model: where every client starts; it is not changed.
+        x: records of all clients. (n, ...)
+        y: their labels. (n,)
+        parts: for each client the positions of its records; a client without records gets a zero row.
+        numbers: what the clients are called, by default 0, 1, ... A client's batches depend on its number, `seed` and
+            `round` only, so other clients do not change them.
+        epochs: passes over a client's records, each in a new order.
+        batch: records of a step; the last step of an epoch takes what is left.
+        lr: learning rate.
+        seed: of the order of records.
+        round: of the training, likewise.
+        half: whether CUDA may compute in bfloat16, instead of float32 under torch's own settings.
+
+    Raises:
+        ArgumentError: an argument is out of range, or the model has BatchNorm or Dropout in training mode.
     """
     lr, epochs, batch = positive("lr", lr), integer("epochs", epochs, 1), integer("batch", batch, 1)
     key = (integer("seed", seed, 0), _BATCHES, integer("round", round, 0))
@@ -59,21 +71,17 @@ def local_updates(
     plans = [_batches(part, epochs, batch, (*key, client)) for client, part in zip(names, parts, strict=True)]
     if not any(map(len, plans)):
         return torch.zeros_like(gradients.flatten(model)).repeat(len(plans), 1)
-    if gradients.linear(model) is not None:
-        return _together(model, x, y, plans, lr)
-    if x.is_cuda and x.dtype == torch.float32 and _records.knows(model):
-        return _lanes.train(model, x, y, plans, lr, dtype=torch.bfloat16 if half else torch.float32)
-    if not x.is_cuda and batch * gradients.record_bytes(model, x[:1], y[:1]) < _TOGETHER:
+    linear = gradients.linear(model) is not None
+    if not linear and x.is_cuda and x.dtype == torch.float32 and fast.knows(model):
+        return fast.train_lanes(model, x, y, plans, lr, dtype=torch.bfloat16 if half else torch.float32)
+    if linear or (not x.is_cuda and batch * gradients.record_bytes(model, x[:1], y[:1]) < _TOGETHER):
         return _together(model, x, y, plans, lr)
     return _one_by_one(model, x, y, plans, lr)
 
 
-# local updates: a plan is a client's batches, one a row, as indices of records; -1 fills up short batches
-
-
 def _batches(part: Tensor, epochs: int, batch: int, key: tuple[int, ...]) -> Tensor:
     rng = np.random.default_rng(list(key))  # noqa: TID251  shuffling, nothing that protects
-    records: NDArray[np.int64] = part.detach().cpu().numpy()
+    records = part.detach().cpu().numpy()
     plan = np.full((epochs, -(-len(records) // batch) * batch), -1, dtype=np.int64)
     for epoch in plan:
         epoch[: len(records)] = rng.permutation(records)
@@ -85,7 +93,7 @@ def _one_by_one(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr:
     received = gradients.flatten(model)
     parameters = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
     sgd = torch.optim.SGD(parameters.values(), lr=lr)
-    updates = torch.empty(len(plans), len(received), dtype=received.dtype, device=received.device)
+    updates = received.new_empty(len(plans), len(received))
     for update, plan in zip(updates, plans, strict=True):
         for p, start in zip(parameters.values(), model.parameters(), strict=True):
             p.data.copy_(start)
@@ -100,13 +108,13 @@ def _one_by_one(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr:
 
 def _together(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: float) -> Tensor:
     """Clients side by side under vmap, each with its own parameters, as many as fit into the working memory."""
-    received = gradients.flatten(model)
     start = {name: p.detach() for name, p in model.named_parameters()}
-    slopes = vmap(grad(partial(_lanes.mean_loss, model)))
-    updates = torch.zeros(len(plans), len(received), dtype=received.dtype, device=received.device)
-    order = sorted(range(len(plans)), key=lambda client: -len(plans[client]))  # those still at work come first
-    each = 16 * len(received) + 2 * x.element_size() * plans[0].shape[1] * x[0].numel()
-    for group in _pieces(order, max(1, _BYTES // each)):
+    size = sum(p.numel() for p in start.values())
+    slopes = vmap(grad(partial(fast.mean_loss, model)))
+    updates = gradients.flatten(model).new_zeros(len(plans), size)
+    order = sorted(range(len(plans)), key=lambda client: -len(plans[client]))  # the longest first
+    several = max(1, _BYTES // (16 * size + 2 * x.element_size() * plans[0].shape[1] * x[0].numel()))
+    for group in (order[at : at + several] for at in range(0, len(order), several)):
         parameters = {name: p.expand(len(group), *p.shape).clone() for name, p in start.items()}
         for step in range(len(plans[group[0]])):
             rows = torch.stack([plans[client][step] for client in group if step < len(plans[client])]).to(x.device)
@@ -116,8 +124,3 @@ def _together(model: nn.Module, x: Tensor, y: Tensor, plans: list[Tensor], lr: f
                 now[name].sub_(g, alpha=lr)
         updates[group] = torch.cat([(p - start[name]).flatten(1) for name, p in parameters.items()], 1)
     return updates
-
-
-def _pieces(items: list[int], size: int) -> Iterator[list[int]]:
-    for at in range(0, len(items), size):
-        yield items[at : at + size]

@@ -1,7 +1,16 @@
-"""Views of a record: images that mean the same, whose gradients are averaged before they are clipped.
+"""Views of a record: images with the same meaning, whose gradients are averaged before they are clipped.
 
-The mean over its views is one vector for each record, so privacy is that of one gradient; it varies less than the
-gradient of the record alone, and the model sees more images than there are (augmentation multiplicity).
+The mean over its views is still one clipped vector for each record, so views cost no privacy. It varies less than the
+gradient of the record alone, and the model sees more images than there are records (augmentation multiplicity).
+
+`lightdp.training.clients` draws views and passes them to `lightdp.training.gradients.clipped_sums`: random crops and
+mirror images for models of images, the mirror image alone for scattering features, which are computed only once.
+
+>>> import numpy as np
+>>> images = torch.arange(25.0).reshape(1, 1, 5, 5)
+>>> drawn = torch.from_numpy(draw(np.random.default_rng(0), records=1, count=3))
+>>> crops(images, drawn).shape
+torch.Size([1, 3, 1, 5, 5])
 """
 
 from __future__ import annotations
@@ -9,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from lightdp.errors import ArgumentError
 from lightdp.training import models
@@ -16,7 +26,6 @@ from lightdp.training import models
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
 __all__ = ["crops", "draw", "mirrored"]
 
@@ -24,12 +33,26 @@ _SHIFT = 4  # pixels that a crop may be off in each direction
 
 
 def draw(rng: np.random.Generator, records: int, count: int) -> NDArray[np.int64]:  # noqa: TID251  protects nothing
-    """For each record and view: how far down, how far right, and whether mirrored. (records, count, 3)"""
+    """For each record and view: how far down (0..8), how far right (0..8), and whether mirrored. (records, count, 3)
+
+    Args:
+        rng: decides only which views are seen; it protects nothing.
+        records: how many records.
+        count: views of each.
+    """
     return rng.integers([2 * _SHIFT + 1, 2 * _SHIFT + 1, 2], size=(records, count, 3))
 
 
 def crops(x: Tensor, drawn: Tensor) -> Tensor:
-    """Crops of images (n, c, h, w) that are padded by reflection, 4 pixels a side, as `drawn`: (n, count, c, h, w)."""
+    """Crops of images that were padded by reflection, 4 pixels a side. (n, count, c, h, w)
+
+    Args:
+        x: images with sides above 4. (n, c, h, w)
+        drawn: the offsets and mirrorings of `draw`; (4, 4, 0) is the image itself. (n, count, 3)
+
+    Raises:
+        ArgumentError: x holds no images, or too small ones.
+    """
     if x.ndim != 4 or min(x.shape[2:]) <= _SHIFT:
         raise ArgumentError(f"views need images with sides above {_SHIFT}, got records of shape {tuple(x.shape[1:])}")
     height, width = x.shape[2:]

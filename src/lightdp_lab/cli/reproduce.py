@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -16,6 +16,14 @@ from lightdp._validate import integer, rounded_up
 from lightdp.cli import table
 from lightdp.errors import ArgumentError
 from lightdp.runlog import Line, Round
+from lightdp_lab.reproduce import TABLES, Profile, Target, cells
+from lightdp_lab.tables import Cell, together
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lightdp.training.config import Config
+    from lightdp_lab.results import Results
 
 _REPLACED = 20
 HELP = """The paper's tables and figures, run again, and the same cells with a guarantee for the whole training.
@@ -44,11 +52,11 @@ Examples:
 def command(
     *,
     target: Annotated[
-        Literal["rounds", "table2", "table3", "choices", "links", "time", "sensitivity", "page"],
+        Literal[Target, "sensitivity", "page"],
         typer.Argument(help="What to make."),
     ],
     profile: Annotated[
-        Literal["paper", "exact", "repair"],
+        Profile,
         typer.Option(help="As printed, with an ε for each round; or exact or repair, with one for the whole training."),
     ] = "paper",
     model: Annotated[str | None, typer.Option(help="Another than the profile's usual one.")] = None,
@@ -64,9 +72,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run what is missing, and print."""
-    from lightdp_lab import reproduce  # noqa: PLC0415  needs optional dependencies
-    from lightdp_lab.results import Results  # noqa: PLC0415  likewise
-    from lightdp_lab.tables import together  # noqa: PLC0415  likewise
+    from lightdp_lab.results import Results  # noqa: PLC0415  needs optional dependencies
 
     integer("jobs", jobs, 1)
     kept = Results(results)
@@ -76,7 +82,7 @@ def command(
         _write(kept, docs)
         return
     asked = "rounds" if target == "sensitivity" else target
-    configs = reproduce.cells(
+    configs = cells(
         asked,
         profile,
         model=model,
@@ -92,14 +98,14 @@ def command(
         return
     if run:
         _play(configs, kept, jobs, None if quick else data_path)
-    cells = together(configs, kept)
+    found = together(configs, kept)
     if as_json:
-        typer.echo(json.dumps([cell.to_dict() for cell in cells], indent=1, allow_nan=False, ensure_ascii=False))
+        typer.echo(json.dumps([cell.to_dict() for cell in found], indent=1, allow_nan=False, ensure_ascii=False))
         return
-    _show(target, cells)
+    _show(target, found)
 
 
-def _play(configs: Any, kept: Any, jobs: int, data_path: Path | None) -> None:  # noqa: ANN401
+def _play(configs: Sequence[Config], kept: Results, jobs: int, data_path: Path | None) -> None:
     from lightdp_lab import results  # noqa: PLC0415  needs optional dependencies
 
     missing = [config for config in configs if kept.find(config) is None]
@@ -109,7 +115,7 @@ def _play(configs: Any, kept: Any, jobs: int, data_path: Path | None) -> None:  
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("runs", total=len(configs), completed=len(configs) - len(missing))
 
-        def watch(config: Any, line: Line) -> None:  # noqa: ANN401
+        def watch(config: Config, line: Line) -> None:
             if isinstance(line, Round):
                 bar.update(task, description=f"{_name(config)}: round {line.round} of {config.rounds}")
 
@@ -122,7 +128,7 @@ def _play(configs: Any, kept: Any, jobs: int, data_path: Path | None) -> None:  
             sys.exit(130)
 
 
-def _sensitivity(config: Any, kept: Any, data_path: Path | None, *, as_json: bool) -> None:  # noqa: ANN401
+def _sensitivity(config: Config, kept: Results, data_path: Path | None, *, as_json: bool) -> None:
     from lightdp_lab.sensitivity import moved, settings  # noqa: PLC0415  needs optional dependencies
 
     if config.unit != "paper":
@@ -141,13 +147,11 @@ def _sensitivity(config: Any, kept: Any, data_path: Path | None, *, as_json: boo
     )
 
 
-def _name(config: Any) -> str:  # noqa: ANN401
+def _name(config: Config) -> str:
     return f"{config.scheme} ε = {config.epsilon:g} C̄ = {config.colluders} S̄ = {config.stragglers} seed {config.seed}"
 
 
-def _show(target: str, cells: Any) -> None:  # noqa: ANN401
-    from lightdp_lab.reproduce import TABLES  # noqa: PLC0415  needs optional dependencies
-
+def _show(target: str, cells: Sequence[Cell]) -> None:
     printed = TABLES.get(target) if cells[0].config.data == "cifar10" else None
     shown = table.new(f"{target}, {cells[0].config.model} on {cells[0].config.data}, test accuracy in %")
     varied = {"choices": ("clip", "partition"), "time": ("links",)}.get(target, ())
@@ -172,7 +176,7 @@ def _show(target: str, cells: Any) -> None:  # noqa: ANN401
         )
 
 
-def _write(kept: Any, docs: Path) -> None:  # noqa: ANN401
+def _write(kept: Results, docs: Path) -> None:
     from lightdp.report import save  # noqa: PLC0415  likewise
     from lightdp_lab.charts import results_chart  # noqa: PLC0415  likewise
     from lightdp_lab.page import page  # noqa: PLC0415  needs optional dependencies

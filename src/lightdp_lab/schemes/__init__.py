@@ -1,4 +1,16 @@
-"""Every compared scheme, real, behind one interface: `Scheme.round` plays it message by message on a `Net`."""
+"""Every compared scheme, real, behind one interface: `Scheme.round` plays it message by message on a `Net`.
+
+A `Player` sets a scheme up and plays rounds on the same updates for every scheme; `Faults` say what breaks.
+
+>>> from lightdp_lab.schemes import SCHEMES, Faults, Links, Player, Task
+>>> task = Task(clients=6, colluders=1, stragglers=1, dimension=8)
+>>> player = Player(SCHEMES["secagg"], task, Links())
+>>> played = player.round(Faults(lost={0: frozenset({5})}))  # client 5 falls silent at once
+>>> sorted(played.result.used), played.net.trips
+([0, 1, 2, 3, 4], 4)
+>>> str(player.round(Faults(lost={0: frozenset({4, 5})})).failure)
+'advertise: 4 clients, 5 needed'
+"""
 
 from lightdp_lab.schemes._net import Faults, Links, Net, Peers, RoundFailedError, Stage
 from lightdp_lab.schemes._play import Cost, Played, Player, climb

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from lightdp._validate import integer, octets
 from lightdp.errors import ArgumentError, WireError
-from lightdp.wire import packed_size
+from lightdp.wire import encode, packed_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -145,25 +145,15 @@ class Field:
             below[others] = below[others] * ((xs[others] + p - x) % p) % p
         return (above * self.inverse(below.astype(np.uint32)).astype(np.uint64) % p).astype(np.uint32)
 
-    # bytes, as in (W1): `lightdp.wire` packs one long vector with little memory, this packs many short ones at once
+    # bytes, as in (W1): `lightdp.wire` adds up long vectors with little memory, this unpacks many short ones at once
 
     def pack(self, elements: Elements) -> bytes:
         """A vector, `bits` bits each."""
-        return self.pack_rows(elements[None])[0]
+        return bytes(encode(elements.view(np.int32), shift=0, bits=self.bits))
 
     def pack_rows(self, rows: Elements) -> list[bytes]:
         """Each row as `pack` would. (r, length)"""
-        count, length = rows.shape
-        lanes = self._lanes(length)
-        padded = np.zeros((count, lanes[0] * lanes[1]), np.uint32)
-        padded[:, :length] = rows
-        values, words = padded.reshape(count, *lanes), np.zeros((count, lanes[0] * self.bits // 32, lanes[1]), "<u4")
-        for lane in range(lanes[0]):
-            word, offset = divmod(lane * self.bits, 32)
-            words[:, word] |= values[:, lane] << np.uint32(offset)
-            if offset + self.bits > 32:
-                words[:, word + 1] |= values[:, lane] >> np.uint32(32 - offset)
-        return [row.tobytes() for row in words]
+        return [self.pack(row) for row in rows]
 
     def unpack(self, packed: bytes, length: int) -> Elements:
         """What `pack` was given; anything else is a `WireError`. (length,)"""

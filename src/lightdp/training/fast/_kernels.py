@@ -1,17 +1,15 @@
-"""What gradients of every record, and lanes of clients, need on a GPU beside torch's own kernels. Needs triton."""
+"""CUDA kernels for gradients of every record and for lanes of clients. Needs triton."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import torch
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]  # only where torch has CUDA
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from lightdp.training.fast._layout import channels_last, padding
 
-_PROGRAMS = 300  # that keep a large GPU busy
+_PROGRAMS = 300  # keep a large GPU busy
 
 
 # fmt: off
@@ -149,9 +147,9 @@ def _descend(  # noqa: PLR0917
 
 
 def convolution(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """Images x (lanes · b, c, h, w) by the kernels of their lanes, (lanes, outputs, side, side, c); channels last.
+    """Convolve images x (lanes · b, c, h, w), channels last, with their lanes' kernels (lanes, outputs, side, side, c).
 
-    Each lane's kernels lie together; lanes may be apart. A program takes some positions and some outputs.
+    Each lane's kernels are contiguous; lanes need not be. A program takes some positions and some outputs.
     """
     (n, inputs, *size), (lanes, outputs, side) = x.shape, weight.shape[:3]
     smaller = [(length + 2 * padding - side) // stride + 1 for length in size]
@@ -166,10 +164,10 @@ def convolution(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
 
 
 def image_gradients(g: Tensor, weight: Tensor, shape: torch.Size, stride: int, padding: int) -> Tensor:
-    """From the gradients g of what `convolution` gave, those of its images of `shape`.
+    """From the gradients g of the outputs of `convolution`, those of its images of `shape`.
 
-    Positions of images that are as far from a step of the stride meet the same places of the kernel, so a program
-    takes some of these and some inputs.
+    Image positions with the same remainder modulo the stride meet the same places of the kernel, so a program takes
+    some of these and some inputs.
     """
     (n, inputs, *size), (lanes, outputs, side) = shape, weight.shape[:3]
     dx = torch.empty(tuple(shape), dtype=g.dtype, device=g.device, memory_format=torch.channels_last)
@@ -188,19 +186,19 @@ def _block(size: int, largest: int) -> int:
 
 
 def descend(weights: Tensor, used: Tensor, g: Tensor, lr: float) -> None:
-    """weights -= lr · g, and the result in the type of `used`; each (lanes, ...), where lanes may be apart."""
+    """weights -= lr · g, and the result in the type of `used`; each (lanes, ...), not necessarily contiguous."""
     m = weights[0].numel()
     grid = triton.cdiv(m, 1024), len(weights)
     _descend[grid](weights, used, g.contiguous(), lr, weights.stride(0), m, 1024, num_warps=4)
 
 
 def pull(g: Tensor, used: Tensor, lengths: Tensor) -> None:
-    """`_records._pull` by one kernel: g (n, outputs, m) in place."""
+    """`_records._pull` as one kernel: g (n, outputs, m) in place."""
     _pull[len(g), len(used)](g, used.contiguous(), lengths, g.shape[2], triton.next_power_of_2(g.shape[2]), num_warps=4)
 
 
 def squares(rows: Tensor) -> Tensor:
-    """The squared norm of each row of float32, summed up in float64. (n,)"""
+    """The squared norm of each row of float32, summed in float64. (n,)"""
     rows = rows.contiguous()
     out = torch.empty(len(rows), triton.cdiv(rows.shape[1], 4096), dtype=torch.float64, device=rows.device)
     _squares[out.shape](rows, out, rows.shape[1], 4096, num_warps=4)
@@ -214,26 +212,21 @@ def fits(layer: nn.Conv2d, x: Tensor) -> bool:
 
 
 def fits_lanes(layer: nn.Conv2d, x: Tensor) -> bool:
-    """Whether `convolution` and `image_gradients` take a layer that `fits`: whole blocks and whole strides."""
+    """Whether `convolution` and `image_gradients` can run a layer that `fits`: whole blocks and whole strides."""
     return layer.out_channels % 16 == 0 and all(length % layer.stride[0] == 0 for length in x.shape[2:])
 
 
-def padding(layer: nn.Conv2d) -> list[int]:
-    """On all four sides, in numbers also where the layer says "same"."""
-    return layer._reversed_padding_repeated_twice  # noqa: SLF001  the only place where "same" is in numbers
-
-
-def weight_gradients(
-    x: Tensor, g: Tensor, records: int, *, side: int, stride: int, padding: int, dtype: torch.dtype = torch.float32
+def weight_gradients(  # noqa: PLR0917  the settings of a convolution
+    x: Tensor, g: Tensor, records: int, side: int, stride: int, padding: int, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """For inputs x and gradients g of outputs, as many views of each record: (records, outputs, inputs · kernel).
+    """From inputs x and gradients g of outputs, equally many for each record: (records, outputs, inputs · kernel).
 
-    In the order (outputs, height, width, inputs) of the kernel, and without writing down what each output sees: a
-    program takes one record, some outputs, some inputs and one row of the kernel, and goes through all positions of
-    all views, so that each value of g that it reads serves every column of that row. Where records are few, each is
-    taken in parts, so that the whole GPU has work.
+    Kernels are in the order (outputs, height, width, inputs). The input windows are never written out: a program
+    takes one record, some outputs, some inputs and one row of the kernel, and loops over all positions of all views,
+    so that each value of g that it reads serves every column of that row. Where records are few, each is split into
+    parts, so that the whole GPU has work.
     """
-    x, g = (t.contiguous(memory_format=torch.channels_last) for t in (x, g))
+    x, g = channels_last(x), channels_last(g)
     outputs, inputs, views = g.shape[1], x.shape[1], len(g) // records
     bo, bc = (min(64, max(16, triton.next_power_of_2(size))) for size in (outputs, inputs))
     bo = 128 if outputs % 128 == 0 else bo
@@ -241,12 +234,10 @@ def weight_gradients(
     parts = 1
     while 2 * parts <= 8 and views % (2 * parts) == 0 and records * parts * programs < _PROGRAMS:
         parts *= 2
-    out = torch.empty(
-        records * parts, outputs, side * side * inputs, device=x.device, dtype=dtype if parts == 1 else torch.float32
-    )
+    kind = dtype if parts == 1 else torch.float32
+    out = torch.empty(records * parts, outputs, side * side * inputs, device=x.device, dtype=kind)
     _weight[records * parts, programs](
         g, x, out, views // parts * g.shape[2] * g.shape[3], *g.shape[2:], *x.shape[2:], outputs, inputs,
-        side, side, stride, padding, bo, bc, 32,
-        num_warps=8 if bo == 128 else 4, num_stages=3,
+        side, side, stride, padding, bo, bc, 32, num_warps=8 if bo == 128 else 4, num_stages=3,
     )  # fmt: skip
     return out if parts == 1 else out.unflatten(0, (records, parts)).sum(1, dtype=torch.float32).to(dtype)

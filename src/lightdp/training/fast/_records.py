@@ -1,42 +1,37 @@
-"""The gradient of every record by one ordinary pass over all of them, for models made of layers known here.
+"""The gradient of every record from one ordinary pass over all of them, for models made of known layers.
 
-A pass keeps what goes into each layer and the gradient of what comes out. From these a record's own gradient is a
-product of matrices, over all positions of all its views. `vmap(grad(...))` finds the same by grouped convolutions,
-which are far slower.
+A pass keeps what goes into each layer and the gradient of what comes out. From these, the gradient of one record is a
+matrix product over all positions of all its views. `vmap(grad(...))` finds the same by grouped convolutions, which are
+far slower.
 """
 
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, pad
 
 from lightdp.errors import ArgumentError
-from lightdp.training import _layers
-from lightdp.training.models import _Residual as Residual
-from lightdp.training.models import _StandardisedConv as StandardisedConv
+from lightdp.training.fast._gpu import kernels
+from lightdp.training.fast._layers import Norm, with_norms
+from lightdp.training.fast._layout import channels_last, padding
+from lightdp.training.models import Residual, StandardisedConv
 
-try:
-    from lightdp.training import _kernels as kernels
-except ImportError:  # no triton, so no CUDA or no compiler
-    kernels = None  # type: ignore[assignment]
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-_CONVOLUTIONS = (nn.Conv2d, StandardisedConv)
 _KNOWN = {
-    *(*_CONVOLUTIONS, nn.Linear, nn.GroupNorm),
-    *(nn.Sequential, Residual, nn.Identity, nn.ReLU, nn.Tanh, nn.AvgPool2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d),
+    *(nn.Conv2d, StandardisedConv, nn.Linear, nn.GroupNorm, nn.Flatten, nn.Sequential, Residual, nn.Identity),
+    *(nn.ReLU, nn.Tanh, nn.AvgPool2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d),
 }
 
 
 def knows(model: nn.Module) -> bool:
-    """Whether every layer is used once, treats records apart, and has known gradients; types must match exactly."""
+    """Whether every layer is used once, treats records apart, and has known gradients; types must match exactly.
+
+    >>> knows(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))), knows(nn.Sequential(nn.Flatten(), nn.Softmax(0)))
+    (True, False)
+    """
     layers = [layer for _, layer in model.named_modules(remove_duplicate=False)]
     return len(set(layers)) == len(layers) and all(map(_knows, layers)) and type(model) is not nn.GroupNorm
 
@@ -46,14 +41,17 @@ def _knows(layer: nn.Module) -> bool:
         return False
     if type(layer) is nn.Flatten:
         return (layer.start_dim, layer.end_dim) == (1, -1)
-    if type(layer) in _CONVOLUTIONS:
-        plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
-        return plain and (type(layer) is nn.Conv2d or layer.bias is None)
-    return type(layer) in _KNOWN
+    if isinstance(layer, nn.Conv2d) and (layer.groups, layer.dilation, layer.padding_mode) != (1, (1, 1), "zeros"):
+        return False
+    return type(layer) in _KNOWN and not (type(layer) is StandardisedConv and layer.bias is not None)
 
 
 def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
-    """What `Records.gradients` gives, for any model, kernels in the order of `model.parameters()`."""
+    """Like `Records.gradients`, for any model; kernels are in the order of `model.parameters()`.
+
+    >>> [g.tolist() for g in by_vmap(nn.Linear(1, 2, bias=False), torch.zeros(3, 1, 1), torch.tensor([0, 1, 0]))]
+    [[[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]]
+    """
 
     def loss(parameters: dict[str, Tensor], views: Tensor, label: Tensor) -> Tensor:
         return cross_entropy(functional_call(model, parameters, (views,)), label.expand(len(views)))
@@ -65,7 +63,13 @@ def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
 
 
 def squares(rows: Tensor) -> Tensor:
-    """The squared norm of each row in float64, right to 18 · 2^-24: only norms of 16 values each are in float32."""
+    """The squared norm of each row in float64, with relative error below 18 · 2^-24.
+
+    Only norms of 16 values each are computed in float32.
+
+    >>> squares(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
+    [25.0, 1.0]
+    """
     if rows.is_cuda and rows.dtype == torch.float32 and kernels is not None:
         return kernels.squares(rows)
     whole = rows.shape[1] // 16 * 16
@@ -74,32 +78,36 @@ def squares(rows: Tensor) -> Tensor:
 
 
 class Records:
-    """A copy of `model`, with the parameters it has now, that gives the gradients of many records at once.
+    """A copy of `model`, with its current parameters, that gives the gradients of many records at once.
 
-    On CUDA with `half` it computes in bfloat16, channels last; gradients are summed up and given in float32.
+    On CUDA with `half` it computes in bfloat16, channels last; gradients are summed and returned in float32.
+
+    Args:
+        model: one that `knows` accepts; later changes of its parameters do not reach the copy.
+        half: whether CUDA may compute in bfloat16.
     """
 
     def __init__(self, model: nn.Module, *, half: bool) -> None:
-        self.model = _layers.with_norms(copy.deepcopy(model)).requires_grad_(requires_grad=False)
+        self.model = with_norms(copy.deepcopy(model)).requires_grad_(requires_grad=False)
         self.half, self.tape = half, _Tape()
         for layer in self.model.modules():
-            if isinstance(layer, _layers.Norm):
+            if isinstance(layer, Norm):
                 layer.watch = self.tape.norm
             elif isinstance(layer, nn.Conv2d | nn.Linear):
                 layer.register_forward_hook(self.tape.watch)
             elif isinstance(layer, nn.ReLU):
-                layer.inplace = False  # what a watched layer gave, or the caller's records, must stay as they are
+                layer.inplace = False  # outputs of watched layers and the caller's records must not change
 
     def gradients(self, x: Tensor, y: Tensor) -> list[Tensor]:
         """Of the mean cross-entropy of each record's views x (n, views, ...), by parameter: each (n, numel).
 
-        Kernels are in the order (outputs, height, width, inputs); `_layers.reorder` brings sums of them back.
+        Kernels are in the order (outputs, height, width, inputs); `reorder` brings sums of them back. y is (n,).
         """
         self.tape.count = len(x)
         images, views = x.flatten(0, 1), x.shape[1]
         half = self.half and x.is_cuda and x.dtype == torch.float32
         if half:
-            images = _layers.channels_last(images.bfloat16())
+            images = channels_last(images.bfloat16())
         with torch.enable_grad(), torch.autocast(x.device.type, torch.bfloat16, enabled=half):
             scores = self.model(images)
             scores = scores.float() if half else scores
@@ -109,9 +117,9 @@ class Records:
 
 
 class _Tape:
-    """What the layers of a pass over the views of `count` records leave behind.
+    """The gradients that a pass over the views of `count` records leaves behind.
 
-    It does not know the model, so that a model which is dropped goes at once, with all its memory.
+    It does not refer to the model, so that a dropped model frees all its memory at once.
     """
 
     def __init__(self) -> None:
@@ -119,7 +127,7 @@ class _Tape:
         self.found: dict[Tensor, Tensor] = {}  # gradients (n, numel) by parameter
 
     def watch(self, layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        """Called when a layer has given its output; `keep` follows when the gradient of that is there."""
+        """Forward hook of a layer: `keep` runs once the gradient of its output is known."""
         (x,) = given
         if isinstance(layer, nn.Conv2d) and x.ndim != 4:
             raise ArgumentError(f"x must be images (n, channels, height, width) for {layer}, got {tuple(x.shape)}")
@@ -128,7 +136,7 @@ class _Tape:
         return output
 
     def keep(self, layer: nn.Module, x: Tensor, g: Tensor) -> None:
-        """The gradients of a layer's parameters from what went in and the gradient of what came out."""
+        """Add the gradients of a layer's parameters, from its input x and the gradient g of its output."""
         if isinstance(layer, nn.Conv2d):
             weight = _of_convolution(layer, x, g, self.count)
             g = g.permute(0, 2, 3, 1)
@@ -139,13 +147,12 @@ class _Tape:
             self._add(layer.bias, g.reshape(self.count, -1, g.shape[-1]).sum(1, dtype=weight.dtype))
 
     def norm(self, layer: nn.Module, g: Tensor) -> None:
-        """The same of a norm, from gradients (2, images, channels) by image."""
+        """Add the gradients of a norm's parameters, from those by image, g (2, images, channels)."""
         for parameter, piece in zip((layer.weight, layer.bias), g.unflatten(1, (self.count, -1)).sum(2), strict=True):
             self._add(parameter, piece)
 
     def _add(self, parameter: Tensor, g: Tensor) -> None:
-        known = self.found.get(parameter)
-        self.found[parameter] = g if known is None else known + g
+        self.found[parameter] = self.found[parameter] + g if parameter in self.found else g
 
 
 def _of_linear(x: Tensor, g: Tensor, count: int) -> Tensor:
@@ -158,34 +165,27 @@ def _of_linear(x: Tensor, g: Tensor, count: int) -> Tensor:
 def _of_convolution(layer: nn.Conv2d, x: Tensor, g: Tensor, count: int) -> Tensor:
     """For inputs x and gradients g of images: (count, outputs, kernel height · width · inputs)."""
     if kernels is not None and kernels.fits(layer, x):
-        settings = {"side": layer.kernel_size[0], "stride": layer.stride[0], "padding": kernels.padding(layer)[0]}
-        weight = kernels.weight_gradients(x, g, count, **settings)
-    else:
-        weight = _of_linear(_windows(layer, x).flatten(3), g.permute(0, 2, 3, 1), count)
+        weight = kernels.weight_gradients(x, g, count, layer.kernel_size[0], layer.stride[0], padding(layer)[0])
+    else:  # what each output sees: (images, height, width, inputs, kernel height, kernel width)
+        windows = pad(channels_last(x), padding(layer)).permute(0, 2, 3, 1)
+        for axis, (size, step) in enumerate(zip(layer.kernel_size, layer.stride, strict=True), 1):
+            windows = windows.unfold(axis, size, step)
+        weight = _of_linear(windows.permute(0, 1, 2, 4, 5, 3).flatten(3), g.permute(0, 2, 3, 1), count)
     if isinstance(layer, StandardisedConv):
         _pull(layer, weight)
     return weight
 
 
-def _windows(layer: nn.Conv2d, x: Tensor) -> Tensor:
-    """What each output sees of x: (images, height, width, kernel height, kernel width, inputs)."""
-    around = layer._reversed_padding_repeated_twice  # noqa: SLF001  the only place where "same" is in numbers
-    x = pad(_layers.channels_last(x), around).permute(0, 2, 3, 1)
-    for axis, (size, step) in enumerate(zip(layer.kernel_size, layer.stride, strict=True), 1):
-        x = x.unfold(axis, size, step)
-    return x.permute(0, 1, 2, 4, 5, 3)
-
-
 def _pull(layer: StandardisedConv, g: Tensor) -> None:
     """From gradients of standardised to those of the layer's own weights, in place: (n, outputs, inputs).
 
-    With the centred weights c and their length s, what is used is u = c / s; so g turns into what is left of it
-    without its mean and its part along u, divided by s.
+    With the centred weights c and their length s, the layer uses u = c / s. So g loses its mean and its part along
+    u, and is divided by s.
     """
     used, lengths = layer.standard(layer.weight)
     used = used.permute(0, 2, 3, 1).flatten(1)
     if kernels is not None and g.is_cuda:
         kernels.pull(g, used, lengths)
-        return
-    along = torch.einsum("nok,ok->no", g, used)
-    g.sub_(g.mean(2, keepdim=True)).addcmul_(along[..., None], used, value=-1).div_(lengths.flatten(1))
+    else:
+        along = torch.einsum("nok,ok->no", g, used)
+        g.sub_(g.mean(2, keepdim=True)).addcmul_(along[..., None], used, value=-1).div_(lengths.flatten(1))

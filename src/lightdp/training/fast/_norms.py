@@ -1,24 +1,24 @@
-"""GroupNorm of images on a GPU, with the sum and the ReLU behind it, as one kernel each way. Needs triton.
+"""GroupNorm of images on a GPU, with the sum and the ReLU after it, as one kernel each way. Needs triton.
 
-A program takes some channels of one record, whole groups of them, and keeps all their positions in registers. On the
-way back these would be too many values: there it goes through them in pieces, twice, and finds the second time what the
-first has left in the cache. Programs of one record follow each other, since memory gives more than some channels at
-once. Channels come last, as tensor cores want them; statistics are in float32.
+A program takes some channels of one record, in whole groups, and keeps all their positions in registers. In the
+backward pass these would be too many values: there it loops over them in pieces, twice, and the second loop reads from
+the cache. Programs of one record follow each other, since one memory access spans more than a program's channels.
+Images have their channels last; statistics are in float32.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]  # only where torch has CUDA
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from lightdp.training.fast._layout import channels_last
 
 _LARGEST = 1 << 15  # values of a program
-_PIECE = 1 << 12  # of these, at a time on the way back
+_PIECE = 1 << 12  # of these, at a time in the backward pass
 
 
 def block(channels: int, groups: int, positions: int) -> int | None:
@@ -131,12 +131,10 @@ def _launch(kernel: Any, x: Tensor, groups: int, *given: Any, relu: bool, skip: 
     if size is None:
         raise ValueError(f"no kernel for {groups} groups of shape {tuple(x.shape)}")
     settings = {"P": positions, "C": size, "WIDTH": c // groups, "RELU": relu, "SKIP": skip}
+    warps = max(2, positions * size >> 11)
     if kernel is _backward:
-        settings |= {"B": min(positions, max(1, _PIECE // size)), "num_warps": max(1, positions * size >> 10)}
-    else:
-        settings["num_warps"] = max(2, positions * size >> 11)
-    settings["num_warps"] = min(8, settings["num_warps"])
-    kernel[(n * (c // size),)](*given, n, hw, c, **settings)
+        settings["B"], warps = min(positions, max(1, _PIECE // size)), max(1, positions * size >> 10)
+    kernel[(n * (c // size),)](*given, n, hw, c, **settings, num_warps=min(8, warps))
 
 
 class _GroupNorm(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
@@ -144,20 +142,13 @@ class _GroupNorm(torch.autograd.Function):  # type: ignore[misc]  # torch is unt
 
     @staticmethod
     def forward(  # noqa: PLR0917  an operator of torch
-        ctx: Any,  # noqa: ANN401
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        skip: Tensor | None,
-        tap: Tensor | None,  # noqa: ARG004  only its gradient counts
-        groups: int,
-        eps: float,
-        relu: bool,
-    ) -> Tensor:
-        """Keeps (mean, 1 / deviation) by record and channel for the way back."""
-        x, weight, bias = _last(x), weight.contiguous(), bias.contiguous()
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, skip: Tensor | None,  # noqa: ANN401
+        tap: Tensor | None, groups: int, eps: float, relu: bool,  # noqa: ARG004  only the gradient of `tap` counts
+    ) -> Tensor:  # fmt: skip
+        """Keep (mean, 1 / deviation) by record and channel for the backward pass."""
+        x, weight, bias = channels_last(x), weight.contiguous(), bias.contiguous()
         y, moments = torch.empty_like(x), torch.empty((2, *x.shape[:2]), device=x.device)
-        given = (x, weight, bias, x if skip is None else _last(skip), y, moments, eps, _each(x, weight))
+        given = (x, weight, bias, x if skip is None else channels_last(skip), y, moments, eps, _each(x, weight))
         _launch(_forward, x, groups, *given, relu=relu, skip=skip is not None)
         ctx.save_for_backward(x, weight, bias, moments, y if skip is not None and relu else None)
         ctx.groups, ctx.relu, ctx.skip = groups, relu, skip is not None
@@ -167,7 +158,7 @@ class _GroupNorm(torch.autograd.Function):  # type: ignore[misc]  # torch is unt
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         """`tap`, zeros of (2, n, c), gets the gradients of (weight, bias) by record."""
         x, weight, bias, moments, y = ctx.saved_tensors
-        dy, dx, sums = _last(dy), torch.empty_like(x), torch.empty_like(moments)
+        dy, dx, sums = channels_last(dy), torch.empty_like(x), torch.empty_like(moments)
         dskip = x if y is None else torch.empty_like(x)
         given = (dy, x, weight, bias, x if y is None else y, moments, dx, dskip, sums, _each(x, weight))
         _launch(_backward, x, ctx.groups, *given, relu=ctx.relu, skip=y is not None)
@@ -181,10 +172,6 @@ class _GroupNorm(torch.autograd.Function):  # type: ignore[misc]  # torch is unt
 group_norm = _GroupNorm.apply
 
 
-def _last(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last)
-
-
 def _each(x: Tensor, weight: Tensor) -> int:
-    """The records that share weights."""
+    """The number of records that share weights."""
     return x.shape[0] if weight.ndim == 1 else x.shape[0] // weight.shape[0]

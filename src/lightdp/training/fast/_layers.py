@@ -1,4 +1,4 @@
-"""Layers that compute what a model's own do, faster: norms that take in what follows them, channels last."""
+"""Layers that compute the same as a model's own, faster: norms that take in the sum and ReLU after them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,19 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from lightdp.training.models import _Residual as Residual
-
-try:
-    from lightdp.training import _norms
-except ImportError:  # no triton, so no CUDA or no compiler
-    _norms = None  # type: ignore[assignment]
+from lightdp.training.fast._gpu import norms
+from lightdp.training.models import Residual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-
 
 class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """`nn.GroupNorm` for channels last, where tensor cores want them and torch's own kernels do not.
+    """`nn.GroupNorm` for channels last, the layout that tensor cores want, with an optional sum and ReLU after it.
 
-    Also takes in what often follows, a sum with `skip` and a ReLU. Statistics are in float32.
+    Statistics are in float32.
     """
 
     def __init__(self, norm: nn.GroupNorm, *, relu: bool = False) -> None:
@@ -35,15 +29,15 @@ class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
         self.watch: Callable[[nn.Module, Tensor], None] | None = None
 
     def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:
-        """The same as `nn.GroupNorm` and what it takes in, up to rounding.
+        """The same as `nn.GroupNorm`, plus `skip`, then ReLU, up to rounding.
 
-        Weights and biases may be (lanes, c), for as many records of each lane. A backward pass gives the layer and
-        the gradients of (weight, bias) by record, (2, n, c), to `watch`, if set.
+        Weights and biases may be (lanes, c), with equally many records in each lane. If `watch` is set, a backward
+        pass calls it with the layer and the gradients of (weight, bias) by record, (2, n, c).
         """
         tap = None if self.watch is None else _tap(x, partial(self.watch, self))
-        fits = x.ndim == 4 and _norms is not None
-        if x.is_cuda and fits and _norms.block(x.shape[1], self.groups, x[0, 0].numel()) is not None:
-            return _norms.group_norm(x, self.weight, self.bias, skip, tap, self.groups, self.eps, self.relu)
+        fits = x.is_cuda and x.ndim == 4 and norms is not None
+        if fits and norms.block(x.shape[1], self.groups, x[0, 0].numel()) is not None:
+            return norms.group_norm(x, self.weight, self.bias, skip, tap, self.groups, self.eps, self.relu)
         if tap is None and self.weight.ndim == 1:
             y = nn.functional.group_norm(x, self.groups, self.weight, self.bias, self.eps)
         else:
@@ -56,7 +50,7 @@ class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
 
 
 def _tap(x: Tensor, watch: Callable[[Tensor], None]) -> Tensor:
-    """Zeros to add to (weight, bias) of each record, (2, n, c), so that their gradients are those of the record."""
+    """Zeros to add to (weight, bias) of each record, (2, n, c); `watch` gets their gradients, those of the record."""
     dtype = torch.promote_types(x.dtype, torch.float32)
     tap = torch.zeros(2, *x.shape[:2], dtype=dtype, device=x.device, requires_grad=True)
     tap.register_hook(watch)
@@ -64,27 +58,20 @@ def _tap(x: Tensor, watch: Callable[[Tensor], None]) -> Tensor:
 
 
 class _Sum(nn.Module):  # type: ignore[misc]
-    """A residual block whose main way ends in a norm that takes in the sum."""
+    """A residual block whose main branch ends in a norm that adds the skip branch itself."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
         self.main, self.skip = block.main, block.skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """The positive part of the sum of both ways."""
-        *first, norm = self.main
+        """The positive part of the sum of both branches."""
         skip = self.skip(x)
-        for layer in first:
-            x = layer(x)
-        return norm(x, skip)
-
-
-def channels_last(value: Tensor) -> Tensor:
-    return value.contiguous(memory_format=torch.channels_last) if value.ndim == 4 else value
+        return self.main[-1](self.main[:-1](x), skip)
 
 
 def with_norms(model: nn.Module) -> nn.Module:
-    """The same function with the same names of parameters, whose norms take in what follows them."""
+    """Replace norms by `Norm`, in place: the same function with the same names of parameters."""
     for parent in list(model.modules()):
         children = list(parent.named_children())
         for (name, child), (after, follower) in pairwise([*children, ("", None)]):
@@ -99,14 +86,3 @@ def with_norms(model: nn.Module) -> nn.Module:
             if relu:
                 setattr(parent, after, nn.Identity())
     return model
-
-
-def reorder(model: nn.Module, rows: Tensor) -> None:
-    """Bring rows (m, d) with kernels as (outputs, height, width, inputs) to the order of `model.parameters()`."""
-    at = 0
-    for p in model.parameters():
-        if p.ndim == 4:
-            piece = rows[:, at : at + p.numel()]
-            last = piece.clone().unflatten(1, p.permute(0, 2, 3, 1).shape)
-            piece.copy_(last.permute(0, 1, 4, 2, 3).flatten(1))
-        at += p.numel()
