@@ -108,9 +108,9 @@ def _train(message: Message, app: Callable[[Message], Message], settings: Settin
     order, record = message.content.config_records[KEY], vault.known()
     plan = planned(record["plan"])
     settings.check(plan, spent=record["before"])
-    client = Client.restore(plan, length=record["length"], store=vault, pins=settings.pins, threads=None)
-    if client.run != _get(order, "run", bytes):
+    if _get(order, "run", bytes).hex() != record["run"]:
         raise ProtocolError("the message is of another run than this node's last key round")
+    client = Client.restore(plan, length=record["length"], store=vault, pins=settings.pins, threads=None)
     if "roster" in order:
         client.join(_get(order, "roster", bytes))
     begun = client.begin(_get(order, "start", bytes))  # before training, or it would train for nothing
