@@ -38,6 +38,19 @@ class Odometer:
     | in a void round, perhaps seen | as used, with a = n | as used |
     | never sent | 0 | 0 |
 
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=20, epsilon=3, delta=1e-5)
+    >>> odometer = lightdp.Odometer(plan)
+    >>> for _ in range(20):
+    ...     odometer.admit()
+    ...     odometer.record(used=range(45), late=[47])
+    >>> odometer.max_epsilon() <= 3
+    True
+    >>> odometer.admit()
+    Traceback (most recent call last):
+    ...
+    lightdp.errors.BudgetError: round 21 could take client 0 to epsilon=3.08427, over the budget of 3 at delta=1e-05
+
     Args:
         plan: the noise, the budget and δ.
         clients: whom to track, by default all clients of the plan.

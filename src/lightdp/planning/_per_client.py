@@ -101,6 +101,12 @@ def plan_per_client(
 ) -> PerClientPlan:
     """The variances that minimise the expected noise while each client keeps its own budget (D4).
 
+    >>> found = plan_per_client(epsilons=[3.0] * 5, straggling=[0.02] * 4 + [0.5], colluders=1, rounds=10, delta=1e-5)
+    >>> bool(found.sigma_individual[4] > found.sigma_individual[0])  # the unreliable client protects itself
+    True
+    >>> bool((found.epsilon() <= 3).all())
+    True
+
     Clients straggle independently. Equal clients of a complete graph get equal variances, which loses nothing
     (the program is convex and symmetric) and keeps it small.
 

@@ -42,6 +42,26 @@ class Client:
     - the state is a value: each step makes the next one, saves it, and goes on from it only then. If `store` fails,
       nothing leaves and nothing has changed.
 
+    Two clients and a server, in one round:
+
+    >>> import lightdp, numpy
+    >>> plan = lightdp.plan(
+    ...     clients=2, colluders=0, stragglers=0, rounds=3, epsilon=8, delta=1e-5, unit="client", calibration="repair"
+    ... )
+    >>> server = lightdp.Server(plan, length=4, run=bytes(16))
+    >>> clients = [lightdp.Client.new(plan, length=4, run=bytes(16), name=name) for name in ("ann", "bob")]
+    >>> [server.enrol(client.enrol()) for client in clients]
+    ['ann', 'bob']
+    >>> for client in clients:
+    ...     client.join(server.roster())
+    >>> start = server.announce()
+    >>> [server.receive(client.begin(start).upload(numpy.full(4, 0.1))) for client in clients]
+    [True, True]
+    >>> list(server.close().used)
+    [0, 1]
+    >>> 0 < clients[0].epsilon() <= plan.budget
+    True
+
     Attributes:
         plan: the noise.
         length: number of values of an update.

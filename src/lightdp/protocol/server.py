@@ -48,6 +48,15 @@ class Aggregate:
 class Server:
     """The server of one run. It holds one sum, however many clients there are.
 
+    `Client` has an example of a whole round.
+
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=2, colluders=0, stragglers=0, rounds=3, epsilon=8, delta=1e-5)
+    >>> lightdp.Server(plan, length=4, run=bytes(16)).roster()
+    Traceback (most recent call last):
+    ...
+    lightdp.errors.ProtocolError: 2 clients must enrol, 0 have
+
     Args:
         plan: as the clients have it.
         length: number of values of an update.

@@ -39,6 +39,13 @@ class Run:
     "distribution" fidelity, to the same log bit by bit; "protocol" draws new noise by design and cannot go on.
     Modelled seconds are measured, so they are never the same twice.
 
+    >>> from pathlib import Path
+    >>> import lightdp
+    >>> config = lightdp.Config(clients=5, colluders=1, stragglers=1, rounds=3, epsilon=8.0)
+    >>> log = lightdp.Run(config, Path("run.jsonl")).finish()
+    >>> len(log.rounds), log.epsilon <= 8
+    (3, True)
+
     Args:
         config: the settings.
         path: the file of the log.
