@@ -13,10 +13,11 @@ import signal
 import sys
 from importlib import import_module
 from types import FunctionType
+from typing import Any
 
 import click
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup
 
 from lightdp.errors import LightDPError
 
@@ -43,12 +44,6 @@ class _Commands(TyperGroup):
             self._add_others()
         return self.commands.get(name)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, found.load() if isinstance(found, _Later) else found, rest
-
     def _add_others(self) -> None:
         """Look for commands of other packages, which takes a while, only where ours do not suffice."""
         from importlib.metadata import entry_points  # noqa: PLC0415  so does this
@@ -58,50 +53,33 @@ class _Commands(TyperGroup):
 
 
 class _Later(TyperCommand):
-    """Stands for a command that was not imported yet."""
+    """A line of the table, which imports its command when that is called."""
 
     def __init__(self, name: str, place: str, line: str) -> None:
         super().__init__(name, help=line)
         self.place = place
 
-    def load(self) -> click.Command:
+    def make_context(self, *arguments: Any, **more: Any) -> click.Context:  # noqa: ANN401  as that of the command
         module_name, _, attribute = self.place.partition(":")
         module = import_module(module_name)
         found = getattr(module, attribute)
         if isinstance(found, FunctionType):
             one = typer.Typer(rich_markup_mode="markdown", add_completion=False)
-            one.command(self.name, help=module.HELP)(found)
+            one.command(help=module.HELP)(found)
             found = one
         command = typer.main.get_command(found)
         command.name = self.name
-        return command
-
-
-def _version(_: click.Context, __: click.Parameter, asked: bool) -> None:
-    if asked:
-        from importlib.metadata import version  # noqa: PLC0415  takes a while
-
-        typer.echo(f"lightdp {version('lightdp-fl')}")
-        raise typer.Exit
+        return command.make_context(*arguments, **more)
 
 
 app = _Commands(
     name="lightdp",
     help="Federated learning that stays private against its own server.",
     commands={name: _Later(name, *entry) for name, entry in COMMANDS.items()},
-    params=[
-        TyperOption(
-            param_decls=["--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_version,
-            help="Print the version.",
-        )
-    ],
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+click.version_option(package_name="lightdp-fl", message="%(prog)s %(version)s", help="Print the version.")(app)
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ def command(
     delta: Annotated[float, typer.Option(help="δ of the whole training.")],
     sensitivity: Annotated[float, typer.Option(help="Δ, how far one unit can move an upload.")] = 1.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, with the noise of every client and pair.")
+        bool, typer.Option("--json", help="Print JSON, with the noise of each client and pair.")
     ] = False,
 ) -> None:
     """Print a plan per kind of client."""
@@ -81,25 +81,21 @@ def _kinds(file: Path) -> list[tuple[int, float, float]]:
 
 
 def _print_mixed(mixed: PerClientPlan, counts: list[int]) -> None:
-    starts = [sum(counts[:kind]) for kind in range(len(counts))]
     typer.echo(
         f"Noise per client, {mixed.graph.clients:,} clients of {len(counts)} kinds, {mixed.rounds:,} rounds, "
         f"δ = {mixed.delta:g}, against the server with any {mixed.colluders:,} others\n"
     )
-    lines = table.new(None)
-    shared = (f"σ_K to {kind + 1}" for kind in range(len(counts)))
-    for name in ("kind", "clients", "straggling", "ε", "σ_U", "σ_eff", *shared):
-        lines.add_column(name, justify="right")
-    true = mixed.epsilon()
-    for kind, first in enumerate(starts):
+    shared = (f"σ_K to {kind}" for kind in range(1, len(counts) + 1))
+    lines = table.new(None, right=["kind", "clients", "straggling", "ε", "σ_U", "σ_eff", *shared])
+    starts, true = [sum(counts[:kind]) for kind in range(len(counts))], mixed.epsilon()
+    for kind, (first, count) in enumerate(zip(starts, counts, strict=True), 1):
         lines.add_row(
-            str(kind + 1),
-            str(counts[kind]),
+            str(kind),
+            str(count),
             f"{mixed.straggling[first]:g}",
             rounded_up(true[first]),
-            f"{mixed.sigma_individual[first]:.5g}",
-            f"{mixed.sigma_effective[first]:.5g}",
-            *(_shared(mixed, first, other, size) for other, size in zip(starts, counts, strict=True)),
+            *(f"{sigma[first]:.5g}" for sigma in (mixed.sigma_individual, mixed.sigma_effective)),
+            *(_shared(mixed, first, *other) for other in zip(starts, counts, strict=True)),
         )
     table.show(lines)
     ratio = mixed.noise_equal / mixed.noise

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from lightdp._settings import read_toml
 from lightdp._validate import rounded_up
@@ -36,15 +36,14 @@ Examples:
 
 - Ctrl-C loses nothing: the same command with `--resume` goes on (real keys and noise cannot be made again, though)
 """
+_ENDS = "real noise cannot be made again, so this run cannot go on; its log so far stays"
 
 
 def _run(
     flags: dict[str, Any],
     *,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same names; flags win over it.")] = None,
-    out: Annotated[Path, typer.Option(help="Where the log goes, as JSON lines; the page lies beside it.")] = Path(
-        "run.jsonl"
-    ),
+    out: Annotated[Path, typer.Option(help="The log, as JSON lines; the page lies beside it.")] = Path("run.jsonl"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint beside the log.")] = False,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML page.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the last line of the log instead of a table.")] = False,
@@ -97,25 +96,17 @@ def _check_out(out: Path, *, resume: bool) -> None:
 
 
 def _print_start(run: Any) -> None:  # noqa: ANN401
-    sizes = run.partition
-    typer.echo(f"{run.config.data}, {run.config.model} with {run.parameters:,} parameters on {run.device}")
-    records, labels = (
-        f"{sizes[f'{what}_min']} to {sizes[f'{what}_max']} (median {sizes[f'{what}_median']:g})"
-        for what in ("size", "labels")
-    )
-    typer.echo(f"{run.config.clients} clients, {run.config.partition}: records {records}, different labels {labels}\n")
+    config, spread = run.config, "{{{0}_min}} to {{{0}_max}} (median {{{0}_median:g}})"
+    records, labels = (spread.format(what).format(**run.partition) for what in ("size", "labels"))
+    typer.echo(f"{config.data}, {config.model} with {run.parameters:,} parameters on {run.device}")
+    typer.echo(f"{config.clients} clients, {config.partition}: records {records}, different labels {labels}\n")
     if run.plan is not None:
         typer.echo(f"{run.plan}\n")
 
 
 def _finish(run: Any, screen: Console) -> RunLog:  # noqa: ANN401
-    columns = (
-        TextColumn("round"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=None),
-        TextColumn("accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}  stragglers {task.fields[missing]}"),
-        TimeRemainingColumn(),
-    )
+    words = "accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}  stragglers {task.fields[missing]}"
+    columns = "round", MofNCompleteColumn(), BarColumn(bar_width=None), words, TimeRemainingColumn()
     with Progress(*columns, console=screen, transient=True) as bar:
         task = bar.add_task("run", total=run.config.rounds, accuracy="-", epsilon="-", missing="-")
 
@@ -130,8 +121,7 @@ def _finish(run: Any, screen: Console) -> RunLog:  # noqa: ANN401
             return run.finish(show)
         except KeyboardInterrupt:
             bar.stop()
-            goes_on = "the same command with --resume goes on"
-            if run.config.fidelity == "protocol":
-                goes_on = "real noise cannot be made again, so this run cannot go on; its log so far stays"
+            real = run.config.fidelity == "protocol"
+            goes_on = _ENDS if real else "the same command with --resume goes on"
             typer.echo(f"interrupted after round {run.state.round}; {goes_on}", err=True)
             sys.exit(130)

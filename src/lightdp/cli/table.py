@@ -6,15 +6,26 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.table import Table
 
 
-def new(title: str | None) -> Table:
-    """An empty table."""
+def new(title: str | None, left: Iterable[str] = (), right: Iterable[str] = ()) -> Table:
+    """An empty table with columns of text, then columns of numbers.
+
+    Args:
+        title: above the table, if any.
+        left: headings of columns that are aligned to the left.
+        right: headings of columns that are aligned to the right.
+    """
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415  slow to import, and JSON needs no tables
     from rich.table import Table  # noqa: PLC0415  likewise
 
-    return Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(*left, title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+    for name in right:
+        table.add_column(name, justify="right")
+    return table
 
 
 def show(table: Table) -> None:
