@@ -8,7 +8,7 @@ import numpy as np
 
 from lightdp.errors import ArgumentError
 from lightdp.planning import compare, solve
-from lightdp.report._style import Chart, alt, data
+from lightdp.report._chart import Chart, alt, data
 from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import uniform
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Literal
 
+from lightdp.report._chart import LOOK, SOFT, Chart, alt, data
 from lightdp.report._figures import labels
-from lightdp.report._style import LOOK, SOFT, Chart, alt, data
 from lightdp.runlog import RunLog
 from lightdp.schemes import schemes as registry
 
@@ -52,8 +52,8 @@ def colours(logs: Sequence[RunLog]) -> list[tuple[str, list[int]]]:
 
 def panels(logs: Sequence[RunLog]) -> list[Panel]:
     """The panels that have something to show, without legends of the runs."""
-    percent = _y(axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
-    std = _y(axis=alt.Axis(format="~g"), scale=alt.Scale(zero=True))
+    percent = alt.Y("value:Q", title=None, axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
+    std = alt.Y("value:Q", title=None, axis=alt.Axis(format="~g"), scale=alt.Scale(zero=True))
     seen = "Of the model after each round that was evaluated."
     stays = "Added by each round to a coordinate of the mean, for good."
     goes = "Pairwise noise of missing clients, in the model until a later round takes it out."
@@ -112,7 +112,7 @@ def _epsilon(logs: Sequence[RunLog]) -> Panel | None:
         x=alt.value(0), text="text:N"
     )
     note = "By the client that spent most; dashed: the whole budget."
-    y = _y(scale=_within(0, 1.12 * top))
+    y = alt.Y("value:Q", title=None, scale=_within(0, 1.12 * top))
     return _lines(logs, rows, y, ".4f", ("Privacy spent, ε", note), behind=[rules, words])
 
 
@@ -253,10 +253,6 @@ def _partition(logs: Sequence[RunLog]) -> Panel | None:
         same = all(log.counts == counts for log in logs)
         note += "The same in all runs." if same else f"Of {labels(logs)[0]}; other runs have other partitions."
     return Panel("Who holds what", note.strip(), chart, "wide")
-
-
-def _y(**more: Any) -> alt.Y:  # noqa: ANN401  as `alt.Y`
-    return alt.Y("value:Q", title=None, **more)
 
 
 def _within(low: float, high: float, **more: Any) -> alt.Scale:  # noqa: ANN401  as `alt.Scale`
