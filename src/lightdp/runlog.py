@@ -485,10 +485,8 @@ def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
         wanted = " or ".join(one.kind for one in kinds)
         raise ArgumentError(f"kind must be {wanted}, got kind={content.get('kind')!r}")
     line = found.of(content)
-    if isinstance(line, Started):
-        return line
-    plan = before[0].plan if isinstance(before[0], Started) else None
-    if plan is not None:
+    first = before[0] if before else None
+    if isinstance(first, Started) and (plan := first.plan) is not None:
         later = isinstance(line, Round) and plan.get("sampling_rate", 1) != 1  # not computed in every round
         for name in _OF_PRIVACY[1 if later else 0 :]:
             if getattr(line, name, "") is None:

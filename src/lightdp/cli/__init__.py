@@ -1,8 +1,21 @@
-"""`lightdp`: parse, call, print. One file per command, imported when the command is called.
+"""The command `lightdp`: parse arguments, call the library, print.
 
-Other packages add commands through the entry point group "lightdp.commands": each entry point is a dict like
-`COMMANDS`, from the name of a command to where it is ("module:attribute") and one line of help. The attribute is a
+Each command has a file of its own, which is imported when the command is called, so that `lightdp --help` stays quick
+and a command needs only its own dependencies. All commands end in the same way:
+
+- exit code 0: done; results are on standard output, progress is on standard error.
+- exit code 2: wrong arguments, an exhausted budget, or a file or memory that the machine refuses. One line on standard
+  error names the argument and its value; standard output is empty.
+- exit code 130: interrupted by Ctrl-C or SIGTERM.
+
+Other packages add commands through the entry point group "lightdp.commands". Each entry point is a dict like
+`COMMANDS`, from the name of a command to its place ("module:attribute") and one line of help. The attribute is a
 `typer.Typer`, or a function with options annotated for typer; the module's `HELP` is then the text of its help page.
+
+>>> sorted(COMMANDS)
+['plan', 'plan-mixed', 'report', 'run']
+>>> app.commands["plan"].help == COMMANDS["plan"][1]
+True
 """
 
 from __future__ import annotations
@@ -33,7 +46,10 @@ _PIPE_WIDTH = "100"  # columns of help pages that no terminal shows
 
 
 class _Commands(TyperGroup):
-    """A group whose help page needs the table only; a command is imported when it is called."""
+    """A group whose help page needs the table of commands only.
+
+    Commands of other packages are looked up, which takes a while, only for that page and for an unknown name.
+    """
 
     def list_commands(self, _: click.Context) -> list[str]:
         self._add_others()
@@ -45,15 +61,20 @@ class _Commands(TyperGroup):
         return self.commands.get(name)
 
     def _add_others(self) -> None:
-        """Look for commands of other packages, which takes a while, only where ours do not suffice."""
-        from importlib.metadata import entry_points  # noqa: PLC0415  so does this
+        from importlib.metadata import entry_points  # noqa: PLC0415  takes a while
 
         for point in entry_points(group="lightdp.commands"):
             self.commands.update({name: _Later(name, *entry) for name, entry in point.load().items()})
 
 
 class _Later(TyperCommand):
-    """A line of the table, which imports its command when that is called."""
+    """A command that is imported when it is called; until then, its name and its line of help.
+
+    Args:
+        name: what users type.
+        place: "module:attribute".
+        line: its help in the table of commands.
+    """
 
     def __init__(self, name: str, place: str, line: str) -> None:
         super().__init__(name, help=line)
@@ -83,9 +104,11 @@ click.version_option(package_name="lightdp-fl", message="%(prog)s %(version)s", 
 
 
 def main() -> None:
-    """Run the command line; mistakes, and what the machine refuses, end in one line and exit code 2.
+    """Run the command line with the arguments of the process, and exit.
 
-    Being asked to terminate is taken as Ctrl-C, so that it loses nothing either.
+    Errors of this package, and what the operating system refuses, end in one line and exit code 2; other exceptions
+    are bugs and keep their traceback, without local variables, which may be keys. SIGTERM counts as Ctrl-C, so that a
+    run that is asked to terminate keeps its log and checkpoint, too.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):

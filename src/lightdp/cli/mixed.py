@@ -1,4 +1,9 @@
-"""`lightdp plan-mixed`."""
+"""`lightdp plan-mixed`: noise for clients that differ in privacy budget and reliability.
+
+Clients of one kind share a line of a CSV file and get the same noise (`lightdp.planning.plan_per_client`). The table
+has a row for each kind: its true ε, rounded up, the individual noise σ_U, the noise σ_eff that protects one of its
+clients, and σ_K with each kind. Below it stands the variance in the mean of a round, and that of equal noise for all.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +46,12 @@ def command(
         bool, typer.Option("--json", help="Print JSON, with the noise of each client and pair.")
     ] = False,
 ) -> None:
-    """Print a plan per kind of client."""
+    """Read the kinds, plan for each of their clients, print a row for each kind or all as JSON."""
     kinds = _kinds(file)
-    mixed = planning.plan_per_client(
-        epsilons=[e for count, _, e in kinds for _ in range(count)],
-        straggling=[p for count, p, _ in kinds for _ in range(count)],
-        colluders=colluders,
-        rounds=rounds,
-        delta=delta,
-        sensitivity=sensitivity,
-    )
+    epsilons = [epsilon for count, _, epsilon in kinds for _ in range(count)]
+    straggling = [share for count, share, _ in kinds for _ in range(count)]
+    whole = {"rounds": rounds, "delta": delta, "sensitivity": sensitivity}
+    mixed = planning.plan_per_client(epsilons=epsilons, straggling=straggling, colluders=colluders, **whole)
     if as_json:
         typer.echo(json.dumps(mixed.to_dict(), indent=2, allow_nan=False))
     else:
@@ -58,6 +59,13 @@ def command(
 
 
 def _kinds(file: Path) -> list[tuple[int, float, float]]:
+    """Clients, probability of straggling and ε of each kind.
+
+    Ranges are checked by the planner, except the number of clients, which decides how much memory that takes.
+
+    Raises:
+        ArgumentError: the file cannot be read, is empty or lacks a number; the message names the kind.
+    """
     got = f"got file={str(file)!r}"
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
@@ -89,14 +97,9 @@ def _print_mixed(mixed: PerClientPlan, counts: list[int]) -> None:
     lines = table.new(None, right=["kind", "clients", "straggling", "ε", "σ_U", "σ_eff", *shared])
     starts, true = [sum(counts[:kind]) for kind in range(len(counts))], mixed.epsilon()
     for kind, (first, count) in enumerate(zip(starts, counts, strict=True), 1):
-        lines.add_row(
-            str(kind),
-            str(count),
-            f"{mixed.straggling[first]:g}",
-            rounded_up(true[first]),
-            *(f"{sigma[first]:.5g}" for sigma in (mixed.sigma_individual, mixed.sigma_effective)),
-            *(_shared(mixed, first, *other) for other in zip(starts, counts, strict=True)),
-        )
+        cells = [str(kind), str(count), f"{mixed.straggling[first]:g}", rounded_up(true[first])]
+        cells += [f"{sigma[first]:.5g}" for sigma in (mixed.sigma_individual, mixed.sigma_effective)]
+        lines.add_row(*cells, *(_shared(mixed, first, *other) for other in zip(starts, counts, strict=True)))
     table.show(lines)
     ratio = mixed.noise_equal / mixed.noise
     typer.echo(f"noise variance in the mean {mixed.noise:.5g}")

@@ -1,4 +1,14 @@
-"""`lightdp plan`."""
+"""`lightdp plan`: the noise of a training, its true guarantee and its cost.
+
+The flags are the fields of `lightdp.planning.Request`, with `--graph` for its degree and seed. Printed is the page of
+the plan (`str(plan)`) or, with `--json`, its `to_dict`. Two tables may follow:
+
+- `--compare`: every scheme at the same true (ε, δ), with the noise it leaves in the mean and what breaks it. A scheme
+  that cannot have this guarantee stays in the table, with the reason.
+- for the paper's calibration: the ε that each of its composition rules claims, beside the true one, rounded up.
+
+With `--plot` a chart is drawn as well; the path is checked before anything is computed.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +50,7 @@ def _plan(
     plot: Annotated[Path | None, typer.Option(help="Draw the noise to FILE.html, .png or .svg.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
+    """Plan, draw if asked, then print."""
     if plot is not None:
         from lightdp.report import check_path, plan_chart, save  # noqa: PLC0415  an optional dependency
 
@@ -69,7 +80,7 @@ command = with_settings(_plan, Request, leave_out=("degree", "graph_seed"))  # `
 
 
 def _graph(text: str, clients: int) -> tuple[int | None, int]:
-    """Degree and seed; a complete graph has none."""
+    """Degree and seed of `--graph`; a complete graph has no degree, and 0 stands for no seed."""
     found = re.fullmatch("complete|circulant:([0-9]{1,20})(?::([0-9]{1,20}))?", text)
     if found is None:
         raise ArgumentError(f"graph must be complete, circulant:DEGREE or circulant:DEGREE:SEED, got graph={text!r}")
@@ -80,6 +91,7 @@ def _graph(text: str, clients: int) -> tuple[int | None, int]:
 
 
 def _row_json(row: planning.Comparison) -> dict[str, Any]:
+    """A row of `--compare --json`; "impossible" is null or says why there is no such plan."""
     return {
         "scheme": row.scheme.name,
         "noise_in_mean": row.noise_in_mean,
@@ -91,6 +103,7 @@ def _row_json(row: planning.Comparison) -> dict[str, Any]:
 
 
 def _print_comparison(chosen: Plan, rows: tuple[planning.Comparison, ...]) -> None:
+    """The table of `--compare`; the scheme that was asked for is bold."""
     title = f"\nThe same true guarantee, ε = {chosen.budget:g} at δ = {chosen.delta:g}"
     lines = table.new(title, ["scheme"], ["noise", "× central", "trips", "B/param"])
     lines.columns[0].no_wrap = True
@@ -107,6 +120,7 @@ def _print_comparison(chosen: Plan, rows: tuple[planning.Comparison, ...]) -> No
 
 
 def _print_claims(chosen: Plan) -> None:
+    """The ε of each composition rule of the paper (P1-P3), and the true one."""
     lines = table.new("\nThe paper's ε, claimed and true", ["rule for T rounds"], ["rounds", "ε claimed", "ε true"])
     for claim in planning.paper_claims(chosen):
         lines.add_row(claim.rule, str(claim.rounds), f"{claim.claimed:g}", rounded_up(claim.true))

@@ -1,4 +1,15 @@
-"""`lightdp run`."""
+"""`lightdp run`: a simulated training, from settings to log, page and statement.
+
+The flags are the fields of `lightdp.training.config.Config`; those given win over a TOML file, and that over defaults.
+Three files lie beside each other:
+
+- `run.jsonl`, the log (docs/reference/run-log.md), a line for each round as soon as it is over;
+- `run.checkpoint`, from which `--resume` goes on, with the same result as without an interruption;
+- `run.html`, the page of `lightdp report`, once the run has ended.
+
+A log whose run can still go on is never overwritten. Runs with real keys and noise (`--fidelity protocol`) cannot go
+on: their noise must never be made twice.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +59,7 @@ def _run(
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML page.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the last line of the log instead of a table.")] = False,
 ) -> None:
+    """Check, train with a progress bar on standard error, print the figures and what was guaranteed to whom."""
     try:
         from lightdp.report import run_table, save_runs  # noqa: PLC0415  an optional dependency
         from lightdp.training.simulator import Run  # noqa: PLC0415  likewise
@@ -80,6 +92,11 @@ command = with_settings(_run, Config)
 
 
 def _check_out(out: Path, *, resume: bool) -> None:
+    """Refuse a log that could not be written, or that would overwrite a run that can still go on.
+
+    Raises:
+        ArgumentError: `out` is no .jsonl file in an existing folder, not writable, or of an interrupted run.
+    """
     if not out.parent.is_dir() or out.suffix != ".jsonl":
         raise ArgumentError(f"out must be a .jsonl file in an existing folder, got out={str(out)!r}")
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
@@ -96,6 +113,7 @@ def _check_out(out: Path, *, resume: bool) -> None:
 
 
 def _print_start(run: Any) -> None:  # noqa: ANN401
+    """Data, model, partition and plan."""
     config, spread = run.config, "{{{0}_min}} to {{{0}_max}} (median {{{0}_median:g}})"
     records, labels = (spread.format(what).format(**run.partition) for what in ("size", "labels"))
     typer.echo(f"{config.data}, {config.model} with {run.parameters:,} parameters on {run.device}")
@@ -105,6 +123,7 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
 
 
 def _finish(run: Any, screen: Console) -> RunLog:  # noqa: ANN401
+    """Train to the end and return the log; Ctrl-C says how to go on and exits with 130."""
     words = "accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}  stragglers {task.fields[missing]}"
     columns = "round", MofNCompleteColumn(), BarColumn(bar_width=None), words, TimeRemainingColumn()
     with Progress(*columns, console=screen, transient=True) as bar:

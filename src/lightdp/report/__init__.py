@@ -13,9 +13,9 @@ True
 """
 
 from lightdp.report._chart import LOOK, Chart, check_path, save
-from lightdp.report._panels import run_chart
 from lightdp.report._figures import caveats, run_table
 from lightdp.report._page import save_runs
+from lightdp.report._panels import run_chart
 from lightdp.report._plan import plan_chart
 
 __all__ = ["LOOK", "Chart", "caveats", "check_path", "plan_chart", "run_chart", "run_table", "save", "save_runs"]

@@ -13,8 +13,8 @@ import vl_convert
 from lightdp._validate import rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.report._chart import FONT, FORMATS, LOOK, alt, whole
-from lightdp.report._panels import colours, panels, run_chart
 from lightdp.report._figures import LONG, caveats, facts, labels, printable
+from lightdp.report._panels import colours, panels, run_chart
 from lightdp.schemes import BUILT_IN
 
 if TYPE_CHECKING:
