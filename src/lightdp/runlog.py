@@ -1,9 +1,12 @@
 """The log of a training: a line of JSON when it starts, one for each round, one when it ends.
 
-Whoever trains writes a log through `LogWriter` as it goes on; `RunLog.read` checks and returns the log of a training
-that is finished, interrupted or still running. The classes `Started`, `Round` and `Ended` are the format: each of their
-fields states its type, its check and its meaning once, for writing, for reading and for the reference page, which
+A training writes its log through `LogWriter`; `RunLog.read` checks and returns the log of a training that is finished,
+interrupted or still running. The classes `Started`, `Round` and `Ended` are the format: each of their fields states its
+type, its check and its meaning once, for writing, for reading and for the reference page, which
 `python -m lightdp.runlog > docs/reference/run-log.md` makes.
+
+What is logged cannot flatter the training: a line with a value that is out of range is neither written nor read, and in
+a training with a plan no ε, δ or unit is left out, except the ε of rounds with sampled batches.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -59,7 +62,7 @@ This page is made by `python -m lightdp.runlog > docs/reference/run-log.md`.
 
 
 class ResumeError(ArgumentError):
-    """A training cannot go on from its log and checkpoint; both were left as they are."""
+    """A training cannot go on from its log and checkpoint; both files are unchanged."""
 
 
 def claimed_epsilon(plan: Mapping[str, Any]) -> float:
@@ -69,6 +72,9 @@ def claimed_epsilon(plan: Mapping[str, Any]) -> float:
 
     >>> claimed_epsilon({"epsilon": 9.24, "epsilon_claimed": 3.0}), claimed_epsilon({"epsilon": 3.0})
     (3.0, 3.0)
+
+    Args:
+        plan: as `Plan.to_dict` gives it, or as an older log has it.
     """
     return plan["epsilon_claimed"] if "epsilon_claimed" in plan else plan["epsilon"]
 
@@ -128,6 +134,7 @@ def _require(names: Iterable[str], content: Mapping[str, Any]) -> None:
         raise ArgumentError(f"must have {', '.join(missing)}")
 
 
+# For each type of a field: its name in the reference page, and its check where the field has none of its own.
 _TYPES: dict[str, tuple[str, Check]] = {
     "int": ("integer", _count),
     "float": ("number", number),
@@ -135,10 +142,13 @@ _TYPES: dict[str, tuple[str, Check]] = {
     "Mapping[str, Any]": ("object", _mapping),
     "Sequence[str]": ("list of texts", _sentences),
 }
-"""For each type of a field: its name in the reference page, and its check where the field has none of its own."""
 
 
-def _holds(meaning: str, check: Check | None = None, **more: str) -> Any:  # noqa: ANN401  as `dataclasses.field`
+def _type(field: dataclasses.Field[Any]) -> tuple[str, Check]:
+    return _TYPES[str(field.type).removesuffix(" | None")]
+
+
+def _holds(meaning: str, check: Check | None = None, /, **more: str) -> Any:  # noqa: ANN401  as `dataclasses.field`
     """A field of a line: its meaning, its check if its type does not say it, and when it is `null` or `absent`.
 
     With `beside`, the name of a field, the key is written only where that field is not null.
@@ -149,7 +159,11 @@ def _holds(meaning: str, check: Check | None = None, **more: str) -> Any:  # noq
 
 @dataclass(frozen=True, kw_only=True)
 class _Line:
-    """A line of a log; what it is made with is checked."""
+    """A line of a log, checked when it is made.
+
+    Raises:
+        ArgumentError: a value has the wrong type or is out of range; the message names field and value.
+    """
 
     kind: ClassVar[str]
 
@@ -157,12 +171,18 @@ class _Line:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is not None or "null" not in field.metadata:
-                _, check = _TYPES[str(field.type).removesuffix(" | None")]
-                (field.metadata["check"] or check)(field.name, value)
+                (field.metadata["check"] or _type(field)[1])(field.name, value)
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Self:
-        """The line that `to_dict` gave; keys that are not known are ignored."""
+        """The line that `to_dict` gave; keys that are not known are ignored.
+
+        Args:
+            content: the JSON object of the line.
+
+        Raises:
+            ArgumentError: a field is missing or wrong.
+        """
         fields = dataclasses.fields(cls)
         _require([field.name for field in fields if field.default is dataclasses.MISSING], content)
         return cls(**{field.name: content[field.name] for field in fields if field.name in content})
@@ -179,6 +199,12 @@ class Started(_Line):
     """The first line: what is trained, how, and with which noise.
 
     Of `config`, `plan`, `versions`, `partition` and `network` only those values are checked that `RunLog` reads.
+
+    >>> Started(config={}, plan={"calibration": "exact"}, versions={}, commit=None, partition=None, parameters=3,
+    ...         device=None)
+    Traceback (most recent call last):
+      ...
+    lightdp.errors.ArgumentError: plan: must have epsilon, delta, unit, adjacency
     """
 
     kind = "run"
@@ -257,8 +283,8 @@ Line: TypeAlias = Started | Round | Ended
 class RunLog:
     """The log of one training, and what follows from it.
 
-    Nothing here is better than what happened: accuracy is that of the last model, never of the best one; ε is what the
-    client that spent most has spent; and a number that the log does not have is None.
+    Nothing here is better than what happened: accuracy is that of the last model, never of the best one; ε is the
+    largest that any client has spent; and a number that the log does not have is None, never 0.
 
     Attributes:
         path: the file.
@@ -446,7 +472,11 @@ class LogWriter:
             self._file.write("\n")  # of the last line kept, whether or not it had one
 
     def write(self, line: Line) -> Line:
-        """Append `line`, and return it."""
+        """Append `line`, hand it to the operating system, and return it.
+
+        Args:
+            line: the next one; its order is checked when the log is read.
+        """
         self._file.write(json.dumps(line.to_dict(), allow_nan=False) + "\n")
         self._file.flush()
         return line
@@ -525,12 +555,10 @@ def schema() -> str:
         parts.append(f'\n## `"kind": "{line.kind}"`\n{(line.__doc__ or "").partition(chr(10))[0]}\n\n')
         parts.append("| field | type | meaning | null or absent |\n| --- | --- | --- | --- |\n")
         for field in dataclasses.fields(line):
-            said = field.metadata
-            kind, may_be, _ = str(field.type).partition(" | None")
+            said, (kind, _) = field.metadata, _type(field)
             missing = "; ".join(f"{when}: {said[when]}" for when in ("null", "absent") if when in said)
-            parts.append(
-                f"| `{field.name}` | {_TYPES[kind][0]}{' or null' * bool(may_be)} | {said['meaning']} | {missing} |\n"
-            )
+            kind += " or null" if "null" in said else ""
+            parts.append(f"| `{field.name}` | {kind} | {said['meaning']} | {missing} |\n")
     return "".join(parts)
 
 

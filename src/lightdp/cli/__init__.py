@@ -4,8 +4,8 @@ Each command has a file of its own, which is imported when the command is called
 and a command needs only its own dependencies. All commands end in the same way:
 
 - exit code 0: done; results are on standard output, progress is on standard error.
-- exit code 2: wrong arguments, an exhausted budget, or a file or memory that the machine refuses. One line on standard
-  error names the argument and its value; standard output is empty.
+- exit code 2: wrong arguments, an exhausted budget, or a file or memory that the machine refuses; a message on standard
+  error names the argument and its value.
 - exit code 130: interrupted by Ctrl-C or SIGTERM.
 
 Other packages add commands through the entry point group "lightdp.commands". Each entry point is a dict like

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,7 +50,7 @@ def command(
     kinds = _kinds(file)
     epsilons = [epsilon for count, _, epsilon in kinds for _ in range(count)]
     straggling = [share for count, share, _ in kinds for _ in range(count)]
-    whole = {"rounds": rounds, "delta": delta, "sensitivity": sensitivity}
+    whole: dict[str, Any] = {"rounds": rounds, "delta": delta, "sensitivity": sensitivity}
     mixed = planning.plan_per_client(epsilons=epsilons, straggling=straggling, colluders=colluders, **whole)
     if as_json:
         typer.echo(json.dumps(mixed.to_dict(), indent=2, allow_nan=False))

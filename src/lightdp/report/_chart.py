@@ -28,12 +28,12 @@ _QUIET = {"labelColor": SOFT, "titleColor": SOFT, "gridColor": "#e2e8f0"}
 _BARE = {"domain": False, "ticks": False, "labelPadding": 6}
 LOOK: dict[str, Any] = {"font": FONT, "view": {"stroke": None}, "axis": _SMALL | _QUIET | _BARE, "legend": _SMALL}
 """The configuration of charts of runs and of compared schemes."""
+# What altair is told for each suffix.
 FORMATS: dict[str, dict[str, Any]] = {
     ".html": {"format": "html", "inline": True},
     ".png": {"format": "png", "scale_factor": 2.0},
     ".svg": {"format": "svg"},
 }
-"""What altair is told for each suffix."""
 
 
 def data(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:

@@ -103,11 +103,11 @@ def _summary(logs: Sequence[RunLog]) -> str:
 
 def _settings(logs: Sequence[RunLog]) -> dict[str, list[tuple[str, list[str], bool]]]:
     """By group: each setting, its values (one where all runs agree, else one for each run) and whether they differ."""
-    software = ("commit", "device", "parameters")
+    started, software = [log.started for log in logs], ("commit", "device", "parameters")
     groups: dict[str, list[Mapping[str, Any]]] = {
-        "Settings": [log.started.config for log in logs],
-        "Noise plan": [_planned(log.started) for log in logs],
-        "Software": [{name: getattr(log.started, name) for name in software} | log.started.versions for log in logs],
+        "Settings": [first.config for first in started],
+        "Noise plan": [_planned(first) for first in started],
+        "Software": [{name: getattr(first, name) for name in software} | dict(first.versions) for first in started],
     }
     result: dict[str, list[tuple[str, list[str], bool]]] = {title: [] for title in groups}
     for title, columns in groups.items():

@@ -14,11 +14,8 @@ from lightdp.schemes import schemes as registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import TypeAlias
 
     from lightdp.runlog import Round
-
-    _Value: TypeAlias = Callable[[RunLog, Round], float | None]
 
 _DASHES = ([1, 0], [7, 4], [2, 3])
 _STATUS = {"used": "rgba(120, 136, 160, 0.35)", "late": "#f59e0b", "lost": "#dc2626"}
@@ -93,9 +90,8 @@ def run_chart(logs: Sequence[RunLog]) -> Chart:
 def _legend(logs: Sequence[RunLog]) -> alt.LayerChart:
     """A line and a name for each run, three side by side."""
     places = [(name, *divmod(place, 3)) for place, name in enumerate(labels(logs))]
-    base = data([{"run": name, "x": x, "end": x + 0.12, "y": y} for name, y, x in places]).encode(
-        y=alt.Y("y:O").axis(None)
-    )
+    base = data([{"run": name, "x": x, "end": x + 0.12, "y": y} for name, y, x in places])
+    base = base.encode(y=alt.Y("y:O", axis=None))
     x = alt.X("x:Q", axis=None, scale=_within(0, 3))
     lines = base.mark_rule(strokeWidth=3).encode(x=x, x2="end:Q", **_run_channels(logs))
     names = base.mark_text(align="left", dx=8, fontSize=12, limit=220).encode(x=alt.X("end:Q"), text="run:N")
@@ -108,9 +104,8 @@ def _epsilon(logs: Sequence[RunLog]) -> Panel | None:
     top = max([*budgets, *(row["value"] for row in rows)], default=1.0)
     marks = data([{"budget": budget, "text": f"budget {budget:g}"} for budget in budgets]).encode(y="budget:Q")
     rules = marks.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color="#9ca3af")
-    words = marks.mark_text(align="left", dy=-6, dx=4, fontSize=11, color="#6b7280").encode(
-        x=alt.value(0), text="text:N"
-    )
+    words = marks.encode(x=alt.value(0), text="text:N")
+    words = words.mark_text(align="left", dy=-6, dx=4, fontSize=11, color="#6b7280")
     note = "By the client that spent most; dashed: the whole budget."
     y = alt.Y("value:Q", title=None, scale=_within(0, 1.12 * top))
     return _lines(logs, rows, y, ".4f", ("Privacy spent, ε", note), behind=[rules, words])
@@ -135,7 +130,7 @@ def _time(logs: Sequence[RunLog], y: alt.Y) -> Panel | None:
     return _lines(logs, rows, y, ".2%", ("Test accuracy against time", note), x=x, more=more)
 
 
-def _rows(logs: Sequence[RunLog], value: _Value) -> list[dict[str, Any]]:
+def _rows(logs: Sequence[RunLog], value: Callable[[RunLog, Round], float | None]) -> list[dict[str, Any]]:
     return [
         {"round": line.round, "value": found, "run": name}
         for log, name in zip(logs, labels(logs), strict=True)
@@ -197,8 +192,8 @@ def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     if not log.rounds:
         return None
     rows = [
-        {"round": line.round, "start": line.round - 0.5, "end": line.round + 0.5}
-        | {state: getattr(line, state) for state in states}
+        {name: getattr(line, name) for name in ("round", *states)}
+        | {"start": line.round - 0.5, "end": line.round + 0.5}
         for line in log.rounds
     ]
     base = data([*rows, rows[-1] | {"start": rows[-1]["end"]}])  # closes the last step
