@@ -192,8 +192,7 @@ def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     if not log.rounds:
         return None
     rows = [
-        {name: getattr(line, name) for name in ("round", *states)}
-        | {"start": line.round - 0.5, "end": line.round + 0.5}
+        {"start": line.round - 0.5, "end": line.round + 0.5} | {key: getattr(line, key) for key in ("round", *states)}
         for line in log.rounds
     ]
     base = data([*rows, rows[-1] | {"start": rows[-1]["end"]}])  # closes the last step
@@ -228,19 +227,15 @@ def _partition(logs: Sequence[RunLog]) -> Panel | None:
         for client, row in enumerate(drawn)
         for label, count in enumerate(row)
     ]
+    cells = data(rows).mark_rect(color="#2563eb").properties(height=min(22 * len(counts[0]), 440))
     axis = alt.Axis(grid=False, tickMinStep=1)
-    chart = (
-        data(rows)
-        .mark_rect(color="#2563eb")
-        .encode(
-            x=alt.X("start:Q", title="client", axis=axis, scale=_within(-0.5, len(drawn) - 0.5)),
-            x2="end:Q",
-            y=alt.Y("class:O", title="class", axis=alt.Axis(labelOverlap=True, ticks=False)),
-            opacity=alt.Opacity("records:Q", scale=alt.Scale(range=[0.03, 1], zero=True)),
-            tooltip=["client:Q", "class:O", "records:Q"],
-        )
+    chart = cells.properties(description="Records of each class at each client.").encode(
+        x=alt.X("start:Q", title="client", axis=axis, scale=_within(-0.5, len(drawn) - 0.5)),
+        x2="end:Q",
+        y=alt.Y("class:O", title="class", axis=alt.Axis(labelOverlap=True, ticks=False)),
+        opacity=alt.Opacity("records:Q", scale=alt.Scale(range=[0.03, 1], zero=True)),
+        tooltip=["client:Q", "class:O", "records:Q"],
     )
-    chart = chart.properties(height=min(22 * len(counts[0]), 440), description="Records of each class at each client.")
     sizes = [sum(row) for row in counts]
     note = f"{sum(sizes):,} records at {len(counts):,} clients, {min(sizes):,} to {max(sizes):,} each"
     note += f"; the first {_MOST_COLUMNS} clients are drawn. " if len(counts) > _MOST_COLUMNS else ". "

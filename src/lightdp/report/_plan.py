@@ -27,22 +27,22 @@ _SWEEPS = {
 
 def plan_chart(chosen: Plan) -> Chart:
     """The paper's figure of (σ_K, σ_U) for paper, exact and repair, and noise in the mean against S̄ for all."""
-    levels = [_level_panels(chosen, swept) for swept in _SWEEPS]
     settings = (
         f"N = {chosen.clients:,}, C̄ = {chosen.colluders:,}, S̄ = {chosen.stragglers:,}, {chosen.rounds:,} rounds, "
         f"ε = {chosen.budget:g} at δ = {chosen.delta:g}, clip {chosen.clip:g}; in each panel one of them varies"
     )
     note = "Upper panels: the paper's σ as printed, for the ε it claims. Lower panel: its γ, with the σ that keeps ε."
-    head = {"anchor": "start", "fontSize": 17, "subtitleColor": "#4b5563"}
-    chart = alt.vconcat(alt.hconcat(*levels, spacing=28), _noise_panel(chosen), spacing=28)
-    lines = {"gridColor": "#e5e7eb", "domainColor": "#9ca3af", "tickColor": "#9ca3af"}
-    return chart.properties(
-        title=alt.Title("Noise that keeps the guarantee", subtitle=[settings, note], **head)
-    ).configure(
+    head = {"subtitle": [settings, note], "anchor": "start", "fontSize": 17, "subtitleColor": "#4b5563"}
+    levels = alt.hconcat(*(_level_panels(chosen, swept) for swept in _SWEEPS), spacing=28)
+    chart = alt.vconcat(
+        levels, _noise_panel(chosen), spacing=28, title=alt.Title("Noise that keeps the guarantee", **head)
+    )
+    axis = {"gridColor": "#e5e7eb", "domainColor": "#9ca3af", "tickColor": "#9ca3af"}
+    return chart.configure(
         font="DejaVu Sans, Helvetica, Arial, sans-serif",
         padding=16,
         view={"stroke": None},
-        axis=lines | {"labelFontSize": 11, "titleFontSize": 12},
+        axis=axis | {"labelFontSize": 11, "titleFontSize": 12},
         legend={"labelFontSize": 12, "symbolStrokeWidth": 3},
     )
 
