@@ -1,4 +1,4 @@
-"""The promise of clipping, checked with exact fractions."""
+"""The guarantee of clipping, checked with exact fractions."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_list_is_clipped_as_one_vector() -> None:
 
 
 def test_long_vector_with_all_errors_on_one_side_stays_inside() -> None:
-    vector = np.full(300_000, 1 + 2.0**-23, "f4")  # every square rounds alike
+    vector = np.full(300_000, 1 + 2.0**-23, "f4")  # every square rounds to the same side
     clip_norm(vector, 1.0)
     value = Fraction(float(vector[0]))
     assert np.ptp(vector) == 0

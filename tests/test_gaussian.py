@@ -97,7 +97,7 @@ def test_epsilon_agrees_with_dp_accounting_and_is_never_above_its_pessimistic_es
 
 
 def test_delta_is_the_power_of_the_best_test_by_simulation() -> None:
-    """E[(1 − e^(ε − L))₊] over the privacy loss L ~ N(mu²/2, mu²) is delta; a 20 % wrong mu is told apart."""
+    """E[(1 − e^(ε − L))₊] over the privacy loss L ~ N(mu²/2, mu²) is delta; a 20 % wrong mu is rejected."""
     rng = np.random.default_rng(1)
     mu, epsilon, samples = 1.3, 0.8, 400_000
 
@@ -118,6 +118,8 @@ def test_delta_is_the_power_of_the_best_test_by_simulation() -> None:
         (lambda: gaussian.mu(1, 0), r"delta must be in \(0, 1\], got delta=0"),
         (lambda: gaussian.epsilon(1, 1.5), r"delta must be in \(0, 1\], got delta=1.5"),
         (lambda: gaussian.epsilon(-1, 0.1), "mu must be >= 0, got mu=-1"),
+        (lambda: gaussian.epsilon(-1, 1.0), "mu must be >= 0, got mu=-1"),
+        (lambda: gaussian.delta(1.0, -1), "mu must be >= 0, got mu=-1"),
         (lambda: gaussian.mu("3", 1e-5), "epsilon must be a number, got epsilon='3'"),  # type: ignore[arg-type]
     ],
 )

@@ -75,7 +75,7 @@ def test_cutting_wires_never_helps_and_unseen_uploads_never_hurt(seed: int, n: i
 
 
 def test_covariance_is_that_of_simulated_uploads() -> None:
-    """(E1) by simulation with a colluder and an unseen straggler; a 20 % wrong σ is told apart."""
+    """(E1) by simulation with a colluder and an unseen straggler; a 20 % wrong σ is rejected."""
     rng = np.random.default_rng(3)
     n, colluder, straggler, samples = 5, 1, 3, 200_000
     u, k = random_network(7, n)

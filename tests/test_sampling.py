@@ -64,7 +64,7 @@ def test_a_generous_target_stops_at_the_least_noise_that_is_resolved() -> None:
 
 
 def test_epsilon_bounds_the_simulated_privacy_loss() -> None:
-    """delta(ε) of one sampled round by simulation is what the PLD says; a 20 % wrong z is told apart."""
+    """delta(ε) of one sampled round by simulation is what the PLD says; a 20 % wrong z is rejected."""
     rng = np.random.default_rng(2)
     z, rate, delta, samples = 1.0, 0.2, 0.02, 1_000_000
     epsilon = sampling.epsilon({z: 1}, rate=rate, delta=delta, adjacency="add-remove")

@@ -154,7 +154,7 @@ def _pieces(array: Array) -> Iterator[NDArray[np.float64]]:
 def _floats(name: str, arrays: Arrays) -> list[Array]:
     result = [arrays] if isinstance(arrays, np.ndarray) else list(arrays)
     for array in result:
-        kind = getattr(array, "dtype", None) if isinstance(array, np.ndarray) else type(array).__name__
+        kind = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         if kind not in {np.dtype("f4"), np.dtype("f8")}:
             raise ArgumentError(f"{name} must be float32 or float64 arrays, got {kind}")
     return result

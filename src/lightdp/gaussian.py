@@ -55,7 +55,7 @@ def log_delta(epsilon: float, mu: float) -> float:
     >>> round(log_delta(1000.0, 1.0))  # δ itself would underflow
     -499515
     """
-    return _log_bound(non_negative("epsilon", epsilon), mu if mu == math.inf else non_negative("mu", mu))
+    return _log_bound(non_negative("epsilon", epsilon), _ratio(mu))
 
 
 def delta(epsilon: float, mu: float) -> float:
@@ -93,14 +93,11 @@ def epsilon(mu: float, delta: float) -> float:
     >>> round(epsilon(1.0, 1e-5), 4)
     4.3772
     """
-    log = _log_target(delta)
-    if log == 0:
+    log, mu = _log_target(delta), _ratio(mu)
+    if _log_bound(0.0, mu) <= log:
         return 0.0
     if mu == math.inf:
         return math.inf
-    mu = non_negative("mu", mu)
-    if _log_bound(0.0, mu) <= log:
-        return 0.0
     high = 1.0
     while _log_bound(high, mu) > log:
         high *= 2
@@ -117,8 +114,7 @@ def mu(epsilon: float, delta: float) -> float:
     >>> round(mu(1.0, 1e-5), 4)
     0.2681
     """
-    epsilon = non_negative("epsilon", epsilon)
-    log = _log_target(delta)
+    epsilon, log = non_negative("epsilon", epsilon), _log_target(delta)
     if log == 0:
         return math.inf
     low = 1.0
@@ -127,6 +123,10 @@ def mu(epsilon: float, delta: float) -> float:
     while _log_bound(epsilon, 2 * low) <= log:
         low *= 2
     return _private_root(lambda m: _log_bound(epsilon, m) - log, low, 2 * low, towards=0.0)
+
+
+def _ratio(mu: float) -> float:
+    return mu if mu == math.inf else non_negative("mu", mu)
 
 
 def _log_target(delta: float) -> float:

@@ -26,7 +26,7 @@ from lightdp import stream
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.planning import WIRE_STEPS
-from lightdp.stream import Term
+from lightdp.stream import Floats, Term
 from lightdp.wire import encode
 
 if TYPE_CHECKING:
@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 
     from lightdp.planning import Plan
 
-    Floats = NDArray[np.float32] | NDArray[np.float64]
-
-_SCALES = 3  # individual noise is a sum of Gaussians: σ_U, then two fine ones, each 2^11 times finer than the last
-_FINEST_BITS = 22
+_FINEST_BITS = 22  # individual noise is a sum of three Gaussians: σ_U, and two that are 2^11 and 2^22 times finer
 _BEYOND = 2e-20  # probability that a true Gaussian exceeds the largest sample of `lightdp.stream`
 _LARGEST_SHIFT = 6  # σ_U of 2^10 fine steps is fine enough; the remaining bits are left for the modulus
 
@@ -55,6 +52,9 @@ class Grid:
         bits: integers on the wire are modulo 2^bits.
         sigma_individual: σ_U in fine steps.
         sigma_pairwise: σ_K in fine steps.
+
+    >>> Grid(step=0.01, shift=3, bits=12, sigma_individual=128.0, sigma_pairwise=64.0).wire_step
+    0.08
     """
 
     step: float
@@ -97,9 +97,7 @@ class Grid:
         room = math.floor(math.log2(stream.SIGMA_MAX / WIRE_STEPS / max(ratio, 1.0)))
         shift = min(room, 32 - plan.wire_bits, _LARGEST_SHIFT)
         if shift < 0:
-            raise InfeasibleError(
-                f"{plan.wire_bits} bits a parameter do not fit the wire: choose a smaller coordinate_range"
-            )
+            raise InfeasibleError(f"{plan.wire_bits} bits a parameter do not fit the wire: reduce coordinate_range")
         sigma = float(WIRE_STEPS << shift)
         # σ steps = σ_U/Δ × (Δ + √length finest steps), solved for the step
         rest = sigma - math.ldexp(math.sqrt(length), -_FINEST_BITS) * plan.sigma_individual / plan.sensitivity
@@ -108,9 +106,8 @@ class Grid:
                 f"{length} values cannot be rounded finely enough for noise of {plan.sigma_individual:g} "
                 f"and sensitivity {plan.sensitivity:g}: choose a larger epsilon, fewer rounds or fewer values"
             )
-        step = plan.sigma_individual / rest
         pairwise = math.ceil(ratio * sigma * 16 - 1e-6) / 16  # the same on machines whose last bits differ
-        return cls(step, shift, plan.wire_bits, sigma, pairwise)
+        return cls(plan.sigma_individual / rest, shift, plan.wire_bits, sigma, pairwise)
 
     @property
     def wire_step(self) -> float:
@@ -131,6 +128,10 @@ def pairwise_terms(keys: Mapping[int, bytes], me: int, grid: Grid, *, undo: bool
 
     Returns:
         One term for each peer; none if the plan has no pairwise noise.
+
+    >>> grid = Grid(step=0.01, shift=3, bits=12, sigma_individual=128.0, sigma_pairwise=64.0)
+    >>> pairwise_terms({0: bytes(32), 2: bytes(32)}, me=1, grid=grid)
+    [Term(sign=-1, sigma=64.0), Term(sign=1, sigma=64.0)]
     """
     if grid.sigma_pairwise == 0:
         return []
@@ -152,8 +153,16 @@ def mask(vector: Floats, grid: Grid, terms: Sequence[Term], *, threads: int | No
 
     Returns:
         The packed bytes of `wire.encode`.
+
+    Raises:
+        ArgumentError: `vector` is no float vector, or has values that are not finite or far beyond the clip.
+
+    >>> import numpy as np
+    >>> grid = Grid(step=0.01, shift=3, bits=12, sigma_individual=128.0, sigma_pairwise=64.0)
+    >>> mask(np.zeros(80), grid, []) == mask(np.zeros(80), grid, [])  # never the same noise twice
+    False
     """
-    fine = _fine(vector, grid, terms, [os.urandom(32) for _ in range(_SCALES)], threads=threads)
+    fine = _fine(vector, grid, terms, [os.urandom(32) for _ in range(3)], threads=threads)
     return encode(fine, shift=grid.shift, bits=grid.bits)
 
 

@@ -77,16 +77,14 @@ class Graph:
 
     def neighbours(self) -> NDArray[np.int64]:
         """The neighbours of every client, each row sorted. (clients, degree)"""
-        if self.complete:
+        if self.complete:  # as below, without sorting
             rest = np.arange(self.clients - 1)
             return rest[None, :] + (rest[None, :] >= np.arange(self.clients)[:, None])
         half = np.arange(1, self.degree // 2 + 1)
         offsets = np.concatenate([half, -half, [self.clients // 2] if self.degree % 2 else []]).astype(np.int64)
         seats = self._seats()
         ring = (np.arange(self.clients)[:, None] + offsets) % self.clients
-        result = np.empty((self.clients, self.degree), dtype=np.int64)
-        result[seats] = np.sort(seats[ring], axis=1)
-        return result
+        return np.sort(seats[ring], axis=1)[np.argsort(seats)]
 
     def adjacency(self) -> NDArray[np.bool_]:
         """The adjacency matrix. (clients, clients)"""

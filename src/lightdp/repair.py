@@ -182,15 +182,17 @@ class Repairs:
             used: clients whose uploads were used.
             sent: clients that sent, used or not.
         """
-        paid = {client: debt for client, debt in self.owed.items() if client in used}
-        missed = {client: debt for client, debt in self.owed.items() if client in sent and client not in used}
-        given_up = {client: debt for client, debt in missed.items() if debt.tries == 1}
-        again = {client: replace(debt, tries=debt.tries - 1) for client, debt in missed.items() if debt.tries > 1}
-        kept = {
-            client: again.get(client, debt)
-            for client, debt in self.owed.items()
-            if client not in paid and client not in given_up
-        }
+        was_used, did_send = used.flags.tolist(), sent.flags.tolist()
+        paid, given_up, kept = {}, {}, {}
+        for client, debt in self.owed.items():
+            if was_used[client]:
+                paid[client] = debt
+            elif not did_send[client]:
+                kept[client] = debt
+            elif debt.tries == 1:
+                given_up[client] = debt
+            else:
+                kept[client] = replace(debt, tries=debt.tries - 1)
         new = {client: Debt(number, absent, RETRIES + 1) for client, absent in self.absent(used).items()}
         self.owed = kept | new
         return Settled(paid, given_up)

@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_SUM_TOLERANCE = 1e-9
-
 
 @dataclass(frozen=True, eq=False)
 class StragglerLaw:
-    """P(S = s) for s = 0..S̄. Laws with the same probabilities are equal, whatever their names.
+    """P(S = s) for s = 0..S̄. Laws with the same probabilities are equal; names do not count.
 
     Attributes:
         name: how the law is printed.
         pmf: the probabilities, an array that becomes read-only. (S̄ + 1,)
+
+    >>> uniform(1) == custom(1, [0.5, 0.5])
+    True
     """
 
     name: str
@@ -88,7 +89,7 @@ class StragglerLaw:
         cdf = np.cumsum(self.pmf)
         result: dict[int, int] = {}
         blocks, last = min(levels, rounds), 0
-        for block in range(blocks):
+        for block in range(blocks):  # not by arrays of rounds: their number may come from an untrusted server
             size = rounds // blocks + (block < rounds % blocks)
             last += size
             s = min(int(np.searchsorted(cdf, last / rounds * (1 - 1e-12))), self.bound)
@@ -98,6 +99,9 @@ class StragglerLaw:
 
 def uniform(bound: int) -> StragglerLaw:
     """The paper's law: every number of stragglers in 0..bound is equally likely.
+
+    Args:
+        bound: S̄, >= 0.
 
     >>> uniform(3).pmf
     array([0.25, 0.25, 0.25, 0.25])
@@ -143,7 +147,7 @@ def custom(bound: int, pmf: Sequence[float] | NDArray[np.float64]) -> StragglerL
         raise ArgumentError(f"pmf must list 1 to {bound + 1} probabilities for 0..{bound}, got shape {values.shape}")
     if not np.all(np.isfinite(values)) or np.any(values < 0):
         raise ArgumentError(f"pmf must hold finite probabilities >= 0, got pmf={values.tolist()}")
-    if abs((total := float(values.sum())) - 1) > _SUM_TOLERANCE:
+    if abs((total := float(values.sum())) - 1) > 1e-9:
         raise ArgumentError(f"pmf must sum to 1, got a sum of {total:.10g}")
     return StragglerLaw(f"given, on 0..{bound}", np.pad(values / total, (0, bound + 1 - len(values))))
 

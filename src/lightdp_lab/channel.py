@@ -37,6 +37,7 @@ def channel(config: Config, plan: Plan | None, parameters: int, device: torch.de
 
     Schemes with the noise of SMPC + DP get the noise that they play, at the scale of the plan.
     """
-    rehearsal, known = Rehearsal(config, parameters), scheme(config.scheme)
-    share = rehearsal.noise if known.played and known.calibration == "smpc" else None
+    rehearsal = Rehearsal(config, parameters)
+    secure = scheme(config.scheme).played and plan is not None and not plan.deployable
+    share = rehearsal.noise if secure else None
     return Rehearsed(rehearsal, direct(config, plan, parameters, device, share))

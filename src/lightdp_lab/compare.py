@@ -171,7 +171,7 @@ def _figures(chosen: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, A
     cost = median([one.cost for one in done]) if done else climbed[-1]
     if cost.dimension < task.dimension:
         cost = _further(chosen, scheme, links, typical, cost)
-    set_up = player.set_up
+    set_up = Cost.of(player.set_up, task.dimension)
     return {
         "dimension_played": player.task.dimension,
         "rounds": len(played),
@@ -183,12 +183,7 @@ def _figures(chosen: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, A
         "spent": _spent(cost, played, done),
         "measured": not cost.extrapolated,
         "clean": not done,
-        "set_up": {
-            **{name: set_up.total(name) for name in ("up", "down", "peer")},
-            "client": set_up.client_seconds(),
-            "server": set_up.server_seconds(),
-            "modelled": set_up.modelled_seconds(),
-        },
+        "set_up": {name: getattr(set_up, name) for name in FIGURES if name != "trips"},
     }
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter, defaultdict
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict
+from typing import TYPE_CHECKING
 
 from lightdp._validate import rounded_up
 from lightdp_lab import reproduce
@@ -14,7 +14,7 @@ from lightdp_lab.reproduce import EPSILONS, TABLES
 from lightdp_lab.tables import MODELS, Cell, filled, known, markdown, title
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from lightdp_lab.reproduce import Profile, Target
     from lightdp_lab.results import Results
@@ -41,19 +41,15 @@ def page(text: str, results: Results) -> str:
 
 def _made(results: Results) -> str:
     """How many runs there are, of what, and where they ran."""
-    lines = [line for line in results.runs() if line["config"]["data"] == "cifar10"]
-    kinds = Counter((line["config"]["unit"], line["config"]["model"], line["device"]) for line in lines)
-    rows = [
-        ["as printed" if unit == "paper" else "whole training", MODELS[model], device, f"{count:,}",
-         f"{statistics.median(line['seconds'] for line in lines if _is(line, unit, model, device)):.3g} s"]
-        for (unit, model, device), count in sorted(kinds.items())
-    ]  # fmt: skip
+    kinds: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for line in results.runs():
+        if line["config"]["data"] == "cifar10":
+            kinds[line["config"]["unit"], line["config"]["model"], line["device"]].append(line["seconds"])
+    rows = []
+    for (unit, model, device), seconds in sorted(kinds.items()):
+        kind = "as printed" if unit == "paper" else "whole training"
+        rows.append([kind, MODELS[model], device, f"{len(seconds):,}", f"{statistics.median(seconds):.3g} s"])
     return markdown(["guarantee", "model", "device", "runs", "median time of a run, others beside it"], rows)
-
-
-def _is(line: Mapping[str, Any], unit: str, model: str, device: str) -> bool:
-    config = line["config"]
-    return bool((config["unit"], config["model"], line["device"]) == (unit, model, device))
 
 
 def _table(name: Target, profile: str, results: Results) -> str:
@@ -97,11 +93,8 @@ def _trials(found: Iterable[Cell]) -> str:
     counts = sorted({cell.trials for cell in found if cell.trials})
     if not counts:
         return "not run"
-    return (
-        f"{counts[0]} trial{'s' if counts[-1] > 1 else ''}"
-        if len(counts) == 1
-        else f"{counts[0]} to {counts[-1]} trials"
-    )
+    many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    return f"{many} trial{'s' if counts[-1] > 1 else ''}"
 
 
 def _schemes(results: Results) -> str:
@@ -149,19 +142,14 @@ def _models(results: Results) -> str:
         central: dict[float, float] = {}
         for scheme in ("central", "repair", "smpc", "exact", "local"):
             owner: Profile = "exact" if scheme == "exact" else "repair"
-            found = {
-                cell.config.epsilon: cell
-                for cell in known(results, "rounds", owner, model=model, schemes=(scheme,))
-                if cell.accuracy is not None
-            }
+            cells = known(results, "rounds", owner, model=model, schemes=(scheme,))
+            found = {cell.config.epsilon: cell for cell in cells if cell.trials}
             if not found:
                 continue
             here = {epsilon: cell.accuracy for epsilon, cell in found.items() if cell.accuracy is not None}
             central = here if scheme == "central" else central
             behind = [
-                100 * (central[epsilon] - here[epsilon])
-                for epsilon in EPSILONS
-                if epsilon in central and epsilon in here
+                100 * (central[epsilon] - here[epsilon]) for epsilon in EPSILONS if epsilon in central.keys() & here
             ]
             far = "" if scheme == "central" or not behind else f"{max(behind):.1f}"
             shown = [found[epsilon].text() if epsilon in found else "–" for epsilon in EPSILONS]

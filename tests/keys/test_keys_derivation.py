@@ -147,6 +147,14 @@ def test_chain_tells_rounds_and_announcements_apart() -> None:
     assert len(found) == 4
 
 
+def test_keys_of_several_peers_are_those_of_each() -> None:
+    ring = rings(ROSTER)[1]
+    together = ring.stream_keys([3, 0], round=2, chain=PLAN)
+    assert list(together) == [3, 0]
+    assert together == {peer: ring.stream_keys([peer], round=2, chain=PLAN)[peer] for peer in (0, 3)}
+    assert ring.stream_keys([], round=2, chain=PLAN) == {}
+
+
 def test_keyring_of_a_sparse_graph_knows_only_its_peers() -> None:
     ring = Keyring(pair_of("alice"), ROSTER, 0, peers=[2])
     full = rings(ROSTER)[0]

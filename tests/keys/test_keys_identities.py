@@ -82,7 +82,7 @@ def test_pinned_identity_with_another_name_is_refused() -> None:
 def test_client_without_a_pin_is_refused_only_if_all_must_be_pinned() -> None:
     pins = Pins.parse("\n".join(line(name) for name in NAMES[:3]))
     pins.check(ROSTER)
-    with pytest.raises(WireError, match="dave, who is not pinned"):
+    with pytest.raises(WireError, match="dave, which is not pinned"):
         pins.check(ROSTER, complete=True)
     Pins.parse("\n".join(map(line, NAMES))).check(ROSTER, complete=True)
 

@@ -41,6 +41,36 @@ def test_enrolment_for_another_run_is_refused() -> None:
         Enrolment.from_bytes(ENROLMENTS[0].to_bytes(), run=bytes(16))
 
 
+def test_nothing_and_two_enrolments_are_refused_as_one() -> None:
+    for count in (0, 2):
+        with pytest.raises(WireError, match=f"expected 1 enrolment, got {count}"):
+            Enrolment.from_bytes(ENROLMENTS[0].to_bytes() * count, run=RUN)
+
+
+@pytest.mark.parametrize("field", ["run", "public", "identity", "signature"])
+def test_fields_of_an_enrolment_are_bytes_of_one_size(field: str) -> None:
+    fields: dict[str, Any] = dict(vars(ENROLMENTS[0]))
+    copied = Enrolment(**fields | {field: bytearray(fields[field])})
+    assert copied == ENROLMENTS[0]
+    assert type(getattr(copied, field)) is bytes
+    for wrong, message in (
+        (fields[field][1:], "bytes, got"),
+        ("x", "must be bytes, got"),
+        (None, "must be bytes, got"),
+    ):
+        with pytest.raises(ArgumentError, match=f"{field} must be .*{message.removeprefix('must be ')}"):
+            Enrolment(**fields | {field: wrong})
+
+
+def test_a_roster_that_is_read_again_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = ROSTER.to_bytes()
+    read(data)
+    monkeypatch.setattr(KeyPair, "agree", None)  # every verification would call it
+    assert read(data) == ROSTER
+    with pytest.raises(TypeError):
+        Enrolment.from_bytes(forged(10), run=RUN)
+
+
 def test_every_flipped_bit_of_an_enrolment_is_refused() -> None:
     data = ENROLMENTS[0].to_bytes()
     for position in range(8 * len(data)):

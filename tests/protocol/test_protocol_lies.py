@@ -60,7 +60,7 @@ class Liar:
         if now < max(history.sent, default=-1) + 1:
             return False
         if client == 0 and not closing:
-            self.reserved = self.cost(history.odometer._after_worst_round(history.odometer._ledgers[0]))
+            self.reserved = self.cost(history.odometer._costs.reserved(history.odometer._ledgers, ahead=True)[0])
         noise: dict[Wire, int] = {}
         repair = history.repair
         parts = [] if closing else [(now, history.neighbours, 1)]

@@ -14,8 +14,8 @@ import pytest
 from lightdp.client_set import ClientSet
 from lightdp.clipping import clip_norm
 from lightdp.errors import ProtocolError
-from lightdp.protocol import Client
-from support.parties import RUN, Tape, joined, planned, play, residual
+from lightdp.protocol.vector import clipped
+from support.parties import Tape, joined, planned, play, residual
 
 
 def test_the_sum_of_all_uploads_is_data_plus_individual_noise_exactly(tapes: list[Tape]) -> None:
@@ -106,7 +106,7 @@ def test_weights_are_masked_with_the_update_and_their_sum_comes_back() -> None:
     assert result.total is not None
     assert result.weight is not None
     assert result.total / result.weight == pytest.approx([0.5, 0.1], abs=0.02)
-    heaviest = clients[0]._vector(np.full(2, 1e6), 1.0)
+    heaviest = clipped(plan, np.full(2, 1e6), 1.0, 2, weighted=True)
     assert np.linalg.norm(heaviest) <= plan.clip
 
 
@@ -173,7 +173,7 @@ def test_the_example_runs_and_is_short(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_weighted_upload_is_within_the_clip_also_where_its_weight_is_rounded_up() -> None:
     """float32(0.1) > 0.1: an update that fills all that the weight leaves would be outside, in exact arithmetic."""
-    client = Client.new(planned(clip=1.0), length=2, run=RUN, name="a", weighted=True)
+    plan = planned(clip=1.0)
     room = math.sqrt(1 - 0.1**2)
     first = np.nextafter(np.float32(room), np.float32(0))
     rest = np.float32(math.sqrt(1 - 0.1**2 - float(first) ** 2 - 5e-11))
@@ -182,4 +182,4 @@ def test_a_weighted_upload_is_within_the_clip_also_where_its_weight_is_rounded_u
     assert clip_norm(update.copy(), room) == 1.0  # it would be left as it is
     assert full + Fraction(float(np.float32(0.1))) ** 2 > 1
     for weight in (1.0, 0.999999):
-        assert sum(Fraction(float(value)) ** 2 for value in client._vector(update, weight)) <= 1
+        assert sum(Fraction(float(value)) ** 2 for value in clipped(plan, update, weight, 2, weighted=True)) <= 1

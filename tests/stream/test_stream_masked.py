@@ -38,7 +38,7 @@ def data(count: int, kind: type, scale: float = 1.0) -> NDArray[Any]:
     sigma=st.floats(1e-3, SIGMA_MAX),
 )
 @settings(deadline=None, max_examples=80, derandomize=True)
-def test_data_is_masked_by_compiled_paths_and_numpy_alike(
+def test_compiled_paths_mask_data_as_numpy_does(
     name: str, values: NDArray[Any], terms: list[Term], step: float, sigma: float
 ) -> None:
     found = []

@@ -1,4 +1,4 @@
-"""Samples bit for bit: golden vectors, the text of the specification, and all paths alike."""
+"""Samples bit for bit: golden vectors, the text of the specification, and the same samples from all backends."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from itertools import combinations, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -75,6 +75,10 @@ def test_no_terms_add_nothing() -> None:
         (bytearray(32), 1, 1.0, "key must be 32 bytes, got bytearray"),
         (KEY, 0, 1.0, "sign must be .1 or -1, got sign=0"),
         (KEY, 2, 1.0, "sign must be in -1..1, got sign=2"),
+        (KEY, True, 1.0, "sign must be an integer, got sign=True"),
+        (KEY, 1.0, 1.0, "sign must be an integer, got sign=1.0"),
+        (KEY, 1, True, "sigma must be a number, got sigma=True"),
+        (KEY, 1, "9", "sigma must be a number, got sigma='9'"),
         (KEY, 1, 0.0, "sigma must be > 0"),
         (KEY, 1, float("nan"), "sigma must be finite"),
         (KEY, 1, 4096.1, "sigma must be <= 4096"),
@@ -83,6 +87,13 @@ def test_no_terms_add_nothing() -> None:
 def test_a_wrong_term_is_refused(key: bytes, sign: int, sigma: float, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         Term(key, sign, sigma)
+
+
+def test_numbers_of_any_type_make_a_term() -> None:
+    numbers: list[Any] = [9, 9.0, np.float32(9), np.int64(9)]
+    found = [samples(KEY, sigma, 100).tolist() for sigma in numbers]
+    assert found == [found[0]] * 4
+    assert Term(KEY, np.int64(-1), 9).sign == -1  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

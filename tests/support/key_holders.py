@@ -1,4 +1,4 @@
-"""Four clients with keys that anybody can compute, and their roster."""
+"""Four clients with known keys, and their roster."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def grids(draw: st.DrawFn) -> tuple[int, int]:
 
 
 def half_even(value: int, shift: int) -> int:
-    """Python's own rounding of exact fractions is the rule that `encode` promises."""
+    """Python's own rounding of exact fractions is the rule of `encode`."""
     return round(Fraction(value, 2**shift))
 
 
@@ -143,7 +143,7 @@ def test_accumulator_sums_modulo_two_to_the_bits(uploads: list[NDArray[np.int32]
 
 def test_rounding_error_has_mean_zero_and_the_stated_variance() -> None:
     shift = 4
-    fine = np.arange(-(2**10), 2**10, dtype=np.int32)  # every residue, even and odd results alike
+    fine = np.arange(-(2**10), 2**10, dtype=np.int32)  # every residue, with even and odd results
     rounded = np.array(decode(encode(fine, shift=shift, bits=28), fine.size, 28))
     error = [Fraction(int(r)) - Fraction(int(v), 2**shift) for r, v in zip(rounded, fine, strict=True)]
     assert sum(error) == 0

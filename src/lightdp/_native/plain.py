@@ -1,4 +1,7 @@
-"""The samples of lightdp.stream in numpy: the bits of the compiled kernel for every machine without it."""
+"""The samples of `lightdp.stream` in numpy, for machines without the compiled kernel: the same bits.
+
+Works on batches of tiles in buffers that are reused: every operation names its output.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 TILE = 1024
 _PAIRS = TILE // 2
 _TILE_BYTES = 6 * TILE
-_BATCH = 96  # tiles a numpy call: long enough to hide its overhead, short enough for the cache
+_BATCH = 96  # tiles in one numpy call: enough to hide its overhead, few enough for the cache
 
 # Polynomials in the square of w or x, highest power first: 4 artanh(w)/w, √2 sin(πx/2)/x,
 # √2 cos(πx/2); and −2 ln 2 × 2^-23.
@@ -30,19 +33,25 @@ L = -float.fromhex("0x1.62e430p-23")
 def accumulate(
     out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray[np.float32], data: Data | None = None
 ) -> bool:
-    """What a path of `kernel` does, bit for bit: tiles outside, keys inside; a negative scale subtracts.
+    """Does what `kernel.accumulate` does, bit for bit: adds Σ g(key, σ) to `out`, modulo 2^32.
 
-    With data (values, step), the first three terms are its own noise. False if a value is too large or not a number:
-    then `out` means nothing.
+    Args:
+        out: the samples from index `start` on are added to it.
+        start: index of the first sample.
+        keys: 32 bytes for each term.
+        scales: 2^15 σ for each term; a negative scale subtracts.
+        data: values and the size of a step; the first three terms are then the values' own noise.
+
+    Returns:
+        False if a value is too large or not a number; `out` is then undefined.
     """
     if data is None:
         _accumulate(out, start, keys, scales)
         return True
     values, step = data
     for low in range(0, out.size, _BATCH * TILE):
-        part = values[low : low + _BATCH * TILE].astype(np.float64)
         with np.errstate(over="ignore"):
-            part /= step
+            part = values[low : low + _BATCH * TILE] / np.float64(step)
         part += own_noise(part.size, start + low, keys[:96], scales[:3])
         if not np.abs(part).max() < 2.0**51:
             return False
@@ -52,7 +61,7 @@ def accumulate(
 
 
 def own_noise(length: int, start: int, keys: bytes, scales: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Three terms on three scales, each 2^11 times finer than the one before: w + (2^11 f + g) 2^-22, exact."""
+    """Three terms on three scales, each 2^11 times finer than the last: w + (2^11 f + g) 2^-22, exact (W1)."""
     whole, fine = np.zeros((2, length), np.int32)
     _accumulate(whole, start, keys[:32], scales[:1])
     _accumulate(fine, start, keys[32:64], scales[1:2])
@@ -85,9 +94,7 @@ def _gauss(words: NDArray[np.uint32], scale: np.float32, work: NDArray[np.float3
     bits, whole, fine = big.view(np.int32), work[4].view(np.int32), work[5:].reshape(-1, 2, _PAIRS)
     big[...] = np.bitwise_and(a, 0x7FFFFFFF, out=whole)
     big *= 2.0**31
-    np.bitwise_and(b, 0x7FFFFFFF, out=whole)
-    whole |= 1
-    radius[...] = whole
+    radius[...] = np.bitwise_or(np.bitwise_and(b, 0x7FFFFFFF, out=whole), 1, out=whole)
     big += radius  # U
     bits -= 0x5E3504F3
     radius[...] = np.bitwise_and(bits, -0x800000, out=whole)
@@ -98,23 +105,17 @@ def _gauss(words: NDArray[np.uint32], scale: np.float32, work: NDArray[np.float3
     big += 1
     w /= big
     _horner(A, np.multiply(w, w, out=big), q)
-    q *= w
-    radius -= q
-    np.sqrt(radius, out=radius)
-    radius *= scale
+    radius -= np.multiply(q, w, out=q)
+    np.multiply(np.sqrt(radius, out=radius), scale, out=radius)
     turned = radius.view(np.int32)
     turned ^= np.bitwise_and(c, -0x80000000, out=whole)
     w[...] = np.add(c, c, out=whole)
     w *= 2.0**-32  # x
-    np.multiply(w, w, out=big)
-    _horner(B, big, q)
+    _horner(B, np.multiply(w, w, out=big), q)
     q *= w  # s
     _horner(C, big, w)  # k
-    w *= q
-    np.multiply(radius, w, out=fine[:, 0])
-    q *= q
-    np.subtract(1, q, out=q)
-    np.multiply(radius, q, out=fine[:, 1])
+    np.multiply(radius, np.multiply(w, q, out=w), out=fine[:, 0])  # sine: s × k
+    np.multiply(radius, np.subtract(1, np.multiply(q, q, out=q), out=q), out=fine[:, 1])  # cosine: 1 − s × s
     samples = work[:2].view(np.int32).reshape(fine.shape)
     np.copyto(samples, np.rint(fine, out=fine), casting="unsafe")
     samples += 1 << 14

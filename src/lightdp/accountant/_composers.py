@@ -1,15 +1,15 @@
-"""From costs of rounds to ε: one composer for whole batches, one for sampled ones."""
+"""What rounds cost one client, and how that composes to ε: for whole batches, or for sampled ones."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from lightdp import gaussian, sampling
-from lightdp.accountant._ledger import Ledger
 from lightdp.planning import on_grid
 
 if TYPE_CHECKING:
@@ -18,9 +18,39 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lightdp.planning import Plan
+    from lightdp.repair import Window
 
 _CLEARLY = 0.999  # a share of the budget that is below it by more than all roundings
 _AHEAD = 1000  # the most rounds that are looked ahead at once, each of them a number in a list
+
+
+@dataclass
+class Ledger:
+    """Costs of the rounds of one client.
+
+    Attributes:
+        usual: how many rounds had each cost that follows from the number of used clients alone.
+        rare: costs of other rounds.
+        windows: late rounds that peers may still repair, by their places in `rare`.
+    """
+
+    usual: Counter[float] = field(default_factory=Counter)
+    rare: list[float] = field(default_factory=list)
+    windows: dict[int, Window] = field(default_factory=dict)
+
+    def costs(self) -> NDArray[np.float64]:
+        """The cost of every round, the largest first. (rounds,)"""
+        kinds = sorted((self.usual + Counter(self.rare)).items(), reverse=True)
+        return np.repeat([cost for cost, _ in kinds], [count for _, count in kinds])
+
+    def total(self) -> float:
+        """The sum of all costs, correctly rounded."""
+        return math.fsum([*(count * cost for cost, count in self.usual.items()), *self.rare])
+
+    def copied(self) -> Ledger:
+        """A ledger that goes on by itself."""
+        windows = {at: replace(window) for at, window in self.windows.items()}
+        return Ledger(self.usual.copy(), self.rare.copy(), windows)
 
 
 class Composer(Protocol):

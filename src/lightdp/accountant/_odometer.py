@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp._validate import integer
-from lightdp.accountant._composers import Composer, GaussianComposer, SampledComposer
-from lightdp.accountant._ledger import ConstantCosts, Ledger, RepairCosts
+from lightdp.accountant._composers import Composer, GaussianComposer, Ledger, SampledComposer
+from lightdp.accountant._costs import ConstantCosts, Costs, RepairCosts
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 class Odometer:
     """What each tracked client has spent, from the straggler sets that happened (R1)-(R2).
 
-    Formal guarantee: if a client uploads only after `admit` let it, and `record` is told every round, the
-    adversary's view of its data is (`epsilon`, plan.delta)-DP and `epsilon` never exceeds plan.budget, whoever
-    straggled and whether or not the server saw the uploads that came too late. If plan.late is "unseen", then as long
-    as they are: one that was seen after all is counted, but no room was kept for it. Straggler sets may depend on
-    earlier rounds where whole batches are used (a privacy filter); with sampled batches they must not.
+    Formal guarantee: if a client uploads only after `admit`, and every round is recorded, the adversary's view of its
+    data is (`epsilon`, plan.delta)-DP and `epsilon` never exceeds plan.budget, for every sequence of straggler sets and
+    whether or not the server saw uploads that came too late. With plan.late = "unseen" this holds as long as such
+    uploads stay unseen: one that was seen after all is counted, but no budget was reserved for it. Straggler sets may
+    depend on earlier rounds where whole batches are used (a privacy filter); with sampled batches they must not.
 
     | round of a client | its cost k under repair | otherwise |
     | --- | --- | --- |
@@ -54,7 +54,7 @@ class Odometer:
         tracked = range(plan.clients) if clients is None else clients
         self.clients = [integer("clients", c, 0, plan.clients - 1) for c in tracked]
         self._ledgers = [Ledger() for _ in self.clients]
-        self._costs = RepairCosts(plan, self.clients) if plan.repairs else ConstantCosts(plan)
+        self._costs: Costs = RepairCosts(plan, self.clients) if plan.repairs else ConstantCosts(plan)
         self._composer: Composer = (GaussianComposer if plan.sampling_rate == 1 else SampledComposer)(plan)
 
     def admit(self) -> None:
@@ -96,8 +96,7 @@ class Odometer:
         least = self.plan.clients - self.plan.stragglers
         if 0 < len(used) < least:
             raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {len(used)}")
-        for client, ledger in zip(self.clients, self._ledgers, strict=True):
-            self._costs.record(client, ledger, used, late)
+        self._costs.record(self.clients, self._ledgers, used, late)
         self.rounds += 1
 
     def epsilon(self, delta: float | None = None, *, ahead: bool = False) -> NDArray[np.float64]:
@@ -107,7 +106,7 @@ class Odometer:
             delta: the δ of the statement, by default the plan's.
             ahead: count one more round too, at its worst case.
         """
-        ledgers = map(self._after_worst_round, self._ledgers) if ahead else self._ledgers
+        ledgers = self._costs.reserved(self._ledgers, ahead=True) if ahead else self._ledgers
         return np.array([self._composer.epsilon(ledger, delta) for ledger in ledgers])
 
     def max_epsilon(self) -> float:
@@ -119,7 +118,7 @@ class Odometer:
 
         Negative when the budget does not last that long.
         """
-        after = [self._costs.reserved(ledger) for ledger in self._ledgers]
+        after = self._costs.reserved(self._ledgers, ahead=False)
         for ledger in after:
             ledger.usual[self._costs.usual] += integer("rounds", rounds, 0)
         return self.plan.budget - max(self._composer.epsilon(ledger) for ledger in after)
@@ -132,17 +131,8 @@ class Odometer:
 
     def _over(self) -> dict[int, float]:
         """The ε of each tracked client that one more round could take over the budget."""
-        after = [self._after_worst_round(ledger) for ledger in self._ledgers]
+        after = self._costs.reserved(self._ledgers, ahead=True)
         if self._composer.fit(after, left=self.plan.rounds - self.rounds, usual=self._costs.usual):
             return {}
         spent = {client: self._composer.epsilon(ledger) for client, ledger in zip(self.clients, after, strict=True)}
         return {client: epsilon for client, epsilon in spent.items() if epsilon > self.plan.budget}
-
-    def _after_worst_round(self, ledger: Ledger) -> Ledger:
-        """`ledger` after one more round at its worst case, with all that may follow from it and from past rounds."""
-        after, worst = self._costs.reserved(ledger), self._costs.worst(ledger)
-        if worst > self._costs.usual:
-            after.rare.append(worst)
-        else:
-            after.usual[worst] += 1
-        return after

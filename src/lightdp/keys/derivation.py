@@ -29,7 +29,7 @@ class Keyring:
     Construction costs one X25519 agreement per peer; afterwards each stream key costs one HMAC.
 
     Formal guarantee: two honest clients derive the same stream key if and only if they hold the same roster, run,
-    round and chain of announcements; to everybody else the key is indistinguishable from random bytes (W2)-(W4).
+    round and chain of announcements; to all others the key is indistinguishable from random bytes (W2)-(W4).
 
     Args:
         pair: the client's one-time key pair, as enrolled in `roster`.
@@ -39,6 +39,13 @@ class Keyring:
 
     Raises:
         ArgumentError: `pair` is not the one that client `me` enrolled, or an index is `me` or outside the roster.
+
+    >>> from lightdp.keys import Identity, KeyPair, Roster
+    >>> pairs = [KeyPair.generate() for _ in range(3)]
+    >>> enrolled = [Identity.generate().enrol(p, run=bytes(16), name=f"client-{i}") for i, p in enumerate(pairs)]
+    >>> roster = Roster.of(enrolled, run=bytes(16), plan=bytes(32))
+    >>> Keyring(pairs[0], roster, me=0)
+    Keyring(me=0, peers=[1, 2])
     """
 
     def __init__(self, pair: KeyPair, roster: Roster, me: int, peers: Iterable[int] | None = None) -> None:
@@ -48,11 +55,10 @@ class Keyring:
         others = [j for j in range(last + 1) if j != me] if peers is None else list(peers)
         if me in others:
             raise ArgumentError(f"peers must not contain me={me}")
-        self.me = me
-        self._run = roster.run
+        self.me, self._run = me, roster.run
         publics = {j: roster.enrolments[integer("peer", j, 0, last)].public for j in others}
         self._keys = {
-            j: pair_key(pair.agree(public), roster=roster.hash, ends=_ordered(me, j)) for j, public in publics.items()
+            j: pair_key(pair.agree(public), roster=roster.hash, ends=(me, j)) for j, public in publics.items()
         }
 
     def __repr__(self) -> str:
@@ -74,7 +80,7 @@ class Keyring:
         """
         place = self._run + integer("round", round, 0, 2**64 - 1).to_bytes(8, "little") + octets("chain", chain, 32)
         try:
-            return {j: _stream_key_from_parts(self._keys[j], place, _ordered(self.me, j)) for j in peers}
+            return {j: _stream_key_from_parts(self._keys[j], place, self.me, j) for j in peers}
         except KeyError as error:
             raise ArgumentError(f"peers must be among {list(self._keys)}, got peer={error}") from None
 
@@ -85,12 +91,12 @@ def pair_key(secret: bytes, *, roster: bytes, ends: tuple[int, int]) -> bytes:
     Args:
         secret: what `KeyPair.agree` returned.
         roster: the roster hash, 32 bytes.
-        ends: indices (i, j) of the pair, i < j.
+        ends: indices of the two clients, in any order.
 
     >>> pair_key(bytes(32), roster=bytes(32), ends=(0, 1)).hex()[:16]
     'b5d0e2dce966dc3a'
     """
-    info = b"lightdp/1 pair" + struct.pack("<II", *ends)
+    info = b"lightdp/1 pair" + struct.pack("<II", *sorted(ends))
     return HKDF(algorithm=SHA256(), length=32, salt=octets("roster", roster, 32), info=info).derive(secret)
 
 
@@ -109,11 +115,7 @@ def link(chain: bytes, *, round: int, announcement: bytes) -> bytes:  # noqa: A0
     return hashlib.sha256(b"lightdp/1 chain" + place + announcement).digest()
 
 
-def _stream_key_from_parts(pair: bytes, place: bytes, ends: tuple[int, int]) -> bytes:
+def _stream_key_from_parts(pair: bytes, place: bytes, *ends: int) -> bytes:
     """(W3), (W4): `place` is run id, round and chain; nothing is checked."""
-    info = b"lightdp/1 stream" + place + struct.pack("<II", *ends)
+    info = b"lightdp/1 stream" + place + struct.pack("<II", *sorted(ends))
     return HKDFExpand(algorithm=SHA256(), length=32, info=info).derive(pair)
-
-
-def _ordered(a: int, b: int) -> tuple[int, int]:
-    return (a, b) if a < b else (b, a)

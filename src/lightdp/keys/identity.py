@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from lightdp.errors import ArgumentError, WireError
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
 _FIELD_PRIME = 2**255 - 19
+_KEYS = struct.Struct("32s32s64s")  # X25519 key, Ed25519 key, signature
 _PEM = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
@@ -195,31 +197,30 @@ class Enrolment:
         Raises:
             WireError: `data` is not an enrolment that is valid in this run.
         """
-        enrolment, end = cls.read(bytes(data), 0, run=run)
-        if end != len(data):
-            raise WireError(f"enrolment must have {end} bytes, got {len(data)}")
-        return enrolment
+        found = cls.read_all(bytes(data), run=run)
+        if len(found) != 1:
+            raise WireError(f"expected 1 enrolment, got {len(found)}")
+        return found[0]
 
     @classmethod
-    def read(cls, data: bytes, start: int, *, run: bytes) -> tuple[Enrolment, int]:
-        """Decode and verify the enrolment at offset `start`.
-
-        Returns:
-            The enrolment and the offset at which it ends.
+    def read_all(cls, data: bytes, *, run: bytes) -> tuple[Enrolment, ...]:
+        """Decode and verify the enrolments of which `data` consists.
 
         Raises:
-            WireError: there is no enrolment that is valid in this run.
+            WireError: `data` holds something other than enrolments that are valid in this run.
         """
-        length = data[start] if start < len(data) else 0
-        key = start + 1 + length
-        if len(data) < key + 128:
-            raise WireError(f"enrolment must have {length + 129} bytes, got {len(data) - start}")
-        name = data[start + 1 : key].decode("latin-1")  # never fails; `_check_name` refuses what is no name
-        parts = (data[key : key + 32], data[key + 32 : key + 64], data[key + 64 : key + 128])
-        try:
-            return cls(run, name, *parts), key + 128
-        except ArgumentError as error:
-            raise WireError(f"enrolment is malformed: {error}") from None
+        found, start = [], 0
+        while start < len(data):
+            keys = start + 1 + data[start]
+            if len(data) < keys + _KEYS.size:
+                raise WireError(f"enrolment must have {keys + _KEYS.size - start} bytes, got {len(data) - start}")
+            name = data[start + 1 : keys].decode("latin-1")  # never fails; `_check_name` refuses what is no name
+            try:
+                found.append(cls(run, name, *_KEYS.unpack_from(data, keys)))
+            except ArgumentError as error:
+                raise WireError(f"enrolment is malformed: {error}") from None
+            start = keys + _KEYS.size
+        return tuple(found)
 
 
 @lru_cache(maxsize=4096)  # a stateless client reads its roster again with each message

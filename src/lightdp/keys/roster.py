@@ -75,8 +75,7 @@ class Roster:
         >>> Roster.from_bytes(roster.to_bytes(), run=run, plan=bytes(32)).hash == roster.hash
         True
         """
-        ordered = sorted(enrolments, key=lambda enrolment: enrolment.name)
-        return cls(octets("run", run, 16), octets("plan", plan, 32), tuple(ordered))
+        return cls(octets("run", run, 16), octets("plan", plan, 32), tuple(sorted(enrolments, key=lambda e: e.name)))
 
     def __len__(self) -> int:
         return len(self.enrolments)
@@ -116,15 +115,10 @@ class Roster:
             raise WireError(f"roster must be of version 1, got {magic!r} version {version}")
         if its_run != run or its_plan != plan:
             raise WireError("roster is of another run or plan")
-        if len(data) < _ROSTER.size + 130 * clients:
-            raise WireError(f"roster of {clients} clients cannot have {len(data)} bytes")
-        enrolments, start = [], _ROSTER.size
-        for _ in range(clients):
-            enrolment, start = Enrolment.read(data, start, run=run)
-            enrolments.append(enrolment)
-        if start != len(data):
-            raise WireError(f"roster must have {start} bytes, got {len(data)}")
-        return cls(run, plan, tuple(enrolments))
+        enrolments = Enrolment.read_all(data[_ROSTER.size :], run=run)
+        if len(enrolments) != clients:
+            raise WireError(f"roster must have {clients} clients, got {len(enrolments)}")
+        return cls(run, plan, enrolments)
 
 
 @dataclass(frozen=True)
@@ -153,11 +147,9 @@ class Pins:
         """
         identities: dict[str, bytes] = {}
         for number, line in enumerate(text.splitlines(), start=1):
-            content = line.partition("#")[0].strip()
-            if content == "":
+            if (content := line.partition("#")[0].strip()) == "":
                 continue
-            match = _PIN.fullmatch(content)
-            if match is None:
+            if (match := _PIN.fullmatch(content)) is None:
                 raise ArgumentError(f"pins must be 'name 64-hex-digits' lines, which line {number} is not")
             name, identity = match[1], bytes.fromhex(match[2])
             if name in identities or identity in identities.values():
@@ -178,7 +170,7 @@ class Pins:
 
         Args:
             roster: the roster that the server sent.
-            complete: whether to refuse clients that are not pinned, too.
+            complete: whether to refuse clients that are not pinned as well.
 
         Raises:
             WireError: the roster contradicts the pins.
@@ -187,7 +179,7 @@ class Pins:
         for client in roster.enrolments:
             expected = self.identities.get(client.name)
             if expected is None and complete:
-                raise WireError(f"roster has {client.name}, who is not pinned")
+                raise WireError(f"roster has {client.name}, which is not pinned")
             if expected not in {None, client.identity}:
                 raise WireError(f"roster has {client.name} with an identity other than the pinned one")
             if names.get(client.identity, client.name) != client.name:

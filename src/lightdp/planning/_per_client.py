@@ -31,8 +31,8 @@ class PerClientPlan:
     """Noise for each client and each pair. Made by `plan_per_client`.
 
     Formal guarantee: client i, of whose data one unit moves an upload by at most `sensitivity`, has (`epsilons`[i],
-    `delta`)-DP over `rounds` rounds against the server together with any `colluders` other clients, whoever straggles:
-    `sigma_effective` is certified by (E4) on the variances as they are returned, not on what the solver believed.
+    `delta`)-DP over `rounds` rounds against the server together with any `colluders` other clients, for every set of
+    stragglers: `sigma_effective` is certified by (E4) on the returned variances, not on the solver's word.
     It is a design: `lightdp.protocol` runs plans of equal clients.
 
     Attributes:

@@ -7,32 +7,20 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lightdp import masks
-from lightdp._validate import integer, number
-from lightdp.clipping import clamp, clip_norm
+from lightdp._validate import integer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Identity, KeyPair, Keyring, Pins, Roster
 from lightdp.protocol.history import ClientHistory
 from lightdp.protocol.state import ClientState
+from lightdp.protocol.vector import clipped
 from lightdp.wire import Announcement, Kind, Message, Upload
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from lightdp.planning import Plan
     from lightdp.protocol.state import Store
+    from lightdp.protocol.vector import Floats
     from lightdp.stream import Term
-
-    Floats = NDArray[np.float32] | NDArray[np.float64]
-
-_WEIGHT_SHARE = 0.1  # of the clip
-
-
-def weight_share(plan: Plan) -> float:
-    """What a weight of 1 is worth in its own coordinate, so that Δ covers both (P5) and sums do not wrap (W1)."""
-    return min(_WEIGHT_SHARE * plan.clip, plan.upload_range)
 
 
 def agreement(plan: Plan, length: int, *, weighted: bool) -> bytes:
@@ -106,8 +94,8 @@ class Client:
             run: 16 bytes that name the run.
             name: the client's name in the roster.
             identity: long-lived key that signs the one-time key; by default a new one.
-            pins: identities expected of peers. Whoever is not among them counts as a colluder: a roster with more than
-                the plan's colluders of them is refused, so that a server cannot invent peers.
+            pins: identities expected of peers. A client that is not among them counts as a colluder: a roster with
+                more than the plan's colluders of them is refused, so that a server cannot invent peers.
             weighted: whether updates carry weights in [0, 1], with their sum aggregated beside them (P5).
             store: where the state lives, for `restore`; without it a restart must enrol anew.
             threads: cores that expand noise; None for all.
@@ -181,7 +169,7 @@ class Client:
                 self._adopt(replace(self._state, roster=roster))
                 self._keyring, self._history = keyring, history
             elif known.hash != roster.hash:
-                raise ProtocolError("the roster must not change in a run; whoever joins or leaves starts a new one")
+                raise ProtocolError("the roster must not change in a run; who joins or leaves needs a new run")
 
     def begin(self, message: bytes) -> ClientRound:
         """Take in an ANNOUNCE message and return its round, to be answered by `ClientRound.upload`.
@@ -233,7 +221,7 @@ class Client:
             if self._history is not begun._basis:  # noqa: SLF001  the two classes are one machine
                 raise ProtocolError(f"round {begun.number} was begun before another round was answered; begin it again")
             history = begun._history  # noqa: SLF001
-            vector = self._vector(None if begun.closing else update, weight)
+            vector = clipped(self.plan, None if begun.closing else update, weight, self.length, weighted=self.weighted)
             terms = self._terms(history, begun.number, closing=begun.closing)
             packed = masks.mask(vector, self._grid, terms, threads=self.threads)
             after = history.answered(begun.number, closing=begun.closing)
@@ -253,32 +241,6 @@ class Client:
         if self._store is not None:
             self._store.save(state.to_bytes())
         self._state = state
-
-    def _vector(self, update: Floats | None, weight: float) -> Floats:
-        """The clipped, clamped, weighted update, with its weight's coordinate if there is one."""
-        if update is None:
-            return np.zeros(self.length + self.weighted, np.float32)
-        if not isinstance(update, np.ndarray) or update.shape != (self.length,):
-            raise ArgumentError(
-                f"update must be a vector of {self.length} floats, got {getattr(update, 'shape', update)}"
-            )
-        if not 0 <= number("weight", weight) <= 1 or (weight != 1 and not self.weighted):
-            raise ArgumentError(f"weight must be {'in [0, 1]' if self.weighted else '1'}, got weight={weight:g}")
-        share = weight_share(self.plan) if self.weighted else 0.0
-        vector = np.empty(self.length + self.weighted, update.dtype)
-        whole = self.plan.unit == "client"
-        if whole:
-            # with a weight, 1e-6 below the clip: its product and its own coordinate are rounded
-            room = (self.plan.clip**2 - share**2) ** 0.5 * (1 - 1e-6) if self.weighted else self.plan.clip
-            clip_norm(update, room, out=vector[: self.length])
-        else:
-            vector[: self.length] = update
-        if self.weighted:
-            vector[: self.length] *= weight
-        if not whole or self.plan.upload_range < self.plan.clip:  # else no coordinate is beyond the range
-            clamp(vector[: self.length], self.plan.upload_range)
-        vector[self.length :] = share * weight
-        return vector
 
     def _terms(self, history: ClientHistory, current: int, *, closing: bool) -> list[Term]:
         """This round's pairwise noise, and the opposite of what is to be repaired (R1)."""

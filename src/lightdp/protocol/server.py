@@ -12,7 +12,8 @@ from lightdp._validate import integer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError
 from lightdp.keys import Enrolment, Roster
-from lightdp.protocol.client import agreement, weight_share
+from lightdp.protocol.client import agreement
+from lightdp.protocol.vector import weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Aggregate:
     weight: float | None
 
     def mean(self) -> NDArray[np.float64]:
-        """total/N: the same denominator in every round, whoever came (R3)."""
+        """total/N: the same denominator in every round, however many came (R3)."""
         if self.total is None:
             raise ProtocolError(f"round {self.round} was void: there is no mean")
         return self.total / self.used.clients
@@ -71,7 +72,7 @@ class Server:
     def enrol(self, message: bytes) -> str:
         """Take in an ENROL message and return the client's name; a second one of a name must be the same."""
         if self._roster is not None:
-            raise ProtocolError("the roster is fixed; whoever joins later needs a new one")
+            raise ProtocolError("the roster is fixed; a client that joins later needs a new run")
         content = Message.from_bytes(message, run=self.run)
         if content.kind != Kind.ENROL:
             raise ProtocolError(f"expected ENROL, got {content.kind.name}")
@@ -102,7 +103,7 @@ class Server:
         """Start the next round, or repeat its start, and return the ANNOUNCE message.
 
         Args:
-            since: the first past round to tell of; by default the last one. A client that was away from round r
+            since: the first past round to announce; by default the last one. A client that was away from round r
                 on, or whose answer to round r got lost, needs `since=r`; 0 tells everything.
             closing: the last round, without data, in which only what stragglers left is repaired (R4).
         """
@@ -153,7 +154,7 @@ class Server:
         return True
 
     def close(self) -> Aggregate:
-        """End the open round with whoever has answered."""
+        """End the open round with the uploads received so far."""
         if self._sum is None:
             raise ProtocolError(f"round {self.round} has not begun")
         came = ClientSet(self._received)

@@ -15,7 +15,7 @@ from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.runlog import Ended, LogWriter, Round, RunLog, Started
-from lightdp.training import checkpoint, data, gradients, models, partition, record
+from lightdp.training import checkpoint, data, gradients, models, partition, statement
 from lightdp.training.arrivals import arrivals
 from lightdp.training.channel import channel
 from lightdp.training.checkpoint import State
@@ -242,8 +242,8 @@ class Run:
         return Started(
             config=dataclasses.asdict(self.config),
             plan=None if self.plan is None else self.plan.to_dict(),
-            versions=record.versions(),
-            commit=record.commit(),
+            versions=statement.versions(),
+            commit=statement.commit(),
             partition=self.partition,
             parameters=self.parameters,
             device=str(self.device),
@@ -266,7 +266,7 @@ class Run:
             bytes_up=self.channel.bytes_up,
             bytes_down=4 * self.parameters + -(-self.config.clients // 8),
             seconds=self.state.seconds,
-            statement=record.statement(self.config, plan, spent),
+            statement=statement.statement(self.config, plan, spent),
         )
 
     def _save(self) -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lightdp._native import kernel
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, WireError
 
@@ -32,18 +33,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-try:
-    from lightdp._native import kernel
-except ImportError:  # installed without a compiler
-    _COMPILED = False
-else:
-    _COMPILED = sys.byteorder == "little"
-
+_COMPILED = kernel is not None and sys.byteorder == "little"
 _ROW = 1 << 15  # values in one numpy call: temporaries stay in the cache
 
 
 def packed_size(length: int, bits: int) -> int:
-    """The number of bytes of a packed vector of `length` values of `bits` bits.
+    """The number of bytes of a packed vector: whole columns, so that fewer than 32 values are padding.
+
+    Args:
+        length: number of values.
+        bits: bits of a packed value.
 
     >>> packed_size(1000, bits=10)
     1260
@@ -70,16 +69,17 @@ def encode(fine: NDArray[np.int32], *, shift: int, bits: int) -> memoryview:
 
     Raises:
         ArgumentError: an argument is out of range.
+
+    >>> bytes(encode(np.array([6, 10], np.int32), shift=2, bits=16)).hex()  # 1.5 -> 2 and 2.5 -> 2
+    '02000200'
     """
     if fine.dtype != np.int32 or fine.ndim != 1 or fine.size == 0 or not fine.flags.c_contiguous:
         raise ArgumentError(f"fine must be a contiguous int32 vector, got {fine.dtype} of shape {fine.shape}")
     bits = integer("bits", bits, 2, 32)
     shift = integer("shift", shift, 0, 32 - bits)
     packed = np.zeros(packed_size(fine.size, bits) // 4, "<u4")
-    if _COMPILED and fine.flags.aligned:
-        kernel.pack(fine, packed, shift, bits)
-    else:
-        _pack(fine.view(np.uint32), packed, shift, bits)
+    pack = kernel.pack if _COMPILED and fine.flags.aligned else _pack
+    pack(fine.view(np.uint32), packed, shift, bits)
     return packed.data.cast("B")
 
 
@@ -89,6 +89,12 @@ class Accumulator:
     Args:
         length: number of values of a vector, >= 1.
         bits: bits of a packed value, in 2..32.
+
+    >>> sums = Accumulator(length=2, bits=16)
+    >>> sums.add(bytes.fromhex("02000200"))
+    >>> sums.add(bytes.fromhex("ffff0100"))
+    >>> sums.total()
+    array([1, 3], dtype=int32)
     """
 
     def __init__(self, length: int, bits: int) -> None:
@@ -104,8 +110,7 @@ class Accumulator:
         Raises:
             WireError: `packed` has another size, or padding that is not zero.
         """
-        size = packed_size(self.length, self.bits)
-        if len(packed) != size:
+        if len(packed) != (size := packed_size(self.length, self.bits)):
             raise WireError(f"packed vector must have {size} bytes, got {len(packed)}")
         words = np.frombuffer(packed, "<u4")
         _refuse_padding(words, self.length, self.bits)
@@ -115,7 +120,7 @@ class Accumulator:
             _unpack(self._sum, words, self.bits)
 
     def total(self) -> NDArray[np.int32]:
-        """The sum so far in wire units, as integers in [-2^(bits-1), 2^(bits-1))."""
+        """The sum so far in wire units, as integers in [-2^(bits-1), 2^(bits-1)). (length,)"""
         total = np.left_shift(self._sum, 32 - self.bits).view(np.int32)
         total >>= 32 - self.bits
         return total

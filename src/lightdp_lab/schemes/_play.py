@@ -58,6 +58,13 @@ class Cost:
     memory: float = 0.0
     extrapolated: bool = False
 
+    @classmethod
+    def of(cls, net: Net, dimension: int, wall: float = 0.0, memory: float = 0.0) -> Cost:
+        """What was sent and done on a network."""
+        sums = (net.total("up"), net.total("down"), net.total("peer"))
+        times = (net.client_seconds(), net.server_seconds(), net.modelled_seconds())
+        return cls(dimension, net.trips, *sums, *times, wall, max(memory, 0.0))
+
     def towards(self, larger: Cost, dimension: int) -> Cost:
         """Where the line from here through `larger` arrives at `dimension`; nothing is thought to fall with size."""
         far = (dimension - larger.dimension) / max(larger.dimension - self.dimension, 1)
@@ -132,7 +139,7 @@ class Player:
             error = np.array(result.total)
             for count, vector in zip(times, vectors, strict=True):
                 error -= np.float64(count) * vector
-        return Played(result, failure, net, _cost(net, task.dimension, wall, _peak() - base), error)
+        return Played(result, failure, net, Cost.of(net, task.dimension, wall, _peak() - base), error)
 
 
 def climb(
@@ -171,12 +178,6 @@ def _next(costs: list[Cost], dimension: int, seconds: float) -> int:
         if size <= min(dimension, _LEAP * last.dimension) and before.towards(last, size).fits(seconds):
             return size
     return 0
-
-
-def _cost(net: Net, dimension: int, wall: float, memory: float) -> Cost:
-    sums = (net.total("up"), net.total("down"), net.total("peer"))
-    times = (net.client_seconds(), net.server_seconds(), net.modelled_seconds())
-    return Cost(dimension, net.trips, *sums, *times, wall, max(memory, 0.0))
 
 
 def _status(name: str) -> float:

@@ -93,17 +93,17 @@ class Pairwise(Smpc):
 
     def set_up(self, net: Net) -> None:
         """One key agreement for the whole training."""
-        self._clients, keys = [], []
+        self._clients: dict[int, Client] = {}
+
+        def enrol(i: int) -> bytes:
+            self._clients[i] = Client(i, self.grid)
+            return self._clients[i].public
+
         net.stage("keys")
-        for i in range(self.task.clients):
-            with net.client(i):
-                client = Client(i, self.grid)
-            self._clients.append(client)
-            keys.append(net.up(i, client.public))
-        came = [key for key in keys if key is not None]
-        self.demand("keys", len(came), self.least)
+        keys = dict(net.collect(range(self.task.clients), enrol))
+        self.demand("keys", len(keys), self.least)
         net.stage("roster")
-        roster = b"".join(came)
+        roster = b"".join(keys.values())
         net.hand_out([roster] * self.task.clients, lambda i, message: self._clients[i].join(message))
 
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:

@@ -145,8 +145,7 @@ class SwiftAgg(Coded):
         everyone = [self.member(group, position) for group in range(self.groups) for position in going]
         announced: dict[int, bytes | None] = {}
         letters: dict[int, bytes] = {}  # what came to a member from the group before
-        who: list[int] = []
-        sums: list[Elements] = []
+        sums: dict[int, Elements] = {}  # by position
         for group in range(self.groups):
             last = group == self.groups - 1
             net.stage(f"sums {group + 1}")
@@ -167,14 +166,13 @@ class SwiftAgg(Coded):
                     with net.server():
                         elements = self._elements(arrived)
                         if elements is not None:
-                            sums.append(elements)
-                            who.append(position)
+                            sums[position] = elements
                 elif arrived is not None:
                     letters[following] = arrived
-        if len(who) < self.code.needed:
-            why = f"{len(who)} positions came through, {self.code.needed} are needed"
+        if len(sums) < self.code.needed:
+            why = f"{len(sums)} positions came through, {self.code.needed} are needed"
             raise RoundFailedError(f"sums {self.groups}", why)
-        return who, sums
+        return [*sums], [*sums.values()]
 
     def _added(self, me: int, announced: bytes, mine: dict[int, bytes], letter: bytes | None) -> bytes | None:
         """What the group before sent, with the shares that were asked for; or silence."""

@@ -1,0 +1,63 @@
+"""What a client masks: its update within the plan's clip and range, with its weight beside it (P4), (P5)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from lightdp._validate import number
+from lightdp.clipping import clamp, clip_norm
+from lightdp.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lightdp.planning import Plan
+
+Floats: TypeAlias = "NDArray[np.float32] | NDArray[np.float64]"
+
+_WEIGHT_SHARE = 0.1  # of the clip
+
+
+def weight_share(plan: Plan) -> float:
+    """What a weight of 1 is worth in its own coordinate, so that Δ covers both (P5) and sums do not wrap (W1)."""
+    return min(_WEIGHT_SHARE * plan.clip, plan.upload_range)
+
+
+def clipped(plan: Plan, update: Floats | None, weight: float, length: int, *, weighted: bool) -> Floats:
+    """The clipped, clamped, weighted update, with its weight's coordinate if there is one.
+
+    Formal guarantee for unit "client": the norm of what is returned, taken as real numbers, is at most plan.clip.
+
+    Args:
+        plan: its clip, unit and range.
+        update: a finite vector, which is not changed; None for zeros.
+        weight: in [0, 1]; 1 where updates are not weighted.
+        length: of the update.
+        weighted: whether updates carry weights.
+
+    Raises:
+        ArgumentError: the update is not a finite vector of this length, or the weight is wrong.
+    """
+    if update is None:
+        return np.zeros(length + weighted, np.float32)
+    if not isinstance(update, np.ndarray) or update.shape != (length,):
+        raise ArgumentError(f"update must be a vector of {length} floats, got {getattr(update, 'shape', update)}")
+    if not 0 <= number("weight", weight) <= 1 or (weight != 1 and not weighted):
+        raise ArgumentError(f"weight must be {'in [0, 1]' if weighted else '1'}, got weight={weight:g}")
+    share = weight_share(plan) if weighted else 0.0
+    vector = np.empty(length + weighted, update.dtype)
+    whole = plan.unit == "client"
+    if whole:
+        # with a weight, 1e-6 below the clip: its product and its own coordinate are rounded
+        room = (plan.clip**2 - share**2) ** 0.5 * (1 - 1e-6) if weighted else plan.clip
+        clip_norm(update, room, out=vector[:length])
+    else:
+        vector[:length] = update
+    if weighted:
+        vector[:length] *= weight
+    if not whole or plan.upload_range < plan.clip:  # else no coordinate is beyond the range
+        clamp(vector[:length], plan.upload_range)
+    vector[length:] = share * weight
+    return vector
