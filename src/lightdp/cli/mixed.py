@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -48,10 +48,14 @@ def command(
 ) -> None:
     """Read the kinds, plan for each of their clients, print a row for each kind or all as JSON."""
     kinds = _kinds(file)
-    epsilons = [epsilon for count, _, epsilon in kinds for _ in range(count)]
-    straggling = [share for count, share, _ in kinds for _ in range(count)]
-    whole: dict[str, Any] = {"rounds": rounds, "delta": delta, "sensitivity": sensitivity}
-    mixed = planning.plan_per_client(epsilons=epsilons, straggling=straggling, colluders=colluders, **whole)
+    mixed = planning.plan_per_client(
+        epsilons=[epsilon for count, _, epsilon in kinds for _ in range(count)],
+        straggling=[share for count, share, _ in kinds for _ in range(count)],
+        colluders=colluders,
+        rounds=rounds,
+        delta=delta,
+        sensitivity=sensitivity,
+    )
     if as_json:
         typer.echo(json.dumps(mixed.to_dict(), indent=2, allow_nan=False))
     else:

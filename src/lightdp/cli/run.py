@@ -114,8 +114,11 @@ def _check_out(out: Path, *, resume: bool) -> None:
 
 def _print_start(run: Any) -> None:  # noqa: ANN401
     """Data, model, partition and plan."""
-    config, spread = run.config, "{{{0}_min}} to {{{0}_max}} (median {{{0}_median:g}})"
-    records, labels = (spread.format(what).format(**run.partition) for what in ("size", "labels"))
+    config, sizes = run.config, run.partition
+    records, labels = (
+        f"{sizes[f'{what}_min']} to {sizes[f'{what}_max']} (median {sizes[f'{what}_median']:g})"
+        for what in ("size", "labels")
+    )
     typer.echo(f"{config.data}, {config.model} with {run.parameters:,} parameters on {run.device}")
     typer.echo(f"{config.clients} clients, {config.partition}: records {records}, different labels {labels}\n")
     if run.plan is not None:
@@ -140,7 +143,6 @@ def _finish(run: Any, screen: Console) -> RunLog:  # noqa: ANN401
             return run.finish(show)
         except KeyboardInterrupt:
             bar.stop()
-            real = run.config.fidelity == "protocol"
-            goes_on = _ENDS if real else "the same command with --resume goes on"
+            goes_on = _ENDS if run.config.fidelity == "protocol" else "the same command with --resume goes on"
             typer.echo(f"interrupted after round {run.state.round}; {goes_on}", err=True)
             sys.exit(130)
