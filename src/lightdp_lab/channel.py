@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightdp.schemes import scheme
 from lightdp.training.channel import Channel, direct
@@ -26,10 +26,11 @@ class Rehearsed:
     """
 
     def __init__(self, rehearsal: Rehearsal, sums: Channel) -> None:
-        self.rehearsal, self.sums, self.bytes_up = rehearsal, sums, rehearsal.sent
-        self.about, self.meet = rehearsal.about, rehearsal.meet
-        self.refusing, self.senders, self.round, self.close = sums.refusing, sums.senders, sums.round, sums.close
-        self.undo, self.state, self.load = sums.undo, sums.state, sums.load
+        self.rehearsal, self.sums = rehearsal, sums
+        self.bytes_up, self.meet = rehearsal.sent, rehearsal.meet
+        self.network: dict[str, Any] | None = rehearsal.about()
+        self.needs_late, self.refusing, self.round, self.close = sums.needs_late, sums.refusing, sums.round, sums.close
+        self.state, self.load = sums.state, sums.load
 
 
 def channel(config: Config, plan: Plan | None, parameters: int, device: torch.device | str) -> Channel:
@@ -38,6 +39,7 @@ def channel(config: Config, plan: Plan | None, parameters: int, device: torch.de
     Schemes with the noise of SMPC + DP get the noise that they play, at the scale of the plan.
     """
     rehearsal = Rehearsal(config, parameters)
-    secure = scheme(config.scheme).played and plan is not None and not plan.deployable
-    share = rehearsal.noise if secure else None
-    return Rehearsed(rehearsal, direct(config, plan, parameters, device, share))
+    if plan is None or plan.deployable or not scheme(config.scheme).played:
+        return Rehearsed(rehearsal, direct(config, plan, parameters, device))
+    square = plan.sigma_effective**2
+    return Rehearsed(rehearsal, direct(config, plan, parameters, device, lambda used: rehearsal.noise(used) * square))

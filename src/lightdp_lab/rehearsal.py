@@ -13,7 +13,6 @@ from threadpoolctl import threadpool_limits
 from lightdp.client_set import ClientSet
 from lightdp.schemes import scheme
 from lightdp.training.arrivals import Arrivals
-from lightdp.training.channel import Met
 from lightdp.training.config import peer_failure
 from lightdp_lab.schemes import SCHEMES, Faults, Links, Player, Smpc, Task, climb
 
@@ -92,7 +91,7 @@ class Rehearsal:
             "dimension_played": self.player.task.dimension,
         }
 
-    def meet(self, number: int, came: Arrivals) -> Met:
+    def meet(self, number: int, came: Arrivals) -> Arrivals:
         """Who is in the sum of a round after all, its seconds, and the stage at which it failed, if it did.
 
         Args:
@@ -102,18 +101,18 @@ class Rehearsal:
         faults = self._faults(number, came)
         missing = sum(len(who) for who in faults.lost.values())
         if not self.follows:
-            return _met(came, self.seconds(missing)[-1])
+            return _timed(came.used, came.late, self.seconds(missing)[-1])
         with threadpool_limits(1):
             played = self.short.round(faults)
         enough, nobody = self.config.clients - self.config.stragglers, ClientSet.none(self.config.clients)
         if played.result is not None and len(played.result.used) >= enough:
             used = ClientSet.of(self.config.clients, played.result.used)
-            return _met(Arrivals(used, nobody if self.hides else came.late - used), self.seconds(missing)[-1])
+            return _timed(used, nobody if self.hides else came.late - used, self.seconds(missing)[-1])
         stages = self.seconds(missing)
         seconds = stages[min(len(played.net.stages), len(stages)) - 1]
         seen = nobody if self.hides else came.used | came.late
         stage = played.net.stages[-1].name if played.failure is None else played.failure.stage
-        return _met(Arrivals(nobody, seen), seconds, stage)
+        return _timed(nobody, seen, seconds, stage)
 
     def _faults(self, number: int, came: Arrivals) -> Faults:
         """Missing clients and broken links between peers, from the seed and the round."""
@@ -141,8 +140,8 @@ class Rehearsal:
         return [b + far * max(b - a, 0.0) for a, b in zip(there, here, strict=False)]
 
 
-def _met(came: Arrivals, seconds: float, failed: str | None = None) -> Met:
-    return Met(came, {"modelled_seconds": seconds, "failed": failed})
+def _timed(used: ClientSet, late: ClientSet, seconds: float, failed: str | None = None) -> Arrivals:
+    return Arrivals(used, late, {"modelled_seconds": seconds, "failed": failed})
 
 
 def _ends(player: Player, faults: Faults) -> list[float]:

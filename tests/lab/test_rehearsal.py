@@ -127,8 +127,8 @@ def test_the_noise_is_that_of_the_scheme_at_the_plans_scale(tmp_path: Path, toy:
         assert run.plan.request.calibration == "smpc"
         for used in (6, 8):
             expected = used * run.plan.sigma_individual**2 * (1 + 1 / 12 / 16**2)
-            assert sums(run)._lasting(used) == pytest.approx(expected, rel=1e-9)
-        assert sums(run)._lasting(6) != pytest.approx(sums(run)._lasting(8), rel=0.1)
+            assert sums(run).lasting(used) == pytest.approx(expected, rel=1e-9)
+        assert sums(run).lasting(6) != pytest.approx(sums(run).lasting(8), rel=0.1)
 
 
 def test_a_failed_round_moves_nothing_spends_nothing_and_costs_time(tmp_path: Path, toy: Dataset) -> None:
@@ -145,14 +145,14 @@ def test_a_failed_round_moves_nothing_spends_nothing_and_costs_time(tmp_path: Pa
 def test_missing_clients_fall_silent_at_some_stage_and_may_have_sent_before() -> None:
     rehearsal = Rehearsal(config(), 12)
     came = Arrivals.of(8, range(6), (7,))
-    ends = [rehearsal.meet(number, came).came for number in range(20)]
+    ends = [rehearsal.meet(number, came) for number in range(20)]
     assert all({0, 1, 2, 3, 4, 5} == set(end.used) for end in ends)  # both stages lie before the end of the upload
     assert all(not end.late for end in ends)  # hidden: nobody saw it
     stages = [rehearsal._faults(number, came).lost for number in range(40)]
     assert {stage for lost in stages for stage in lost} == {0, 1}
     assert stages == [rehearsal._faults(number, came).lost for number in range(40)]
     void = rehearsal.meet(0, Arrivals.of(8, (), (0, 1, 2)))
-    assert not void.came.used
+    assert not void.used
     assert void.network["failed"] == "upload"
 
 

@@ -55,12 +55,16 @@ def theory(plan: Plan, rounds: list[Any]) -> NDArray[np.float64]:
     return np.array(sums) @ np.array(sums).T * plan.sigma_individual**2
 
 
+def senders_of(channel: Distribution | Protocol, came: Arrivals) -> list[int]:
+    return list(came.used | came.late) if channel.needs_late else list(came.used)
+
+
 def sent(
     channel: Distribution | Protocol, number: int, used: tuple[int, ...], late: tuple[int, ...]
 ) -> torch.Tensor | None:
     """The sum of a round in which everybody has nothing to say, two clients at a time."""
     came = Arrivals.of(6, used, late)
-    senders = channel.senders(came)
+    senders = senders_of(channel, came)
     pieces = [(senders[i : i + 2], torch.zeros(len(senders[i : i + 2]), LENGTH)) for i in range(0, len(senders), 2)]
     return channel.round(number, came, pieces).total
 
@@ -99,7 +103,7 @@ def test_the_closing_round_takes_out_all_that_is_left(fidelity: Any) -> None:
 def test_the_sum_is_that_of_the_used_updates(fidelity: Any) -> None:
     plan = planned("exact", None)
     channel, came = fidelity(plan, LENGTH, 3), Arrivals.of(6, (0, 1, 3, 4), (5,))
-    senders = channel.senders(came)
+    senders = senders_of(channel, came)
     pieces = [(senders[:1], torch.full((1, LENGTH), 0.25)), (senders[1:], torch.full((len(senders) - 1, LENGTH), 0.5))]
     total = channel.round(0, came, pieces).total
     sure = 6 * float(total.std()) / LENGTH**0.5

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.random import Generator  # noqa: TID251  only its type
     from numpy.typing import NDArray
@@ -39,13 +39,22 @@ _ROUND, _SLOW = int.from_bytes(b"come"), int.from_bytes(b"slow")
 class Arrivals:
     """What the server got in one round.
 
+    >>> came = Arrivals.of(5, used=[0, 1, 2, 3], late=[4])
+    >>> came.without(ClientSet.of(5, [4]), least=4) == Arrivals.of(5, used=[0, 1, 2, 3])
+    True
+    >>> came.without(ClientSet.of(5, [0]), least=4) == Arrivals.of(5, used=[], late=[1, 2, 3, 4])
+    True
+
     Attributes:
         used: clients whose uploads are in the sum; empty in a void round.
         late: clients whose uploads were seen but are in no sum. Everybody else's upload never came.
+        network: what a simulated network adds to the line of the round in the log: "modelled_seconds" and the stage
+            that "failed"; empty without a network.
     """
 
     used: ClientSet
     late: ClientSet
+    network: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, clients: int, used: Iterable[int], late: Iterable[int] = ()) -> Arrivals:

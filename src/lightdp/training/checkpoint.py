@@ -24,24 +24,39 @@ if TYPE_CHECKING:
 
 @dataclass
 class State:
-    """What changes from round to round, all of it in a checkpoint."""
+    """All that changes from round to round. The tensors are replaced, never changed in place.
+
+    Attributes:
+        weights: of the model. (parameters,)
+        velocity: the server's momentum. (parameters,)
+        average: of the weights over rounds. (parameters,)
+        round: how many rounds are over.
+        seconds: that they took, in all sessions.
+        seen: used and late clients of each round, for the odometer.
+        channel: what `Channel.state` returned after the last round.
+    """
 
     weights: torch.Tensor
     velocity: torch.Tensor
     average: torch.Tensor
     round: int = 0
-    seconds: float = 0.0  # of all sessions so far
-    seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)  # used and late, for the odometer
+    seconds: float = 0.0
+    seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    channel: list[Any] = field(default_factory=list)
 
 
-def write(path: Path, config: Config, plan: Plan | None, state: State, channel: list[Any]) -> None:
-    """The whole checkpoint, or none: a SHA-256, and what it is of."""
-    content = {
-        "config": dataclasses.asdict(config),
-        "plan": _digest(plan),
-        "state": dataclasses.asdict(state),
-        "channel": channel,
-    }
+def write(path: Path, config: Config, plan: Plan | None, state: State) -> None:
+    """Replace the file by a checkpoint of `state`, whole or not at all: a SHA-256, and what it is of.
+
+    Args:
+        path: the file.
+        config: the settings of the run.
+        plan: its noise.
+        state: after the last round that is over.
+    """
+    kept = dict(vars(state))
+    channel = kept.pop("channel")
+    content = {"config": dataclasses.asdict(config), "plan": _digest(plan), "state": kept, "channel": channel}
     packed = io.BytesIO()
     torch.save(content, packed)
     with durable(path) as file:
@@ -49,8 +64,14 @@ def write(path: Path, config: Config, plan: Plan | None, state: State, channel: 
         file.write(packed.getbuffer())
 
 
-def read(path: Path, config: Config, plan: Plan | None, device: torch.device) -> tuple[State, list[Any]]:
-    """The state of the run and that of its channel.
+def read(path: Path, config: Config, plan: Plan | None, device: torch.device) -> State:
+    """The state in a checkpoint of the same run.
+
+    Args:
+        path: the file.
+        config: the settings; only `PLACES` may differ from those of the interrupted run.
+        plan: the noise, which must be the same.
+        device: where to put tensors.
 
     Raises:
         ResumeError: the file is damaged, or from a run with other settings or other noise.
@@ -61,8 +82,8 @@ def read(path: Path, config: Config, plan: Plan | None, device: torch.device) ->
         if hashlib.sha256(packed).digest() != wanted:
             raise ValueError  # noqa: TRY301  as any other damage
         content = torch.load(io.BytesIO(packed), weights_only=True, map_location=device)
-        was, noise, channel = content["config"], content["plan"], content["channel"]
-        state = State(**content["state"])
+        was, noise = content["config"], content["plan"]
+        state = State(**content["state"], channel=content["channel"])
     except (OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
         raise ResumeError(
             f"resume needs a whole checkpoint, got {path}: {type(error).__name__}; without resume the run starts anew"
@@ -77,8 +98,7 @@ def read(path: Path, config: Config, plan: Plan | None, device: torch.device) ->
             f"resume needs the noise of the interrupted run, got {path} of a version that chose another for the same "
             "settings; without resume the run starts anew"
         )
-    state.seen = [(tuple(used), tuple(late)) for used, late in state.seen]
-    return state, channel
+    return state
 
 
 def _digest(plan: Plan | None) -> str | None:

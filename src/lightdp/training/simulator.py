@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from lightdp.accountant import Odometer
-from lightdp.client_set import ClientSet
+from lightdp.client_set import ClientSet, bitmap_size
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.runlog import Ended, LogWriter, Round, RunLog, Started
 from lightdp.training import checkpoint, data, gradients, models, partition, statement
@@ -76,42 +76,39 @@ class Run:
         if config.device == "cuda" != device:
             raise ArgumentError("device must be one that torch can use here, got device='cuda'")
         self.device = torch.device(device if config.device == "auto" else config.device)
-        source = (
-            data.load(config.data, None if config.data_path is None else Path(config.data_path))
-            if dataset is None
-            else dataset
-        )
+        # who holds which records
+        folder = None if config.data_path is None else Path(config.data_path)
+        source = data.load(config.data, folder) if dataset is None else dataset
         parts = partition.split(source.train_y, config.clients, config.partition, config.seed)
         self.partition = partition.summary(source.train_y, parts, source.classes)
         train_x, test_x = (None, None) if prepared is None else prepared
         self.clients = Clients.of(config, source, parts, self.device, train_x)
-        self.test_x = test_x if test_x is not None else models.prepare(
-            config.model, torch.from_numpy(source.test_x), self.device, mirror=config.mirror
-        )  # fmt: skip
-        self.test_y = torch.from_numpy(source.test_y).to(self.device)
-        self.model = models.checked(module, self.test_x, source.classes) if module is not None else models.build(
-            config.model, tuple(self.test_x.shape[1:]), source.classes, config.seed
-        )  # fmt: skip
-        self.model.to(self.device)
-        weights = gradients.flatten(self.model)
+        if test_x is None:
+            test_x = models.prepare(config.model, torch.from_numpy(source.test_x), self.device, mirror=config.mirror)
+        self.test_x, self.test_y = test_x, torch.from_numpy(source.test_y).to(self.device)
+        # the model
+        if module is None:
+            self.model = models.build(config.model, tuple(test_x.shape[1:]), source.classes, config.seed)
+        else:
+            self.model = models.checked(module, test_x, source.classes)
+        weights = gradients.flatten(self.model.to(self.device))
         self.parameters = len(weights)
+        self.state = State(weights, torch.zeros_like(weights), weights.clone())
+        # noise, what it guarantees, and who comes
         records, smallest = len(source.train_y), min(len(part) for part in parts)
         self.plan: Plan | None = config.plan(records, self.parameters, smallest)
-        self.state = State(weights, torch.zeros_like(weights), weights.clone())
         self.odometer = None if self.plan is None else Odometer(self.plan)
-        self.came = arrivals(
-            config.arrivals,
-            clients=config.clients,
-            bound=config.stragglers,
-            seed=config.seed,
+        self.unbounded = self.plan is None or config.unbounded
+        self.arrivals = arrivals(
+            config.arrivals, clients=config.clients, bound=config.stragglers, seed=config.seed,
             late_seen=config.late_seen,
-        )
+        )  # fmt: skip
         self.channel = channel(config, self.plan, self.parameters, self.device)
         # the same denominator in every round (R3)
         self.denominator = records * config.sampling_rate if config.unit == "record" else float(config.clients)
 
     def finish(self, watch: Callable[[Line], None] = lambda _: None) -> RunLog:
-        """Run to the end, and return the log as it was written."""
+        """Run to the end, and return the log as it was written; `watch` as in `play`."""
         for _ in self.play(watch):
             pass
         return RunLog.read(self.path)
@@ -119,20 +116,21 @@ class Run:
     def play(self, watch: Callable[[Line], None] = lambda _: None) -> Iterator[Line]:
         """Run to the end, the budget, or an interrupt; yield the first line, every round's and the last.
 
-        `watch` is called with each line but the last. An interrupt at any moment, in `watch` as well, leaves a
-        checkpoint of all rounds that are over, and a log that `resume` goes on from.
+        Guarantee: an interrupt at any moment, in `watch` as well, leaves a checkpoint of all rounds that are over, and
+        a log that `resume` goes on from.
+
+        Args:
+            watch: called with each line but the last.
         """
-        saved = time.monotonic()
+        saved, stopped = time.monotonic(), None
         first = self._started()
         with self._opened() as log:
             begun = saved - self.state.seconds
-            stopped, before, undo = None, self.state, self.channel.undo()
             try:
                 for line in log.kept or (log.write(first),):
                     watch(line)
                     yield line
-                while self.state.round < self.config.rounds and stopped is None:
-                    before, undo = self.state, self.channel.undo()
+                while self.state.round < self.config.rounds:
                     try:
                         played, after = self._round()
                     except BudgetError:
@@ -146,14 +144,11 @@ class Run:
                     if time.monotonic() - saved > _CHECKPOINT_SECONDS:
                         self._save()
                         saved = time.monotonic()
-                before, undo = self.state, self.channel.undo()
                 if self.plan is not None and self.plan.repairs:
                     self.state = self._mended(self.channel.close(self.state.round))
                 self._save()
                 yield log.write(self._ended(stopped))
             except KeyboardInterrupt:
-                if self.state is before:
-                    undo()
                 self._save()
                 raise
 
@@ -161,54 +156,56 @@ class Run:
 
     def _round(self) -> tuple[Round, State]:
         """The line of a round, and the state after it, which is not yet that of the run."""
-        number = self.state.round
-        met = self.channel.meet(number, self._arrived(number + 1))
-        came = met.came
+        config, number = self.config, self.state.round
+        # 1. arrivals: whose uploads are used, and whose come too late
+        came = self._arrived(number)
+        used, late = tuple(came.used), tuple(came.late)
+        # 2. local work: from the server's weights to clipped updates
         gradients.assign(self.model, self.state.weights)
-        bound = float("inf") if self.plan is None else self.plan.upload_range
-        updates = self.clients.updates(self.model, number, self.channel.senders(came), bound)
+        bound = math.inf if self.plan is None else self.plan.upload_range
+        senders = sorted(used + late) if self.channel.needs_late else used
+        updates = self.clients.updates(self.model, number, senders, bound)
+        # 3. the noisy sum
         result = self.channel.round(number, came, updates)
+        # 4. the server's step
         after = self._stepped(result.total)
-        after.seen = [*self.state.seen, (tuple(came.used), tuple(came.late))]
+        after.seen = [*self.state.seen, (used, late)]
         if self.odometer is not None:
             self.odometer.record(came.used, came.late)
-        looked = after.round % self.config.evaluate_every == 0 or after.round == self.config.rounds
+        looked = after.round % config.evaluate_every == 0 or after.round == config.rounds
         accuracy, loss = self.evaluate(after) if looked else (None, None)
         line = Round(
             round=after.round,
             accuracy=accuracy,
             loss=loss if loss is not None and math.isfinite(loss) else None,  # JSON has no NaN
-            epsilon=self._spent() if looked or self.config.sampling_rate == 1 else None,  # sampled, it takes a while
-            used=len(came.used),
-            late=len(came.late),
-            lost=self.config.clients - len(came.used) - len(came.late),
+            epsilon=self._spent() if looked or config.sampling_rate == 1 else None,  # sampled, it takes a while
+            used=len(used),
+            late=len(late),
+            lost=config.clients - len(used) - len(late),
             noise_std=result.lasting**0.5 / self.denominator,
             residual_std=result.residual**0.5 / self.denominator,
-            **met.network,
+            **came.network,
         )
         return line, after
 
     def _arrived(self, number: int) -> Arrivals:
-        """Who came to a round, without clients that have used up their budgets (R8)."""
-        came, config = self.came(number), self.config
-        if self.odometer is None or config.unbounded:
-            return came
-        away = self.odometer.exhausted() | ClientSet.of(config.clients, self.channel.refusing())
-        if len(away) > config.stragglers:
-            raise BudgetError(f"{len(away)} clients have used up their budgets")
-        return came.without(away, config.clients - config.stragglers)
-
-    def _spent(self) -> float | None:
-        return None if self.odometer is None else self.odometer.max_epsilon()
+        """Who came to a round, without clients that have used up their budgets (R8) and what the network loses."""
+        came, config = self.arrivals(number + 1), self.config
+        if self.odometer is not None and not self.unbounded:
+            away = self.odometer.exhausted() | ClientSet.of(config.clients, self.channel.refusing())
+            if len(away) > config.stragglers:
+                raise BudgetError(f"{len(away)} clients have used up their budgets")
+            came = came.without(away, config.clients - config.stragglers)
+        return self.channel.meet(number, came)
 
     def _stepped(self, total: torch.Tensor | None) -> State:
         """The state after the server's step, which is linear in the sum; without a sum only time goes on."""
-        old = self.state
-        after = dataclasses.replace(old, round=old.round + 1)
+        old, config = self.state, self.config
+        after = dataclasses.replace(old, round=old.round + 1, channel=self.channel.state())
         if total is not None:
             decay = self._decay(old.round)
-            after.velocity = (old.velocity * self.config.momentum).add_(total, alpha=self._share())
-            after.weights = old.weights.add(after.velocity, alpha=self.config.lr)
+            after.velocity = (old.velocity * config.momentum).add_(total, alpha=self._share())
+            after.weights = old.weights.add(after.velocity, alpha=config.lr)
             after.average = (old.average * decay).add_(after.weights, alpha=1 - decay)
         return after
 
@@ -217,7 +214,7 @@ class Run:
 
         A step of its own would move the weights once more by momentum, without a gradient that says where to.
         """
-        old, after = self.state, dataclasses.replace(self.state)
+        old, after = self.state, dataclasses.replace(self.state, channel=self.channel.state())
         if total is not None and old.round > 0:
             change = self.config.lr * self._share()
             after.weights = old.weights.add(total, alpha=change)
@@ -225,15 +222,22 @@ class Run:
         return after
 
     def _share(self) -> float:
-        """What a sum counts in the server's step: gradients are gone down, updates are gone along."""
+        """The factor of a sum in the server's step: it descends along gradients, and follows updates."""
         return (-1.0 if self.config.unit == "record" else 1.0) / self.denominator
 
     def _decay(self, number: int) -> float:
-        """Of the average after step `number`: at first the start would count for too much."""
+        """Decay of the average in step `number`, smaller at first, when the start would count for too much."""
         return min(self.config.ema, (1 + number) / (10 + number))
 
+    def _spent(self) -> float | None:
+        return None if self.odometer is None else self.odometer.max_epsilon()
+
     def evaluate(self, state: State | None = None) -> tuple[float, float]:
-        """Accuracy and loss of the averaged weights, those of now unless `state` says other, on the test set."""
+        """Accuracy and loss of averaged weights on the test set.
+
+        Args:
+            state: whose weights; None for those of now.
+        """
         gradients.assign(self.model, (self.state if state is None else state).average)
         hits, loss = 0, 0.0
         with torch.no_grad():
@@ -247,47 +251,33 @@ class Run:
 
     def _started(self) -> Started:
         return Started(
-            config=dataclasses.asdict(self.config),
-            plan=None if self.plan is None else self.plan.to_dict(),
-            versions=statement.versions(),
-            commit=statement.commit(),
-            partition=self.partition,
-            parameters=self.parameters,
-            device=str(self.device),
-            network=self.channel.about(),
-        )
+            config=dataclasses.asdict(self.config), plan=None if self.plan is None else self.plan.to_dict(),
+            versions=statement.versions(), commit=statement.commit(), partition=self.partition,
+            parameters=self.parameters, device=str(self.device), network=self.channel.network,
+        )  # fmt: skip
 
     def _ended(self, stopped: str | None) -> Ended:
-        plan = self.plan
-        accuracy, _ = self.evaluate()
-        spent = self._spent()
+        config, plan, spent = self.config, self.plan, self._spent()
+        budget, delta = (None, None) if plan is None else (plan.budget, plan.delta)
         return Ended(
-            accuracy=accuracy,
-            epsilon=spent,
-            epsilon_claimed=None if plan is None else plan.budget,
-            delta=None if plan is None else plan.delta,
-            unit=self.config.unit,
-            adjacency=self.config.adjacency,
-            rounds=self.state.round,
-            stopped=stopped,
-            bytes_up=self.channel.bytes_up,
-            bytes_down=4 * self.parameters + -(-self.config.clients // 8),
-            seconds=self.state.seconds,
-            statement=statement.statement(self.config, plan, spent),
-        )
+            accuracy=self.evaluate()[0], epsilon=spent, epsilon_claimed=budget, delta=delta,
+            unit=config.unit, adjacency=config.adjacency, rounds=self.state.round, stopped=stopped,
+            bytes_up=self.channel.bytes_up, bytes_down=4 * self.parameters + bitmap_size(config.clients),
+            seconds=self.state.seconds, statement=statement.statement(config, plan, spent),
+        )  # fmt: skip
 
     def _save(self) -> None:
-        checkpoint.write(self.checkpoint, self.config, self.plan, self.state, self.channel.state())
+        checkpoint.write(self.checkpoint, self.config, self.plan, self.state)
 
     def _opened(self) -> LogWriter:
         """A new log; or, to resume, that of the checkpoint, cut back to it, once the checkpoint is taken up."""
         if not self.resume:
             self.checkpoint.unlink(missing_ok=True)  # it belongs to the log that is now overwritten
             return LogWriter(self.path)
-        state, held = checkpoint.read(self.checkpoint, self.config, self.plan, self.device)
+        state = checkpoint.read(self.checkpoint, self.config, self.plan, self.device)
         log = LogWriter(self.path, keep=state.round)
         self.state = state
-        self.channel.load(held)
+        self.channel.load(state.channel)
         if self.odometer is not None:
             for used, late in state.seen:
                 self.odometer.record(used, late)
