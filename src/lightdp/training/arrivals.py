@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,9 @@ if TYPE_CHECKING:
     _Law = Callable[[int], tuple[NDArray[np.bool_], NDArray[np.bool_]]]  # round -> came in time, came too late
 
 SPECS = (
-    "none",
-    "uniform",
-    "links:PROBABILITY",
-    "latency:MEDIAN:SPREAD:DEADLINE[:SLOWFRACTION:SLOWFACTOR]",
-    "trace:FILE.csv",
-)
+    "none", "uniform", "links:PROBABILITY", "latency:MEDIAN:SPREAD:DEADLINE[:SLOWFRACTION:SLOWFACTOR]", "trace:FILE.csv"
+)  # fmt: skip
+"""The laws of `arrivals` and their settings."""
 _ROUND, _SLOW = int.from_bytes(b"come"), int.from_bytes(b"slow")
 
 
@@ -91,25 +89,23 @@ def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float
     Raises:
         ArgumentError: an argument or a line of the trace is wrong.
     """
-    clients = integer("clients", clients, 1)
-    bound, seed = integer("bound", bound, 0, clients), integer("seed", seed, 0)
-    late_seen = share("late_seen", late_seen)
+    clients, seed, late_seen = integer("clients", clients, 1), integer("seed", seed, 0), share("late_seen", late_seen)
+    bound = integer("bound", bound, 0, clients)
     kind, _, settings = spec.partition(":")
     if late_seen > 0 and kind in {"latency", "trace"}:
         raise ArgumentError(f"late_seen must be 0 with {kind}, which knows who was late, got late_seen={late_seen:g}")
     who: _Law
-    match kind, settings:
-        case "none", "" if spec == kind:
+    match spec.split(":"):
+        case ["none"]:
             who = _missing(clients, seed, late_seen, lambda _: np.zeros(clients, np.bool_))
-        case "uniform", "" if spec == kind:
+        case ["uniform"]:
             who = _missing(clients, seed, late_seen, lambda rng: rng.permutation(clients) < rng.integers(bound + 1))
-        case "links", _:
-            (failure,) = _numbers(spec, settings, 1)
-            failure = share("links", failure)
+        case ["links", *_]:
+            failure = share("links", *_numbers(spec, 1))
             who = _missing(clients, seed, late_seen, lambda rng: rng.random(clients) < failure)
-        case "latency", _:
-            who = _latency(clients, seed, _numbers(spec, settings, 3, 5))
-        case "trace", _:
+        case ["latency", *_]:
+            who = _latency(clients, seed, _numbers(spec, 3, 5))
+        case ["trace", *_]:
             who = _trace(clients, Path(settings))
         case _:
             raise ArgumentError(f"arrivals must be one of {', '.join(SPECS)}, got arrivals={spec!r}")
@@ -124,9 +120,18 @@ def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float
 
 
 def straggler_law(spec: str) -> str:
-    """The straggler law of a plan for these arrivals: binomial for "links", otherwise uniform."""
-    kind, _, settings = spec.partition(":")
-    failure = share("links", *_numbers(spec, settings, 1)) if kind == "links" else 0.0
+    """The straggler law of a plan for these arrivals: binomial for "links", otherwise uniform.
+
+    >>> straggler_law("links:0.1"), straggler_law("none")
+    ('binomial:0.1', 'uniform')
+
+    Args:
+        spec: as in `arrivals`.
+
+    Raises:
+        ArgumentError: the settings of "links" are wrong.
+    """
+    failure = share("links", *_numbers(spec, 1)) if spec.split(":", maxsplit=1)[0] == "links" else 0.0
     return f"binomial:{failure!r}" if 0 < failure < 1 else "uniform"
 
 
@@ -159,15 +164,12 @@ def _latency(clients: int, seed: int, settings: list[float]) -> _Law:
 def _trace(clients: int, path: Path) -> _Law:
     """What a file recorded, read once."""
     rounds: dict[int, dict[int, str]] = {}
-    for line, (round_text, client_text, status) in _rows(path):
-        t, i = (
-            int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
-            for text in (round_text, client_text)
-        )
+    for line, (*texts, status) in _rows(path):
+        t, i = (int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1 for text in texts)
         if t < 1 or not 0 <= i < clients or status not in {"used", "late", "lost"}:
             raise ArgumentError(
                 f"line {line} of {path} must hold a round >= 1, a client in 0..{clients - 1} and used, late or lost,"
-                f" got {round_text!r}, {client_text!r} and {status!r}"
+                f" got {texts[0]!r}, {texts[1]!r} and {status!r}"
             )
         if rounds.setdefault(t, {}).setdefault(i, status) != status:
             raise ArgumentError(f"line {line} of {path} contradicts an earlier one on round {t} and client {i}")
@@ -197,17 +199,14 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise ArgumentError(f"cannot read the trace {path}: {error}") from error
 
 
-def _numbers(spec: str, settings: str, *counts: int) -> list[float]:
+def _numbers(spec: str, *counts: int) -> list[float]:
     """The numbers after the name of a spec, of which there must be one of `counts`."""
-    texts = settings.split(":")
-    try:
-        values = [float(text) for text in texts]
-    except ValueError:
-        values = []
-    if len(values) not in counts:
-        usage = next(usage for usage in SPECS if usage.startswith(spec.partition(":")[0]))
-        raise ArgumentError(f"arrivals must be given as {usage}, got arrivals={spec!r}")
-    return values
+    kind, *texts = spec.split(":")
+    with suppress(ValueError):
+        if len(texts) in counts:
+            return [float(text) for text in texts]
+    usage = next(usage for usage in SPECS if usage.startswith(kind))
+    raise ArgumentError(f"arrivals must be given as {usage}, got arrivals={spec!r}")
 
 
 def _generator(*entropy: int) -> Generator:

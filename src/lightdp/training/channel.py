@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from lightdp.training.clients import Piece
     from lightdp.training.config import Config
 
-_GROUP = "lightdp.channels"
-
 
 @dataclass(frozen=True)
 class Sum:
@@ -109,7 +107,7 @@ def channel(config: Config, plan: Plan | None, parameters: int, device: torch.de
         return direct(config, plan, parameters, device)
     from importlib.metadata import entry_points  # noqa: PLC0415  takes a while
 
-    found = [*entry_points(group=_GROUP)]
+    found = [*entry_points(group="lightdp.channels")]
     if not found:
         raise ArgumentError(f"links need lightdp_lab, which is not installed here, got links={config.links!r}")
     return found[0].load()(config, plan, parameters, device)
@@ -168,7 +166,8 @@ class Distribution(_Direct):
     ) -> None:  # fmt: skip
         super().__init__(plan, parameters)
         self.plan, self.parameters, self.seed, self.device = plan, parameters, seed, device
-        self.lasting = plan.individual_in_sum if lasting is None and plan is not None else lasting or (lambda _: 0.0)
+        individual = (lambda _: 0.0) if plan is None else plan.individual_in_sum
+        self.lasting = individual if lasting is None else lasting
         self.pairwise = 0.0 if plan is None else plan.sigma_pairwise**2
         self.repairs = Repairs(Graph(2, 1) if plan is None else plan.graph)
         self.noise: dict[int, torch.Tensor] = {}  # uncancelled pairwise noise, by round, that clients still owe

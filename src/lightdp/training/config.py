@@ -6,9 +6,9 @@ Whatever a setting is, its field in `Config` says: type, default, help text and 
 from __future__ import annotations
 
 import dataclasses
-import math
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from lightdp._settings import like, setting
 from lightdp._validate import choice, integer, number, positive, share
@@ -44,20 +44,15 @@ class Config:
     data_path: str | None = setting("Folder or archive of the data, if not in $LIGHTDP_DATA.", None, group="Data")
     partition: str = setting("How records are split: iid, dirichlet:ALPHA or shards:K.", "iid", group="Data")
     model: str = setting(
-        "linear, cnn, scattering-linear, scattering-cnn, resnet18 or wrn-16-4.", "linear", group="Model"
-    )
+        "linear, cnn, scattering-linear, scattering-cnn, resnet18 or wrn-16-4.", "linear", group="Model")
     mirror: bool = setting(
-        "Average the features of an image and its mirror image (scattering-linear).", False, group="Model"
-    )
+        "Average the features of an image and its mirror image (scattering-linear).", False, group="Model")
     scheme: str = setting(
         "Whose noise: none, central, local, smpc, paper, exact or repair; another scheme of `lightdp compare`, such as "
-        "secagg, also brings its failures and time.",
-        "repair", group="Privacy",
-    )
+        "secagg, also brings its failures and time.", "repair", group="Privacy")
     unit: Unit = setting(
         "What is protected: one record or one client; paper assumes a sensitivity that no theorem bounds.",
-        "record", group="Privacy",
-    )
+        "record", group="Privacy")
     adjacency: Adjacency = like(Request, "adjacency", "add-remove")
     clients: int = like(Request, "clients", 20)
     colluders: int = like(Request, "colluders", 4)
@@ -66,25 +61,20 @@ class Config:
     epsilon: float = setting("Privacy budget ε, of what --epsilon-per says.", 3.0, group="Privacy")
     delta: float = like(Request, "delta", 1e-5)
     epsilon_per: Literal["training", "round"] = setting(
-        "What ε and δ are for; for a round, as in the paper, no budget ends the training.", "training", group="Privacy"
-    )
+        "What ε and δ are for; for a round, as in the paper, no budget ends the training.", "training", group="Privacy")
     clip: float = like(Request, "clip", 1.0)
     reserve: Reserve = like(Request, "reserve", "expected")
     arrivals: str = setting(
         "Who misses a round: none, uniform (0 to S̄ clients), links:P (each with probability P), latency:... or "
-        "trace:FILE.csv.",
-        "uniform", group="Clients",
-    )
+        "trace:FILE.csv.", "uniform", group="Clients")
     links: str | None = setting(
         "Model the time of rounds; messages between clients are relayed, or take links that fail: direct:P.",
-        None, group="Simulation",
-    )
+        None, group="Simulation")
     late_seen: float = setting("Probability that a straggler's upload is seen too late.", 0.0, group="Clients")
     sampling_rate: float = like(Request, "sampling_rate", 1.0)
     augment: int = setting(
         "Views of a record (crops, mirror images) whose gradients are averaged before clipping (unit record).",
-        1, group="Training",
-    )
+        1, group="Training")
     epochs: int = setting("Local epochs of a round (units client and paper).", 1, group="Training")
     batch: int = setting("Records in a local batch (units client and paper).", 32, group="Training")
     local_lr: float = setting("Local learning rate, η (units client and paper).", 0.05, group="Training")
@@ -94,8 +84,7 @@ class Config:
     degree: int | None = like(Request, "degree", None)
     fidelity: Fidelity = setting(
         "Noise of the right distribution, or the protocol itself: real keys, masks and bytes.",
-        "distribution", group="Simulation",
-    )
+        "distribution", group="Simulation")
     evaluate_every: int = setting("Rounds between two evaluations on the test set.", 1, group="Simulation")
     seed: int = setting("Seed of all randomness except noise that protects data.", 0, group="Simulation")
     device: str = setting("Where to compute: auto, cpu or cuda.", "auto", group="Simulation")
@@ -160,31 +149,28 @@ class Config:
         """Whether the training goes on whatever it has cost, also where the scheme's own formula misses ε."""
         return scheme(self.scheme).understates or self.epsilon_per == "round"
 
-    @property
-    def _late_uploads(self) -> bool:
-        """Whether stragglers may send all the same."""
-        return self.late_seen > 0 or self.arrivals.startswith(("latency", "trace"))
-
     def plan(self, records: int, parameters: int, smallest: int) -> Plan | None:
-        """The noise for data of `records` records, `smallest` of them at the smallest client; None without noise."""
-        known, paper = scheme(self.scheme), self.unit == "paper"
+        """The noise for some data; None for a scheme without noise.
+
+        Args:
+            records: of all clients together.
+            parameters: length of an update.
+            smallest: records of the client that has fewest; only unit "paper" depends on it.
+
+        Raises:
+            ArgumentError: no noise gives what was asked for.
+        """
+        known = scheme(self.scheme)
         if known.calibration is None:
             return None
-        found = solve(
-            Request(
-                **{name: getattr(self, name) for name in _SHARED}
-                | {
-                    "rounds": self.rounds if self.epsilon_per == "training" else 1,
-                    "clip": 2 * self.local_lr * self.clip / smallest if paper else self.clip,
-                    "unit": "client" if paper else self.unit,
-                    "calibration": known.calibration,
-                    "straggler_law": straggler_law(self.arrivals),
-                    "late": "seen" if self._late_uploads else "unseen",
-                    "records": records,
-                    "parameters": parameters,
-                }
-            )
-        )
+        asked: dict[str, Any] = {name: getattr(self, name) for name in _SHARED} | {"calibration": known.calibration}
+        if self.epsilon_per == "round":
+            asked["rounds"] = 1
+        if self.unit == "paper":
+            asked |= {"clip": 2 * self.local_lr * self.clip / smallest, "unit": "client"}
+        late = self.late_seen > 0 or self.arrivals.startswith(("latency", "trace"))  # stragglers may send all the same
+        asked |= {"straggler_law": straggler_law(self.arrivals), "late": "seen" if late else "unseen"}
+        found = solve(Request(**asked, records=records, parameters=parameters))
         return found if known.adjust is None else known.adjust(found)
 
 
@@ -192,14 +178,21 @@ _SHARED = {field.name for field in dataclasses.fields(Config)} & {field.name for
 
 
 def peer_failure(links: str | None) -> float | None:
-    """P of "direct:P"; None where peers are reached through the server."""
+    """The probability P that a link between two clients fails; None where the server relays their messages.
+
+    >>> peer_failure("direct:0.1")
+    0.1
+
+    Args:
+        links: None, "relayed" or "direct:P".
+
+    Raises:
+        ArgumentError: it is something else.
+    """
     if links is None or links == "relayed":
         return None
     kind, _, text = links.partition(":")
-    try:
-        failure = float(text)
-    except ValueError:
-        failure = math.nan
-    if kind != "direct" or not 0 <= failure <= 1:
-        raise ArgumentError(f"links must be relayed or direct:P with P in [0, 1], got links={links!r}")
-    return failure
+    with suppress(ValueError):
+        if kind == "direct" and 0 <= (failure := float(text)) <= 1:
+            return failure
+    raise ArgumentError(f"links must be relayed or direct:P with P in [0, 1], got links={links!r}")
