@@ -13,7 +13,6 @@ from lightdp.training.channel import Distribution
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.simulator import Run
-from lightdp_lab.channel import Rehearsed
 from lightdp_lab.registry import ALL
 from lightdp_lab.rehearsal import Rehearsal
 from lightdp_lab.schemes import SCHEMES, Net, Result, RoundFailedError, Smpc
@@ -87,9 +86,8 @@ def played(path: Path, toy: Dataset, **changed: Any) -> RunLog:
 
 
 def sums(run: Run) -> Distribution:
-    assert isinstance(run.channel, Rehearsed)
-    assert isinstance(run.channel.sums, Distribution)
-    return run.channel.sums
+    assert isinstance(run.channel, Distribution)
+    return run.channel
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

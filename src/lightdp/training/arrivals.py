@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     _Law = Callable[[int], tuple[NDArray[np.bool_], NDArray[np.bool_]]]  # round -> came in time, came too late
+    _Draw = Callable[[Generator], NDArray[np.bool_]]  # -> missing
 
 SPECS = (
     "none", "uniform", "links:PROBABILITY", "latency:MEDIAN:SPREAD:DEADLINE[:SLOWFRACTION:SLOWFACTOR]", "trace:FILE.csv"
 )  # fmt: skip
-"""The laws of `arrivals` and their settings."""
 _ROUND, _SLOW = int.from_bytes(b"come"), int.from_bytes(b"slow")
 
 
@@ -68,6 +68,10 @@ class Arrivals:
 def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float = 0.0) -> Callable[[int], Arrivals]:
     """A function from the number of a round, from 1, to who came.
 
+    >>> who_came = arrivals("links:0.2", clients=10, bound=4, seed=0)
+    >>> who_came(1) == who_came(1), len(who_came(1).used) in range(6, 11)
+    (True, True)
+
     At most `bound` clients are ever missing from a sum. When more are, the round is void: nobody is used, and who
     came in time counts as late, since the server has seen those uploads.
 
@@ -94,7 +98,6 @@ def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float
     kind, _, settings = spec.partition(":")
     if late_seen > 0 and kind in {"latency", "trace"}:
         raise ArgumentError(f"late_seen must be 0 with {kind}, which knows who was late, got late_seen={late_seen:g}")
-    who: _Law
     match spec.split(":"):
         case ["none"]:
             who = _missing(clients, seed, late_seen, lambda _: np.zeros(clients, np.bool_))
@@ -104,7 +107,7 @@ def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float
             failure = share("links", *_numbers(spec, 1))
             who = _missing(clients, seed, late_seen, lambda rng: rng.random(clients) < failure)
         case ["latency", *_]:
-            who = _latency(clients, seed, _numbers(spec, 3, 5))
+            who = _missing(clients, seed, 1.0, _latency(clients, seed, _numbers(spec, 3, 5)))
         case ["trace", *_]:
             who = _trace(clients, Path(settings))
         case _:
@@ -135,7 +138,7 @@ def straggler_law(spec: str) -> str:
     return f"binomial:{failure!r}" if 0 < failure < 1 else "uniform"
 
 
-def _missing(clients: int, seed: int, late_seen: float, draw: Callable[[Generator], NDArray[np.bool_]]) -> _Law:
+def _missing(clients: int, seed: int, late_seen: float, draw: _Draw) -> _Law:
     """`draw` says who is missing; each of them is seen late with probability `late_seen`."""
 
     def law(round: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:  # noqa: A002  the paper's word
@@ -146,19 +149,14 @@ def _missing(clients: int, seed: int, late_seen: float, draw: Callable[[Generato
     return law
 
 
-def _latency(clients: int, seed: int, settings: list[float]) -> _Law:
-    """Log-normal seconds against a deadline."""
+def _latency(clients: int, seed: int, settings: list[float]) -> _Draw:
+    """Who takes longer than the deadline, in log-normal seconds."""
     median, spread, deadline, fraction, factor = settings if len(settings) == 5 else [*settings, 0.0, 1.0]
     median, spread = positive("latency MEDIAN", median), non_negative("latency SPREAD", spread)
     deadline, fraction = positive("latency DEADLINE", deadline), share("latency SLOWFRACTION", fraction)
     slow = _generator(seed, _SLOW).permutation(clients) < math.floor(fraction * clients + 0.5)
     patience = math.log(deadline) - math.log(median) - slow * math.log(positive("latency SLOWFACTOR", factor))
-
-    def law(round: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:  # noqa: A002  the paper's word
-        in_time = spread * _generator(seed, _ROUND, round).standard_normal(clients) <= patience
-        return in_time, ~in_time
-
-    return law
+    return lambda rng: ~(spread * rng.standard_normal(clients) <= patience)
 
 
 def _trace(clients: int, path: Path) -> _Law:

@@ -8,7 +8,7 @@ of the arguments of `channel`: it is asked where messages, failures and time of 
 
 from __future__ import annotations
 
-import typing
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,13 @@ import torch
 
 from lightdp.errors import ArgumentError, BudgetError, ProtocolError
 from lightdp.noise_graph import Graph
-from lightdp.protocol import Client, Server
+from lightdp.protocol import Client, ClientRound, Server
 from lightdp.repair import Debt, Repairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from lightdp.planning import Plan
-    from lightdp.protocol import ClientRound
     from lightdp.training.arrivals import Arrivals
     from lightdp.training.clients import Piece
     from lightdp.training.config import Config
@@ -46,32 +45,36 @@ class Sum:
     residual: float
 
 
-class Channel(typing.Protocol):
-    """What lies between the clients' updates and the server's sum.
+class Channel(ABC):
+    """What lies between the clients' updates and the server's sum, round by round.
 
     A round calls `refusing` (unless no budget bounds the training), `meet` and `round`, each once and in this order.
+    A package that simulates a network sets `bytes_up`, `network` and `meet` of a channel that `direct` makes.
+
+    Args:
+        plan: the noise; None for none.
+        parameters: length of an update.
 
     Attributes:
         bytes_up: bytes that a client sends in a round.
         network: what the log says about the simulated network; None without one.
+        meet: from the number of a round, from 0, and who came to it, to who is in it after what the network loses. It
+            is called before anybody computes an update. Without a network nobody is lost.
         needs_late: whether `round` needs the updates of late clients too, which are in no sum.
     """
 
-    bytes_up: float
-    network: dict[str, Any] | None
-    needs_late: bool
+    needs_late = False
+
+    def __init__(self, plan: Plan | None, parameters: int) -> None:
+        self.bytes_up: float = -(-parameters * (32 if plan is None else plan.wire_bits) // 8)
+        self.network: dict[str, Any] | None = None
+        self.meet: Callable[[int, Arrivals], Arrivals] = lambda _, came: came
 
     def refusing(self) -> frozenset[int]:
         """Clients that refuse to answer the next round, by their own count of what they have spent."""
+        return frozenset()
 
-    def meet(self, number: int, came: Arrivals) -> Arrivals:
-        """Who is in a round after what the network loses, before anybody computes an update.
-
-        Args:
-            number: of the round, from 0.
-            came: who would be in it without a network.
-        """
-
+    @abstractmethod
     def round(self, number: int, came: Arrivals, updates: Iterable[Piece]) -> Sum:
         """The noisy sum of a round.
 
@@ -81,13 +84,15 @@ class Channel(typing.Protocol):
             updates: of all used clients, and of late ones if `needs_late`.
         """
 
+    @abstractmethod
     def close(self, number: int) -> torch.Tensor | None:
         """The sum of the closing round (R4), which has number `number`, where a plan repairs."""
 
     def state(self) -> list[Any]:
         """What a checkpoint needs of the channel now. Later rounds do not change the value."""
+        return []
 
-    def load(self, state: list[Any]) -> None:
+    def load(self, state: list[Any]) -> None:  # noqa: B027  nothing to load by default
         """Go on from what `state` returned."""
 
 
@@ -113,42 +118,14 @@ def channel(config: Config, plan: Plan | None, parameters: int, device: torch.de
     return found[0].load()(config, plan, parameters, device)
 
 
-def direct(
-    config: Config, plan: Plan | None, parameters: int, device: torch.device | str,
-    lasting: Callable[[int], float] | None = None,
-) -> Distribution | Protocol:  # fmt: skip
-    """The channel of a run without a network; arguments as in `channel`, and `lasting` as in `Distribution`."""
+def direct(config: Config, plan: Plan | None, parameters: int, device: torch.device | str) -> Channel:
+    """The channel of a run without a network; arguments as in `channel`."""
     if config.fidelity == "protocol" and plan is not None:
         return Protocol(plan, parameters, config.seed, device)
-    return Distribution(plan, parameters, config.seed, device, lasting)
+    return Distribution(plan, parameters, config.seed, device)
 
 
-class _Direct:
-    """A channel without a network: nobody is lost on the way. It keeps nothing between rounds, and nobody refuses."""
-
-    network: dict[str, Any] | None = None
-    needs_late = False
-
-    def __init__(self, plan: Plan | None, parameters: int) -> None:
-        self.bytes_up: float = -(-parameters * (32 if plan is None else plan.wire_bits) // 8)
-
-    def refusing(self) -> frozenset[int]:
-        """Clients that refuse the next round."""
-        return frozenset()
-
-    def meet(self, number: int, came: Arrivals) -> Arrivals:  # noqa: ARG002  as Channel
-        """Who came."""
-        return came
-
-    def state(self) -> list[Any]:
-        """For a checkpoint."""
-        return []
-
-    def load(self, state: list[Any]) -> None:
-        """Go on from `state`."""
-
-
-class Distribution(_Direct):
+class Distribution(Channel):
     """Noise of the right distribution, from the seed: for experiments, protects nothing.
 
     Args:
@@ -156,21 +133,22 @@ class Distribution(_Direct):
         parameters: length of an update.
         seed: of the noise.
         device: where it is made.
-        lasting: for a compared scheme, the variance of its noise in the sum of so many clients; by default that of the
-            plan's individual noise, its rounding to the wire included (W1).
+
+    Attributes:
+        lasting: the variance of the noise that stays, in the sum of so many clients: that of the plan's individual
+            noise, its rounding to the wire included (W1), unless a package sets that of a compared scheme.
+        pairwise: variance of the noise that two clients share.
+        repairs: who owes which repair.
+        noise: uncancelled pairwise noise that clients still owe, by round.
     """
 
-    def __init__(
-        self, plan: Plan | None, parameters: int, seed: int, device: torch.device | str = "cpu",
-        lasting: Callable[[int], float] | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, plan: Plan | None, parameters: int, seed: int, device: torch.device | str = "cpu") -> None:
         super().__init__(plan, parameters)
         self.plan, self.parameters, self.seed, self.device = plan, parameters, seed, device
-        individual = (lambda _: 0.0) if plan is None else plan.individual_in_sum
-        self.lasting = individual if lasting is None else lasting
+        self.lasting: Callable[[int], float] = (lambda _: 0.0) if plan is None else plan.individual_in_sum
         self.pairwise = 0.0 if plan is None else plan.sigma_pairwise**2
         self.repairs = Repairs(Graph(2, 1) if plan is None else plan.graph)
-        self.noise: dict[int, torch.Tensor] = {}  # uncancelled pairwise noise, by round, that clients still owe
+        self.noise: dict[int, torch.Tensor] = {}
 
     def round(self, number: int, came: Arrivals, updates: Iterable[Piece]) -> Sum:
         """The noisy sum of the updates of used clients."""
@@ -240,7 +218,7 @@ class Distribution(_Direct):
         self.repairs.owed = {i: Debt(each["round"], *debt) for each in state for i, debt in each["owed"].items()}
 
 
-class Protocol(_Direct):
+class Protocol(Channel):
     """Real clients and a real server, in memory: real keys, masks and bytes.
 
     Its state is not in checkpoints, since real noise cannot be made again.

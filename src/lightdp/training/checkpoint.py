@@ -13,13 +13,12 @@ import torch
 
 from lightdp._files import durable
 from lightdp.runlog import ResumeError
-from lightdp.training.config import PLACES
+from lightdp.training.config import PLACES, Config
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lightdp.planning import Plan
-    from lightdp.training.config import Config
 
 
 @dataclass

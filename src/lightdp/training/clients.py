@@ -112,11 +112,8 @@ class Clients:
         apart = config.fidelity == "protocol" or config.clip * max(counts) > bound
         owner = torch.from_numpy(np.repeat(np.arange(len(piece)) * apart, counts)).to(device)
         chosen = np.concatenate(held)
-        rows: slice | torch.Tensor
-        if len(chosen) > 0 and chosen[-1] - chosen[0] == len(chosen) - 1:  # neighbours are adjacent: copy nothing
-            rows = slice(chosen[0], chosen[-1] + 1)
-        else:
-            rows = torch.from_numpy(chosen).to(device)
+        adjacent = len(chosen) > 0 and chosen[-1] - chosen[0] == len(chosen) - 1  # then nothing is copied
+        rows = slice(chosen[0], chosen[-1] + 1) if adjacent else torch.from_numpy(chosen).to(device)
         seen = None if config.augment == 1 else self._views(number, piece, counts)
         clients = len(piece) if apart else 1
         return gradients.clipped_sums(model, self.x[rows], self.y[rows], owner, clients, config.clip, views=seen)

@@ -1,6 +1,7 @@
-"""What a run is made of: one frozen `Config`, from flags or from a TOML file with the same names.
+"""The settings of a run: one frozen `Config`, from flags or from a TOML file with the same names.
 
-Whatever a setting is, its field in `Config` says: type, default, help text and the group of flags it belongs to.
+A field of `Config` states all about a setting: its type, its default, its help text and the group of flags that it
+belongs to. Settings that `lightdp.plan` has too take their text from `lightdp.planning.Request`.
 """
 
 from __future__ import annotations
@@ -30,10 +31,18 @@ class Config:
     """The settings of a simulated training, checked together.
 
     Each field has its help text and group in its metadata; flags of `lightdp run` and keys of its TOML file are the
-    fields' names.
+    fields' names. All fields have defaults, so that `Config()` trains a linear model on the digits of scikit-learn.
 
-    >>> Config(scheme="exact", clients=10, colluders=2, stragglers=2).epsilon
+    >>> config = Config(scheme="exact", clients=10, colluders=2, stragglers=2)
+    >>> config.epsilon
     3.0
+    >>> plan = config.plan(records=1438, parameters=650, smallest=143)
+    >>> plan.clients, plan.budget
+    (10, 3.0)
+    >>> Config(momentum=1.0)
+    Traceback (most recent call last):
+      ...
+    lightdp.errors.ArgumentError: momentum must be in [0, 1), got momentum=1
 
     Raises:
         ArgumentError: a setting is out of range or contradicts another; the message names it and its value.
@@ -117,9 +126,8 @@ class Config:
 
     def _check_records(self) -> None:
         """What is done to records must fit the model and the unit."""
-        local = {f.name: f.default for f in dataclasses.fields(self) if f.name in ("epochs", "batch", "local_lr")}
-        for name, usual in local.items() if self.unit == "record" else ():
-            if getattr(self, name) != usual:
+        for name in ("epochs", "batch", "local_lr"):
+            if self.unit == "record" and getattr(self, name) != getattr(Config, name):
                 raise ArgumentError(
                     f"{name} needs unit='client' or 'paper': a round of unit='record' is one step on all records or a "
                     f"Poisson batch, got {name}={getattr(self, name):g}"
@@ -141,12 +149,23 @@ class Config:
 
     @property
     def networked(self) -> bool:
-        """Whether rounds take time and may fail on a simulated network, see `lightdp.training.channel`."""
+        """Whether rounds take time and may fail on a simulated network, see `lightdp.training.channel`.
+
+        >>> Config().networked, Config(links="relayed").networked
+        (False, True)
+        """
         return self.links is not None or scheme(self.scheme).played
 
     @property
     def unbounded(self) -> bool:
-        """Whether the training goes on whatever it has cost, also where the scheme's own formula misses ε."""
+        """Whether the training goes on whatever it has cost.
+
+        So it does where ε is for each round, and where a scheme's own formula claims less than its noise gives: the
+        run then shows what it really spent.
+
+        >>> Config().unbounded, Config(scheme="paper").unbounded, Config(epsilon_per="round").unbounded
+        (False, True, True)
+        """
         return scheme(self.scheme).understates or self.epsilon_per == "round"
 
     def plan(self, records: int, parameters: int, smallest: int) -> Plan | None:

@@ -1,4 +1,10 @@
-"""A run, round by round: arrivals, local work, the noisy sum, the server's step, the odometer, the log."""
+"""A run, round by round: arrivals, local work, the noisy sum, the server's step.
+
+`Run` puts the parts together: `lightdp.training.arrivals` says who comes to a round, `lightdp.training.clients` has
+their updates, `lightdp.training.channel` makes the noisy sum of them, and the server's step is here. After each round
+the odometer counts what it cost, and a line goes to the log (`lightdp.runlog`). All that a round changes is one
+`State`, which `lightdp.training.checkpoint` keeps in a file; beside it only the odometer and the channel count on.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn import functional
 
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet, bitmap_size
 from lightdp.errors import ArgumentError, BudgetError
-from lightdp.runlog import Ended, LogWriter, Round, RunLog, Started
+from lightdp.runlog import Ended, Line, LogWriter, Round, RunLog, Started
 from lightdp.training import checkpoint, data, gradients, models, partition, statement
-from lightdp.training.arrivals import arrivals
+from lightdp.training.arrivals import Arrivals, arrivals
 from lightdp.training.channel import channel
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import Clients
@@ -25,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lightdp.planning import Plan
-    from lightdp.runlog import Line
-    from lightdp.training.arrivals import Arrivals
     from lightdp.training.config import Config
 
 _CHECKPOINT_SECONDS = 60.0
@@ -35,9 +38,13 @@ _CHECKPOINT_SECONDS = 60.0
 class Run:
     """One training. `Run(config, path).finish()` returns its log; `play()` yields the lines of the log one by one.
 
-    The log is written to `path`, a checkpoint beside it. With `resume` a run goes on from its last checkpoint and, in
-    "distribution" fidelity, to the same log bit by bit; "protocol" draws new noise by design and cannot go on.
-    Modelled seconds are measured, so they are never the same twice.
+    The log is written to `path`, a checkpoint beside it, about once a minute and at an interrupt. With `resume` a
+    run goes on from its last checkpoint and, in "distribution" fidelity, to the same log bit by bit; "protocol" draws
+    new noise by design and cannot go on. Modelled seconds are measured, so they are never the same twice.
+
+    Guarantee: no client's ε exceeds the budget of the plan, whoever straggles. Clients that the next round could take
+    over it stay away, and the training ends when more than S̄ of them do (R8). Runs for which `Config.unbounded` holds
+    have no such bound; their log states what they spent.
 
     >>> from pathlib import Path
     >>> import lightdp
@@ -54,6 +61,16 @@ class Run:
         prepared: training and test records of `dataset` as `models.prepare` gives them, which saves making them again
             for each of many runs.
         module: the model; None builds what `config` names.
+
+    Attributes:
+        plan: the noise; None for none.
+        state: after the last round that is over.
+        odometer: what each client has spent; None without noise.
+        arrivals: from the number of a round, from 1, to who comes.
+        clients: their records, and the updates they compute.
+        channel: from updates to the noisy sum.
+        model: the module, with the weights that were used last.
+        denominator: what a sum is divided by, the same in every round (R3).
 
     Raises:
         ArgumentError: there is no such data, model or device, no noise that gives what was asked for, or no checkpoint
@@ -104,8 +121,10 @@ class Run:
             late_seen=config.late_seen,
         )  # fmt: skip
         self.channel = channel(config, self.plan, self.parameters, self.device)
-        # the same denominator in every round (R3)
-        self.denominator = records * config.sampling_rate if config.unit == "record" else float(config.clients)
+        # the same denominator in every round (R3); the server descends along gradients, and follows updates
+        gradient = config.unit == "record"
+        self.denominator = records * config.sampling_rate if gradient else float(config.clients)
+        self.share = (-1.0 if gradient else 1.0) / self.denominator
 
     def finish(self, watch: Callable[[Line], None] = lambda _: None) -> RunLog:
         """Run to the end, and return the log as it was written; `watch` as in `play`."""
@@ -174,19 +193,13 @@ class Run:
             self.odometer.record(came.used, came.late)
         looked = after.round % config.evaluate_every == 0 or after.round == config.rounds
         accuracy, loss = self.evaluate(after) if looked else (None, None)
-        line = Round(
-            round=after.round,
-            accuracy=accuracy,
-            loss=loss if loss is not None and math.isfinite(loss) else None,  # JSON has no NaN
+        return Round(
+            round=after.round, used=len(used), late=len(late), lost=config.clients - len(used) - len(late),
+            accuracy=accuracy, loss=loss if loss is not None and math.isfinite(loss) else None,  # JSON has no NaN
             epsilon=self._spent() if looked or config.sampling_rate == 1 else None,  # sampled, it takes a while
-            used=len(used),
-            late=len(late),
-            lost=config.clients - len(used) - len(late),
-            noise_std=result.lasting**0.5 / self.denominator,
-            residual_std=result.residual**0.5 / self.denominator,
+            noise_std=result.lasting**0.5 / self.denominator, residual_std=result.residual**0.5 / self.denominator,
             **came.network,
-        )
-        return line, after
+        ), after  # fmt: skip
 
     def _arrived(self, number: int) -> Arrivals:
         """Who came to a round, without clients that have used up their budgets (R8) and what the network loses."""
@@ -204,7 +217,7 @@ class Run:
         after = dataclasses.replace(old, round=old.round + 1, channel=self.channel.state())
         if total is not None:
             decay = self._decay(old.round)
-            after.velocity = (old.velocity * config.momentum).add_(total, alpha=self._share())
+            after.velocity = (old.velocity * config.momentum).add_(total, alpha=self.share)
             after.weights = old.weights.add(after.velocity, alpha=config.lr)
             after.average = (old.average * decay).add_(after.weights, alpha=1 - decay)
         return after
@@ -216,14 +229,10 @@ class Run:
         """
         old, after = self.state, dataclasses.replace(self.state, channel=self.channel.state())
         if total is not None and old.round > 0:
-            change = self.config.lr * self._share()
+            change = self.config.lr * self.share
             after.weights = old.weights.add(total, alpha=change)
             after.average = old.average.add(total, alpha=change * (1 - self._decay(old.round - 1)))
         return after
-
-    def _share(self) -> float:
-        """The factor of a sum in the server's step: it descends along gradients, and follows updates."""
-        return (-1.0 if self.config.unit == "record" else 1.0) / self.denominator
 
     def _decay(self, number: int) -> float:
         """Decay of the average in step `number`, smaller at first, when the start would count for too much."""
@@ -244,7 +253,7 @@ class Run:
             for x, y in zip(self.test_x.split(2000), self.test_y.split(2000), strict=True):
                 scores = self.model(x)
                 hits += int((scores.argmax(dim=1) == y).sum())
-                loss += float(functional.cross_entropy(scores, y, reduction="sum"))
+                loss += float(torch.nn.functional.cross_entropy(scores, y, reduction="sum"))
         return hits / len(self.test_y), loss / len(self.test_y)
 
     # log and checkpoints

@@ -1,4 +1,8 @@
-"""What the log of a run states beside its numbers: where it was made, and what was guaranteed to whom."""
+"""What the log of a run states beside its numbers: where it was made, and what was guaranteed to whom.
+
+The first line of a log has the versions and the commit, so that its numbers can be made again; the last line has the
+statement, in sentences that stand alone.
+"""
 
 from __future__ import annotations
 
