@@ -166,15 +166,13 @@ class Distribution(Channel):
             total.sub_(self._taken(owed, settled.paid, draw))
             left = {client: debt for client, debt in owed.items() if client not in settled.paid}
             self._taken(left, settled.given_up, self._generator(number, 1))  # this stays in the model
-        if used == 0:
-            return Sum(None, 0.0, 0.0)
         residual = sum(absent * self.pairwise for absent in self.repairs.absent(came.used).values())
         if residual > 0:
             noise = self._normal(draw).mul_(residual**0.5)
             total.add_(noise)
             if self.plan.repairs:
                 self.noise[number] = noise
-        return _accounted(self.plan, total, lasting, residual)
+        return _accounted(self.plan, total if used > 0 else None, lasting, residual)
 
     def close(self, number: int) -> torch.Tensor:
         """The sum of the closing round: everybody takes out what is left, with fresh individual noise (R4)."""
@@ -270,8 +268,6 @@ class Protocol(Channel):
         total, used, plan = self._closed(), len(came.used), self.plan
         for message in late:
             self.server.receive(message)
-        if total is None:
-            return Sum(None, 0.0, 0.0)
         return _accounted(plan, total, plan.individual_in_sum(used), plan.residual_in_sum(used))
 
     def close(self, number: int) -> torch.Tensor | None:  # noqa: ARG002  as Channel
@@ -288,6 +284,8 @@ class Protocol(Channel):
         return None if total is None else torch.from_numpy(total).to(self.device, torch.float32)
 
 
-def _accounted(plan: Plan, total: torch.Tensor, lasting: float, residual: float) -> Sum:
-    """Without repair, what stragglers leave stays."""
+def _accounted(plan: Plan, total: torch.Tensor | None, lasting: float, residual: float) -> Sum:
+    """A void round has no noise; without repair, what stragglers leave stays."""
+    if total is None:
+        return Sum(None, 0.0, 0.0)
     return Sum(total, lasting, residual) if plan.repairs else Sum(total, lasting + residual, 0.0)

@@ -21,7 +21,6 @@ from lightdp.training.arrivals import straggler_law
 
 PLACES = ("data_path", "device")
 """Settings that say where a run finds its data and computes, not what it is."""
-_LARGEST = 1e38  # learning rate: what float32 holds
 Unit = Literal["record", "client", "paper"]
 Fidelity = Literal["distribution", "protocol"]
 
@@ -108,8 +107,8 @@ class Config:
         for name in ("augment", "epochs", "batch", "evaluate_every"):
             integer(name, getattr(self, name), 1)
         for name in ("lr", "local_lr"):
-            if positive(name, getattr(self, name)) > _LARGEST:
-                raise ArgumentError(f"{name} must be <= {_LARGEST:g}, got {name}={getattr(self, name):g}")
+            if positive(name, getattr(self, name)) > 1e38:  # what float32 holds
+                raise ArgumentError(f"{name} must be <= 1e+38, got {name}={getattr(self, name):g}")
         for name in ("momentum", "ema"):
             if not 0 <= number(name, getattr(self, name)) < 1:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
@@ -138,13 +137,11 @@ class Config:
             raise ArgumentError(
                 f"sampling_rate must be 1 for unit={self.unit!r}, got sampling_rate={self.sampling_rate:g}"
             )
-        if self.augment == 1:
-            return
-        if self.unit != "record":
+        if self.augment > 1 and self.unit != "record":
             raise ArgumentError(f"augment must be 1 for unit={self.unit!r}, got augment={self.augment}")
-        if self.model.endswith("linear"):
+        if self.augment > 1 and self.model.endswith("linear"):
             raise ArgumentError(f"augment needs a convolutional model, got model={self.model!r}")
-        if self.model.startswith("scattering") and self.augment > 2:
+        if self.augment > 2 and self.model.startswith("scattering"):
             raise ArgumentError(f"augment must be at most 2 for model={self.model!r}, got augment={self.augment}")
 
     @property

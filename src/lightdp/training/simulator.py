@@ -122,9 +122,8 @@ class Run:
         )  # fmt: skip
         self.channel = channel(config, self.plan, self.parameters, self.device)
         # the same denominator in every round (R3); the server descends along gradients, and follows updates
-        gradient = config.unit == "record"
-        self.denominator = records * config.sampling_rate if gradient else float(config.clients)
-        self.share = (-1.0 if gradient else 1.0) / self.denominator
+        self.denominator = records * config.sampling_rate if config.unit == "record" else float(config.clients)
+        self.share = (-1.0 if config.unit == "record" else 1.0) / self.denominator
 
     def finish(self, watch: Callable[[Line], None] = lambda _: None) -> RunLog:
         """Run to the end, and return the log as it was written; `watch` as in `play`."""
