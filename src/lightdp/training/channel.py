@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError, ProtocolError
 from lightdp.noise_graph import Graph
 from lightdp.protocol import Client, ClientRound, Server
@@ -48,7 +49,7 @@ class Sum:
 class Channel(ABC):
     """What lies between the clients' updates and the server's sum, round by round.
 
-    A round calls `refusing` (unless no budget bounds the training), `meet` and `round`, each once and in this order.
+    A round calls `away` (unless no budget bounds the training), `meet` and `round`, each once and in this order.
     A package that simulates a network sets `bytes_up`, `network` and `meet` of a channel that `direct` makes.
 
     Args:
@@ -70,9 +71,13 @@ class Channel(ABC):
         self.network: dict[str, Any] | None = None
         self.meet: Callable[[int, Arrivals], Arrivals] = lambda _, came: came
 
-    def refusing(self) -> frozenset[int]:
-        """Clients that refuse to answer the next round, by their own count of what they have spent."""
-        return frozenset()
+    def away(self, exhausted: ClientSet) -> ClientSet:
+        """Clients that stay away from the next round: the exhausted ones, and those that refuse it by their own count.
+
+        Args:
+            exhausted: clients that the next round could take over their budgets, by the count of the simulator.
+        """
+        return exhausted
 
     @abstractmethod
     def round(self, number: int, came: Arrivals, updates: Iterable[Piece]) -> Sum:
@@ -246,14 +251,13 @@ class Protocol(Channel):
         for client in self.clients:
             client.join(roster)
 
-    def refusing(self) -> frozenset[int]:
-        """Clients whose own odometers refuse the next round: they do not know which of their peers had sent (R8)."""
-        start = self.server.announce(since=0)
-        self._begun = {}
+    def away(self, exhausted: ClientSet) -> ClientSet:
+        """With clients whose own odometers refuse: they do not know which of their peers had sent (R8)."""
+        start, self._begun = self.server.announce(since=0), {}
         for i, client in enumerate(self.clients):
             with suppress(BudgetError):
                 self._begun[i] = client.begin(start)
-        return frozenset(range(len(self.clients))) - self._begun.keys()
+        return exhausted | ClientSet.of(len(self.clients), set(range(len(self.clients))) - self._begun.keys())
 
     def round(self, number: int, came: Arrivals, updates: Iterable[Piece]) -> Sum:  # noqa: ARG002  as Channel
         """The noisy sum, from uploads of everybody who sent."""

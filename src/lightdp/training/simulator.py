@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lightdp.accountant import Odometer
-from lightdp.client_set import ClientSet, bitmap_size
+from lightdp.client_set import bitmap_size
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.runlog import Ended, Line, LogWriter, Round, RunLog, Started
 from lightdp.training import checkpoint, data, gradients, models, partition, statement
@@ -204,7 +204,7 @@ class Run:
         """Who came to a round, without clients that have used up their budgets (R8) and what the network loses."""
         came, config = self.arrivals(number + 1), self.config
         if self.odometer is not None and not self.unbounded:
-            away = self.odometer.exhausted() | ClientSet.of(config.clients, self.channel.refusing())
+            away = self.channel.away(self.odometer.exhausted())
             if len(away) > config.stragglers:
                 raise BudgetError(f"{len(away)} clients have used up their budgets")
             came = came.without(away, config.clients - config.stragglers)
