@@ -151,10 +151,6 @@ class Field:
         """A vector, `bits` bits each."""
         return bytes(encode(elements.view(np.int32), shift=0, bits=self.bits))
 
-    def pack_rows(self, rows: Elements) -> list[bytes]:
-        """Each row as `pack` would. (r, length)"""
-        return [self.pack(row) for row in rows]
-
     def unpack(self, packed: bytes, length: int) -> Elements:
         """What `pack` was given; anything else is a `WireError`. (length,)"""
         return self._unpack_rows([packed], length)[0]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from lightdp._validate import choice, integer, non_negative, positive, share
-from lightdp.errors import LightDPError
+from lightdp.errors import LightDPError, ProtocolError, WireError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -69,16 +69,12 @@ class Faults:
     lost: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     @classmethod
-    def drawn(cls, links: Links, clients: int, rng: Generator, dropout: float = 0.0, stages: int = 1) -> Faults:
-        """Each link fails with `links.failure`; each client drops with `dropout` in one of the stages, any alike."""
+    def drawn(cls, links: Links, clients: int, rng: Generator) -> Faults:
+        """Each link to the server, and each direct one, fails with probability `links.failure`; no client drops."""
         down = frozenset(i for i in range(clients) if rng.random() < links.failure)
         pairs = [(i, j) for j in range(clients) for i in range(j)] if links.peers == "direct" else []
         cut = frozenset(pair for pair, u in zip(pairs, rng.random(len(pairs)), strict=True) if u < links.failure)
-        lost: dict[int, set[int]] = defaultdict(set)
-        for i in range(clients):
-            if rng.random() < dropout:
-                lost[int(rng.integers(stages))].add(i)
-        return cls(down, cut, {stage: frozenset(who) for stage, who in lost.items()})
+        return cls(down, cut)
 
 
 @dataclass
@@ -134,25 +130,40 @@ class Net:
 
     def between(self, sender: int, receiver: int, message: bytes) -> bytes | None:
         """From client to client, sealed by the caller: relayed by the server, or on a link of their own."""
-        if not self.works(sender):
-            return None
         if self.links.peers == "relayed":
             arrived = self.up(sender, message)
             return None if arrived is None else self.down(receiver, arrived)
+        if not self.works(sender):
+            return None
         self._now.peer[sender] += len(message)
         cut = (min(sender, receiver), max(sender, receiver)) in self.faults.cut
         return None if cut or not self.works(receiver) else bytes(message)
 
-    def collect(self, clients: Iterable[int], work: Callable[[int], bytes | None]) -> Iterator[tuple[int, bytes]]:
-        """What arrives at the server of what each client makes, one by one; None is silence."""
-        for i in clients:
-            if self.works(i):
-                yield from self._sent(i, partial(work, i))
+    def exchange(
+        self, clients: Iterable[int], work: Callable[[int], Mapping[int, bytes]]
+    ) -> Iterator[tuple[int, int, bytes]]:
+        """What arrives of what each client makes for its peers, one by one: sender, receiver, message.
+
+        A client whose work ends in a `ProtocolError` or `WireError` gives the round up: it sends nothing.
+        """
+        for sender in filter(self.works, clients):
+            messages: Mapping[int, bytes] = {}
+            with self.client(sender), suppress(ProtocolError, WireError):
+                messages = work(sender)
+            for receiver, message in messages.items():
+                arrived = self.between(sender, receiver, message)
+                if arrived is not None:
+                    yield sender, receiver, arrived
+
+    def collect(self, clients: Iterable[int], work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
+        """What arrives at the server of what each client makes, one by one; who gives up, as above, sends nothing."""
+        for i in filter(self.works, clients):
+            yield from self._sent(i, partial(work, i))
 
     def ask(
-        self, clients: Iterable[int], request: bytes, work: Callable[[int, bytes], bytes | None]
+        self, clients: Iterable[int], request: bytes, work: Callable[[int, bytes], bytes]
     ) -> Iterator[tuple[int, bytes]]:
-        """What arrives at the server of what each client makes of the server's request, one by one; None is silence."""
+        """What arrives at the server of what each client makes of the server's request, one by one."""
         for i in clients:
             heard = self.down(i, request)
             if heard is not None:
@@ -167,8 +178,9 @@ class Net:
             with self.client(i):
                 take(i, arrived)
 
-    def _sent(self, client: int, work: Callable[[], bytes | None]) -> Iterator[tuple[int, bytes]]:
-        with self.client(client):
+    def _sent(self, client: int, work: Callable[[], bytes]) -> Iterator[tuple[int, bytes]]:
+        message = None
+        with self.client(client), suppress(ProtocolError, WireError):
             message = work()
         arrived = None if message is None else self.up(client, message)
         if arrived is not None:
@@ -215,17 +227,11 @@ class Net:
 
     def modelled_seconds(self) -> float:
         """How long the round would take: stage after stage, each as long as its slowest client's work and wires."""
-        links, result = self.links, 0.0
-        for stage in self.stages:
-            busy = {*stage.up, *stage.down, *stage.peer, *stage.seconds}
-            result += stage.server + max(
-                (
-                    stage.seconds.get(i, 0.0)
-                    + 8 * (stage.up.get(i, 0) + stage.peer.get(i, 0)) / links.uplink
-                    + 8 * stage.down.get(i, 0) / links.downlink
-                    + links.latency * ((i in stage.up or i in stage.peer) + (i in stage.down))
-                    for i in busy
-                ),
-                default=0.0,
-            )
-        return result
+        links = self.links
+
+        def busy(stage: Stage, i: int) -> float:
+            trips = (i in stage.up or i in stage.peer) + (i in stage.down)
+            wires = (stage.up.get(i, 0) + stage.peer.get(i, 0)) / links.uplink + stage.down.get(i, 0) / links.downlink
+            return stage.seconds.get(i, 0.0) + 8 * wires + links.latency * trips
+
+        return sum(stage.server + max(busy(stage, i) for i in range(self.clients)) for stage in self.stages)

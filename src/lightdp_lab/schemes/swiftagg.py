@@ -25,6 +25,7 @@ The server follows the protocol but is curious, as in the paper. What a real run
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -32,20 +33,18 @@ import numpy as np
 
 from lightdp._validate import integer
 from lightdp.client_set import ClientSet
-from lightdp.errors import ArgumentError
+from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Code, Coded, agree
 from lightdp_lab.schemes._net import RoundFailedError
-from lightdp_lab.schemes._scheme import Result
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from lightdp_lab.schemes._field import Elements
     from lightdp_lab.schemes._net import Net
-    from lightdp_lab.schemes._scheme import Task
+    from lightdp_lab.schemes._scheme import Result, Task
 
 
 class SwiftAgg(Coded):
@@ -73,9 +72,9 @@ class SwiftAgg(Coded):
         pieces = self.positions - private - self.task.stragglers
         return Code(self.field, self.task.dimension, pieces, private, self.positions)
 
-    def member(self, group: int, position: int) -> int:
-        """The client there."""
-        return group * self.positions + position
+    def chain(self, position: int) -> range:
+        """The members at a position, group after group."""
+        return range(position, self.groups * self.positions, self.positions)
 
     def group(self, client: int) -> int:
         """Of a client; those left over go to the first groups, one each."""
@@ -84,105 +83,63 @@ class SwiftAgg(Coded):
 
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """Shares, reports, and one trip for each group."""
-        self._rounds += 1
-        held = self._share(updates, net)
-        reports = self._report(held, net)
+        members = range(self.groups * self.positions)
+        held = self._share(
+            net,
+            lambda i: members[self.group(i) * self.positions :][: self.positions],
+            lambda i: self.field.of(self.grid.encode(updates[i])),
+        )
+        net.stage("reports")
+        reports: dict[int, ClientSet] = {}
+        for j, arrived in net.collect(members, lambda j: ClientSet.of(self.task.clients, held[j]).to_bytes()):
+            with net.server(), suppress(WireError):
+                reports[j] = self._members(arrived)
         with net.server():
             used, going = self._chosen(reports)
-        who, sums = self._pass_on(used, going, held, net)
-        with net.server():
-            return Result(self._decoded(self.code.decode(who, sums)), frozenset(used))
+        return self._result(self._decode(net, self._sums(used, going, held, net), "positions came through"), used)
 
-    def _share(self, updates: Sequence[NDArray[np.float32]], net: Net) -> list[dict[int, bytes]]:
-        """The shares that each client holds, by sender; each client uses only its own."""
-        net.stage("shares")
-        held: list[dict[int, bytes]] = [{} for _ in updates]
-        for i in filter(net.works, range(len(updates))):
-            with net.client(i):
-                shares = self.field.pack_rows(self.code.encode(self.field.of(self.grid.encode(updates[i]))))
-            for position, share in enumerate(shares):
-                j = self.member(self.group(i), position)
-                if j == i:
-                    held[i][i] = share
-                else:
-                    self._send((i, j), share, held, net)
-        return held
-
-    def _report(self, held: list[dict[int, bytes]], net: Net) -> dict[int, NDArray[np.bool_]]:
-        """At the server: whose shares each member holds."""
-        net.stage("reports")
-        reports: dict[int, NDArray[np.bool_]] = {}
-        members = range(self.groups * self.positions)
-        for j, arrived in net.collect(members, lambda j: ClientSet(self._flags(held[j])).to_bytes()):
-            with net.server():
-                report = self._members(arrived)
-                if report is not None:
-                    reports[j] = report
-        return reports
-
-    def _chosen(self, reports: Mapping[int, NDArray[np.bool_]]) -> tuple[list[int], list[int]]:
+    def _chosen(self, reports: Mapping[int, ClientSet]) -> tuple[ClientSet, list[int]]:
         """The clients that are summed up, and the positions that go on: whole chains that hold all their shares."""
-        chains = {
-            position: [self.member(group, position) for group in range(self.groups)]
-            for position in range(self.positions)
-        }
-        whole = [position for position, chain in chains.items() if all(j in reports for j in chain)]
-        if len(whole) < self.code.needed:
-            raise RoundFailedError("reports", f"{len(whole)} positions are left, {self.code.needed} are needed")
-        held = np.array([np.any([reports[j] for j in chains[position]], axis=0) for position in whole])
-        choice = agree(held, self.code.needed, self.least)
+        needed = self.code.needed
+        whole = [position for position in range(self.positions) if reports.keys() >= set(self.chain(position))]
+        if len(whole) < needed:
+            raise RoundFailedError("reports", f"{len(whole)} positions are left, {needed} are needed")
+        held = np.array([np.any([reports[j].flags for j in self.chain(position)], axis=0) for position in whole])
+        choice = agree(held, needed, self.least)
         if choice is None:
-            why = f"no {self.code.needed} positions hold the shares of the same {self.least} clients"
+            why = f"no {needed} positions hold the shares of the same {self.least} clients"
             raise RoundFailedError("reports", why)
         going, used = choice
-        return used.tolist(), [whole[k] for k in going]
+        return ClientSet.of(self.task.clients, used.tolist()), [whole[k] for k in going]
 
-    def _pass_on(
-        self, used: list[int], going: list[int], held: list[dict[int, bytes]], net: Net
-    ) -> tuple[list[int], list[Elements]]:
-        """At the server: positions whose chain held, and their sums."""
-        announcement, context = ClientSet(self._flags(used)).to_bytes(), self._context(b"sum")
-        everyone = [self.member(group, position) for group in range(self.groups) for position in going]
-        announced: dict[int, bytes | None] = {}
+    def _sums(
+        self, used: ClientSet, going: list[int], held: list[dict[int, bytes]], net: Net
+    ) -> Iterator[tuple[int, bytes]]:
+        """What arrives at the server: sums of shares by position, passed on from group to group."""
+        context, last = self._context(b"sum"), self.groups - 1
+        groups = [{i for i in range(self.task.clients) if self.group(i) == group} for group in range(self.groups)]
         letters: dict[int, bytes] = {}  # what came to a member from the group before
-        sums: dict[int, Elements] = {}  # by position
-        for group in range(self.groups):
-            last = group == self.groups - 1
-            net.stage(f"sums {group + 1}")
-            if group == 0:
-                announced = {j: net.down(j, announcement) for j in everyone}
-            for position in going:
-                j, following = self.member(group, position), self.member(group + 1, position)
-                heard = announced[j]
-                if heard is None or not net.works(j):
-                    continue
-                with net.client(j):
-                    added = self._added(j, heard, held[j], letters.get(j))
-                    message = added if added is None or last else self.letters[j].seal(following, context, added)
-                if message is None:
-                    continue
-                arrived = net.up(j, message) if last else net.between(j, following, message)
-                if arrived is not None and last:
-                    with net.server():
-                        elements = self._elements(arrived)
-                        if elements is not None:
-                            sums[position] = elements
-                elif arrived is not None:
-                    letters[following] = arrived
-        if len(sums) < self.code.needed:
-            why = f"{len(sums)} positions came through, {self.code.needed} are needed"
-            raise RoundFailedError(f"sums {self.groups}", why)
-        return [*sums], [*sums.values()]
 
-    def _added(self, me: int, announced: bytes, mine: dict[int, bytes], letter: bytes | None) -> bytes | None:
-        """What the group before sent, with the shares that were asked for; or silence."""
-        group, parts = self.group(me), []
-        if group > 0:
-            sender, context = self.member(group - 1, me % self.positions), self._context(b"sum")
-            before = None if letter is None else self.letters[me].open(sender, context, letter)
-            if before is None:
-                return None
-            parts.append(before)
-        own = np.array([self.group(i) == group for i in range(self.task.clients)])
-        due = self._asked(announced, self._flags(mine), own)
-        return None if due is None else self._packed_sum([*parts, *(mine[i] for i in due.tolist())])
+        def added(j: int) -> bytes:
+            """What the group before sent, with the member's own shares."""
+            group = self.group(j)
+            if group == 0:
+                return self._answer(heard[j], held[j], groups[0])
+            if j not in letters:
+                raise ProtocolError(f"nothing came to client {j} from the group before")
+            before = self.letters[j].open(j - self.positions, context, letters[j])
+            return self._answer(heard[j], held[j], groups[group], before)
+
+        def passed_on(j: int) -> dict[int, bytes]:
+            following = j + self.positions
+            return {following: self.letters[j].seal(following, context, added(j))}
+
+        net.stage("sums 1")
+        announced = {j: net.down(j, used.to_bytes()) for position in going for j in self.chain(position)}
+        heard = {j: message for j, message in announced.items() if message is not None}
+        for group in range(last):
+            members = [j for j in heard if self.group(j) == group]
+            letters |= {j: letter for _, j, letter in net.exchange(members, passed_on)}
+            net.stage(f"sums {group + 2}")
+        for j, arrived in net.collect([j for j in heard if self.group(j) == last], added):
+            yield j % self.positions, arrived
