@@ -20,18 +20,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from contextlib import suppress
-from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from lightdp._validate import integer
-from lightdp.errors import ArgumentError, ProtocolError, WireError
+from lightdp.errors import ArgumentError, WireError
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._scheme import Result, Smpc, Task
-from lightdp_lab.schemes._secagg import Client, Server, Setting
+from lightdp_lab.schemes._secagg import Client, Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from lightdp_lab.schemes._net import Net
 
 _FAILURE = 2.0**-40
-
-_C = TypeVar("_C", bound=Client)
 
 
 class SecAgg(Smpc):
@@ -64,38 +61,35 @@ class SecAgg(Smpc):
             raise ArgumentError(f"degree must be even, or {others} for all, got degree={degree}")
         self.threshold = _threshold(task, self.degree)
 
-    @property
-    def setting(self) -> Setting:
-        """What clients and server know of each other."""
-        task = self.task
-        return Setting(task.clients, task.dimension, self.degree, self.threshold, self.least, self.grid)
-
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """Advertise, share, upload, unmask."""
-        server = Server(self.setting)
-        self._play(updates, net, server, partial(Client, setting=self.setting))
+        server = Server(self)
+        self._play(updates, net, server, [Client(i, self) for i in range(self.task.clients)])
         with net.server():
-            return Result(self.grid.decode(server.unmask()), frozenset(server.held))
+            return Result(server.total(), frozenset(server.held))
 
     def _play(
-        self, updates: Sequence[NDArray[np.float32]], net: Net, server: Server, make: Callable[[int], _C]
-    ) -> dict[int, _C]:
+        self, updates: Sequence[NDArray[np.float32]], net: Net, server: Server, clients: Sequence[Client]
+    ) -> None:
         """All messages, up to the shares that open the sum."""
         net.stage("advertise")
-        clients: dict[int, _C] = {}
-
-        def advertise(i: int, _: bytes) -> bytes:
-            clients[i] = make(i)
-            return clients[i].advertise()
-
-        server.keys |= net.ask(range(self.task.clients), b"", advertise)
+        server.keys |= net.ask(range(len(clients)), b"", lambda i, _: clients[i].advertise())
         self.demand("advertise", len(server.keys), self.least)
 
         net.stage("share")
-        inbox = self._share(net, server, clients)
+        rosters: dict[int, bytes] = {}
+        for i in server.keys:
+            with net.server():
+                roster = server.roster(i)
+            heard = net.down(i, roster)
+            if heard is not None:
+                rosters[i] = heard
+        inbox: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        for i, j, sealed in net.exchange([*rosters], lambda i: clients[i].share(rosters.pop(i))):
+            inbox[j].append((i, sealed))
 
         net.stage("upload")
-        for i, upload in net.ask(server.keys, b"", willing(lambda i, _: clients[i].upload(inbox[i], updates[i]))):
+        for i, upload in net.ask(server.keys, b"", lambda i, _: clients[i].upload(inbox[i], updates[i])):
             with net.server(), suppress(WireError):
                 server.receive(i, upload)
         self.demand("upload", len(server.held), self.least)
@@ -103,28 +97,10 @@ class SecAgg(Smpc):
             uploaded = server.uploaded()
 
         net.stage("unmask")
-        for i, shares in net.ask(server.held, uploaded, willing(lambda i, named: clients[i].unmask(named))):
+        for i, shares in net.ask(server.held, uploaded, lambda i, heard: clients[i].unmask(heard)):
             with net.server(), suppress(WireError):
                 server.answer(i, shares)
         self.demand("unmask", len(server.answers), self.threshold)
-        return clients
-
-    def _share(self, net: Net, server: Server, clients: Mapping[int, Client]) -> dict[int, list[tuple[int, bytes]]]:
-        """Keys to clients, and sealed shares between them: who got what from whom."""
-        inbox: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
-        for i in server.keys:
-            with net.server():
-                roster = server.roster(i)
-            keys = net.down(i, roster)
-            if keys is not None:
-                sealed: dict[int, bytes] = {}
-                with net.client(i), suppress(ProtocolError, WireError):
-                    sealed = clients[i].share(keys)
-                for j, message in sealed.items():
-                    share = net.between(i, j, message)
-                    if share is not None:
-                        inbox[j].append((i, share))
-        return inbox
 
 
 class SecAggPlus(SecAgg):
@@ -139,17 +115,6 @@ class SecAggPlus(SecAgg):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task, _degree(task))
-
-
-def willing(work: Callable[[int, bytes], bytes]) -> Callable[[int, bytes], bytes | None]:
-    """A client's work for `Net.ask`; one that gives up does not answer."""
-
-    def done(client: int, heard: bytes) -> bytes | None:
-        with suppress(ProtocolError, WireError):
-            return work(client, heard)
-        return None
-
-    return done
 
 
 def _threshold(task: Task, degree: int) -> int:
