@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from lightdp_lab.schemes._scheme import Result, Scheme, Task
 
 _FIRST = (128, 512)  # sizes at which every scheme is quick, and that tell its slope
-_LEAP = 32  # how far beyond what was played a line is trusted, when the next size is chosen
+_LEAPS = (2, 4, 8, 16, 32)  # how far beyond what was played a line is trusted, when the next size is chosen
 _VALUES = 1 << 26  # floats of all different updates together; beyond, clients share vectors
-_STATUS = Path("/proc/self/status")
 _FIELDS = ("up", "down", "peer", "client", "server", "modelled", "wall", "memory")
 
 
@@ -68,10 +67,8 @@ class Cost:
     def towards(self, larger: Cost, dimension: int) -> Cost:
         """Where the line from here through `larger` arrives at `dimension`; nothing is thought to fall with size."""
         far = (dimension - larger.dimension) / max(larger.dimension - self.dimension, 1)
-        new = {
-            name: getattr(larger, name) + far * max(getattr(larger, name) - getattr(self, name), 0.0)
-            for name in _FIELDS
-        }
+        ends = ((name, getattr(self, name), getattr(larger, name)) for name in _FIELDS)
+        new = {name: b + far * max(b - a, 0.0) for name, a, b in ends}
         return dataclasses.replace(larger, dimension=dimension, extrapolated=True, **new)
 
     def fits(self, seconds: float) -> bool:
@@ -127,19 +124,21 @@ class Player:
         vectors, task = self._vectors, self.task
         net = Net(task.clients, self.links, faults)
         result = failure = error = None
-        base = _forget_peak()
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # the peak of memory is looked for anew
+        base = _told("self/status", "VmRSS", 0.0)
         begun = time.perf_counter()
         try:
             result = self.scheme.round([vectors[i % len(vectors)] for i in range(task.clients)], net)
         except RoundFailedError as problem:
             failure = problem
-        wall = time.perf_counter() - begun
+        wall, memory = time.perf_counter() - begun, _told("self/status", "VmHWM", 0.0) - base
         if result is not None:
             times = np.bincount([i % len(vectors) for i in result.used], minlength=len(vectors))
             error = np.array(result.total)
             for count, vector in zip(times, vectors, strict=True):
                 error -= np.float64(count) * vector
-        return Played(result, failure, net, Cost.of(net, task.dimension, wall, _peak() - base), error)
+        return Played(result, failure, net, Cost.of(net, task.dimension, wall, memory), error)
 
 
 def climb(
@@ -158,51 +157,29 @@ def climb(
         if played.failure is not None:
             raise ArgumentError(f"{scheme.about.name} fails even without faults: {played.failure}")
         costs.append(played.cost)
-        if size == task.dimension:
+        size = _next(costs, task.dimension, seconds / rounds)
+        if size == 0:
             return player, costs
-        if len(costs) == 1:
-            if rounds * played.cost.wall > seconds:
-                return player, costs
-            size = min(_FIRST[1], task.dimension)
-            continue
-        step = _next(costs, task.dimension, seconds / rounds)
-        if step < min(2 * size, task.dimension):
-            return player, costs
-        size = step
 
 
 def _next(costs: list[Cost], dimension: int, seconds: float) -> int:
-    """The largest size at which a round should take so many seconds and fit into memory."""
-    before, last = costs[-2], costs[-1]
-    for size in sorted({dimension, *(round(last.dimension * 2**k) for k in range(1, 6))}, reverse=True):
-        if size <= min(dimension, _LEAP * last.dimension) and before.towards(last, size).fits(seconds):
-            return size
-    return 0
+    """The largest size at which a round should take so many seconds and fit into memory; 0 to stay where we are."""
+    last = costs[-1]
+    if last.dimension == dimension:
+        return 0
+    if len(costs) == 1:
+        return min(_FIRST[1], dimension) if last.wall <= seconds else 0
+    sizes = {min(leap * last.dimension, dimension) for leap in _LEAPS}
+    return max((size for size in sizes if costs[-2].towards(last, size).fits(seconds)), default=0)
 
 
-def _status(name: str) -> float:
-    """A line of Linux's account of this process, in bytes; 0 elsewhere."""
-    if not _STATUS.exists():
-        return 0.0
-    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
-    return float(lines[name].split()[0]) * 1024
-
-
-def _forget_peak() -> float:
-    """Start to look for the peak of memory anew; what is in use now."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def _peak() -> float:
-    return _status("VmHWM")
+def _told(file: str, name: str, otherwise: float) -> float:
+    """A line of Linux's accounts of memory, in bytes; `otherwise` where the system does not tell."""
+    with suppress(OSError, KeyError):
+        lines = dict(line.split(":", 1) for line in Path("/proc", file).read_text().splitlines())
+        return float(lines[name].split()[0]) * 1024
+    return otherwise
 
 
 def _free() -> float:
-    """Bytes of memory that are free; no bound where the system does not tell."""
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        line = next(line for line in lines if line.startswith("MemAvailable"))
-        return float(line.split()[1]) * 1024
-    return float("inf")
+    return _told("meminfo", "MemAvailable", float("inf"))
