@@ -235,7 +235,7 @@ def test_an_upload_of_bytes_that_are_no_elements_fails_the_round() -> None:
     scheme = quiet("lightsecagg")
     size = packed_size(TASK.dimension, scheme.field.bits)
     whole = b"\xff" * size + ClientSet.of(TASK.clients, EVERYBODY).to_bytes()
-    with pytest.raises(RoundFailedError, match="upload: packed elements beyond 301"):
+    with pytest.raises(RoundFailedError, match="upload: packed vector of 301 values has padding"):
         scheme.round(updates(), Tap(garbled=("upload", {3}, whole)))
 
 

@@ -39,16 +39,16 @@ class Exact(Scheme):
         """One key agreement for the whole training."""
         run, length, digits = os.urandom(16), self.task.dimension, len(str(self.task.clients))
         self.server = Server(self.plan, length=length, run=run)
-        self.clients = []
+        self.clients: dict[int, Client] = {}
+
+        def enrol(i: int) -> bytes:
+            self.clients[i] = Client.new(self.plan, length=length, run=run, name=f"client-{i:0{digits}}")
+            return self.clients[i].enrol()
+
         net.stage("enrol")
-        for i in range(self.task.clients):
-            with net.client(i):
-                client = Client.new(self.plan, length=length, run=run, name=f"client-{i:0{digits}}")
-                message = net.up(i, client.enrol())
-            self.clients.append(client)
-            if message is not None:
-                with net.server():
-                    self.server.enrol(message)
+        for _, message in net.collect(range(self.task.clients), enrol):
+            with net.server():
+                self.server.enrol(message)
         net.stage("roster")
         with net.server():
             roster = self.server.roster()
@@ -59,8 +59,9 @@ class Exact(Scheme):
         net.stage("upload")
         with net.server():
             start = self.server.announce(since=0)
-        everybody = range(self.task.clients)
-        for _, arrived in net.ask(everybody, start, lambda i, heard: self.clients[i].begin(heard).upload(updates[i])):
+        for _, arrived in net.ask(
+            self.clients, start, lambda i, heard: self.clients[i].begin(heard).upload(updates[i])
+        ):
             with net.server():
                 self.server.receive(arrived)
         with net.server():
@@ -111,10 +112,8 @@ class Paper(Exact):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        true = self.plan.epsilon()
-        self.plan = Plan(
-            self.plan.request.but(epsilon=true), self.plan.noise
-        )  # or clients would stop at the ε that it only claims
+        # the true ε, or clients would stop at the one that it only claims
+        self.plan = Plan(self.plan.request.but(epsilon=self.plan.epsilon()), self.plan.noise)
 
     def epsilon(self) -> float:
         """More than is claimed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,44 +85,35 @@ class Paillier(Smpc):
 
     def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
         """Upload ciphertexts; open their product."""
-        product, used = self._gather(updates, net)
-        self.demand("upload", len(used), self.least)
-        partial = self._ask(product, sorted(used)[: self.needed + self.task.stragglers], net)
-        self.demand("decrypt", len(partial), self.needed)
-        with net.server():
-            first = {i: partial[i] for i in sorted(partial)[: self.needed]}
-            total = self.slots.read(combine(self.key, self.task.clients, first), len(used))
-            return Result(total * np.float64(self.grid.step), frozenset(used))
-
-    def _gather(self, updates: Sequence[NDArray[np.float32]], net: Net) -> tuple[list[int], set[int]]:
-        """The product of everybody's ciphertexts, and whose."""
-        key, used, product = self.key, set[int](), [1] * self.slots.ciphertexts
-        net.stage("upload")
+        key = self.key
 
         def encrypted(i: int) -> bytes:
             return key.pack(key.encrypt(value) for value in self.slots.fill(self.grid.encode(updates[i])))
 
+        def decrypted(i: int, heard: bytes) -> bytes:
+            exponent = 2 * math.factorial(self.task.clients) * self._shares[i]
+            return key.pack(gmpy2.powmod(c, exponent, key.square) for c in self._read("decrypt", heard))
+
+        net.stage("upload")
+        product, used = [1] * self.slots.ciphertexts, list[int]()
         for i, arrived in net.collect(range(len(updates)), encrypted):
             with net.server():
                 product = [a * b % key.square for a, b in zip(product, self._read("upload", arrived), strict=True)]
-            used.add(i)
-        return product, used
+            used.append(i)
+        self.demand("upload", len(used), self.least)
 
-    def _ask(self, product: list[int], who: Iterable[int], net: Net) -> dict[int, list[int]]:
-        """Partial decryptions, by client."""
-        key, partial = self.key, dict[int, list[int]]()
         net.stage("decrypt")
         with net.server():
             request = key.pack(product)
-
-        def decrypted(i: int, message: bytes) -> bytes:
-            exponent = 2 * math.factorial(self.task.clients) * self._shares[i]
-            return key.pack(gmpy2.powmod(c, exponent, key.square) for c in self._read("decrypt", message))
-
-        for i, arrived in net.ask(who, request, decrypted):
+        partial: dict[int, list[int]] = {}
+        for i, arrived in net.ask(used[: self.needed + self.task.stragglers], request, decrypted):
             with net.server():
                 partial[i] = self._read("decrypt", arrived)
-        return partial
+        self.demand("decrypt", len(partial), self.needed)
+        with net.server():
+            first = dict(islice(partial.items(), self.needed))
+            total = self.slots.read(combine(key, self.task.clients, first), len(used))
+            return Result(total * np.float64(self.grid.step), frozenset(used))
 
     def _read(self, stage: str, message: bytes) -> list[int]:
         values = self.key.unpack(message)
