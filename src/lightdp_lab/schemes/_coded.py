@@ -26,18 +26,15 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError, WireError
 from lightdp.keys import KeyPair, pair_key
 from lightdp.wire import packed_size
-from lightdp_lab.schemes._field import Field
-from lightdp_lab.schemes._net import RoundFailedError
-from lightdp_lab.schemes._scheme import Result, Smpc
+from lightdp_lab.schemes._field import Elements, Field
+from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._scheme import Result, Smpc, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from lightdp_lab.schemes._field import Elements
-    from lightdp_lab.schemes._net import Net
-    from lightdp_lab.schemes._scheme import Task
 
 _NONCE = 12  # bytes, drawn anew for each letter
 

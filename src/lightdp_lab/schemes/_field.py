@@ -10,7 +10,7 @@ import math
 import os
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Elements = NDArray[np.uint32]
+Elements: TypeAlias = "NDArray[np.uint32]"
 
 _COLUMNS = 4096  # of a product at once: temporaries stay near the core
 _WORDS = 1 << 16  # of a key stream at once

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp.errors import ArgumentError, BudgetError
-from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._net import Faults, Links, Net, RoundFailedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lightdp_lab.schemes._net import Faults, Links
     from lightdp_lab.schemes._scheme import Result, Scheme, Task
 
 _FIRST = (128, 512)  # sizes at which every scheme is quick, and that tell its slope

@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lightdp import schemes
+
+Updates: TypeAlias = "Sequence[NDArray[np.float32]]"
+"""Everybody's update, clipped. (N vectors of d)"""
 
 _LEAST = 32  # grid steps in the clip of schemes that send values without noise of their own
 
@@ -139,7 +142,7 @@ class Scheme(ABC):
         """What is done once, before the first round."""
 
     @abstractmethod
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """The sum over whoever got through, of updates that are clipped already.
 
         Raises:

@@ -11,15 +11,14 @@ import numpy as np
 from lightdp.errors import MissingExtraError, WireError
 from lightdp.wire import Accumulator
 from lightdp_lab.registry import ALL
-from lightdp_lab.schemes._net import RoundFailedError
-from lightdp_lab.schemes._scheme import Result, Smpc, Task
+from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._scheme import Result, Smpc, Task, Updates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from lightdp_lab.schemes._net import Net
 
 _DEGREE = 8192  # of the ring; half as many values in a ciphertext
 _ROOM = 24  # bits of the modulus beyond those of a sum: its error, and a wide margin
@@ -69,7 +68,7 @@ class Ckks(Smpc):
 
         net.hand_out([secret] * self.task.clients, take)
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """Upload ciphertexts; have their sum decrypted."""
         net.stage("upload")
         total, used = list[Any](), list[int]()

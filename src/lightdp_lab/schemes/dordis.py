@@ -26,12 +26,12 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes import _shamir
-from lightdp_lab.schemes._scheme import Result, Task, gaussian_sum
+from lightdp_lab.schemes._scheme import Result, Task, Updates, gaussian_sum
 from lightdp_lab.schemes._secagg import Client, Server, recover, table
 from lightdp_lab.schemes.secagg import SecAgg
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -139,7 +139,7 @@ class Dordis(SecAgg):
         absent = self.task.clients - used
         return used * (self._needed / (self._honest - absent) + self.grid.step**2 / 12)
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """SecAgg, and a trip for seeds if somebody who uploaded did not reveal its own."""
         server, clients = LayeredServer(self), [LayeredClient(i, self) for i in range(self.task.clients)]
         self._play(updates, net, server, clients)

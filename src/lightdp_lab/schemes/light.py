@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from lightdp.planning import Plan, solve
 from lightdp.protocol import Client, Server
 from lightdp_lab.registry import ALL
-from lightdp_lab.schemes._net import RoundFailedError
-from lightdp_lab.schemes._scheme import Result, Scheme, Task
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from lightdp_lab.schemes._net import Net
+from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._scheme import Result, Scheme, Task, Updates
 
 
 class Exact(Scheme):
@@ -54,7 +46,7 @@ class Exact(Scheme):
             roster = self.server.roster()
         net.hand_out([roster] * self.task.clients, lambda i, message: self.clients[i].join(message))
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """One announcement down, one masked upload up."""
         net.stage("upload")
         with net.server():

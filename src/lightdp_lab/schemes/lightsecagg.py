@@ -33,15 +33,12 @@ from lightdp.errors import WireError
 from lightdp.wire import packed_size
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Code, Coded, agree
-from lightdp_lab.schemes._net import RoundFailedError
+from lightdp_lab.schemes._net import Net, RoundFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
-    from lightdp_lab.schemes._net import Net
-    from lightdp_lab.schemes._scheme import Result, Task
+    from lightdp_lab.schemes._scheme import Result, Task, Updates
 
 
 class LightSecAgg(Coded):
@@ -67,7 +64,7 @@ class LightSecAgg(Coded):
         private, clients = self.task.colluders, self.task.clients
         return Code(self.field, self.task.dimension, self.survivors - private, private, clients)
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """Three round trips, the first of which may come early."""
         everybody, length = range(self.task.clients), self.task.dimension
         keys = [os.urandom(32) for _ in everybody]

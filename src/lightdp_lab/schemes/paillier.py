@@ -12,8 +12,8 @@ import numpy as np
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp_lab.registry import ALL
-from lightdp_lab.schemes._net import RoundFailedError
-from lightdp_lab.schemes._scheme import Result, Smpc, Task
+from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._scheme import Result, Smpc, Task, Updates
 from lightdp_lab.schemes._threshold import combine, deal
 
 try:
@@ -22,11 +22,10 @@ except ImportError:  # all schemes can be named without it
     gmpy2 = None
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from lightdp_lab.schemes._net import Net
 
 _GUARD = 32  # bits of a plaintext that stay zero: rubbish shows
 _TAIL = 10  # standard deviations of noise in a slot, as in `Grid`
@@ -83,7 +82,7 @@ class Paillier(Smpc):
         for i in range(1, self.task.clients):
             seconds[i] += took
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """Upload ciphertexts; open their product."""
         key = self.key
 

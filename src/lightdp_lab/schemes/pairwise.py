@@ -20,7 +20,7 @@ from lightdp.keys import KeyPair
 from lightdp.wire import Accumulator
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._masks import add_masks, derive, sign, words
-from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Task
+from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Task, Updates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,7 +98,7 @@ class Pairwise(Smpc):
 
         self.exchange_keys("keys", net, enrol, lambda i, publics: self._clients[i].join(publics))
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """The number of the round down, one masked upload up."""
         net.stage("upload")
         start, self._rounds = _ROUND.pack(self._rounds), self._rounds + 1

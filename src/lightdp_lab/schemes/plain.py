@@ -10,15 +10,11 @@ import numpy as np
 
 from lightdp import gaussian as exactly
 from lightdp_lab.registry import ALL, printed_sigma
-from lightdp_lab.schemes._net import RoundFailedError
-from lightdp_lab.schemes._scheme import Result, Scheme, gaussian
+from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._scheme import Result, Scheme, Updates, gaussian
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
-
-    from lightdp_lab.schemes._net import Net
 
 
 class Plain(Scheme):
@@ -26,7 +22,7 @@ class Plain(Scheme):
 
     about = ALL["plain"]
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """One upload of float32 values."""
         net.stage("upload")
         total, used = np.zeros(self.task.dimension), set()

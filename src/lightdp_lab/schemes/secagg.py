@@ -26,14 +26,11 @@ from typing import TYPE_CHECKING
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, WireError
 from lightdp_lab.registry import ALL
-from lightdp_lab.schemes._scheme import Result, Smpc, Task
+from lightdp_lab.schemes._scheme import Result, Smpc, Task, Updates
 from lightdp_lab.schemes._secagg import Client, Server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
 
     from lightdp_lab.schemes._net import Net
 
@@ -61,16 +58,14 @@ class SecAgg(Smpc):
             raise ArgumentError(f"degree must be even, or {others} for all, got degree={degree}")
         self.threshold = _threshold(task, self.degree)
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """Advertise, share, upload, unmask."""
         server = Server(self)
         self._play(updates, net, server, [Client(i, self) for i in range(self.task.clients)])
         with net.server():
             return Result(server.total(), frozenset(server.held))
 
-    def _play(
-        self, updates: Sequence[NDArray[np.float32]], net: Net, server: Server, clients: Sequence[Client]
-    ) -> None:
+    def _play(self, updates: Updates, net: Net, server: Server, clients: Sequence[Client]) -> None:
         """All messages, up to the shares that open the sum."""
         net.stage("advertise")
         server.keys |= net.ask(range(len(clients)), b"", lambda i, _: clients[i].advertise())

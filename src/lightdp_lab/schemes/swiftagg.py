@@ -36,15 +36,12 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Code, Coded, agree
-from lightdp_lab.schemes._net import RoundFailedError
+from lightdp_lab.schemes._net import Net, RoundFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from numpy.typing import NDArray
-
-    from lightdp_lab.schemes._net import Net
-    from lightdp_lab.schemes._scheme import Result, Task
+    from lightdp_lab.schemes._scheme import Result, Task, Updates
 
 
 class SwiftAgg(Coded):
@@ -81,7 +78,7 @@ class SwiftAgg(Coded):
         left_over = client - self.groups * self.positions
         return client // self.positions if left_over < 0 else left_over
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """Shares, reports, and one trip for each group."""
         members = range(self.groups * self.positions)
         held = self._share(
