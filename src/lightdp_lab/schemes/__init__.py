@@ -12,7 +12,7 @@ A `Player` sets a scheme up and plays rounds on the same updates for every schem
 'advertise: 4 clients, 5 needed'
 """
 
-from lightdp_lab.schemes._net import Faults, Links, Net, Peers, RoundFailedError, Stage
+from lightdp_lab.schemes._net import Faults, Links, Net, Peers, RoundFailedError
 from lightdp_lab.schemes._play import Cost, Played, Player, climb
 from lightdp_lab.schemes._scheme import Grid, Result, Scheme, Smpc, Task
 from lightdp_lab.schemes.ckks import Ckks
@@ -39,7 +39,6 @@ __all__ = [
     "RoundFailedError",
     "Scheme",
     "Smpc",
-    "Stage",
     "Task",
     "climb",
 ]

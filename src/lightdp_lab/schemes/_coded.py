@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from abc import abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,20 +47,18 @@ class Letters:
     def __init__(self, me: int) -> None:
         self.me = me
         self._pair = KeyPair.generate()
-        self._keys: dict[int, AESGCM] = {}
-
-    @property
-    def public(self) -> bytes:
-        """Its public key, 32 bytes."""
-        return self._pair.public
+        self.public = self._pair.public
 
     def meet(self, publics: Sequence[bytes]) -> None:
         """Agree on a key with everybody; all must have been shown the same public keys."""
         roster = hashlib.sha256(b"".join(publics)).digest()
-        for peer, public in enumerate(publics):
-            if peer != self.me:
-                ends = (min(self.me, peer), max(self.me, peer))
-                self._keys[peer] = AESGCM(pair_key(self._pair.agree(public), roster=roster, ends=ends))
+        self._keys = {
+            peer: AESGCM(
+                pair_key(self._pair.agree(public), roster=roster, ends=(min(self.me, peer), max(self.me, peer)))
+            )
+            for peer, public in enumerate(publics)
+            if peer != self.me
+        }
 
     def seal(self, peer: int, context: bytes, message: bytes) -> bytes:
         """A letter to `peer` that opens only there, in this context and as from here."""
@@ -117,21 +114,16 @@ class Code:
 
 
 class Coded(Smpc):
-    """A scheme whose clients send each other shares of its `code`."""
+    """A scheme whose clients send each other shares: of K = `pieces` pieces and T = C̄ random ones, `shares` of them.
 
-    def __init__(self, task: Task) -> None:
+    The field has just as many bits as the sum needs, but enough elements for all points of the code.
+    """
+
+    def __init__(self, task: Task, pieces: int, shares: int) -> None:
         super().__init__(task)
         self._rounds = 0
-
-    @property
-    @abstractmethod
-    def code(self) -> Code:
-        """Of the shares."""
-
-    @cached_property
-    def field(self) -> Field:
-        """Just as many bits as the sum needs, but enough elements for all points of a code."""
-        return Field(max(self.grid.bits, (2 * self.task.clients).bit_length() + 1, 8))
+        self.field = Field(max(self.grid.bits, (2 * task.clients).bit_length() + 1, 8))
+        self.code = Code(self.field, task.dimension, pieces, task.colluders, shares)
 
     def set_up(self, net: Net) -> None:
         """One public key of each client to everybody, once for the whole training."""
@@ -220,8 +212,6 @@ def agree(held: NDArray[np.bool_], rows: int, columns: int) -> tuple[NDArray[np.
         of_rows, of_columns = missing.sum(axis=1), missing.sum(axis=0)
         worst_row = of_rows.max() if len(left) > rows else -1
         worst_column = of_columns.max() if len(right) > columns else -1
-        if max(worst_row, worst_column) < 0:
-            return None
         if worst_row >= worst_column:
             left = np.delete(left, of_rows.argmax())
         else:

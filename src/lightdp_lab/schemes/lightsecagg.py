@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,7 +31,7 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
 from lightdp.wire import packed_size
 from lightdp_lab.registry import ALL
-from lightdp_lab.schemes._coded import Code, Coded, agree
+from lightdp_lab.schemes._coded import Coded, agree
 from lightdp_lab.schemes._net import Net, RoundFailedError
 
 if TYPE_CHECKING:
@@ -54,15 +53,9 @@ class LightSecAgg(Coded):
     about = ALL["lightsecagg"]
 
     def __init__(self, task: Task, survivors: int | None = None) -> None:
-        super().__init__(task)
         most = task.clients - task.stragglers
         self.survivors = most if survivors is None else integer("survivors", survivors, task.colluders + 1, most)
-
-    @cached_property
-    def code(self) -> Code:
-        """U - T pieces, T random ones, N shares."""
-        private, clients = self.task.colluders, self.task.clients
-        return Code(self.field, self.task.dimension, self.survivors - private, private, clients)
+        super().__init__(task, self.survivors - task.colluders, task.clients)
 
     def round(self, updates: Updates, net: Net) -> Result:
         """Three round trips, the first of which may come early."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from lightdp._validate import integer
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import Net, RoundFailedError
-from lightdp_lab.schemes._scheme import Result, Smpc, Task, Updates
+from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Task, Updates
 from lightdp_lab.schemes._threshold import combine, deal
 
 try:
@@ -63,7 +62,7 @@ class Paillier(Smpc):
         if bits % 16 != 0:
             raise ArgumentError(f"bits must be a multiple of 16, got bits={bits}")
         self.needed = task.colluders + 1
-        self.slots = Slots.of(self)
+        self.slots = Slots(task, self.grid, bits)
 
     def set_up(self, net: Net) -> None:
         """The dealer's part. It is no client; its seconds count as the server's, its private channels as downlinks."""
@@ -121,7 +120,6 @@ class Paillier(Smpc):
         return values
 
 
-@dataclass(frozen=True)
 class Slots:
     """Where values lie in plaintexts: `each` to a ciphertext, `width` bits wide, so that no sum of N overflows.
 
@@ -129,23 +127,12 @@ class Slots:
     value + reach >= 0.
     """
 
-    dimension: int
-    reach: int
-    width: int
-    each: int
-
-    @classmethod
-    def of(cls, scheme: Paillier) -> Slots:
-        """For the scheme's grid and key."""
-        task, grid = scheme.task, scheme.grid
-        reach = math.ceil(task.clip / grid.step + _TAIL * grid.sigma)
-        width = (2 * reach * task.clients).bit_length()
-        return cls(task.dimension, reach, width, (scheme.bits - 1 - _GUARD) // width)
-
-    @property
-    def ciphertexts(self) -> int:
-        """How many hold all values."""
-        return -(-self.dimension // self.each)
+    def __init__(self, task: Task, grid: Grid, bits: int) -> None:
+        self.dimension = task.dimension
+        self.reach = math.ceil(task.clip / grid.step + _TAIL * grid.sigma)
+        self.width = (2 * self.reach * task.clients).bit_length()
+        self.each = (bits - 1 - _GUARD) // self.width
+        self.ciphertexts = -(-task.dimension // self.each)
 
     def fill(self, values: NDArray[np.int64]) -> list[int]:
         """One client's plaintexts."""

@@ -26,7 +26,6 @@ The server follows the protocol but is curious, as in the paper. What a real run
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +34,7 @@ from lightdp._validate import integer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp_lab.registry import ALL
-from lightdp_lab.schemes._coded import Code, Coded, agree
+from lightdp_lab.schemes._coded import Coded, agree
 from lightdp_lab.schemes._net import Net, RoundFailedError
 
 if TYPE_CHECKING:
@@ -55,19 +54,12 @@ class SwiftAgg(Coded):
     about = ALL["swiftagg+"]
 
     def __init__(self, task: Task, groups: int | None = None) -> None:
-        super().__init__(task)
         lost = task.colluders + task.stragglers
         self.groups = max(1, task.clients // max(2 * lost, 2)) if groups is None else integer("groups", groups, 1)
         self.positions = task.clients // self.groups
         if self.positions <= lost:
             raise ArgumentError(f"groups must leave more than {lost} in each, got groups={self.groups}")
-
-    @cached_property
-    def code(self) -> Code:
-        """K pieces, T random ones, a share for each position."""
-        private = self.task.colluders
-        pieces = self.positions - private - self.task.stragglers
-        return Code(self.field, self.task.dimension, pieces, private, self.positions)
+        super().__init__(task, self.positions - lost, self.positions)
 
     def chain(self, position: int) -> range:
         """The members at a position, group after group."""
