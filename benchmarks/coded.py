@@ -110,7 +110,7 @@ def rounds(task: Task) -> dict[str, Any]:
         net = Net(task.clients)
         scheme.round(updates, net)
         result[scheme.about.name] = {
-            "client_seconds": net.client_seconds(),
+            "client_seconds": net.total("seconds"),
             "server_seconds": net.server_seconds(),
             "client_bytes_up": net.total("up"),
             "client_bytes_down": net.total("down"),

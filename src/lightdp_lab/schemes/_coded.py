@@ -52,13 +52,11 @@ class Letters:
     def meet(self, publics: Sequence[bytes]) -> None:
         """Agree on a key with everybody; all must have been shown the same public keys."""
         roster = hashlib.sha256(b"".join(publics)).digest()
-        self._keys = {
-            peer: AESGCM(
-                pair_key(self._pair.agree(public), roster=roster, ends=(min(self.me, peer), max(self.me, peer)))
-            )
-            for peer, public in enumerate(publics)
-            if peer != self.me
-        }
+        self._keys: dict[int, AESGCM] = {}
+        for peer, public in enumerate(publics):
+            if peer != self.me:
+                ends = (min(self.me, peer), max(self.me, peer))
+                self._keys[peer] = AESGCM(pair_key(self._pair.agree(public), roster=roster, ends=ends))
 
     def seal(self, peer: int, context: bytes, message: bytes) -> bytes:
         """A letter to `peer` that opens only there, in this context and as from here."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -47,8 +47,12 @@ class Field:
 
     @cached_property
     def p(self) -> int:
-        """The prime."""
-        return _prime_below(1 << self.bits)
+        """The prime, found by trial division."""
+        divisors = np.arange(2, math.isqrt(1 << self.bits) + 1)
+        candidate = (1 << self.bits) - 1
+        while (candidate % divisors[divisors * divisors <= candidate] == 0).any():
+            candidate -= 1
+        return candidate
 
     # elements
 
@@ -58,9 +62,7 @@ class Field:
 
     def centred(self, elements: Elements) -> NDArray[np.int64]:
         """Elements, as the integers in [-p/2, p/2]."""
-        values = elements.astype(np.int64)
-        values[elements > self.p // 2] -= self.p
-        return values
+        return np.where(elements > self.p // 2, elements - np.int64(self.p), elements)
 
     def uniform(self, length: int, key: bytes | None = None) -> Elements:
         """Independent elements, each value equally likely: from the system's entropy, or always the same from a key.
@@ -164,13 +166,3 @@ class Field:
 def _folded(values: Elements, p: int) -> Elements:
     """Values in [0, 2p), modulo p: what is below p wraps to something large when p is taken off."""
     return np.minimum(values, values - np.uint32(p))
-
-
-@lru_cache(maxsize=32)
-def _prime_below(bound: int) -> int:
-    """The largest prime below `bound` <= 2^31, by trial division."""
-    divisors = np.arange(2, math.isqrt(bound) + 1)
-    candidate = bound - 1
-    while (candidate % divisors[divisors * divisors <= candidate] == 0).any():
-        candidate -= 1
-    return candidate

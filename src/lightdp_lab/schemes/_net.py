@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from lightdp._validate import choice, integer, non_negative, positive, share
@@ -158,16 +157,23 @@ class Net:
     def collect(self, clients: Iterable[int], work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
         """What arrives at the server of what each client makes, one by one; who gives up, as above, sends nothing."""
         for i in filter(self.works, clients):
-            yield from self._sent(i, partial(work, i))
+            message = None
+            with self.client(i), suppress(ProtocolError, WireError):
+                message = work(i)
+            arrived = None if message is None else self.up(i, message)
+            if arrived is not None:
+                yield i, arrived
+
+    def tell(self, clients: Iterable[int], request: Callable[[int], bytes]) -> dict[int, bytes]:
+        """From the server to these clients: what each of them hears, who hears anything."""
+        return {i: heard for i in clients if (heard := self.down(i, request(i))) is not None}
 
     def ask(
         self, clients: Iterable[int], request: bytes, work: Callable[[int, bytes], bytes]
     ) -> Iterator[tuple[int, bytes]]:
-        """What arrives at the server of what each client makes of the server's request, one by one."""
-        for i in clients:
-            heard = self.down(i, request)
-            if heard is not None:
-                yield from self._sent(i, partial(work, i, heard))
+        """What arrives at the server of what each client makes of the server's request, as in `collect`."""
+        heard = self.tell(clients, lambda _: request)
+        return self.collect(heard, lambda i: work(i, heard[i]))
 
     def hand_out(self, messages: Iterable[bytes], take: Callable[[int, bytes], object]) -> None:
         """From the server to every client, in order, who must all get theirs."""
@@ -177,14 +183,6 @@ class Net:
                 raise RoundFailedError(self._now.name, f"client {i} did not get it")
             with self.client(i):
                 take(i, arrived)
-
-    def _sent(self, client: int, work: Callable[[], bytes]) -> Iterator[tuple[int, bytes]]:
-        message = None
-        with self.client(client), suppress(ProtocolError, WireError):
-            message = work()
-        arrived = None if message is None else self.up(client, message)
-        if arrived is not None:
-            yield client, arrived
 
     @contextmanager
     def client(self, client: int) -> Iterator[None]:
@@ -208,18 +206,14 @@ class Net:
 
     # what the round cost
 
-    def total(self, what: Literal["up", "down", "peer"]) -> float:
-        """Mean bytes of a client."""
+    def total(self, what: Literal["up", "down", "peer", "seconds"]) -> float:
+        """Mean bytes of a client, or seconds of its work."""
         return sum(sum(getattr(stage, what).values()) for stage in self.stages) / self.clients
 
     @property
     def trips(self) -> int:
         """Round trips before the sum is known."""
         return len(self.stages)
-
-    def client_seconds(self) -> float:
-        """Mean seconds of work of a client."""
-        return sum(sum(stage.seconds.values()) for stage in self.stages) / self.clients
 
     def server_seconds(self) -> float:
         """Seconds of work of the server."""

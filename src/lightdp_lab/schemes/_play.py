@@ -59,9 +59,8 @@ class Cost:
     @classmethod
     def of(cls, net: Net, dimension: int, wall: float = 0.0, memory: float = 0.0) -> Cost:
         """What was sent and done on a network."""
-        sums = (net.total("up"), net.total("down"), net.total("peer"))
-        times = (net.client_seconds(), net.server_seconds(), net.modelled_seconds())
-        return cls(dimension, net.trips, *sums, *times, wall, max(memory, 0.0))
+        means = (net.total("up"), net.total("down"), net.total("peer"), net.total("seconds"))
+        return cls(dimension, net.trips, *means, net.server_seconds(), net.modelled_seconds(), wall, max(memory, 0.0))
 
     def towards(self, larger: Cost, dimension: int) -> Cost:
         """Where the line from here through `larger` arrives at `dimension`; nothing is thought to fall with size."""

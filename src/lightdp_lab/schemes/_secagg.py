@@ -83,7 +83,7 @@ class Client:
     def unmask(self, uploaded: bytes) -> bytes:
         """For each client whose shares it holds, in order: that of b if it uploaded, else that of its mask key."""
         self._next(4)
-        named = ClientSet.from_bytes(uploaded, self.scheme.task.clients)
+        self._uploaded = named = ClientSet.from_bytes(uploaded, self.scheme.task.clients)
         self._enough(len(named) if self.me in named else 0, self.scheme.least)
         return b"".join(self._held[j][SEED if j in named else PAIR].tobytes() for j in sorted(self._held))
 
@@ -116,9 +116,8 @@ class Server:
 
     def roster(self, client: int) -> bytes:
         """The keys of its peers: on a ring in random order those next to it, half on each side."""
-        clients, degree, place = self.clients, self.scheme.degree, self._place[client]
-        steps = range(1, clients) if degree == clients - 1 else [*range(1, degree // 2 + 1), *range(-degree // 2, 0)]
-        peers = {self._order[(place + step) % clients] for step in steps}
+        first, degree = self._place[client] - self.scheme.degree // 2, self.scheme.degree
+        peers = {self._order[place % self.clients] for place in range(first, first + degree + 1)} - {client}
         return b"".join(j.to_bytes(4, "little") + self.keys[j] for j in sorted(peers & self.keys.keys()))
 
     def receive(self, client: int, upload: bytes) -> None:

@@ -54,7 +54,6 @@ class LayeredClient(Client):
     def unmask(self, uploaded: bytes) -> bytes:
         """As in SecAgg, then the seeds of its own layers k > D."""
         shares = super().unmask(uploaded)
-        self._uploaded = ClientSet.from_bytes(uploaded, self.scheme.task.clients)
         self._excess = slice(_BEFORE + len(~self._uploaded), None)
         return shares + b"".join(self._secrets[self._excess])
 
@@ -119,16 +118,10 @@ class Dordis(SecAgg):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        variance = self._needed / self.grid.step**2  # or why there is none
-        self._honest = task.clients - task.colluders
+        self._variance, self._honest = task.plan("smpc").sigma_effective ** 2, task.clients - task.colluders
         inverse = [0.0, *(1 / (self._honest - k) for k in range(task.stragglers + 1))]
-        self.sigmas = [math.sqrt(variance * (b - a)) for a, b in pairwise(inverse)]
+        self.sigmas = [math.sqrt(self._variance * (b - a)) / self.grid.step for a, b in pairwise(inverse)]
         """Of the layers 0 ... S̄, in grid steps; together they are those of SecAgg."""
-
-    @property
-    def _needed(self) -> float:
-        """σ²."""
-        return self.task.plan("smpc").sigma_effective ** 2
 
     def layers(self, terms: Iterable[tuple[bytes, float]]) -> NDArray[np.float64]:
         """The sum of Gaussian vectors, each of a seed and a standard deviation, in grid steps. (d,)"""
@@ -137,7 +130,7 @@ class Dordis(SecAgg):
     def noise(self, used: int) -> float:
         """σ² from all but the colluders, theirs, and everybody's rounding."""
         absent = self.task.clients - used
-        return used * (self._needed / (self._honest - absent) + self.grid.step**2 / 12)
+        return used * (self._variance / (self._honest - absent) + self.grid.step**2 / 12)
 
     def round(self, updates: Updates, net: Net) -> Result:
         """SecAgg, and a trip for seeds if somebody who uploaded did not reveal its own."""

@@ -20,7 +20,7 @@ from lightdp.keys import KeyPair
 from lightdp.wire import Accumulator
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._masks import add_masks, derive, sign, words
-from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Task, Updates
+from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Updates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,10 +72,7 @@ class Pairwise(Smpc):
     """
 
     about = ALL["pairwise"]
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self._rounds = 0
+    _rounds = 0
 
     @cached_property
     def grid(self) -> Grid:

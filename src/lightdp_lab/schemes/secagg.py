@@ -72,13 +72,8 @@ class SecAgg(Smpc):
         self.demand("advertise", len(server.keys), self.least)
 
         net.stage("share")
-        rosters: dict[int, bytes] = {}
-        for i in server.keys:
-            with net.server():
-                roster = server.roster(i)
-            heard = net.down(i, roster)
-            if heard is not None:
-                rosters[i] = heard
+        with net.server():
+            rosters = net.tell(server.keys, server.roster)
         inbox: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
         for i, j, sealed in net.exchange([*rosters], lambda i: clients[i].share(rosters.pop(i))):
             inbox[j].append((i, sealed))

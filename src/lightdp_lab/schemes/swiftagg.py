@@ -32,7 +32,7 @@ import numpy as np
 
 from lightdp._validate import integer
 from lightdp.client_set import ClientSet
-from lightdp.errors import ArgumentError, ProtocolError, WireError
+from lightdp.errors import ArgumentError, WireError
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Coded, agree
 from lightdp_lab.schemes._net import Net, RoundFailedError
@@ -111,21 +111,17 @@ class SwiftAgg(Coded):
 
         def added(j: int) -> bytes:
             """What the group before sent, with the member's own shares."""
-            group = self.group(j)
-            if group == 0:
-                return self._answer(heard[j], held[j], groups[0])
-            if j not in letters:
-                raise ProtocolError(f"nothing came to client {j} from the group before")
-            before = self.letters[j].open(j - self.positions, context, letters[j])
-            return self._answer(heard[j], held[j], groups[group], before)
+            group, before = self.group(j), list[bytes]()
+            if group > 0:
+                before.append(self.letters[j].open(j - self.positions, context, letters.get(j, b"")))
+            return self._answer(heard[j], held[j], groups[group], *before)
 
         def passed_on(j: int) -> dict[int, bytes]:
             following = j + self.positions
             return {following: self.letters[j].seal(following, context, added(j))}
 
         net.stage("sums 1")
-        announced = {j: net.down(j, used.to_bytes()) for position in going for j in self.chain(position)}
-        heard = {j: message for j, message in announced.items() if message is not None}
+        heard = net.tell([j for position in going for j in self.chain(position)], lambda _: used.to_bytes())
         for group in range(last):
             members = [j for j in heard if self.group(j) == group]
             letters |= {j: letter for _, j, letter in net.exchange(members, passed_on)}
