@@ -1,4 +1,4 @@
-"""What schemes of coded computation share: sealed letters between clients, private shares, and who takes part.
+"""Common steps of LightSecAgg and SwiftAgg+: sealed letters between clients, private coded shares, and who takes part.
 
 A vector is cut into K pieces; with T random pieces behind them they are the values of a polynomial of degree below
 K + T at the points 0..K+T-1, and share j is its value at K + T + j. Any K + T shares give the pieces back. T shares
@@ -167,7 +167,7 @@ class Coded(Smpc):
             ProtocolError: V has fewer than N - S̄ members, whose sum would have too little noise, or the client has
                 no share of one of them.
         """
-        asked = self._members(named)
+        asked = ClientSet.from_bytes(named, self.task.clients)
         due = [i for i in asked if i in among]
         if len(asked) < self.least or not mine.keys() >= set(due):
             raise ProtocolError(f"asked for a sum of {len(asked)} clients, {self.least} needed, all of them held")
@@ -184,9 +184,6 @@ class Coded(Smpc):
         with net.server():
             return self.code.decode([*shares], [*shares.values()])
 
-    def _members(self, message: bytes) -> ClientSet:
-        return ClientSet.from_bytes(message, self.task.clients)
-
     def _context(self, what: bytes) -> bytes:
         """What a letter is bound to, besides its ends: its round and its purpose."""
         return struct.pack("<Q", self._rounds) + what
@@ -198,9 +195,10 @@ class Coded(Smpc):
 def agree(held: NDArray[np.bool_], rows: int, columns: int) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
     """Rows and columns with nothing missing between them, at least so many of each, or None if none are found.
 
-    A column that no row holds is out. As long as something is missing, whoever misses most leaves; of two alike the
-    row, since columns are what is summed up. A side that has none to spare keeps all it has. (The largest choice is
-    a maximum biclique, which is hard to find; this one is good, and the best where clients are lost, not links.)
+    A column that no row holds is out. As long as something is missing, the row or column that misses most leaves;
+    of two alike the row, since columns are what is summed up. A side that has none to spare keeps all it has. (The
+    largest choice is a maximum biclique, which is hard to find; this one is good, and the best where clients are lost,
+    not links.)
     """
     left, right = np.arange(held.shape[0]), np.flatnonzero(held.any(axis=0))
     while len(left) >= rows and len(right) >= columns:

@@ -1,4 +1,4 @@
-"""Links that lose things, and what a round costs on them: bytes, seconds, trips."""
+"""A simulated network with faults that counts what a round costs: bytes, seconds of work, round trips."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ class Stage:
 
 
 class Net:
-    """One round on these links with these faults. Schemes send through it, and it counts.
+    """The network of one round, with given links and faults: schemes send every message through it, and it counts.
 
-    A message that does not arrive is None at the other end. What was sent in vain counts for the sender.
+    A message that is lost arrives as None, and its bytes still count for its sender.
     """
 
     def __init__(self, clients: int, links: Links | None = None, faults: Faults | None = None) -> None:
@@ -110,7 +110,7 @@ class Net:
         self.stages.append(Stage(name))
 
     def works(self, client: int) -> bool:
-        """Whether this client still does anything; for its own actions, others must not ask."""
+        """Whether a client has not dropped out. Only the client's own steps may depend on it: others cannot know."""
         return client not in self._silent
 
     def up(self, client: int, message: bytes) -> bytes | None:
@@ -121,7 +121,7 @@ class Net:
         return None if client in self.faults.down else bytes(message)
 
     def down(self, client: int, message: bytes) -> bytes | None:
-        """From the server to a client; the server sends to whoever may listen."""
+        """From the server to a client; bytes count only if the client receives them."""
         if client in self.faults.down or not self.works(client):
             return None
         self._now.down[client] += len(message)
@@ -155,7 +155,7 @@ class Net:
                     yield sender, receiver, arrived
 
     def collect(self, clients: Iterable[int], work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
-        """What arrives at the server of what each client makes, one by one; who gives up, as above, sends nothing."""
+        """What arrives at the server of what each client makes, one by one; who gives up sends nothing, as above."""
         for i in filter(self.works, clients):
             message = None
             with self.client(i), suppress(ProtocolError, WireError):
@@ -164,15 +164,15 @@ class Net:
             if arrived is not None:
                 yield i, arrived
 
-    def tell(self, clients: Iterable[int], request: Callable[[int], bytes]) -> dict[int, bytes]:
-        """From the server to these clients: what each of them hears, who hears anything."""
-        return {i: heard for i in clients if (heard := self.down(i, request(i))) is not None}
+    def send(self, clients: Iterable[int], message: Callable[[int], bytes]) -> dict[int, bytes]:
+        """From the server, a message to each of these clients: what arrives, by client."""
+        return {i: arrived for i in clients if (arrived := self.down(i, message(i))) is not None}
 
     def ask(
         self, clients: Iterable[int], request: bytes, work: Callable[[int, bytes], bytes]
     ) -> Iterator[tuple[int, bytes]]:
         """What arrives at the server of what each client makes of the server's request, as in `collect`."""
-        heard = self.tell(clients, lambda _: request)
+        heard = self.send(clients, lambda _: request)
         return self.collect(heard, lambda i: work(i, heard[i]))
 
     def hand_out(self, messages: Iterable[bytes], take: Callable[[int, bytes], object]) -> None:

@@ -1,4 +1,4 @@
-"""What every compared scheme is: rounds of messages on a network that end in a sum, or in a typed failure."""
+"""The interface of all schemes: rounds of messages on a network that end in a sum, or in a typed failure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _plan(task: Task, calibration: CalibrationName) -> Plan:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A round that came off: the noisy sum over the clients `used`. (d,)"""
+    """The outcome of a successful round: the noisy sum over the clients `used`. (d,)"""
 
     total: NDArray[np.float64]
     used: frozenset[int]
@@ -126,8 +126,8 @@ def gaussian_sum(length: int, largest: float, terms: Iterable[tuple[bytes, float
 class Scheme(ABC):
     """One way to sum the updates of N clients.
 
-    A subclass plays its real protocol: every value that leaves a client is bytes sent through the `Net`, and code of
-    one client reads only its own update and what it received. Whoever does not answer is simply absent.
+    A subclass runs the real protocol: every value that leaves a client is bytes sent through the `Net`, and a client's
+    code reads only its own update and what it received. A client that does not answer is absent.
 
     Attributes:
         about: its entry in the registry.
@@ -143,7 +143,7 @@ class Scheme(ABC):
 
     @abstractmethod
     def round(self, updates: Updates, net: Net) -> Result:
-        """The sum over whoever got through, of updates that are clipped already.
+        """The sum over the clients that got through, of updates that are clipped already.
 
         Raises:
             RoundFailedError: there is no sum; never a wrong one.

@@ -1,4 +1,4 @@
-"""Dordis (Jiang et al., EuroSys 2024): SecAgg whose clients add noise for the worst case, in layers that come off.
+"""Dordis (Jiang et al., EuroSys 2024): SecAgg whose clients add noise for the worst case, in layers that are removed.
 
 XNoise. Client i adds n_0 ~ σ²/(N - C̄) and, for k = 1 ... S̄, n_k ~ σ² (1/(N - C̄ - k) - 1/(N - C̄ - k + 1)), each from a
 seed of its own. If D are missing, the seeds of the layers k > D are revealed and the server takes these layers out.
@@ -7,7 +7,7 @@ Exact: the layers 0 ... D telescope to σ²/(N - C̄ - D) in each of N - D uploa
 So honest noise alone has variance >= σ², with equality if all C̄ colluders uploaded: for no D too little or too much.
 
 Seeds travel as in the paper: who uploaded sends its own in the unmasking step. All are shared by Shamir's scheme beside
-the secrets of SecAgg, and if somebody is lost between upload and unmasking, a fifth trip collects shares of its seeds.
+the secrets of SecAgg, and if a client is lost between upload and unmasking, a fifth trip collects shares of its seeds.
 The paper inflates all layers by one factor for colluders; C̄ inside each layer is the same idea without slack. Noise is
 Gaussian and rounded once, as in all schemes here, instead of the paper's discrete one.
 """
@@ -82,7 +82,7 @@ class LayeredServer(Server):
 
     @property
     def excess(self) -> int:
-        """How many layers are to come off: S̄ - D."""
+        """How many layers are to be removed: S̄ - D."""
         return self.scheme.task.stragglers - (self.clients - len(self.held))
 
     def answer(self, client: int, shares: bytes) -> None:
@@ -112,7 +112,10 @@ class LayeredServer(Server):
 
 
 class Dordis(SecAgg):
-    """SecAgg with XNoise: exactly the noise that is needed, however many of up to S̄ are lost."""
+    """SecAgg with XNoise: exactly the noise that is needed, however many of up to S̄ are lost.
+
+    Fails where SecAgg fails, and if a client is lost after its upload and fewer than t shares of its seeds are left.
+    """
 
     about = ALL["dordis"]
 
@@ -133,7 +136,7 @@ class Dordis(SecAgg):
         return used * (self._variance / (self._honest - absent) + self.grid.step**2 / 12)
 
     def round(self, updates: Updates, net: Net) -> Result:
-        """SecAgg, and a trip for seeds if somebody who uploaded did not reveal its own."""
+        """SecAgg, and a fifth trip if a client that uploaded did not reveal its seeds."""
         server, clients = LayeredServer(self), [LayeredClient(i, self) for i in range(self.task.clients)]
         self._play(updates, net, server, clients)
         if missing := server.missing():

@@ -1,4 +1,8 @@
-"""LightDP itself, by the same state machines that run in deployments."""
+"""LightDP itself, by the state machines of `lightdp.protocol` that run in deployments.
+
+Clients add pairwise Gaussian noise that cancels in the sum and individual noise that stays, and upload once. A missing
+client leaves its pairwise noise in the sum; a round fails only below the server's minimum of uploads.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from lightdp_lab.schemes._scheme import Result, Scheme, Task, Updates
 
 
 class Exact(Scheme):
-    """Pairwise noise that cancels, one upload; what stragglers leave stays."""
+    """Exact calibration: pairwise noise cancels among all who upload; what stragglers leave stays in the sum."""
 
     about = ALL["exact"]
     calibration: ClassVar[Literal["exact", "repair", "paper"]] = "exact"
@@ -63,7 +67,7 @@ class Exact(Scheme):
         return Result(done.total, frozenset(done.used))
 
     def noise(self, used: int) -> float:
-        """Everybody's own, and what is shared with those who are absent; whoever they are, on average."""
+        """Individual noise, and pairwise noise with absent clients, as a mean over which clients are absent."""
         return self.plan.individual_in_sum(used) + self.plan.residual_in_sum(used)
 
 
@@ -71,8 +75,8 @@ class ExactSparse(Exact):
     """The same with fewer peers: less work, more noise.
 
     k: the least even number that is at least half of the others and above C̄ + S̄, or all of them where there are no
-    more. So the graph holds together whoever colludes and straggles, each client keeps more than S̄ honest peers, and
-    noise for the same ε, which is counted against any C̄ colluders (E4), grows by a small factor only.
+    more. So the graph stays connected without any C̄ colluders and S̄ stragglers, each client keeps more than S̄ honest
+    peers, and noise for the same ε, which is counted against any C̄ colluders (E4), grows by a small factor only.
     """
 
     about = ALL["exact-sparse"]
@@ -86,7 +90,7 @@ class ExactSparse(Exact):
 
 
 class Repair(Exact):
-    """The same, and the next round takes out what stragglers left."""
+    """Exact calibration with repair: the next round takes out the noise that stragglers left."""
 
     about = ALL["repair"]
     calibration = "repair"

@@ -9,8 +9,8 @@ N clients, T = C̄ of which may work with the server, any U of which recover the
    sums are shares of the sum of V's masks, which the server takes off.
 
 Who drops is treated alike by all, since the server names one V and clients answer once. Lost before "upload": not in
-the sum. Lost after it: in the sum, someone else's share replaces theirs. The paper takes it that whoever uploads has
-reached everybody; where links between clients fail one by one, the server picks V and the clients it asks so that
+the sum. Lost after it: in the sum, someone else's share replaces theirs. The paper assumes that a client that uploads
+has reached everybody; where links between clients fail one by one, the server picks V and the clients it asks so that
 each of these holds the shares of all of V (`agree`): a client whose shares reached too few peers is left out, its
 mask is never recovered, and its upload stays hidden. The round fails with fewer than N - S̄ in V, as the noise in
 their sum would be too little, or fewer than U answers.
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 class LightSecAgg(Coded):
     """Coded shares of uniform masks; U answers recover their sum.
 
+    Fails with fewer than N - S̄ uploads, fewer than U answers, or too many broken links between clients (`agree`).
     A smaller U tolerates more losses and makes shares longer: each client sends N d/(U - T) elements to others.
 
     Args:
@@ -73,7 +74,7 @@ class LightSecAgg(Coded):
         size = packed_size(length, self.field.bits)
         for i, arrived in net.collect(everybody, masked):
             with net.server(), suppress(WireError):
-                reports[i], uploads[i] = self._members(arrived[size:]), arrived[:size]
+                reports[i], uploads[i] = ClientSet.from_bytes(arrived[size:], len(everybody)), arrived[:size]
         with net.server():
             used, asked = self._chosen(reports)
 

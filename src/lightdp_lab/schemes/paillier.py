@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_GUARD = 32  # bits of a plaintext that stay zero: rubbish shows
+_GUARD = 32  # bits of a plaintext that stay zero, so that damage shows
 _TAIL = 10  # standard deviations of noise in a slot, as in `Grid`
 
 
@@ -42,6 +42,8 @@ class Paillier(Smpc):
     of Damgård, Jurik and Nielsen (2010). For products of safe primes such short exponents are as good as uniform ones
     if factoring is hard (Goldreich and Rosen 2003). As h is fixed, its powers are tabled, which saves most of the
     time that a fresh r^n takes.
+
+    Fails with fewer than N - S̄ uploads or C̄ + 1 partial decryptions.
 
     As in Truex et al. everybody follows the protocol: there are no proofs of correct decryption, and a server that
     asks for one client's ciphertext in place of the product gets it. Damage by accident is found: partial decryptions

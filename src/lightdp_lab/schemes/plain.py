@@ -1,4 +1,4 @@
-"""Sums that hide nothing, or hide each update alone: FedAvg, central DP, local DP."""
+"""Sums without secure aggregation: FedAvg, central DP, local DP. A round needs one client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Plain(Scheme):
-    """Updates as they are; the server sees them all."""
+    """FedAvg (McMahan et al. 2017): updates as they are. The server sees them all; nothing is protected."""
 
     about = ALL["plain"]
 
@@ -50,7 +50,7 @@ class Plain(Scheme):
 
 
 class Central(Plain):
-    """A trusted server adds the noise."""
+    """Central DP: the server sees all updates and adds the noise. A server that cannot be trusted breaks it."""
 
     about = ALL["central"]
 
@@ -63,7 +63,7 @@ class Central(Plain):
 
 
 class Local(Plain):
-    """Each client adds all the noise that it needs."""
+    """Local DP: each client adds all the noise that it needs, so that no one else must be trusted."""
 
     about = ALL["local"]
 

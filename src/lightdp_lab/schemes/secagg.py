@@ -40,6 +40,8 @@ _FAILURE = 2.0**-40
 class SecAgg(Smpc):
     """Masks that cancel, and shares to take out what does not, among `degree` peers; all others if not given.
 
+    Fails with more than S̄ clients lost before the upload, or fewer than t shares of a secret that is needed after it.
+
     t, with all others: ⌊(N + C̄)/2⌋ + 1, but at most N - S̄, or S̄ lost clients would end the round. It is above C̄, so
     colluders alone open nothing. Below the cap even a server that names different survivors to different clients does
     not get t shares of both of one's secrets: there are N - C̄ honest ones, each reveals one, and 2 t > N + C̄.
@@ -73,7 +75,7 @@ class SecAgg(Smpc):
 
         net.stage("share")
         with net.server():
-            rosters = net.tell(server.keys, server.roster)
+            rosters = net.send(server.keys, server.roster)
         inbox: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
         for i, j, sealed in net.exchange([*rosters], lambda i: clients[i].share(rosters.pop(i))):
             inbox[j].append((i, sealed))
@@ -99,6 +101,8 @@ class SecAggPlus(SecAgg):
     k: the least even number for which these hold but with probability 2^-40 each, by unions of hypergeometric tails:
     with S̄ lost each client has t peers left; and C̄ colluders and S̄ lost do not cut the ring in two, which takes two
     gaps of k/2. k > C̄ + S̄ is always enough, so for few clients k is not small; it grows with log N.
+
+    Fails as SecAgg does; besides, an unlucky neighbourhood of one client ends the round for all.
     """
 
     about = ALL["secagg+"]

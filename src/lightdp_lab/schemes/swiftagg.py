@@ -5,7 +5,7 @@ each of n positions; the N mod Γ clients that are left over belong to a group w
 
 1. "shares": client i cuts its update on the grid, with its noise, into K pieces, appends T random ones, and sends each
    member of its group, sealed, its share of d/K elements.
-2. "reports": each member tells the server whose shares it holds.
+2. "reports": each member reports to the server whose shares it holds.
 3. "sums 1".."sums Γ": the server names the set V that is summed up. Members of the first group add up V's shares; each
    next one adds those to what the same position of the group before sent it, sealed. The last group sends to the
    server, and any K + T positions decode the sum.
@@ -13,11 +13,11 @@ each of n positions; the N mod Γ clients that are left over belong to a group w
 A client sends (1 + (T + D)/K) d elements, the server gets (1 + T/K) d where just K + T positions are left, and about
 N (n + 1)/2 links are used. One group is the lightest; more groups have fewer links and longer shares.
 
-The paper takes it that a client reaches all of its group or nobody. Links here fail one by one, and sums over
-different sets must not leave their positions, since the difference of two of them is a share of whoever is missing:
-hence the reports, a few bytes. Who drops is treated alike by all: a client is in the sum if its shares reached every
-position that goes on, whatever happens to it later; if they reached some only, either these positions or this client
-are left out (`agree`). A client or a link that is lost later silences its position from there on. The round fails with
+The paper assumes that a client reaches all of its group or none of it. Links here fail one by one, and sums over
+different sets must not leave their positions, since the difference of two of them is a share of the client that is
+missing: hence the reports, a few bytes. Who drops is treated alike by all: a client is in the sum if its shares reached
+every position that goes on, whatever happens to it later; if they reached some only, either these positions or this
+client are left out (`agree`). A client or a link that is lost later silences its position from there on. The round fails with
 fewer than N - S̄ in V, as the noise in their sum would be too little, or fewer than K + T positions.
 
 The server follows the protocol but is curious, as in the paper. What a real run would add is a signed roster.
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 class SwiftAgg(Coded):
     """Coded shares of updates, summed up along chains of clients.
 
+    Fails with more than S̄ positions lost, or with fewer than N - S̄ clients whose shares reached all the others.
+
     Args:
         task: what is summed up.
         groups: Γ; as many as keep what a client sends within twice its update (K >= T + D) if None, or one.
@@ -70,19 +72,20 @@ class SwiftAgg(Coded):
         left_over = client - self.groups * self.positions
         return client // self.positions if left_over < 0 else left_over
 
+    def peers(self, client: int) -> range:
+        """The members of its group, by position."""
+        first = self.group(client) * self.positions
+        return range(first, first + self.positions)
+
     def round(self, updates: Updates, net: Net) -> Result:
         """Shares, reports, and one trip for each group."""
         members = range(self.groups * self.positions)
-        held = self._share(
-            net,
-            lambda i: members[self.group(i) * self.positions :][: self.positions],
-            lambda i: self.field.of(self.grid.encode(updates[i])),
-        )
+        held = self._share(net, self.peers, lambda i: self.field.of(self.grid.encode(updates[i])))
         net.stage("reports")
         reports: dict[int, ClientSet] = {}
         for j, arrived in net.collect(members, lambda j: ClientSet.of(self.task.clients, held[j]).to_bytes()):
             with net.server(), suppress(WireError):
-                reports[j] = self._members(arrived)
+                reports[j] = ClientSet.from_bytes(arrived, self.task.clients)
         with net.server():
             used, going = self._chosen(reports)
         return self._result(self._decode(net, self._sums(used, going, held, net), "positions came through"), used)
@@ -121,7 +124,7 @@ class SwiftAgg(Coded):
             return {following: self.letters[j].seal(following, context, added(j))}
 
         net.stage("sums 1")
-        heard = net.tell([j for position in going for j in self.chain(position)], lambda _: used.to_bytes())
+        heard = net.send([j for position in going for j in self.chain(position)], lambda _: used.to_bytes())
         for group in range(last):
             members = [j for j in heard if self.group(j) == group]
             letters |= {j: letter for _, j, letter in net.exchange(members, passed_on)}
