@@ -74,27 +74,32 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
 
 
 def checked(module: nn.Module, x: Tensor, classes: int) -> nn.Module:
-    """A module of the user's own, once it was tried on a record or two of `x`: it must give `classes` logits for each.
+    """The module, after a trial on up to two records of `x`: it must give `classes` logits for each.
 
     The trial runs on a copy in evaluation mode, so nothing of `module` changes.
+
+    >>> checked(nn.Linear(4, 3), torch.zeros(5, 4), classes=3)
+    Linear(in_features=4, out_features=3, bias=True)
+
+    Args:
+        module: a model of the user's own.
+        x: records as it will get them. (n, ...)
+        classes: how many labels there are.
 
     Raises:
         ArgumentError: it is no module, has no parameters, does not take such records, or gives something else.
     """
     if not isinstance(module, nn.Module):
         raise ArgumentError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-    name = type(module).__name__
+    name, tried, shape = type(module).__name__, x[:2], tuple(x.shape[1:])
     if next(module.parameters(), None) is None:
         raise ArgumentError(f"module must have parameters to train, got {name} without any")
-    tried = x[:2]
     try:
         with torch.no_grad():
             logits = copy.deepcopy(module).to(x.device).eval()(tried)
-    except Exception as error:  # whatever a stranger's code raises
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ArgumentError(
-            f"module must take records of shape {tuple(x.shape[1:])}, got {name} that refuses them: {reason}"
-        ) from error
+    except Exception as error:  # the module's own code may raise anything
+        got = f"{name} that refuses them: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        raise ArgumentError(f"module must take records of shape {shape}, got {got}") from error
     wanted, found = (len(tried), classes), tuple(getattr(logits, "shape", ()))
     if not isinstance(logits, torch.Tensor) or found != wanted or not logits.is_floating_point():
         got = f"{logits.dtype} of shape {found}" if isinstance(logits, torch.Tensor) else type(logits).__name__

@@ -41,7 +41,7 @@ class Dataset:
 
     Attributes:
         name: what was loaded.
-        train_x: float32, (n, features) or pictures as (n, channels, height, width), best scaled to [0, 1].
+        train_x: float32, (n, features) or images as (n, channels, height, width), best scaled to [0, 1].
         test_x: as train_x.
         train_y: int64. (n,)
         test_y: as train_y.
