@@ -11,6 +11,8 @@ from lightdp._validate import choice
 from lightdp.report import LOOK, Chart
 from lightdp.schemes import BUILT_IN
 from lightdp_lab.registry import ALL, SCHEMES
+from lightdp_lab.reproduce import EPSILONS
+from lightdp_lab.tables import trials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,13 +33,13 @@ def _colour(rows: Rows, **legend: Any) -> alt.Color:  # noqa: ANN401  of altair'
     there = {row["scheme"] for row in rows}
     shown = [ALL[name] for name in (*reversed(BUILT_IN), *SCHEMES) if name in there]
     scale = alt.Scale(domain=[scheme.label for scheme in shown], range=[scheme.colour for scheme in shown])
-    stroke = {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}
-    usual = {"title": None, "orient": "top", "columns": 6} | stroke
+    usual = {"title": None, "orient": "top", "columns": 6}
+    usual |= {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}
     return alt.Color("label:N", scale=scale, legend=alt.Legend(**usual | legend))
 
 
-def _labelled(rows: Rows) -> list[dict[str, Any]]:
-    return [dict(row) | {"label": ALL[row["scheme"]].label} for row in rows]
+def _data(rows: Rows) -> alt.Chart:
+    return alt.Chart(alt.Data(values=[dict(row) | {"label": ALL[row["scheme"]].label} for row in rows]))
 
 
 def _title(text: str, *lines: str, size: int = 17) -> alt.Title:
@@ -46,54 +48,41 @@ def _title(text: str, *lines: str, size: int = 17) -> alt.Title:
 
 def _rounds(rows: Rows) -> alt.VConcatChart:
     """A column for each ε, a row for each model and kind of guarantee; the band spans the trials."""
+    x = alt.X("round:Q", title="round", axis=alt.Axis(grid=False, tickCount=5))
+    axis = alt.Axis(format="%", tickCount=6)
     sheets = []
-    for kind in dict.fromkeys((row["guarantee"], row["model"]) for row in rows):
-        here = [row for row in rows if (row["guarantee"], row["model"]) == kind]
+    for guarantee, model in dict.fromkeys((row["guarantee"], row["model"]) for row in rows):
+        here = [row for row in rows if (row["guarantee"], row["model"]) == (guarantee, model)]
+        domain = [min(row["low"] for row in here) - 0.01, max(row["high"] for row in here) + 0.01]
+        y = alt.Scale(domain=domain, nice=False)
         panels = []
         for epsilon in sorted({row["epsilon"] for row in here}):
-            shown = _labelled([row for row in here if row["epsilon"] == epsilon])
-            low, high = (limit(row[key] for row in here) for limit, key in ((min, "low"), (max, "high")))
-            base = alt.Chart(alt.Data(values=shown)).encode(
-                x=alt.X("round:Q", title="round", axis=alt.Axis(grid=False, tickCount=5)), color=_colour(rows)
-            )
-            y = alt.Scale(domain=[low - 0.01, high + 0.01], nice=False)
+            base = _data([row for row in here if row["epsilon"] == epsilon]).encode(x=x, color=_colour(rows))
             band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", scale=y, title=None), y2="high:Q")
-            line = base.mark_line(strokeWidth=2.2).encode(
-                y=alt.Y("accuracy:Q", scale=y, title=None, axis=alt.Axis(format="%", tickCount=6))
-            )
-            panels.append(
-                alt.layer(band, line).properties(width=270, height=190, title=_title(f"ε = {epsilon:g}", size=13))
-            )
-        trials = sorted({row["trials"] for row in here})
-        count = (
-            f"{trials[0]} to {trials[-1]} trials" if len(trials) > 1 else f"{trials[0]} trial{'s' * (trials[0] > 1)}"
-        )
-        sheets.append(
-            alt.hconcat(*panels, spacing=28).properties(title=_title(f"{kind[1]}, {kind[0]}", count, size=14))
-        )
+            line = base.mark_line(strokeWidth=2.2).encode(y=alt.Y("accuracy:Q", scale=y, title=None, axis=axis))
+            title = _title(f"ε = {epsilon:g}", size=13)
+            panels.append(alt.layer(band, line).properties(width=270, height=190, title=title))
+        title = _title(f"{model}, {guarantee}", trials(row["trials"] for row in here), size=14)
+        sheets.append(alt.hconcat(*panels, spacing=28).properties(title=title))
     title = _title("Accuracy against rounds on CIFAR-10", "50 clients, C̄ = S̄ = 10; bands span the trials of a cell")
     return alt.vconcat(*sheets, spacing=30).properties(title=title)
 
 
 def _models(rows: Rows) -> alt.LayerChart:
     """Accuracy against ε, a line for each model and scheme, its name at its end."""
-    shown = _labelled(rows)
     labels = [ALL[name].label for name in ("central", "repair", "paper")]
     dashes = alt.StrokeDash("label:N", scale=alt.Scale(domain=labels, range=[[5, 4], [1, 0], [1, 0]]), legend=None)
-    ends = [3, 6, 9]
-    axis, scale = alt.Axis(values=ends, grid=False, format="d"), alt.Scale(domain=[2.6, 9.2], nice=False)
-    base = alt.Chart(alt.Data(values=shown)).encode(
+    axis, scale = alt.Axis(values=list(EPSILONS), grid=False, format="d"), alt.Scale(domain=[2.6, 9.2], nice=False)
+    base = _data(rows).encode(
         x=alt.X("epsilon:Q", title="ε", axis=axis, scale=scale),
         y=alt.Y("accuracy:Q", title=None, axis=alt.Axis(format="%"), scale=alt.Scale(zero=False)),
-        color=_colour(rows, orient="top"),
+        color=_colour(rows),
         detail="what:N",
     )
     line = base.mark_line(strokeWidth=2.4).encode(strokeDash=dashes)
     dots = base.mark_point(filled=True, size=60, opacity=1)
-    last = alt.Chart(alt.Data(values=_spread(shown, ends[-1])))
-    words = last.mark_text(align="left", dx=12, fontSize=11, limit=330).encode(
-        x=alt.datum(ends[-1]), y="place:Q", text="what:N", color=_colour(rows, orient="top")
-    )
+    words = _data(_spread(rows, EPSILONS[-1])).mark_text(align="left", dx=12, fontSize=11, limit=330)
+    words = words.encode(x=alt.datum(EPSILONS[-1]), y="place:Q", text="what:N", color=_colour(rows))
     title = _title(
         "The paper's cell C̄ = S̄ = 10, beaten under a stronger guarantee",
         "test accuracy on CIFAR-10; the paper's ε is for one round, all others' for the whole training",
@@ -101,14 +90,14 @@ def _models(rows: Rows) -> alt.LayerChart:
     return alt.layer(line, dots, words).properties(width=430, height=330, title=title)
 
 
-def _spread(rows: list[dict[str, Any]], end: float) -> list[dict[str, Any]]:
+def _spread(rows: Rows, end: float) -> list[dict[str, Any]]:
     """Names beside the points at `end`, moved apart where they would overlap."""
     heights = [row["accuracy"] for row in rows]
-    step = (max(heights) - min(heights)) / 20 if rows else 0.0
+    step = (max(heights) - min(heights)) / 20
     placed: list[dict[str, Any]] = []
     for row in sorted((row for row in rows if row["epsilon"] == end), key=lambda row: row["accuracy"]):
-        place = row["accuracy"] if not placed else max(row["accuracy"], placed[-1]["place"] + step)
-        placed.append(row | {"place": place})
+        lowest = placed[-1]["place"] + step if placed else row["accuracy"]
+        placed.append(dict(row) | {"place": max(row["accuracy"], lowest)})
     return placed
 
 
@@ -116,21 +105,24 @@ def _time(rows: Rows) -> alt.HConcatChart:
     """A panel for each kind of links; schemes whose clients do not talk are in both."""
     talking = {row["scheme"] for row in rows if row["links"] == "direct"}
     times = [row["seconds"] for row in rows if row["seconds"] > 0]
+    scale = alt.Scale(type="log", domain=[min(times), max(times)], nice=False)
+    powers = range(math.floor(math.log10(min(times))), math.ceil(math.log10(max(times))) + 1)
+    axis = alt.Axis(grid=False, format=",~g", values=[step * 10.0**power for power in powers for step in (1, 3)])
+    width = alt.condition("indexof(datum.label, 'LightDP') === 0", alt.value(3.4), alt.value(1.8))
     panels = []
     for links, words in (("relayed", "shares relayed by the server"), ("direct", "shares on links of their own")):
-        here = _labelled(
-            [row for row in rows if row["links"] == links or (links == "direct" and row["scheme"] not in talking)]
+        here = [row for row in rows if row["links"] == links or row["scheme"] not in talking]
+        line = (
+            _data(here)
+            .mark_line()
+            .encode(
+                x=alt.X("seconds:Q", title="seconds, modelled", scale=scale, axis=axis),
+                y=alt.Y("accuracy:Q", title=None, scale=alt.Scale(nice=False), axis=alt.Axis(format="%", tickCount=7)),
+                color=_colour(rows, columns=5, labelLimit=220),
+                order="round:Q",
+                strokeWidth=width,
+            )
         )
-        scale = alt.Scale(type="log", domain=[min(times), max(times)], nice=False)
-        powers = range(math.floor(math.log10(min(times))), math.ceil(math.log10(max(times))) + 1)
-        axis = alt.Axis(grid=False, format=",~g", values=[step * 10.0**power for power in powers for step in (1, 3)])
-        base = alt.Chart(alt.Data(values=here)).encode(
-            x=alt.X("seconds:Q", title="seconds, modelled", scale=scale, axis=axis),
-            y=alt.Y("accuracy:Q", title=None, scale=alt.Scale(nice=False), axis=alt.Axis(format="%", tickCount=7)),
-            color=_colour(rows, columns=5, labelLimit=220),
-        )
-        width = alt.condition("indexof(datum.label, 'LightDP') === 0", alt.value(3.4), alt.value(1.8))
-        line = base.mark_line().encode(order="round:Q", strokeWidth=width)
         panels.append(line.properties(width=420, height=300, title=_title(words, size=13)))
     title = _title(
         "Accuracy against time where each link fails with 5 %",
@@ -146,15 +138,12 @@ def _noise(rows: Rows) -> alt.VConcatChart:
     for name, words in (("σ_U", "σ_U, of a client's own noise"), ("σ_K", "σ_K, of noise that two clients share")):
         panels = []
         for varies, letter in _LETTERS.items():
-            here = _labelled(
-                [row for row in rows if row["varies"] == varies and row["noise"] == name and row["sigma"] > 0]
-            )
+            here = [row for row in rows if row["varies"] == varies and row["noise"] == name and row["sigma"] > 0]
+            x = alt.X("value:Q", title=letter, axis=alt.Axis(grid=False))
             y = alt.Y("sigma:Q", title="in units of Δ" if varies == "colluders" else None)
             y = y.scale(type="log", nice=False).axis(tickCount=4, format="~g")
-            line = alt.Chart(alt.Data(values=here)).mark_line(strokeWidth=2.4, point={"size": 32})
-            x = alt.X("value:Q", title=letter, axis=alt.Axis(grid=False))
-            chart = line.encode(x=x, y=y, color=_colour(rows))
-            panels.append(chart.properties(width=250, height=180))
+            line = _data(here).mark_line(strokeWidth=2.4, point={"size": 32})
+            panels.append(line.encode(x=x, y=y, color=_colour(rows)).properties(width=250, height=180))
         lines.append(alt.hconcat(*panels, spacing=26).properties(title=_title(words, size=14)))
     title = _title(
         "How much noise",

@@ -166,7 +166,7 @@ def _show(target: str, cells: Sequence[Cell]) -> None:
         if printed:
             place = printed.values.index(getattr(at, printed.varies))
             row.append(f"{printed.printed[at.epsilon][place]}" if at.epsilon in printed.printed else "–")
-        epsilons = (cell.epsilon_round, cell.epsilon)
+        epsilons = (cell.largest("epsilon_round"), cell.largest("epsilon"))
         row += [cell.text(count=True), *("–" if value is None else rounded_up(value, 3) for value in epsilons)]
         shown.add_row(*row)
     table.show(shown)
