@@ -15,7 +15,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import cryptography
 import numpy as np
@@ -28,7 +28,10 @@ from lightdp import stream
 from lightdp._validate import integer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
+
+    Track = Callable[..., Iterable[str]]
+    """Shows how far a loop over names is, as `rich.progress.Progress.track` does, and has a `description`."""
 
 CHUNK = 16384  # samples a numpy call of the two baselines
 SIGMA = 4096.0
@@ -37,18 +40,7 @@ UPLOAD = "upload"
 _STATUS = Path("/proc/self/status")
 
 
-class Track(Protocol):
-    """Something that shows how far a loop is, such as the method of that name of `rich.progress.Progress`."""
-
-    def __call__(self, sequence: Sequence[str], /, *, description: str) -> Iterable[str]:
-        """Every item of `sequence`."""
-
-
-def _silently(sequence: Sequence[str], /, *, description: str) -> Iterable[str]:  # noqa: ARG001  nobody reads it
-    return sequence
-
-
-def masks(dimension: int, peers: int, rounds: int, track: Track = _silently) -> dict[str, Any]:
+def masks(dimension: int, peers: int, rounds: int, track: Track = lambda names, **_: names) -> dict[str, Any]:
     """The record of a client that makes `peers` masks for a model of `dimension` parameters.
 
     Returns:
@@ -68,7 +60,7 @@ def masks(dimension: int, peers: int, rounds: int, track: Track = _silently) -> 
 
 
 def measure(
-    d: int, peers: int, rounds: int, names: tuple[str, ...] | None = None, track: Track = _silently
+    d: int, peers: int, rounds: int, names: tuple[str, ...] | None = None, track: Track = lambda names, **_: names
 ) -> dict[str, Any]:
     """Add `peers` masks of length `d`, one thread, each method once per round, in turns.
 

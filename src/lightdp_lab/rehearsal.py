@@ -54,20 +54,18 @@ class Rehearsal:
             config.epsilon, config.delta, config.rounds,
         )  # fmt: skip
         self.parameters = parameters
+
+        def sized(dimension: int) -> Player:
+            return Player(kind, dataclasses.replace(task, dimension=dimension), self.links)
+
         with threadpool_limits(1):
             self.player, climbed = climb(kind, task, self.links, seconds=_SECONDS)
-            before = climbed[-2] if len(climbed) > 1 else climbed[-1]
-            self.measured = self.player.task.dimension == parameters
-            self.clean = climbed[-1] if self.measured else before.towards(climbed[-1], parameters)
-            size = min(_SHORT, parameters)
-            self.short = Player(kind, dataclasses.replace(task, dimension=size), self.links)
-            self.quarter = Player(kind, dataclasses.replace(task, dimension=self._quarter), self.links)
+            before, last = climbed[-2:] if len(climbed) > 1 else climbed * 2
+            self.measured = last.dimension == parameters
+            self.clean = last if self.measured else before.towards(last, parameters)
+            self.short, self.quarter = sized(min(_SHORT, parameters)), sized(max(last.dimension // 4, 1))
         self.hides, self.follows = issubclass(kind, Smpc), scheme(config.scheme).played
         self.seconds = lru_cache(maxsize=None)(self._seconds)
-
-    @property
-    def _quarter(self) -> int:
-        return max(self.player.task.dimension // 4, 1)
 
     def noise(self, used: int) -> float:
         """Variance of the scheme's noise in the sum of `used` clients, in units of σ_eff²."""
@@ -81,16 +79,9 @@ class Rehearsal:
     def about(self) -> dict[str, Any]:
         """For the record."""
         links = self.links
-        return {
-            "links": links.peers,
-            "peer_failure": links.failure,
-            "uplink": links.uplink,
-            "downlink": links.downlink,
-            "latency": links.latency,
-            "trips": self.clean.trips,
-            "measured": self.measured,
-            "dimension_played": self.player.task.dimension,
-        }
+        speeds = {name: getattr(links, name) for name in ("uplink", "downlink", "latency")}
+        played = {"measured": self.measured, "dimension_played": self.player.task.dimension}
+        return {"links": links.peers, "peer_failure": links.failure, **speeds, "trips": self.clean.trips, **played}
 
     def meet(self, number: int, came: Arrivals) -> Met:
         """Who is in the sum of a round after all, its seconds, and the stage at which it failed, if it did.
@@ -100,16 +91,15 @@ class Rehearsal:
             came: who came, before the scheme's own losses.
         """
         faults = self._faults(number, came)
-        missing = sum(len(who) for who in faults.lost.values())
+        stages = self.seconds(sum(map(len, faults.lost.values())))
         if not self.follows:
-            return _met(came, self.seconds(missing)[-1])
+            return _met(came, stages[-1])
         with threadpool_limits(1):
             played = self.short.round(faults)
         enough, nobody = self.config.clients - self.config.stragglers, ClientSet.none(self.config.clients)
         if played.result is not None and len(played.result.used) >= enough:
             used = ClientSet.of(self.config.clients, played.result.used)
-            return _met(Arrivals(used, nobody if self.hides else came.late - used), self.seconds(missing)[-1])
-        stages = self.seconds(missing)
+            return _met(Arrivals(used, nobody if self.hides else came.late - used), stages[-1])
         seconds = stages[min(len(played.net.stages), len(stages)) - 1]
         seen = nobody if self.hides else came.used | came.late
         stage = played.net.stages[-1].name if played.failure is None else played.failure.stage
@@ -121,9 +111,8 @@ class Rehearsal:
         present = came.used or came.late  # who came to a void round counts as late
         stages = (rng.random(self.config.clients) * self.clean.trips).astype(int)
         lost: dict[int, set[int]] = defaultdict(set)
-        for i in range(self.config.clients):
-            if i not in present:
-                lost[int(stages[i])].add(i)
+        for i in set(range(self.config.clients)) - set(present):
+            lost[int(stages[i])].add(i)
         cut = Faults.drawn(self.links, self.config.clients, rng).cut
         return Faults(cut=cut, lost={stage: frozenset(who) for stage, who in lost.items()})
 
@@ -137,7 +126,7 @@ class Rehearsal:
                 return here
             there = _ends(self.quarter, Faults(lost=lost))
         size = self.player.task.dimension
-        far = (self.parameters - size) / max(size - self._quarter, 1)
+        far = (self.parameters - size) / max(size - self.quarter.task.dimension, 1)
         return [b + far * max(b - a, 0.0) for a, b in zip(there, here, strict=False)]
 
 
@@ -147,12 +136,12 @@ def _met(came: Arrivals, seconds: float, failed: str | None = None) -> Met:
 
 def _ends(player: Player, faults: Faults) -> list[float]:
     """Modelled seconds until each stage ends, the quickest of a few rounds: a busy machine only makes them longer."""
-    result: list[list[float]] = []
+    rounds: list[list[float]] = []
     for _ in range(_TURNS):
         net, ends = player.round(faults).net, []
         whole = net.stages
         for count in range(1, len(whole) + 1):
             net.stages = whole[:count]
             ends.append(net.modelled_seconds())
-        result.append(ends)
-    return min(result, key=lambda ends: ends[-1])
+        rounds.append(ends)
+    return min(rounds, key=lambda ends: ends[-1])
