@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,15 +82,13 @@ def measure(
         seconds = statistics.median(taken)
         result[name] = {"seconds": seconds, "rate": d * peers / seconds}
         for other in BASELINES:
-            if other in times:
-                ratios = [a / b for a, b in zip(times[other], taken, strict=True)]
-                result[name][f"x_{other}"] = statistics.median(ratios)
+            result[name][f"x_{other}"] = statistics.median(a / b for a, b in zip(times[other], taken, strict=True))
     return {"conditions": conditions(), "d": d, "peers": peers, "rounds": rounds, "methods": result}
 
 
 def methods() -> dict[str, Callable[[int, int], None]]:
-    """What this machine can measure: the baselines and every path."""
-    ours = {name: _path(path) for name, path in stream.paths().items()}
+    """What this machine can measure: the baselines, every path and a whole upload."""
+    ours = {name: partial(_path, path=path) for name, path in stream.paths().items()}
     return {"philox": philox, "uniform": uniform, **ours, UPLOAD: upload}
 
 
@@ -125,13 +124,10 @@ def _terms(peers: int) -> list[stream.Term]:
     return [stream.Term(peer.to_bytes(32, "big"), 1 if peer % 2 else -1, SIGMA) for peer in range(peers)]
 
 
-def _path(path: stream.Path) -> Callable[[int, int], None]:
-    def run(d: int, peers: int) -> None:
-        keys = b"".join(term.key for term in _terms(peers))
-        scales = np.array([term.sign * SIGMA * 2**15 for term in _terms(peers)], np.float32)
-        path(np.zeros(d, np.int32), 0, keys, scales)
-
-    return run
+def _path(d: int, peers: int, *, path: stream.Path) -> None:
+    terms = _terms(peers)
+    scales = np.array([term.sign * SIGMA * 2**15 for term in terms], np.float32)
+    path(np.zeros(d, np.int32), 0, b"".join(term.key for term in terms), scales)
 
 
 def memory(d: int, peers: int) -> dict[str, float] | None:
@@ -143,8 +139,7 @@ def memory(d: int, peers: int) -> dict[str, float] | None:
         return None
     code = "import sys; from lightdp_lab import bench; bench.print_peaks(*map(int, sys.argv[1:]))"
     command = [sys.executable, "-c", code, str(d), str(peers)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603  our own code
-    return json.loads(done.stdout)
+    return json.loads(subprocess.check_output(command, text=True))  # noqa: S603  our own code
 
 
 def print_peaks(d: int, peers: int) -> None:
@@ -166,17 +161,10 @@ def print_peaks(d: int, peers: int) -> None:
 
 def conditions() -> dict[str, Any]:
     """Where and with what a record was made."""
-    cpu = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu, listed = platform.processor(), Path("/proc/cpuinfo")
+    if listed.exists():
+        lines = listed.read_text().splitlines()
         cpu = next((line.split(": ")[1] for line in lines if line.startswith("model name")), cpu)
-    return {
-        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 2),
-        "backend": stream.backend(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "cryptography": cryptography.__version__,
-    }
+    now, load = dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), round(os.getloadavg()[0], 2)
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "cryptography": cryptography.__version__}
+    return {"date": now, "cpu": cpu, "cores": os.cpu_count(), "load": load, "backend": stream.backend(), **versions}

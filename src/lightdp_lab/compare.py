@@ -18,6 +18,7 @@ import dataclasses
 import statistics
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +40,7 @@ FIGURES = ("trips", "up", "down", "peer", "client", "server", "modelled")
 PLAYED = ("wall", "memory")
 _TURNS = 3  # rounds at the full size, where all would take too long
 SHORTEST = 1024  # a line through shorter vectors would tell more of fixed costs than of slopes
+_network, _compared = (partial(setting, group=group) for group in ("Network", "Comparison"))
 _PATIENCE = 3  # times the seconds of a scheme, before it plays fewer rounds than were asked for
 
 
@@ -58,19 +60,15 @@ class Setting:
     task: Task
     schemes: tuple[str, ...] = tuple(SCHEMES)
     peers: tuple[Peers, ...] = ("relayed", "direct")
-    link_failure: float = setting("Probability that a link is down for a round.", 0.05, group="Network")
-    dropout: float = setting(
-        "Probability that a client falls silent during a round, at any stage alike.", 0.0, group="Network"
-    )
-    rounds_played: int = setting(
-        "Rounds played of each scheme; fewer of one that is slow even on short vectors.", 20, group="Comparison"
-    )
-    uplink: float = setting("Mbit/s from a client.", 10.0, group="Network")
-    downlink: float = setting("Mbit/s to a client.", 50.0, group="Network")
-    latency: float = setting("Seconds one way.", 0.05, group="Network")
-    seconds: float = setting("Time for all rounds of each scheme.", 20.0, group="Comparison")
-    cell_seconds: float = setting("Time for each size of the scaling.", 60.0, group="Comparison")
-    seed: int = setting("Seed of updates and faults.", 0, group="Comparison")
+    link_failure: float = _network("Probability that a link is down for a round.", 0.05)
+    dropout: float = _network("Probability that a client falls silent during a round, at any stage alike.", 0.0)
+    rounds_played: int = _compared("Rounds played of each scheme; fewer of one that is slow even on short vectors.", 20)
+    uplink: float = _network("Mbit/s from a client.", 10.0)
+    downlink: float = _network("Mbit/s to a client.", 50.0)
+    latency: float = _network("Seconds one way.", 0.05)
+    seconds: float = _compared("Time for all rounds of each scheme.", 20.0)
+    cell_seconds: float = _compared("Time for each size of the scaling.", 60.0)
+    seed: int = _compared("Seed of updates and faults.", 0)
 
     def __post_init__(self) -> None:
         if not self.schemes:

@@ -52,19 +52,33 @@ _PAPER: dict[str, Any] = {
 }  # fmt: skip
 _TRAINING: dict[str, Any] = {"momentum": 0.9}
 _LONG: dict[str, Any] = {"rounds": 300, "ema": 0.95, "evaluate_every": 50}
-_MODELS: dict[str, dict[str, dict[str, Any]]] = {
-    "paper": {"resnet18": {}, "scattering-linear": {"mirror": True}},
-    "training": {
-        "scattering-linear": {"mirror": True, "clip": 0.1, "evaluate_every": 10},
-        "scattering-cnn": _LONG | {"augment": 2, "sampling_rate": 0.16, "clip": 0.4},
-        "wrn-16-4": _LONG | {"augment": 4, "sampling_rate": 0.08, "clip": 1.0},
-    },
+_GUARANTEED: dict[str, dict[str, Any]] = {
+    "scattering-linear": {"mirror": True, "clip": 0.1, "evaluate_every": 10},
+    "scattering-cnn": _LONG | {"augment": 2, "sampling_rate": 0.16, "clip": 0.4},
+    "wrn-16-4": _LONG | {"augment": 4, "sampling_rate": 0.08, "clip": 1.0},
 }
-"""The models of each kind of guarantee and their settings; the first is the one meant if none is named."""
+_MODELS: dict[Profile, dict[str, dict[str, Any]]] = {
+    "paper": {"resnet18": {}, "scattering-linear": {"mirror": True}}, "exact": _GUARANTEED, "repair": _GUARANTEED,
+}  # fmt: skip
+"""The models of each profile and their settings; the first is the one meant if none is named."""
 _TRIALS = {"resnet18": 1, "wrn-16-4": 1, "scattering-cnn": 3, "scattering-linear": 5}
 _LEARNING = {"scattering-cnn": {3.0: 1.4, 6.0: 2.0, 9.0: 2.8}, "wrn-16-4": {3.0: 1.2, 6.0: 1.6, 9.0: 2.4}}
 """Learning rates by ε; the nearest is taken. They come from few runs on a held-out tenth of the training data: of
 WRN-16-4 at ε = 6 with 0.8, 1.6 and 3.2, at ε = 3 with 1.6 and at ε = 9 with 3.2; what stands here lies between."""
+_TABLE: dict[Profile, tuple[str, ...]] = {"paper": ("paper",), "exact": ("exact", "smpc"), "repair": ("repair", "smpc")}
+_SCHEMES: dict[Target, dict[Profile, tuple[str, ...]]] = {
+    "rounds": {
+        "paper": ("paper", "smpc", "local-paper"),
+        "exact": ("exact", "smpc", "central", "local"),
+        "repair": ("repair", "smpc", "central", "local"),
+    },
+    "table2": _TABLE,
+    "table3": _TABLE,
+    "choices": {"paper": ("paper",)},
+    "links": dict.fromkeys(("exact", "repair"), ("repair", "smpc")),
+    "time": dict.fromkeys(("exact", "repair"), tuple(SCHEMES)),
+}
+"""The profiles of each target, and the schemes of both."""
 _QUICK: dict[str, Any] = {"data": "digits", "clients": 10, "rounds": 10, "evaluate_every": 1}
 _CHOICES = {"clip": (1.0, 3.0, 10.0, 30.0), "partition": ("dirichlet:0.1", "dirichlet:0.5", "iid")}
 _RATES = (0.5, 32.0)
@@ -76,11 +90,7 @@ def models(profile: Profile) -> tuple[str, ...]:
     >>> models("paper")
     ('resnet18', 'scattering-linear')
     """
-    return tuple(_models(profile))
-
-
-def _models(profile: Profile) -> dict[str, dict[str, Any]]:
-    return _MODELS["paper" if profile == "paper" else "training"]
+    return tuple(_MODELS[profile])
 
 
 def cells(
@@ -115,18 +125,18 @@ def cells(
     """
     choice("target", target, TARGETS)
     printed = choice("profile", profile, PROFILES) == "paper"
-    if (target == "choices") != printed and target in ("choices", "links", "time"):
-        wanted = "paper" if target == "choices" else "exact or repair"
+    if profile not in _SCHEMES[target]:
+        wanted = " or ".join(_SCHEMES[target])
         raise ArgumentError(f"profile must be {wanted} for target={target!r}, got profile={profile!r}")
     name = models(profile)[0] if model is None else choice("model", model, models(profile))
-    common = _COMMON | (_PAPER if printed else _TRAINING) | {"model": name} | _models(profile)[name]
+    common = _COMMON | (_PAPER if printed else _TRAINING) | {"model": name} | _MODELS[profile][name]
     if epsilons is None:
         epsilons = EPSILONS[:1] if target in ("choices", "time") else EPSILONS
     found = [
         common | place | links | {"epsilon": epsilon, "scheme": scheme}
         for epsilon in epsilons
         for place in _places(target)
-        for scheme in _schemes(target, profile)
+        for scheme in _SCHEMES[target][profile]
         if schemes is None or scheme in schemes
         for links in _links(target, scheme)
     ]
@@ -151,16 +161,6 @@ def _places(target: str) -> list[dict[str, Any]]:
     if target == "choices":
         return [MIDDLE | {field: value} for field, values in _CHOICES.items() for value in values]
     return [MIDDLE | ({"arrivals": FAILING} if target == "time" else {})]
-
-
-def _schemes(target: Target, profile: Profile) -> tuple[str, ...]:
-    if target == "time":
-        return tuple(SCHEMES)
-    if target == "links":
-        return ("repair", "smpc")
-    if profile == "paper":
-        return ("paper", "smpc", "local-paper") if target == "rounds" else ("paper",)
-    return (profile, "smpc", *(("central", "local") if target == "rounds" else ()))
 
 
 def _links(target: Target, scheme: str) -> list[dict[str, Any]]:

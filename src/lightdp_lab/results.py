@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
     from lightdp import runlog
 
+    Prepared = tuple[data.Dataset, torch.Tensor, torch.Tensor]
+    Watch = Callable[[Config, runlog.Line], None]
+
 _WORK = ".work"
 Line = dict[str, Any]
 _over: Event | None = None
@@ -101,11 +104,7 @@ def _key(config: dict[str, Any]) -> str:
 
 
 def play(
-    configs: Sequence[Config],
-    results: Results,
-    *,
-    jobs: int = 1,
-    watch: Callable[[Config, runlog.Line], None] = lambda *_: None,
+    configs: Sequence[Config], results: Results, *, jobs: int = 1, watch: Watch = lambda *_: None
 ) -> Iterator[tuple[Config, Line]]:
     """Run what `results` does not have, several at once if asked for, and yield each run as it ends, kept already.
 
@@ -183,7 +182,7 @@ def _beside(config: Config, work: Path) -> Line:
         _busy = False
 
 
-def trial(config: Config, work: Path, watch: Callable[[Config, runlog.Line], None] = lambda *_: None) -> Line:
+def trial(config: Config, work: Path, watch: Watch = lambda *_: None) -> Line:
     """One run, whole or from its checkpoint, as the line to keep of it; its files stay."""
     path, checkpoint = _files(config, work)
     where = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
@@ -217,9 +216,7 @@ def trial(config: Config, work: Path, watch: Callable[[Config, runlog.Line], Non
 
 
 @lru_cache(maxsize=1)
-def prepared(
-    name: str, path: str | None, model: str, mirror: bool, device: str
-) -> tuple[data.Dataset, torch.Tensor, torch.Tensor]:
+def prepared(name: str, path: str | None, model: str, mirror: bool, device: str) -> Prepared:
     """The data, and records and tests as the model wants them: made once for runs that follow each other."""
     source = data.load(name, None if path is None else Path(path))
     both = (models.prepare(model, torch.from_numpy(x), device, mirror=mirror) for x in (source.train_x, source.test_x))

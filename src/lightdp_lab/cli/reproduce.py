@@ -166,18 +166,17 @@ def _show(target: str, cells: Sequence[Cell]) -> None:
 
 
 def _write(kept: Results, docs: Path) -> None:
-    from lightdp.report import save  # noqa: PLC0415  likewise
-    from lightdp_lab.charts import results_chart  # noqa: PLC0415  likewise
-    from lightdp_lab.page import page  # noqa: PLC0415  needs optional dependencies
-    from lightdp_lab.pictures import charts  # noqa: PLC0415  likewise
+    from lightdp.report import save  # noqa: PLC0415  needs optional dependencies
+    from lightdp_lab.charts import results_charts  # noqa: PLC0415  likewise
+    from lightdp_lab.page import page  # noqa: PLC0415  likewise
 
     path, pictures = docs / "results.md", docs / "img"
     if not path.is_file() or not pictures.is_dir():
         raise ArgumentError(f"docs must be a folder with results.md and img, got docs={str(docs)!r}")
     text = page(path.read_text(encoding="utf-8"), kept)
     with Console(stderr=True).status("drawing"):
-        for name, content in charts(kept).items():
-            save(results_chart(name, content), pictures / f"results-{name}.svg")
+        for name, chart in results_charts(kept).items():
+            save(chart, pictures / f"results-{name}.svg")
     path.write_text(text, encoding="utf-8")
     typer.echo(f"wrote {path} and its pictures")
 
