@@ -31,13 +31,14 @@ from lightdp._validate import integer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    Method = Callable[[int, int], None]
+    """Adds up masks of a length, so many of them."""
     Track = Callable[..., Iterable[str]]
     """Shows how far a loop over names is, as `rich.progress.Progress.track` does, and has a `description`."""
 
 CHUNK = 16384  # samples a numpy call of the two baselines
 SIGMA = 4096.0
 BASELINES = ("philox", "uniform")
-UPLOAD = "upload"
 _STATUS = Path("/proc/self/status")
 
 
@@ -53,23 +54,22 @@ def masks(dimension: int, peers: int, rounds: int, track: Track = lambda names, 
     integer("dimension", dimension, 1, stream.LENGTH_MAX)
     integer("peers", peers, 1)
     integer("rounds", rounds, 1)
+    every = methods()
+    whole = {name: every[name] for name in (*BASELINES, "upload")}
     return {
-        "rates": measure(min(dimension, 1 << 21), min(peers, 4), rounds, track=track),
-        "client_round": measure(dimension, peers, min(rounds, 3), (*BASELINES, UPLOAD), track),
+        "rates": measure(every, min(dimension, 1 << 21), min(peers, 4), rounds, track),
+        "client_round": measure(whole, dimension, peers, min(rounds, 3), track),
         "peak_memory_in_vectors": memory(dimension, peers),
     }
 
 
-def measure(
-    d: int, peers: int, rounds: int, names: tuple[str, ...] | None = None, track: Track = lambda names, **_: names
-) -> dict[str, Any]:
+def measure(chosen: dict[str, Method], d: int, peers: int, rounds: int, track: Track) -> dict[str, Any]:
     """Add `peers` masks of length `d`, one thread, each method once per round, in turns.
 
     Returns:
         "conditions", "d", "peers", "rounds" and "methods": for each the medians over the rounds of "seconds",
         of "rate" (samples per second) and of "x_philox" and "x_uniform" (speed relative to that baseline).
     """
-    chosen = {name: run for name, run in methods().items() if names is None or name in names}
     times: dict[str, list[float]] = {name: [] for name in chosen}
     for run in chosen.values():
         run(min(d, 1 << 18), 1)  # warm up
@@ -86,10 +86,10 @@ def measure(
     return {"conditions": conditions(), "d": d, "peers": peers, "rounds": rounds, "methods": result}
 
 
-def methods() -> dict[str, Callable[[int, int], None]]:
+def methods() -> dict[str, Method]:
     """What this machine can measure: the baselines, every path and a whole upload."""
     ours = {name: partial(_path, path=path) for name, path in stream.paths().items()}
-    return {"philox": philox, "uniform": uniform, **ours, UPLOAD: upload}
+    return {"philox": philox, "uniform": uniform, **ours, "upload": upload}
 
 
 def philox(d: int, peers: int) -> None:

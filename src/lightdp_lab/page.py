@@ -11,7 +11,7 @@ from lightdp_lab import reproduce
 from lightdp_lab.differences import composed, differences, printed_plan
 from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import EPSILONS, TABLES
-from lightdp_lab.tables import MODELS, Cell, filled, guaranteed, known, markdown, title, trials
+from lightdp_lab.tables import MODELS, Cell, filled, guaranteed, known, markdown, span, title, trials
 
 if TYPE_CHECKING:
     from lightdp_lab.reproduce import Target
@@ -94,18 +94,13 @@ def _noisy(cell: Cell) -> str:
 
 def _choices(results: Results) -> str:
     """How much hangs on what the paper leaves open."""
-    rows = [
-        [MODELS[model], f"{cell.config.clip:g}", cell.config.partition, _smallest(cell), cell.text(count=True)]
-        for model in reproduce.models("paper")
-        for cell in known(results, "choices", "paper", model=model)
-        if cell.trials
-    ]
+    rows = []
+    for model in reproduce.models("paper"):
+        for cell in known(results, "choices", "paper", model=model):
+            if cell.trials:
+                at, smallest = cell.config, span(line["smallest"] for line in cell.lines)
+                rows.append([MODELS[model], f"{at.clip:g}", at.partition, smallest, cell.text(count=True)])
     return markdown(["model", "clip", "partition", "smallest client", "accuracy (trials)"], rows)
-
-
-def _smallest(cell: Cell) -> str:
-    sizes = [line["smallest"] for line in cell.lines]
-    return f"{min(sizes):,}" if min(sizes) == max(sizes) else f"{min(sizes):,} to {max(sizes):,}"
 
 
 def _models(results: Results) -> str:

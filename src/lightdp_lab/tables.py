@@ -107,8 +107,17 @@ def trials(counts: Iterable[int]) -> str:
     found = sorted(set(counts) - {0})
     if not found:
         return "not run"
-    many = f"{found[0]} to {found[-1]}" if len(found) > 1 else f"{found[0]}"
-    return f"{many} trial{'s' if found[-1] > 1 else ''}"
+    return f"{span(found)} trial{'s' if found[-1] > 1 else ''}"
+
+
+def span(values: Iterable[int]) -> str:
+    """From the smallest to the largest.
+
+    >>> span([200, 1500]), span([7, 7])
+    ('200 to 1,500', '7')
+    """
+    found = sorted(values)
+    return " to ".join(f"{value:,}" for value in dict.fromkeys((found[0], found[-1])))
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
