@@ -83,12 +83,11 @@ def _numbers() -> dict[str, Any]:
 
 def _measured(results: Results) -> str:
     """How wrong Δ is, where it was measured."""
-    found = [
-        f"{MODELS[line['config']['model']]} by {line['ratio']['median']:.3g} Δ (median) and up to "
-        f"{line['ratio']['largest']:.3g} Δ"
-        for line in results.sensitivities()
-        if line["config"]["data"] == "cifar10"
-    ]
+    found = []
+    for line in results.sensitivities():
+        if line["config"]["data"] == "cifar10":
+            model, median, largest = MODELS[line["config"]["model"]], line["ratio"]["median"], line["ratio"]["largest"]
+            found.append(f"{model} by {median:.3g} Δ (median) and up to {largest:.3g} Δ")
     return f" Replacing one record moves an update of one epoch of {'; of '.join(found)}." if found else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -18,22 +19,11 @@ if TYPE_CHECKING:
     from lightdp_lab.results import Results
 
 
-_BOTH: tuple[Target, ...] = ("table2", "table3")
-
-
 def page(text: str, results: Results) -> str:
     """The page `text`, each block between its marks made anew."""
-    blocks = {
-        "made": _made(results),
-        **{f"{name}-{kind}": _table(name, kind, results) for name in _BOTH for kind in ("paper", "training")},
-        "schemes": _schemes(results),
-        "choices": _choices(results),
-        "models": _models(results),
-        "links": _links(results),
-        "time": _time(results),
-        "speed": _speed(results),
-        "differences": differences(results),
-    }
+    blocks = {name: made(results) for name, made in _BLOCKS.items()}
+    for name, kind in itertools.product(TABLES, ("paper", "training")):
+        blocks[f"{name}-{kind}"] = _table(name, kind, results)
     return filled(text, blocks)
 
 
@@ -163,3 +153,10 @@ def _speed(results: Results) -> str:
         for (device, bound), times in sorted(found.items())
     ]
     return markdown(["device", "S̄", "runs", "fastest, s", "median, s", "slowest, s"], rows)
+
+
+_BLOCKS = {
+    "made": _made, "schemes": _schemes, "choices": _choices, "models": _models, "links": _links, "time": _time,
+    "speed": _speed, "differences": differences,
+}  # fmt: skip
+"""What makes each block of the page, beside the paper's tables."""

@@ -36,7 +36,7 @@ class Table(NamedTuple):
     printed: dict[float, tuple[float, ...]]
 
 
-TABLES = {
+TABLES: dict[Target, Table] = {
     "table2": Table("colluders", (10, 20, 30, 40), {"stragglers": 10}, {
         3.0: (50.8, 49.6, 47.5, 45.8), 6.0: (54.5, 52.1, 50.6, 49.7), 9.0: (61.9, 60.6, 57.9, 55.3),
     }),
@@ -150,7 +150,7 @@ def cells(
     return list(dict.fromkeys(Config(**cell, seed=seed) for seed in seeds for cell in found))
 
 
-def _places(target: str) -> list[dict[str, Any]]:
+def _places(target: Target) -> list[dict[str, Any]]:
     """Who colludes and straggles, and what else varies."""
     if target in TABLES:
         table = TABLES[target]

@@ -61,7 +61,7 @@ def made_up(config: Config, accuracy: float) -> dict[str, Any]:
 
 def test_tables_have_the_cells_of_the_paper() -> None:
     for name, table in TABLES.items():
-        found = cells(name, "paper", trials=1)  # type: ignore[arg-type]
+        found = cells(name, "paper", trials=1)
         places = {(c.epsilon, c.colluders, c.stragglers) for c in found}
         assert len(found) == len(places) == 12
         assert {(c.model, c.scheme, c.unit, c.epsilon_per, c.rounds, c.clients) for c in found} == {

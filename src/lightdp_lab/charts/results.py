@@ -88,11 +88,7 @@ def _noise_rows() -> Iterator[Row]:
 
     Repair needs the rounds that follow: its noise is that of 150 rounds, which grows by √150, for one of them.
     """
-    ways = {
-        "colluders": range(0, 46, 5),
-        "stragglers": range(0, 41, 5),
-        "epsilon": (1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0),
-    }
+    ways = {"colluders": range(0, 46, 5), "stragglers": range(0, 41, 5), "epsilon": (1, 2, 3, 4, 6, 8, 10)}
     for varies, values in ways.items():
         for value, scheme in itertools.product(values, ("paper", "exact", "repair")):
             rounds = 150 if scheme == "repair" else 1
@@ -147,12 +143,9 @@ def _models(rows: Sequence[Row]) -> alt.LayerChart:
     labels = [ALL[name].label for name in ("central", "repair", "paper")]
     dashes = alt.StrokeDash("label:N", scale=alt.Scale(domain=labels, range=[[5, 4], [1, 0], [1, 0]]), legend=None)
     axis, scale = alt.Axis(values=list(EPSILONS), grid=False, format="d"), alt.Scale(domain=[2.6, 9.2], nice=False)
-    base = _data(rows).encode(
-        x=alt.X("epsilon:Q", title="ε", axis=axis, scale=scale),
-        y=alt.Y("accuracy:Q", title=None, axis=alt.Axis(format="%"), scale=alt.Scale(zero=False)),
-        color=_colour(rows),
-        detail="what:N",
-    )
+    x = alt.X("epsilon:Q", title="ε", axis=axis, scale=scale)
+    y = alt.Y("accuracy:Q", title=None, axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
+    base = _data(rows).encode(x=x, y=y, color=_colour(rows), detail="what:N")
     line = base.mark_line(strokeWidth=2.4).encode(strokeDash=dashes)
     dots = base.mark_point(filled=True, size=60, opacity=1)
     words = _data(_spread(rows, EPSILONS[-1])).mark_text(align="left", dx=12, fontSize=11, limit=330)
@@ -182,21 +175,15 @@ def _time(rows: Sequence[Row]) -> alt.HConcatChart:
     scale = alt.Scale(type="log", domain=[min(times), max(times)], nice=False)
     powers = range(math.floor(math.log10(min(times))), math.ceil(math.log10(max(times))) + 1)
     axis = alt.Axis(grid=False, format=",~g", values=[step * 10.0**power for power in powers for step in (1, 3)])
+    x = alt.X("seconds:Q", title="seconds, modelled", scale=scale, axis=axis)
+    axis = alt.Axis(format="%", tickCount=7)
+    y = alt.Y("accuracy:Q", title=None, scale=alt.Scale(nice=False), axis=axis)
+    colour = _colour(rows, columns=5, labelLimit=220)
     width = alt.condition("indexof(datum.label, 'LightDP') === 0", alt.value(3.4), alt.value(1.8))
     panels = []
     for links, words in (("relayed", "shares relayed by the server"), ("direct", "shares on links of their own")):
         here = [row for row in rows if row["links"] == links or row["scheme"] not in talking]
-        line = (
-            _data(here)
-            .mark_line()
-            .encode(
-                x=alt.X("seconds:Q", title="seconds, modelled", scale=scale, axis=axis),
-                y=alt.Y("accuracy:Q", title=None, scale=alt.Scale(nice=False), axis=alt.Axis(format="%", tickCount=7)),
-                color=_colour(rows, columns=5, labelLimit=220),
-                order="round:Q",
-                strokeWidth=width,
-            )
-        )
+        line = _data(here).mark_line().encode(x=x, y=y, color=colour, order="round:Q", strokeWidth=width)
         panels.append(line.properties(width=420, height=300, title=_heading(words, size=13)))
     title = _heading(
         "Accuracy against time where each link fails with 5 %",

@@ -141,7 +141,7 @@ def _name(config: Config) -> str:
     return f"{config.scheme} ε = {config.epsilon:g} C̄ = {config.colluders} S̄ = {config.stragglers} seed {config.seed}"
 
 
-def _show(target: str, cells: Sequence[Cell]) -> None:
+def _show(target: Target, cells: Sequence[Cell]) -> None:
     first = cells[0].config
     shown = table.new(f"{target}, {first.model} on {first.data}, test accuracy in %")
     varied = {"choices": ("clip", "partition"), "time": ("links",)}.get(target, ())
