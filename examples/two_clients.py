@@ -6,15 +6,14 @@ Run: python examples/two_clients.py
 import numpy as np
 
 import lightdp
-from lightdp.protocol import Client, Server
 
 LENGTH, RUN = 6, b"example run 0001"  # the run's name has 16 bytes
 
 plan = lightdp.plan(
     clients=3, colluders=1, stragglers=1, rounds=4, epsilon=8, delta=1e-5, unit="client", calibration="repair"
 )
-server = Server(plan, length=LENGTH, run=RUN)
-clients = [Client.new(plan, length=LENGTH, run=RUN, name=name) for name in ("ann", "bob", "cem")]
+server = lightdp.Server(plan, length=LENGTH, run=RUN)
+clients = [lightdp.Client.new(plan, length=LENGTH, run=RUN, name=name) for name in ("ann", "bob", "cem")]
 
 # Once, before training: public keys travel through the server.
 for client in clients:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from types import ModuleType
@@ -89,3 +90,12 @@ except lightdp.MissingExtraError as error:
     print(error)
 """
     assert fresh(code) == f"lightdp.{name} needs an extra: pip install 'lightdp-fl[{extra}]'"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in lightdp.__all__ if name not in ("Aggregate", "flower") and not name.endswith("Error")]
+)
+def test_every_promised_name_has_an_example(name: str) -> None:
+    """`Client` shows what an `Aggregate` is, `errors` the exceptions; Flower's examples lie in examples/."""
+    pytest.importorskip("torch")
+    assert ">>>" in (inspect.getdoc(getattr(lightdp, name)) or "")

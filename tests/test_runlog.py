@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lightdp.errors import ArgumentError
-from lightdp.report._charts import panels
 from lightdp.report._figures import facts
+from lightdp.report._panels import panels
 from lightdp.runlog import CALIBRATIONS, Ended, LogWriter, ResumeError, Round, RunLog, Started, claimed_epsilon, schema
 from support.run_logs import PLAN, Lines, drawn, logged, written
 

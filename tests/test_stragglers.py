@@ -50,6 +50,10 @@ def test_quantiles_never_have_fewer_stragglers_than_the_law(rounds: int, levels:
         assert sum(c for t, c in counts.items() if t <= s) <= rounds * law.pmf[: s + 1].sum() + 1e-9
 
 
+def test_quantiles_of_very_many_rounds_take_no_memory() -> None:
+    assert stragglers.uniform(3).quantiles(2**60, 4) == dict.fromkeys(range(4), 2**58)
+
+
 @pytest.mark.parametrize(
     ("pmf", "message"),
     [
@@ -68,3 +72,7 @@ def test_a_bad_pmf_is_refused(pmf: list[float], message: str) -> None:
 def test_a_bad_failure_probability_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"failure must be in \(0, 1\), got failure=1"):
         stragglers.binomial(3, 10, 1.0)
+
+
+def test_quantiles_of_no_round_are_none() -> None:
+    assert stragglers.uniform(3).quantiles(0, 8) == {}

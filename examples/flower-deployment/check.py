@@ -267,10 +267,10 @@ def distance(rows: NDArray[np.float64]) -> float:
 def judge(folder: Path) -> list[Claim]:
     """Everything that must hold."""
     found = Evidence(folder)
-    return [*_story(found), *_model(found), *_cost(found), *_masks(found)]
+    return [*_announced(found), *_model(found), *_cost(found), *_masks(found)]
 
 
-def _story(found: Evidence) -> list[Claim]:
+def _announced(found: Evidence) -> list[Claim]:
     told: dict[int, set[ClientSet]] = {}
     for announcement in found.announcements():
         for turn, used in announcement.history():
@@ -330,7 +330,7 @@ def _cost(found: Evidence) -> list[Claim]:
             used = ClientSet.from_bytes(bytes.fromhex(known), found.clients)
             silent = ClientSet.of(found.clients, [me] if turn not in facts["sent"] else [])
             odometer.record(used, ~used - silent)
-        last = len(facts["used"])  # of which it was not told; at its dearest, if it sent data
+        last = len(facts["used"])  # not announced yet: it counts at its worst case if data was sent
         pending = last in facts["sent"] and last != facts["closing"]
         own.append(client.epsilon())
         alike &= own[-1] == float(odometer.epsilon(ahead=pending)[0])

@@ -21,14 +21,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bound:
-    """E[F(ω_T) − F(ω*)] after T rounds: by the formula as printed, and without its stray exponent."""
+    """E[F(ω_T) − F(ω*)] after T rounds.
+
+    Attributes:
+        printed: by the formula as printed, which is no bound.
+        corrected: without its stray exponent, which is one.
+    """
 
     printed: float
     corrected: float
 
 
 def gaussian_norm(dimension: int, sigma: float) -> float:
-    """E‖n‖ for n ~ N(0, σ²I) in `dimension` dimensions: σ √2 Γ((d+1)/2)/Γ(d/2), exactly."""
+    """E‖n‖ for n ~ N(0, σ²I) in `dimension` dimensions: σ √2 Γ((d+1)/2)/Γ(d/2), exactly.
+
+    >>> round(gaussian_norm(1, 1.0), 4)  # the mean of |n| is sqrt(2/π)
+    0.7979
+
+    Args:
+        dimension: d.
+        sigma: σ of each coordinate.
+    """
     d, sigma = integer("dimension", dimension, 1), non_negative("sigma", sigma)
     return sigma * math.sqrt(2) * math.exp(float(gammaln((d + 1) / 2) - gammaln(d / 2)))
 

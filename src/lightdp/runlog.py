@@ -1,9 +1,12 @@
 """The log of a training: a line of JSON when it starts, one for each round, one when it ends.
 
-Whoever trains writes a log through `LogWriter` as it goes on; `RunLog.read` checks and returns the log of a training
-that is finished, interrupted or still running. The classes `Started`, `Round` and `Ended` are the format: each of their
-fields states its type, its check and its meaning once, for writing, for reading and for the reference page, which
+A training writes its log through `LogWriter`; `RunLog.read` checks and returns the log of a training that is finished,
+interrupted or still running. The classes `Started`, `Round` and `Ended` are the format: each of their fields states its
+type, its check and its meaning once, for writing, for reading and for the reference page, which
 `python -m lightdp.runlog > docs/reference/run-log.md` makes.
+
+What is logged cannot flatter the training: a line with a value that is out of range is neither written nor read, and in
+a training with a plan no ε, δ or unit is left out, except the ε of rounds with sampled batches.
 
 >>> import tempfile
 >>> from pathlib import Path
@@ -30,7 +33,7 @@ import math
 import os
 import sys
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from lightdp._validate import choice, integer, non_negative, number, probability, share
@@ -41,21 +44,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    Check: TypeAlias = Callable[[str, Any], object]
+    Check: TypeAlias = Callable[[str, Any], Any]
 
 CALIBRATIONS = tuple(name for name in BUILT_IN if name != "none")
 """The calibrations that the plan of a log may have."""
 _OF_PRIVACY = ("epsilon", "epsilon_claimed", "delta", "unit", "adjacency")
 _NO_EPSILON = "without noise, or not computed (sampled batches)"
 _MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
-_TYPES = {
-    "int": "integer",
-    "float": "number",
-    "str": "text",
-    "Mapping[str, Any]": "object",
-    "Sequence[str]": "list of texts",
-    "None": "null",
-}
 _PAGE = """# The log of a run
 
 `lightdp run` writes a log, by default `run.jsonl`, and `lightdp report` reads it: one JSON object a line, in UTF-8. \
@@ -67,7 +62,7 @@ This page is made by `python -m lightdp.runlog > docs/reference/run-log.md`.
 
 
 class ResumeError(ArgumentError):
-    """A training cannot go on from its log and checkpoint; both were left as they are."""
+    """A training cannot go on from its log and checkpoint; both files are unchanged."""
 
 
 def claimed_epsilon(plan: Mapping[str, Any]) -> float:
@@ -77,6 +72,9 @@ def claimed_epsilon(plan: Mapping[str, Any]) -> float:
 
     >>> claimed_epsilon({"epsilon": 9.24, "epsilon_claimed": 3.0}), claimed_epsilon({"epsilon": 3.0})
     (3.0, 3.0)
+
+    Args:
+        plan: as `Plan.to_dict` gives it, or as an older log has it.
     """
     return plan["epsilon_claimed"] if "epsilon_claimed" in plan else plan["epsilon"]
 
@@ -84,27 +82,25 @@ def claimed_epsilon(plan: Mapping[str, Any]) -> float:
 # What a line holds
 
 
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise ArgumentError(f"{name} must be text, got {name}={value!r}")
-    return value
+def _typed(kind: type, words: str) -> Check:
+    def check(name: str, value: object) -> object:
+        if not isinstance(value, kind):
+            raise ArgumentError(f"{name} must be {words}, got {name}={value!r}")
+        return value
+
+    return check
 
 
-def _mapping(name: str, value: object) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ArgumentError(f"{name} must be an object, got {name}={value!r}")
-    return value
-
-
-def _sentences(name: str, value: object) -> None:
-    if not isinstance(value, list):
-        raise ArgumentError(f"{name} must be a list of sentences, got {name}={value!r}")
-    for sentence in value:
-        _text(name, sentence)
+_text, _mapping, _list = _typed(str, "text"), _typed(dict, "an object"), _typed(list, "a list of sentences")
 
 
 def _count(name: str, value: object) -> int:
     return integer(name, value, 0)
+
+
+def _sentences(name: str, value: object) -> None:
+    for sentence in _list(name, value):
+        _text(name, sentence)
 
 
 def _one_of(*options: str) -> Check:
@@ -128,9 +124,8 @@ def _partition(name: str, value: object) -> None:
     rows = _mapping(name, value).get("counts", [])
     if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows):
         raise ArgumentError(f"{name}: counts must be a list of rows of one length")
-    for row in rows:
-        for count in row:
-            _count(f"{name}: counts", count)
+    for count in chain.from_iterable(rows):
+        _count(f"{name}: counts", count)
 
 
 def _require(names: Iterable[str], content: Mapping[str, Any]) -> None:
@@ -139,18 +134,36 @@ def _require(names: Iterable[str], content: Mapping[str, Any]) -> None:
         raise ArgumentError(f"must have {', '.join(missing)}")
 
 
-def _holds(check: Check, meaning: str, **more: str) -> Any:  # noqa: ANN401  as `dataclasses.field`
-    """A field of a line: its check, its meaning and, in `null` and `absent`, when it is null or not there.
+# For each type of a field: its name in the reference page, and its check where the field has none of its own.
+_TYPES: dict[str, tuple[str, Check]] = {
+    "int": ("integer", _count),
+    "float": ("number", number),
+    "str": ("text", _text),
+    "Mapping[str, Any]": ("object", _mapping),
+    "Sequence[str]": ("list of texts", _sentences),
+}
+
+
+def _type(field: dataclasses.Field[Any]) -> tuple[str, Check]:
+    return _TYPES[str(field.type).removesuffix(" | None")]
+
+
+def _holds(meaning: str, check: Check | None = None, /, **more: str) -> Any:  # noqa: ANN401  as `dataclasses.field`
+    """A field of a line: its meaning, its check if its type does not say it, and when it is `null` or `absent`.
 
     With `beside`, the name of a field, the key is written only where that field is not null.
     """
     default: Any = None if "absent" in more else dataclasses.MISSING
-    return dataclasses.field(default=default, metadata={"check": check, "meaning": meaning} | more)
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "check": check} | more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Line:
-    """A line of a log; what it is made with is checked."""
+    """A line of a log, checked when it is made.
+
+    Raises:
+        ArgumentError: a value has the wrong type or is out of range; the message names field and value.
+    """
 
     kind: ClassVar[str]
 
@@ -158,11 +171,18 @@ class _Line:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is not None or "null" not in field.metadata:
-                field.metadata["check"](field.name, value)
+                (field.metadata["check"] or _type(field)[1])(field.name, value)
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Self:
-        """The line that `to_dict` gave; keys that are not known are ignored."""
+        """The line that `to_dict` gave; keys that are not known are ignored.
+
+        Args:
+            content: the JSON object of the line.
+
+        Raises:
+            ArgumentError: a field is missing or wrong.
+        """
         fields = dataclasses.fields(cls)
         _require([field.name for field in fields if field.default is dataclasses.MISSING], content)
         return cls(**{field.name: content[field.name] for field in fields if field.name in content})
@@ -179,19 +199,25 @@ class Started(_Line):
     """The first line: what is trained, how, and with which noise.
 
     Of `config`, `plan`, `versions`, `partition` and `network` only those values are checked that `RunLog` reads.
+
+    >>> Started(config={}, plan={"calibration": "exact"}, versions={}, commit=None, partition=None, parameters=3,
+    ...         device=None)
+    Traceback (most recent call last):
+      ...
+    lightdp.errors.ArgumentError: plan: must have epsilon, delta, unit, adjacency
     """
 
     kind = "run"
-    config: Mapping[str, Any] = _holds(_mapping, "settings of the training, by name")
-    plan: Mapping[str, Any] | None = _holds(_plan, "the noise, as `Plan.to_dict` gives it", null="without noise")
-    versions: Mapping[str, Any] = _holds(_mapping, "versions of the software that decides the numbers, by package")
-    commit: str | None = _holds(_text, "commit of the working tree", null="outside of one")
+    config: Mapping[str, Any] = _holds("settings of the training, by name")
+    plan: Mapping[str, Any] | None = _holds("the noise, as `Plan.to_dict` gives it", _plan, null="without noise")
+    versions: Mapping[str, Any] = _holds("versions of the software that decides the numbers, by package")
+    commit: str | None = _holds("commit of the working tree", null="outside of one")
     partition: Mapping[str, Any] | None = _holds(
-        _partition, "who holds how much data; `counts`: records of each class at each client", null="not known"
+        "who holds how much data; `counts`: records of each class at each client", _partition, null="not known"
     )
-    parameters: int = _holds(_count, "length d of an update")
-    device: str | None = _holds(_text, "where local work is computed", null="not known")
-    network: Mapping[str, Any] | None = _holds(_mapping, "modelled links", null="no time is modelled", absent="old log")
+    parameters: int = _holds("length d of an update")
+    device: str | None = _holds("where local work is computed", null="not known")
+    network: Mapping[str, Any] | None = _holds("modelled links", null="no time is modelled", absent="old log")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,23 +238,23 @@ class Round(_Line):
     """
 
     kind = "round"
-    round: int = _holds(_count, "its number, from 1")
-    accuracy: float | None = _holds(share, "of the model after it, on the test set", null="not evaluated")
-    loss: float | None = _holds(number, "likewise", null="not evaluated, or not finite")
-    epsilon: float | None = _holds(non_negative, "ε spent so far by the client that spent most", null=_NO_EPSILON)
-    used: int = _holds(_count, "clients whose uploads are in the sum")
-    late: int = _holds(_count, "clients whose uploads were seen, but too late to be used")
-    lost: int = _holds(_count, "clients of which nothing was seen")
+    round: int = _holds("its number, from 1")
+    accuracy: float | None = _holds("of the model after it, on the test set", share, null="not evaluated")
+    loss: float | None = _holds("likewise", null="not evaluated, or not finite")
+    epsilon: float | None = _holds("ε spent so far by the client that spent most", non_negative, null=_NO_EPSILON)
+    used: int = _holds("clients whose uploads are in the sum")
+    late: int = _holds("clients whose uploads were seen, but too late to be used")
+    lost: int = _holds("clients of which nothing was seen")
     noise_std: float | None = _holds(
-        non_negative, "standard deviation of the noise in a coordinate of the mean, without residuals", null="not known"
+        "standard deviation of the noise in a coordinate of the mean, without residuals", non_negative, null="not known"
     )
     residual_std: float | None = _holds(
-        non_negative,
         "the same of noise shared with missing clients, which only repair takes out (R4)",
+        non_negative,
         null="not known",
     )
-    modelled_seconds: float | None = _holds(non_negative, "how long it takes", null="not modelled", **_MODELLED)
-    failed: str | None = _holds(_text, "the stage at which the scheme failed", null="it came off", **_MODELLED)
+    modelled_seconds: float | None = _holds("how long it takes", non_negative, null="not modelled", **_MODELLED)
+    failed: str | None = _holds("the stage at which the scheme failed", null="it came off", **_MODELLED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,18 +262,18 @@ class Ended(_Line):
     """The last line: what came out, and what was guaranteed to whom."""
 
     kind = "end"
-    accuracy: float | None = _holds(share, "of the final model, on the test set", null="not evaluated")
-    epsilon: float | None = _holds(non_negative, "spent by the client that spent most", null="without noise")
-    epsilon_claimed: float | None = _holds(non_negative, "the ε that was asked for", null="without noise")
-    delta: float | None = _holds(probability, "the δ of every ε in the log", null="without noise")
-    unit: str | None = _holds(_text, "what is protected", null="not known")
-    adjacency: str | None = _holds(_text, "what may change between neighbouring data", null="not known")
-    rounds: int = _holds(_count, "how many rounds are over")
-    stopped: str | None = _holds(_one_of("budget"), "why it ended early: `budget`", null="it did not")
-    bytes_up: float | None = _holds(non_negative, "sent by a client in a round", null="not known")
-    bytes_down: float | None = _holds(non_negative, "received by a client in a round", null="not known")
-    seconds: float = _holds(non_negative, "wall-clock time of all sessions")
-    statement: Sequence[str] = _holds(_sentences, "what was guaranteed to whom, in sentences")
+    accuracy: float | None = _holds("of the final model, on the test set", share, null="not evaluated")
+    epsilon: float | None = _holds("spent by the client that spent most", non_negative, null="without noise")
+    epsilon_claimed: float | None = _holds("the ε that was asked for", non_negative, null="without noise")
+    delta: float | None = _holds("the δ of every ε in the log", probability, null="without noise")
+    unit: str | None = _holds("what is protected", null="not known")
+    adjacency: str | None = _holds("what may change between neighbouring data", null="not known")
+    rounds: int = _holds("how many rounds are over")
+    stopped: str | None = _holds("why it ended early: `budget`", _one_of("budget"), null="it did not")
+    bytes_up: float | None = _holds("sent by a client in a round", non_negative, null="not known")
+    bytes_down: float | None = _holds("received by a client in a round", non_negative, null="not known")
+    seconds: float = _holds("wall-clock time of all sessions", non_negative)
+    statement: Sequence[str] = _holds("what was guaranteed to whom, in sentences")
 
 
 Line: TypeAlias = Started | Round | Ended
@@ -257,8 +283,8 @@ Line: TypeAlias = Started | Round | Ended
 class RunLog:
     """The log of one training, and what follows from it.
 
-    Nothing here is better than what happened: accuracy is that of the last model, never of the best one; ε is what the
-    client that spent most has spent; and a number that the log does not have is None.
+    Nothing here is better than what happened: accuracy is that of the last model, never of the best one; ε is the
+    largest that any client has spent; and a number that the log does not have is None, never 0.
 
     Attributes:
         path: the file.
@@ -440,15 +466,17 @@ class LogWriter:
     """
 
     def __init__(self, path: Path, *, keep: int | None = None) -> None:
-        self.kept: tuple[Line, ...] = ()
-        if keep is not None:
-            self.kept = _cut(path, keep)
+        self.kept: tuple[Line, ...] = () if keep is None else _cut(path, keep)
         self._file = path.open("w" if keep is None else "a", encoding="utf-8")
         if keep is not None:
             self._file.write("\n")  # of the last line kept, whether or not it had one
 
     def write(self, line: Line) -> Line:
-        """Append `line`, and return it."""
+        """Append `line`, hand it to the operating system, and return it.
+
+        Args:
+            line: the next one; its order is checked when the log is read.
+        """
         self._file.write(json.dumps(line.to_dict(), allow_nan=False) + "\n")
         self._file.flush()
         return line
@@ -487,10 +515,8 @@ def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
         wanted = " or ".join(one.kind for one in kinds)
         raise ArgumentError(f"kind must be {wanted}, got kind={content.get('kind')!r}")
     line = found.of(content)
-    if isinstance(line, Started):
-        return line
-    plan = before[0].plan if isinstance(before[0], Started) else None
-    if plan is not None:
+    first = before[0] if before else None
+    if isinstance(first, Started) and (plan := first.plan) is not None:
         later = isinstance(line, Round) and plan.get("sampling_rate", 1) != 1  # not computed in every round
         for name in _OF_PRIVACY[1 if later else 0 :]:
             if getattr(line, name, "") is None:
@@ -529,9 +555,9 @@ def schema() -> str:
         parts.append(f'\n## `"kind": "{line.kind}"`\n{(line.__doc__ or "").partition(chr(10))[0]}\n\n')
         parts.append("| field | type | meaning | null or absent |\n| --- | --- | --- | --- |\n")
         for field in dataclasses.fields(line):
-            said = field.metadata
-            kind = " or ".join(_TYPES[name] for name in str(field.type).split(" | "))
+            said, (kind, _) = field.metadata, _type(field)
             missing = "; ".join(f"{when}: {said[when]}" for when in ("null", "absent") if when in said)
+            kind += " or null" if "null" in said else ""
             parts.append(f"| `{field.name}` | {kind} | {said['meaning']} | {missing} |\n")
     return "".join(parts)
 

@@ -1,8 +1,8 @@
-"""The registry of schemes: what is fixed about each, said once for tables, charts, choices and statements.
+"""The registry of schemes: what is fixed about each, stated once for tables, charts, choices and statements.
 
 Built in are the schemes whose noise `lightdp.plan` calibrates, and "none". Other packages add theirs by an entry point
 in the group "lightdp.schemes" that names a mapping of names to `Scheme`; `lightdp_lab` adds the schemes that
-`lightdp compare` plays. Entry points are loaded once, when a name is asked for that is not built in.
+`lightdp compare` runs. Entry points are loaded once, for the first name that is not built in.
 
 >>> from lightdp import schemes
 >>> schemes.scheme("repair").label
@@ -44,7 +44,7 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """What is fixed about a scheme, whatever the numbers. A value without behaviour: who plays it lives elsewhere.
+    """What is fixed about a scheme, for any number of clients and any ε. Code that runs it is elsewhere.
 
     Attributes:
         name: on the command line, in TOML files and records.
@@ -152,7 +152,11 @@ BUILT_IN = {
 
 @cache
 def schemes() -> dict[str, Scheme]:
-    """All schemes by name: those built in, then those of installed packages."""
+    """All schemes by name: those built in, then those of installed packages.
+
+    >>> list(schemes())[:3]
+    ['none', 'central', 'smpc']
+    """
     from importlib.metadata import entry_points  # noqa: PLC0415  takes a while, and built-in schemes do without
 
     found = dict(BUILT_IN)
@@ -162,7 +166,15 @@ def schemes() -> dict[str, Scheme]:
 
 
 def scheme(name: str) -> Scheme:
-    """The scheme of this name; packages are asked only if it is not built in.
+    """The scheme of this name; other packages are searched only if it is not built in.
+
+    >>> scheme("magic")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+      ...
+    lightdp.errors.ArgumentError: scheme must be one of none, central, smpc, ..., got scheme='magic'
+
+    Args:
+        name: as on the command line.
 
     Raises:
         ArgumentError: no installed package knows it.

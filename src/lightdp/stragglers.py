@@ -88,9 +88,12 @@ class StragglerLaw:
         """
         cdf = np.cumsum(self.pmf)
         result: dict[int, int] = {}
-        for block in np.array_split(np.arange(1, rounds + 1), min(levels, rounds)):
-            s = min(int(np.searchsorted(cdf, block[-1] / rounds * (1 - 1e-12))), self.bound)
-            result[s] = result.get(s, 0) + len(block)
+        blocks, last = min(levels, rounds), 0
+        for block in range(blocks):  # not by arrays of rounds: their number may come from an untrusted server
+            size = rounds // blocks + (block < rounds % blocks)
+            last += size
+            s = min(int(np.searchsorted(cdf, last / rounds * (1 - 1e-12))), self.bound)
+            result[s] = result.get(s, 0) + size
         return result
 
 

@@ -52,8 +52,8 @@ from numpy.typing import NDArray
 from lightdp import _validate, errors
 from lightdp._native import kernel, plain
 
-SIGMA_MAX = 4096.0  # with a reach of 9.27 σ and 15 bits below the unit, j stays inside int32
-LENGTH_MAX = 2**40  # samples a key: its AES blocks stay far from the birthday bound
+SIGMA_MAX = 4096.0  # samples up to 9.27 σ with 15 bits below the unit: j stays inside int32
+LENGTH_MAX = 2**40  # samples for each key: its AES blocks stay far from the birthday bound
 TILE = plain.TILE
 
 Floats = NDArray[np.float32] | NDArray[np.float64]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp.strategy import FedAvg
 
 from lightdp import gaussian
@@ -34,6 +35,23 @@ def test_late_uploads_are_counted_as_late_by_the_odometer() -> None:
     for t in range(1, 7):
         unseen.record([i for i in range(5) if (t, i) not in grid.faults] if t != 4 else [], [])
     assert exact.max_epsilon() > unseen.max_epsilon()
+
+
+def test_a_late_upload_that_is_handed_in_with_a_later_round_is_counted() -> None:
+    plan = planned(epsilon=100.0)
+    grid, arrays, held = LocalGrid(an_app(), 5), weights(), list[Message]()
+    strategy = LightDP(FedAvg(), plan, wait=0.01)
+    for t in (1, 2):
+        messages = strategy.configure_train(t, arrays, ConfigRecord(), grid)
+        replies = [*grid.send_and_receive(messages, timeout=1), *held]
+        held = [reply for reply in replies if t == 1 and reply.metadata.src_node_id == grid.nodes[0].id]
+        _, metrics = strategy.aggregate_train(t, [reply for reply in replies if reply not in held])
+    exact = Odometer(plan)
+    exact.record(range(1, 5), [0])
+    exact.record(range(5), [])
+    assert (metrics["lightdp-late"], metrics["lightdp-epsilon"]) == (1, exact.max_epsilon())
+    assert strategy.accountant is not None
+    assert strategy.accountant.get_epsilon(1e-5) == exact.max_epsilon()
 
 
 def test_training_stops_at_the_budget_with_what_it_has() -> None:

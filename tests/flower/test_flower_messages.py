@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -12,6 +13,9 @@ from lightdp import masks
 from support.flower_grid import LocalGrid
 from support.flower_training import an_app, planned, trained
 
+if TYPE_CHECKING:
+    from support.flower_tape import Tape
+
 
 def test_a_closing_round_is_held_only_if_something_is_left_to_repair() -> None:
     for faults, closing in (({}, 0), ({(5, 0): "drop"}, 0), ({(6, 0): "drop"}, 1)):
@@ -20,6 +24,15 @@ def test_a_closing_round_is_held_only_if_something_is_left_to_repair() -> None:
         trained(grid, planned())
         assert grid.pushed.count("train") == 6 + closing
         assert grid.pushed.count("key") == 1
+
+
+def test_a_client_that_gave_up_its_repair_gets_no_closing_message(tape: Tape) -> None:
+    grid = LocalGrid(an_app(), 5)
+    grid.faults = {(1, 1): "drop", (2, 0): "late", (3, 0): "late", (4, 0): "late", (5, 0): "drop"}
+    trained(grid, planned(), num_rounds=5)
+    assert 0 in tape.rounds[0].used  # it owed a repair, which rode in three uploads that came too late
+    assert list(tape.rounds[5].used) == [1, 2, 3, 4]
+    assert grid.pushed.count("train") == 6
 
 
 def test_one_message_goes_down_and_one_up_in_each_round_and_the_roster_only_once() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import FedAvg
 
 import lightdp
+from lightdp import errors
 from lightdp.errors import ArgumentError
 from lightdp.protocol.client import agreement
 from support.flower_grid import LocalGrid
@@ -209,3 +212,12 @@ def test_a_length_that_no_array_has_shown_is_not_allocated(announced: bool, said
     order = talk.order(run=RUN, start=talk.server.announce(closing=announced), roster=roster, closing=said)
     reply = talk.grid.handle(0, order)
     assert refused(reply, f"length={length}")
+
+
+def test_the_page_on_flower_lists_every_code_of_a_refusal() -> None:
+    kinds = [errors.LightDPError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    codes = {kind.code for kind in kinds} - {errors.LightDPError.code, errors.MissingExtraError.code}
+    page = (Path(__file__).parents[2] / "docs/flower.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `lightdp/([a-z-]+)`", page, flags=re.MULTILINE)) == codes

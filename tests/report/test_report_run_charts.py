@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightdp.report import run_chart
-from lightdp.report._charts import panels
+from lightdp.report._panels import panels
 from support.run_logs import Page, drawn, logged, recorded
 
 if TYPE_CHECKING:

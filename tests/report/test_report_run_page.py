@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from lightdp.runlog import RunLog
 
-EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&\'[red]$title'
+EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&\'[red]{{ title }}{% raise %}'
 
 
 def test_every_figure_is_in_the_tables_of_the_page(three: tuple[Page, list[RunLog]]) -> None:

@@ -154,7 +154,7 @@ def _change(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], obj
         (lambda folder: (folder / f"{TEST[1]}.gz").unlink(), "No such file or directory"),
         (
             lambda folder: (folder / TRAIN[0]).write_bytes(_idx(np.zeros((12, 8, 8), np.uint8))),
-            r"the pictures have shape \(8, 8\), not \(28, 28\)",
+            r"the images have shape \(8, 8\), not \(28, 28\)",
         ),
         (
             lambda folder: (folder / f"{TEST[0]}.gz").write_bytes(gzip.compress(_idx(np.zeros((5, 8, 8), np.uint8)))),
@@ -172,7 +172,7 @@ def test_a_damaged_idx_file_is_one_line(damage: Callable[[Path], object], messag
     assert "apt-get install dataset-fashion-mnist" in str(caught.value)
 
 
-def test_real_fashion_mnist_has_7000_pictures_of_each_kind() -> None:
+def test_real_fashion_mnist_has_7000_images_of_each_kind() -> None:
     try:
         place = _fashion_mnist.SOURCE.find(None)
     except ArgumentError as error:

@@ -28,7 +28,7 @@ BATCHES = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
 
 
 def _cifar(n: int = 3) -> dict[str, tuple[NDArray[np.uint8], list[int]]]:
-    """Pictures (n, 3072) and labels of each batch."""
+    """Images (n, 3072) and labels of each batch."""
     return {name: (RNG.integers(0, 256, (n, 3072), np.uint8), RNG.integers(0, 10, n).tolist()) for name in BATCHES}
 
 
@@ -240,7 +240,7 @@ def test_whatever_happens_to_a_pickle_is_one_line(
     good = _DAMAGEABLE["test_batch"]
     _write(folder, dict.fromkeys(BATCHES, good))
     place = folder / "test_batch"
-    head = where % 260 if where % 2 else where  # half of the time in what surrounds the pictures
+    head = where % 260 if where % 2 else where  # half of the time in what surrounds the images
     damaged_or_read(good, head, flip, cut=cut, place=place, load=lambda: data.load("cifar10", folder))
 
 
@@ -256,7 +256,7 @@ def test_webp_without_pillow_says_what_to_install(tmp_path: Path, monkeypatch: p
 
 
 def _webp(x: NDArray[np.uint8]) -> bytes:
-    """Pictures (n, 3, 32, 32) as lossless strips of two."""
+    """Images (n, 3, 32, 32) as lossless strips of two."""
     pillow: Any = pytest.importorskip("PIL.Image", reason="needs Pillow: pip install pillow")
     strips = []
     for two in np.split(x.transpose(0, 2, 3, 1), range(2, len(x), 2)):
@@ -291,9 +291,9 @@ def test_webp_strips_are_read_from_a_folder(tmp_path: Path) -> None:
             lambda b: b[:8] + bytes(len(b) - 8),
             r"train_2.webps has a wrong strip at byte 0|is cut short",
         ),
-        ("test.webps", lambda _: b"", r"labels.npy has shape \(18,\) for 15 pictures"),
-        ("labels.npy", lambda _: saved(np.zeros(17, np.uint8)), r"labels.npy has shape \(17,\) for 18 pictures"),
-        ("labels.npy", lambda _: saved(np.uint8(1)), r"labels.npy has shape \(\) for 18 pictures"),
+        ("test.webps", lambda _: b"", r"labels.npy has shape \(18,\) for 15 images"),
+        ("labels.npy", lambda _: saved(np.zeros(17, np.uint8)), r"labels.npy has shape \(17,\) for 18 images"),
+        ("labels.npy", lambda _: saved(np.uint8(1)), r"labels.npy has shape \(\) for 18 images"),
         ("labels.npy", lambda _: saved(np.full(18, None)), "allow_pickle=False"),
         ("labels.npy", lambda _: saved(np.full(18, 0.5)), "the training labels must be 15 integers, got float64"),
         ("labels.npy", lambda b: b[:-1], r"cannot read the data in"),
@@ -310,7 +310,7 @@ def test_damaged_webp_strips_are_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_real_cifar10_has_6000_pictures_of_each_kind() -> None:
+def test_real_cifar10_has_6000_images_of_each_kind() -> None:
     try:
         place = _cifar10.SOURCE.find(None)
     except ArgumentError as error:

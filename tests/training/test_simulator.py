@@ -16,8 +16,8 @@ from lightdp.training.checkpoint import State
 from lightdp.training.clients import _clipped
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
-from lightdp.training.record import statement
 from lightdp.training.simulator import Run
+from lightdp.training.statement import statement
 from support.toy_runs import QUICK, blobs, played
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def test_clients_updates_are_clipped_and_records_too(tmp_path: Path, toy: Datase
         local = {"local_lr": 5.0} if unit == "client" else {}
         run = Run(Config(**(QUICK | {"unit": unit, "clip": clip} | local)), tmp_path / "r.jsonl", dataset=toy)
         pieces = list(run.clients.updates(run.model, 0, range(8), 0.3))
-        norms = torch.cat([rows for _, rows in pieces]).norm(dim=1)
+        norms = torch.cat([rows for _, rows in pieces]).norm(dim=1).cpu()
         sizes = torch.tensor(np.diff([0, *run.clients.ends]))
         assert torch.all(norms <= clip * (1 if unit == "client" else sizes))
         assert torch.all(norms > 0)

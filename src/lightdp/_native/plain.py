@@ -105,8 +105,7 @@ def _gauss(words: NDArray[np.uint32], scale: np.float32, work: NDArray[np.float3
     big += 1
     w /= big
     _horner(A, np.multiply(w, w, out=big), q)
-    q *= w
-    radius -= q
+    radius -= np.multiply(q, w, out=q)
     np.multiply(np.sqrt(radius, out=radius), scale, out=radius)
     turned = radius.view(np.int32)
     turned ^= np.bitwise_and(c, -0x80000000, out=whole)
@@ -115,10 +114,8 @@ def _gauss(words: NDArray[np.uint32], scale: np.float32, work: NDArray[np.float3
     _horner(B, np.multiply(w, w, out=big), q)
     q *= w  # s
     _horner(C, big, w)  # k
-    w *= q
-    np.multiply(radius, w, out=fine[:, 0])
-    np.subtract(1, np.multiply(q, q, out=q), out=q)
-    np.multiply(radius, q, out=fine[:, 1])
+    np.multiply(radius, np.multiply(w, q, out=w), out=fine[:, 0])  # sine: s × k
+    np.multiply(radius, np.subtract(1, np.multiply(q, q, out=q), out=q), out=fine[:, 1])  # cosine: 1 − s × s
     samples = work[:2].view(np.int32).reshape(fine.shape)
     np.copyto(samples, np.rint(fine, out=fine), casting="unsafe")
     samples += 1 << 14

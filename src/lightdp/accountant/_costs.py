@@ -39,7 +39,7 @@ class ConstantCosts:
     """Plans without repair: each seen round costs the same, and nothing is added to it later."""
 
     def __init__(self, plan: Plan) -> None:
-        self.usual = plan.used_cost(plan.honest)
+        self.usual = float(plan.used_cost(plan.honest))
 
     def record(self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet) -> None:
         """Add a round to the ledger of each client."""
@@ -69,7 +69,7 @@ class RepairCosts:
     def __init__(self, plan: Plan, clients: Sequence[int]) -> None:
         self.plan = plan
         self._least = max(plan.honest - plan.stragglers, 1)
-        self._cost = [math.inf, *(plan.used_cost(a) for a in range(1, plan.honest + 1))]
+        self._cost: list[float] = [math.inf, *plan.used_cost(np.arange(1, plan.honest + 1)).tolist()]
         self.usual = self._cost[self._least]
         self._worst = self._worst_round(0.0)
         rows = None if plan.graph.complete else plan.graph.neighbours()

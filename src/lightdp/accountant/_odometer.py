@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 class Odometer:
     """What each tracked client has spent, from the straggler sets that happened (R1)-(R2).
 
-    Formal guarantee: if a client uploads only after `admit` let it, and `record` is told every round, the
-    adversary's view of its data is (`epsilon`, plan.delta)-DP and `epsilon` never exceeds plan.budget, whoever
-    straggled and whether or not the server saw the uploads that came too late. If plan.late is "unseen", then as long
-    as they are: one that was seen after all is counted, but no room was kept for it. Straggler sets may depend on
-    earlier rounds where whole batches are used (a privacy filter); with sampled batches they must not.
+    Formal guarantee: if a client uploads only after `admit`, and every round is recorded, the adversary's view of its
+    data is (`epsilon`, plan.delta)-DP and `epsilon` never exceeds plan.budget, for every sequence of straggler sets and
+    whether or not the server saw uploads that came too late. With plan.late = "unseen" this holds as long as such
+    uploads stay unseen: one that was seen after all is counted, but no budget was reserved for it. Straggler sets may
+    depend on earlier rounds where whole batches are used (a privacy filter); with sampled batches they must not.
 
     | round of a client | its cost k under repair | otherwise |
     | --- | --- | --- |
@@ -37,6 +37,19 @@ class Odometer:
     | too late, unseen as the plan says | 0 | 0 |
     | in a void round, perhaps seen | as used, with a = n | as used |
     | never sent | 0 | 0 |
+
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=20, epsilon=3, delta=1e-5)
+    >>> odometer = lightdp.Odometer(plan)
+    >>> for _ in range(20):
+    ...     odometer.admit()
+    ...     odometer.record(used=range(45), late=[47])
+    >>> odometer.max_epsilon() <= 3
+    True
+    >>> odometer.admit()
+    Traceback (most recent call last):
+    ...
+    lightdp.errors.BudgetError: round 21 could take client 0 to epsilon=3.08427, over the budget of 3 at delta=1e-05
 
     Args:
         plan: the noise, the budget and δ.

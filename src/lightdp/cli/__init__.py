@@ -1,8 +1,21 @@
-"""`lightdp`: parse, call, print. One file per command, imported when the command is called.
+"""The command `lightdp`: parse arguments, call the library, print.
 
-Other packages add commands through the entry point group "lightdp.commands": each entry point is a dict like
-`COMMANDS`, from the name of a command to where it is ("module:attribute") and one line of help. The attribute is a
+Each command has a file of its own, which is imported when the command is called, so that `lightdp --help` stays quick
+and a command needs only its own dependencies. All commands end in the same way:
+
+- exit code 0: done; results are on standard output, progress is on standard error.
+- exit code 2: wrong arguments, an exhausted budget, or a file or memory that the machine refuses; a message on standard
+  error names the argument and its value.
+- exit code 130: interrupted by Ctrl-C or SIGTERM.
+
+Other packages add commands through the entry point group "lightdp.commands". Each entry point is a dict like
+`COMMANDS`, from the name of a command to its place ("module:attribute") and one line of help. The attribute is a
 `typer.Typer`, or a function with options annotated for typer; the module's `HELP` is then the text of its help page.
+
+>>> sorted(COMMANDS)
+['plan', 'plan-mixed', 'report', 'run']
+>>> app.commands["plan"].help == COMMANDS["plan"][1]
+True
 """
 
 from __future__ import annotations
@@ -13,10 +26,11 @@ import signal
 import sys
 from importlib import import_module
 from types import FunctionType
+from typing import Any
 
 import click
 import typer
-from typer.core import TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperCommand, TyperGroup
 
 from lightdp.errors import LightDPError
 
@@ -32,7 +46,10 @@ _PIPE_WIDTH = "100"  # columns of help pages that no terminal shows
 
 
 class _Commands(TyperGroup):
-    """A group whose help page needs the table only; a command is imported when it is called."""
+    """A group whose help page needs the table of commands only.
+
+    Commands of other packages are looked up, which takes a while, only for that page and for an unknown name.
+    """
 
     def list_commands(self, _: click.Context) -> list[str]:
         self._add_others()
@@ -43,71 +60,55 @@ class _Commands(TyperGroup):
             self._add_others()
         return self.commands.get(name)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, found, rest = super().resolve_command(ctx, args)
-        return name, found.load() if isinstance(found, _Later) else found, rest
-
     def _add_others(self) -> None:
-        """Look for commands of other packages, which takes a while, only where ours do not suffice."""
-        from importlib.metadata import entry_points  # noqa: PLC0415  so does this
+        from importlib.metadata import entry_points  # noqa: PLC0415  takes a while
 
         for point in entry_points(group="lightdp.commands"):
             self.commands.update({name: _Later(name, *entry) for name, entry in point.load().items()})
 
 
 class _Later(TyperCommand):
-    """Stands for a command that was not imported yet."""
+    """A command that is imported when it is called; until then, its name and its line of help.
+
+    Args:
+        name: what users type.
+        place: "module:attribute".
+        line: its help in the table of commands.
+    """
 
     def __init__(self, name: str, place: str, line: str) -> None:
         super().__init__(name, help=line)
         self.place = place
 
-    def load(self) -> click.Command:
+    def make_context(self, *arguments: Any, **more: Any) -> click.Context:  # noqa: ANN401  as that of the command
         module_name, _, attribute = self.place.partition(":")
         module = import_module(module_name)
         found = getattr(module, attribute)
         if isinstance(found, FunctionType):
             one = typer.Typer(rich_markup_mode="markdown", add_completion=False)
-            one.command(self.name, help=module.HELP)(found)
+            one.command(help=module.HELP)(found)
             found = one
         command = typer.main.get_command(found)
         command.name = self.name
-        return command
-
-
-def _version(_: click.Context, __: click.Parameter, asked: bool) -> None:
-    if asked:
-        from importlib.metadata import version  # noqa: PLC0415  takes a while
-
-        typer.echo(f"lightdp {version('lightdp-fl')}")
-        raise typer.Exit
+        return command.make_context(*arguments, **more)
 
 
 app = _Commands(
     name="lightdp",
     help="Federated learning that stays private against its own server.",
     commands={name: _Later(name, *entry) for name, entry in COMMANDS.items()},
-    params=[
-        TyperOption(
-            param_decls=["--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_version,
-            help="Print the version.",
-        )
-    ],
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+click.version_option(package_name="lightdp-fl", message="%(prog)s %(version)s", help="Print the version.")(app)
 
 
 def main() -> None:
-    """Run the command line; mistakes, and what the machine refuses, end in one line and exit code 2.
+    """Run the command line with the arguments of the process, and exit.
 
-    Being asked to terminate is taken as Ctrl-C, so that it loses nothing either.
+    Errors of this package, and what the operating system refuses, end in one line and exit code 2; other exceptions
+    are bugs and keep their traceback, without local variables, which may be keys. SIGTERM counts as Ctrl-C, so that a
+    run that is asked to terminate keeps its log and checkpoint, too.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):

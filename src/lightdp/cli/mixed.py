@@ -1,4 +1,9 @@
-"""`lightdp plan-mixed`."""
+"""`lightdp plan-mixed`: noise for clients that differ in privacy budget and reliability.
+
+Clients of one kind share a line of a CSV file and get the same noise (`lightdp.planning.plan_per_client`). The table
+has a row for each kind: its true ε, rounded up, the individual noise σ_U, the noise σ_eff that protects one of its
+clients, and σ_K with each kind. Below it stands the variance in the mean of a round, and that of equal noise for all.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +43,14 @@ def command(
     delta: Annotated[float, typer.Option(help="δ of the whole training.")],
     sensitivity: Annotated[float, typer.Option(help="Δ, how far one unit can move an upload.")] = 1.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, with the noise of every client and pair.")
+        bool, typer.Option("--json", help="Print JSON, with the noise of each client and pair.")
     ] = False,
 ) -> None:
-    """Print a plan per kind of client."""
+    """Read the kinds, plan for each of their clients, print a row for each kind or all as JSON."""
     kinds = _kinds(file)
     mixed = planning.plan_per_client(
-        epsilons=[e for count, _, e in kinds for _ in range(count)],
-        straggling=[p for count, p, _ in kinds for _ in range(count)],
+        epsilons=[epsilon for count, _, epsilon in kinds for _ in range(count)],
+        straggling=[share for count, share, _ in kinds for _ in range(count)],
         colluders=colluders,
         rounds=rounds,
         delta=delta,
@@ -58,6 +63,13 @@ def command(
 
 
 def _kinds(file: Path) -> list[tuple[int, float, float]]:
+    """Clients, probability of straggling and ε of each kind.
+
+    Ranges are checked by the planner, except the number of clients, which decides how much memory that takes.
+
+    Raises:
+        ArgumentError: the file cannot be read, is empty or lacks a number; the message names the kind.
+    """
     got = f"got file={str(file)!r}"
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
@@ -81,26 +93,17 @@ def _kinds(file: Path) -> list[tuple[int, float, float]]:
 
 
 def _print_mixed(mixed: PerClientPlan, counts: list[int]) -> None:
-    starts = [sum(counts[:kind]) for kind in range(len(counts))]
     typer.echo(
         f"Noise per client, {mixed.graph.clients:,} clients of {len(counts)} kinds, {mixed.rounds:,} rounds, "
         f"δ = {mixed.delta:g}, against the server with any {mixed.colluders:,} others\n"
     )
-    lines = table.new(None)
-    shared = (f"σ_K to {kind + 1}" for kind in range(len(counts)))
-    for name in ("kind", "clients", "straggling", "ε", "σ_U", "σ_eff", *shared):
-        lines.add_column(name, justify="right")
-    true = mixed.epsilon()
-    for kind, first in enumerate(starts):
-        lines.add_row(
-            str(kind + 1),
-            str(counts[kind]),
-            f"{mixed.straggling[first]:g}",
-            rounded_up(true[first]),
-            f"{mixed.sigma_individual[first]:.5g}",
-            f"{mixed.sigma_effective[first]:.5g}",
-            *(_shared(mixed, first, other, size) for other, size in zip(starts, counts, strict=True)),
-        )
+    shared = (f"σ_K to {kind}" for kind in range(1, len(counts) + 1))
+    lines = table.new(None, right=["kind", "clients", "straggling", "ε", "σ_U", "σ_eff", *shared])
+    starts, true = [sum(counts[:kind]) for kind in range(len(counts))], mixed.epsilon()
+    for kind, (first, count) in enumerate(zip(starts, counts, strict=True), 1):
+        cells = [str(kind), str(count), f"{mixed.straggling[first]:g}", rounded_up(true[first])]
+        cells += [f"{sigma[first]:.5g}" for sigma in (mixed.sigma_individual, mixed.sigma_effective)]
+        lines.add_row(*cells, *(_shared(mixed, first, *other) for other in zip(starts, counts, strict=True)))
     table.show(lines)
     ratio = mixed.noise_equal / mixed.noise
     typer.echo(f"noise variance in the mean {mixed.noise:.5g}")

@@ -1,4 +1,17 @@
-"""Flags from a dataclass of settings: names, types, defaults, help texts and groups are written once, at its fields."""
+"""Flags from a dataclass of settings: names, types, defaults, help texts and groups are stated once, at its fields.
+
+>>> from lightdp._settings import setting
+>>> @dataclasses.dataclass(frozen=True)
+... class Place:
+...     east: int = setting("Metres to the east.")
+...     north: int = setting("Metres to the north.", 0)
+>>> def go(flags: dict[str, Any], *, fast: Annotated[bool, typer.Option("--fast")] = False) -> None:
+...     print(flags, fast)
+>>> app = typer.Typer()
+>>> _ = app.command()(with_settings(go, Place))
+>>> app(["--east", "3"], standalone_mode=False)
+{'east': 3} False
+"""
 
 from __future__ import annotations
 
@@ -49,6 +62,7 @@ def with_settings(
 
 
 def _flag(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:  # noqa: ANN401  a type
+    """The field as a keyword of a function that typer reads."""
     if str in get_args(kind) and type(None) not in get_args(kind):
         kind = str
     option = typer.Option(help=field.metadata["help"], rich_help_panel=field.metadata["group"])

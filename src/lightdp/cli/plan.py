@@ -1,4 +1,14 @@
-"""`lightdp plan`."""
+"""`lightdp plan`: the noise of a training, its true guarantee and its cost.
+
+The flags are the fields of `lightdp.planning.Request`, with `--graph` for its degree and seed. Printed is the page of
+the plan (`str(plan)`) or, with `--json`, its `to_dict`. Two tables may follow:
+
+- `--compare`: every scheme at the same true (ε, δ), with the noise it leaves in the mean and what breaks it. A scheme
+  that cannot have this guarantee stays in the table, with the reason.
+- for the paper's calibration: the ε that each of its composition rules claims, beside the true one, rounded up.
+
+With `--plot` a chart is drawn as well; the path is checked before anything is computed.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +50,7 @@ def _plan(
     plot: Annotated[Path | None, typer.Option(help="Draw the noise to FILE.html, .png or .svg.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
+    """Plan, draw if asked, then print."""
     if plot is not None:
         from lightdp.report import check_path, plan_chart, save  # noqa: PLC0415  an optional dependency
 
@@ -53,12 +64,13 @@ def _plan(
         with Console(stderr=True).status(f"drawing {plot}"):
             save(plan_chart(chosen), plot)
     if as_json:
-        typer.echo(json.dumps(chosen.to_dict() | _compare_json(rows), indent=2, allow_nan=False))
+        compared = {"compare": [_row_json(row) for row in rows]} if compare else {}
+        typer.echo(json.dumps(chosen.to_dict() | compared, indent=2, allow_nan=False))
         return
     typer.echo(str(chosen))
     if chosen.understates and chosen.sampling_rate == 1:
         _print_claims(chosen)
-    if rows:
+    if compare:
         _print_comparison(chosen, rows)
     if plot is not None:
         typer.echo(f"\nwrote {plot}")
@@ -68,66 +80,48 @@ command = with_settings(_plan, Request, leave_out=("degree", "graph_seed"))  # `
 
 
 def _graph(text: str, clients: int) -> tuple[int | None, int]:
-    kind, *rest = text.split(":")
-    if kind == "complete" and not rest:
-        return None, 0
-    if kind == "circulant" and len(rest) in (1, 2) and all(re.fullmatch("[0-9]{1,20}", part) for part in rest):
-        degree = int(rest[0])
-        if degree >= clients:
-            raise ArgumentError(f"graph must have a degree below clients={clients}, got graph={text!r}")
-        return degree, int(rest[1]) if len(rest) == 2 else 0
-    raise ArgumentError(f"graph must be complete, circulant:DEGREE or circulant:DEGREE:SEED, got graph={text!r}")
+    """Degree and seed of `--graph`; a complete graph has no degree, and 0 stands for no seed."""
+    found = re.fullmatch("complete|circulant:([0-9]{1,20})(?::([0-9]{1,20}))?", text)
+    if found is None:
+        raise ArgumentError(f"graph must be complete, circulant:DEGREE or circulant:DEGREE:SEED, got graph={text!r}")
+    degree, seed = (None if part is None else int(part) for part in found.groups())
+    if degree is not None and degree >= clients:
+        raise ArgumentError(f"graph must have a degree below clients={clients}, got graph={text!r}")
+    return degree, 0 if seed is None else seed
 
 
-def _compare_json(rows: tuple[planning.Comparison, ...]) -> dict[str, Any]:
-    if not rows:
-        return {}
+def _row_json(row: planning.Comparison) -> dict[str, Any]:
+    """A row of `--compare --json`; "impossible" is null or says why there is no such plan."""
     return {
-        "compare": [
-            {
-                "scheme": row.scheme.name,
-                "noise_in_mean": row.noise_in_mean,
-                "round_trips": row.scheme.trips,
-                "bytes_per_parameter": row.bytes_per_parameter,
-                "breaks": row.breaks,
-                "impossible": row.reason or None,
-            }
-            for row in rows
-        ]
+        "scheme": row.scheme.name,
+        "noise_in_mean": row.noise_in_mean,
+        "round_trips": row.scheme.trips,
+        "bytes_per_parameter": row.bytes_per_parameter,
+        "breaks": row.breaks,
+        "impossible": row.reason or None,
     }
 
 
 def _print_comparison(chosen: Plan, rows: tuple[planning.Comparison, ...]) -> None:
+    """The table of `--compare`; the scheme that was asked for is bold."""
     title = f"\nThe same true guarantee, ε = {chosen.budget:g} at δ = {chosen.delta:g}"
-    lines = table.new(title)
-    lines.add_column("scheme", no_wrap=True)
-    for name in ("noise", "× central", "trips", "B/param"):
-        lines.add_column(name, justify="right")
+    lines = table.new(title, ["scheme"], ["noise", "× central", "trips", "B/param"])
+    lines.columns[0].no_wrap = True
     lines.add_column("what breaks it", overflow="fold")
     central = rows[0].noise_in_mean
     for row in rows:
-        style = "bold" if row.scheme.name == chosen.request.calibration else ""
-        if row.noise_in_mean is None or row.bytes_per_parameter is None or central is None:
-            lines.add_row(row.title, "impossible", "", "", "", row.reason, style=style)
-            continue
-        lines.add_row(
-            row.title,
-            f"{row.noise_in_mean:.4g}",
-            f"{row.noise_in_mean / central:.3g}",
-            str(row.scheme.trips),
-            f"{row.bytes_per_parameter:.3g}",
-            row.breaks,
-            style=style,
-        )
+        cells = ["impossible", "", "", "", row.reason]
+        if row.noise_in_mean is not None and row.bytes_per_parameter is not None and central is not None:
+            noise = f"{row.noise_in_mean:.4g}", f"{row.noise_in_mean / central:.3g}"
+            cells = [*noise, str(row.scheme.trips), f"{row.bytes_per_parameter:.3g}", row.breaks]
+        lines.add_row(row.title, *cells, style="bold" if row.scheme.name == chosen.request.calibration else "")
     table.show(lines)
     typer.echo("noise: variance in the mean of a round; trips: messages up and down before the sum is known")
 
 
 def _print_claims(chosen: Plan) -> None:
-    lines = table.new("\nThe paper's ε, claimed and true")
-    lines.add_column("rule for T rounds")
-    for name in ("rounds", "ε claimed", "ε true"):
-        lines.add_column(name, justify="right")
+    """The ε of each composition rule of the paper (P1-P3), and the true one."""
+    lines = table.new("\nThe paper's ε, claimed and true", ["rule for T rounds"], ["rounds", "ε claimed", "ε true"])
     for claim in planning.paper_claims(chosen):
         lines.add_row(claim.rule, str(claim.rounds), f"{claim.claimed:g}", rounded_up(claim.true))
     table.show(lines)

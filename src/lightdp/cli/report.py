@@ -1,4 +1,9 @@
-"""`lightdp report`."""
+"""`lightdp report`: logs of runs as a page, a picture and a table in the terminal.
+
+All logs are read and checked (`lightdp.runlog.RunLog`) before anything is drawn; one that is damaged is refused with
+its file, line and reason. Runs that were interrupted are shown with what was logged, and said to be. After the table
+come caveats: what keeps the runs from being compared, or one of them from being trusted.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,12 @@ def command(
     runs: Annotated[list[Path], typer.Argument(help="Logs, one JSON object a line.")],
     out: Annotated[Path, typer.Option(help="Write FILE.html, .png or .svg.")] = Path("report.html"),
 ) -> None:
-    """Read, print the figures, write the page."""
+    """Read the logs, write the page, print the figures.
+
+    Args:
+        runs: the logs, in the order in which they are shown.
+        out: the file; its suffix decides the format.
+    """
     from lightdp.report import caveats, check_path, run_table, save_runs  # noqa: PLC0415  an optional dependency
 
     check_path(out, "out")  # before the work

@@ -1,4 +1,15 @@
-"""`lightdp run`."""
+"""`lightdp run`: a simulated training, from settings to log, page and statement.
+
+The flags are the fields of `lightdp.training.config.Config`; those given win over a TOML file, and that over defaults.
+Three files lie beside each other:
+
+- `run.jsonl`, the log (docs/reference/run-log.md), a line for each round as soon as it is over;
+- `run.checkpoint`, from which `--resume` goes on, with the same result as without an interruption;
+- `run.html`, the page of `lightdp report`, once the run has ended.
+
+A log whose run can still go on is never overwritten. Runs with real keys and noise (`--fidelity protocol`) cannot go
+on: their noise must never be made twice.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +21,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from lightdp._settings import read_toml
 from lightdp._validate import rounded_up
@@ -36,19 +47,19 @@ Examples:
 
 - Ctrl-C loses nothing: the same command with `--resume` goes on (real keys and noise cannot be made again, though)
 """
+_ENDS = "real noise cannot be made again, so this run cannot go on; its log so far stays"
 
 
 def _run(
     flags: dict[str, Any],
     *,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same names; flags win over it.")] = None,
-    out: Annotated[Path, typer.Option(help="Where the log goes, as JSON lines; the page lies beside it.")] = Path(
-        "run.jsonl"
-    ),
+    out: Annotated[Path, typer.Option(help="The log, as JSON lines; the page lies beside it.")] = Path("run.jsonl"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint beside the log.")] = False,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML page.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the last line of the log instead of a table.")] = False,
 ) -> None:
+    """Check, train with a progress bar on standard error, print the figures and what was guaranteed to whom."""
     try:
         from lightdp.report import run_table, save_runs  # noqa: PLC0415  an optional dependency
         from lightdp.training.simulator import Run  # noqa: PLC0415  likewise
@@ -81,6 +92,11 @@ command = with_settings(_run, Config)
 
 
 def _check_out(out: Path, *, resume: bool) -> None:
+    """Refuse a log that could not be written, or that would overwrite a run that can still go on.
+
+    Raises:
+        ArgumentError: `out` is no .jsonl file in an existing folder, not writable, or of an interrupted run.
+    """
     if not out.parent.is_dir() or out.suffix != ".jsonl":
         raise ArgumentError(f"out must be a .jsonl file in an existing folder, got out={str(out)!r}")
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
@@ -97,25 +113,22 @@ def _check_out(out: Path, *, resume: bool) -> None:
 
 
 def _print_start(run: Any) -> None:  # noqa: ANN401
-    sizes = run.partition
-    typer.echo(f"{run.config.data}, {run.config.model} with {run.parameters:,} parameters on {run.device}")
+    """Data, model, partition and plan."""
+    config, sizes = run.config, run.partition
     records, labels = (
         f"{sizes[f'{what}_min']} to {sizes[f'{what}_max']} (median {sizes[f'{what}_median']:g})"
         for what in ("size", "labels")
     )
-    typer.echo(f"{run.config.clients} clients, {run.config.partition}: records {records}, different labels {labels}\n")
+    typer.echo(f"{config.data}, {config.model} with {run.parameters:,} parameters on {run.device}")
+    typer.echo(f"{config.clients} clients, {config.partition}: records {records}, different labels {labels}\n")
     if run.plan is not None:
         typer.echo(f"{run.plan}\n")
 
 
 def _finish(run: Any, screen: Console) -> RunLog:  # noqa: ANN401
-    columns = (
-        TextColumn("round"),
-        MofNCompleteColumn(),
-        BarColumn(bar_width=None),
-        TextColumn("accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}  stragglers {task.fields[missing]}"),
-        TimeRemainingColumn(),
-    )
+    """Train to the end and return the log; Ctrl-C says how to go on and exits with 130."""
+    words = "accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}  stragglers {task.fields[missing]}"
+    columns = "round", MofNCompleteColumn(), BarColumn(bar_width=None), words, TimeRemainingColumn()
     with Progress(*columns, console=screen, transient=True) as bar:
         task = bar.add_task("run", total=run.config.rounds, accuracy="-", epsilon="-", missing="-")
 
@@ -130,8 +143,6 @@ def _finish(run: Any, screen: Console) -> RunLog:  # noqa: ANN401
             return run.finish(show)
         except KeyboardInterrupt:
             bar.stop()
-            goes_on = "the same command with --resume goes on"
-            if run.config.fidelity == "protocol":
-                goes_on = "real noise cannot be made again, so this run cannot go on; its log so far stays"
+            goes_on = _ENDS if run.config.fidelity == "protocol" else "the same command with --resume goes on"
             typer.echo(f"interrupted after round {run.state.round}; {goes_on}", err=True)
             sys.exit(130)

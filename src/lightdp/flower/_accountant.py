@@ -3,28 +3,49 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, PrivacySpent, SamplingMethod
 
 from lightdp import gaussian
 from lightdp._validate import integer, non_negative, number
+from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from lightdp.accountant import Odometer
+    from collections.abc import Callable
+
     from lightdp.planning import Plan
 
 _ROUND_UP = 1 + 1e-9  # on a μ that was found from an ε: more than both roundings
 
 
 class Accountant:
-    """What the client that has spent most has spent, as Flower's users of accountants read it.
+    """A `PrivacyAccountant` of Flower: the largest privacy loss of a client, over all starts of a strategy.
 
-    All releases are Gaussian, so that μ² adds up exactly (E5): that of the odometer's rounds, of earlier runs, and of
-    other releases on the same clients' data that are told by `compose`. ε and δ are rounded up.
+        strategy.accountant.get_privacy_spent().epsilon         # at the plan's δ
+        strategy.accountant.get_epsilon(delta=1e-6)
+        strategy.accountant.would_exceed(event)                 # another release on the same data
 
-    Made for plans of unit "client": Flower's accountants speak of whole clients.
+    Formal guarantee: all releases are Gaussian, so their μ² add up exactly (E5): those of the rounds that it follows,
+    of earlier runs, and of other releases that `compose` was told of. ε and δ are rounded up.
+
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=50, colluders=5, stragglers=5, rounds=20, epsilon=8, delta=1e-5, unit="client")
+    >>> accountant = Accountant(plan)
+    >>> accountant.compose(GaussianPrivacyEvent(noise_multiplier=10, sample_size=50, population_size=50), count=4)
+    >>> round(accountant.get_epsilon(delta=1e-5), 3), accountant.num_releases
+    (0.726, 4)
+
+    Args:
+        plan: of unit "client", since Flower's accountants speak of whole clients.
+
+    Attributes:
+        config: δ, number of clients and adjacency of the plan; `max_epsilon` is its budget.
+
+    Raises:
+        ArgumentError: the plan has unit "record".
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -32,49 +53,47 @@ class Accountant:
             raise ArgumentError(f"Flower's accountants speak of whole clients, got a plan of unit={plan.unit!r}")
         whole = plan.adjacency == "replace"  # Flower pairs replace-one with sampling, here of everybody
         self._plan = plan
-        self._config = PrivacyConfig(
+        self.config = PrivacyConfig(
             target_delta=plan.delta,
             population_size=plan.clients,
             neighboring_relation=NeighboringRelation.REPLACE_ONE if whole else NeighboringRelation.ADD_OR_REMOVE_ONE,
             sampling_method=SamplingMethod.WITHOUT_REPLACEMENT if whole else SamplingMethod.NO_AMPLIFICATION,
             max_epsilon=plan.budget,
         )
-        self._odometer: Odometer | None = None
-        self._squares = 0.0  # μ² of everything but the odometer's rounds
-        self._releases = 0
+        self._followed: Callable[[], Odometer] = partial(Odometer, plan)  # of no round yet
+        self._squares, self._releases = 0.0, 0  # μ² and number of everything but the rounds that are followed
 
-    def follow(self, odometer: Odometer) -> None:
-        """Count the rounds of this odometer, which may be the same run's with more known, from now on."""
-        self._odometer = odometer
+    def follow(self, odometer: Callable[[], Odometer]) -> None:
+        """Count the rounds of another run from now on; those followed before are kept.
 
-    def settle(self) -> None:
-        """Keep what the followed odometer has counted as a past run."""
-        self._squares, self._releases = self._mu() ** 2, self.num_releases
-        self._odometer = None
-
-    @property
-    def config(self) -> PrivacyConfig:
-        """δ, population and neighbours of the plan; `max_epsilon` is its budget."""
-        return self._config
+        Args:
+            odometer: returns the odometer of the run, as it is when it is called.
+        """
+        self._squares, self._releases, self._followed = self._mu() ** 2, self.num_releases, odometer
 
     @property
     def num_releases(self) -> int:
-        """Rounds that were counted, and what was composed beside them."""
-        return self._releases + (0 if self._odometer is None else self._odometer.rounds)
+        """Number of rounds and of composed releases."""
+        return self._releases + self._followed().rounds
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
-        """Count other Gaussian releases on the clients' data, without amplification by sampling."""
+        """Count other Gaussian releases on the data of the clients, without amplification by sampling.
+
+        Args:
+            event: one release.
+            count: how many there were.
+        """
         self._squares += _squares(event, count)
         self._releases += count
 
     def get_epsilon(self, delta: float) -> float:
-        """What was spent, at this δ."""
-        if self._squares == 0 and self._odometer is not None:
-            return float(self._odometer.epsilon(delta).max())
+        """The ε that was spent, at this δ."""
+        if self._squares == 0:
+            return float(self._followed().epsilon(delta).max())
         return gaussian.epsilon(self._mu(), delta)
 
     def get_delta(self, epsilon: float) -> float:
-        """What was spent, at this ε."""
+        """The δ that was spent, at this ε."""
         return gaussian.delta(epsilon, self._mu())
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
@@ -83,7 +102,7 @@ class Accountant:
         return PrivacySpent(self.get_epsilon(chosen), chosen, self.num_releases, "lightdp: exact Gaussian composition")
 
     def would_exceed(self, event: GaussianPrivacyEvent, max_epsilon: float | None = None, count: int = 1) -> bool:
-        """Whether composing `event` would exceed `max_epsilon`, by default the plan's budget."""
+        """Whether composing `event` would exceed `max_epsilon`, by default the plan's budget, at the plan's δ."""
         limit = self._plan.budget if max_epsilon is None else number("max_epsilon", max_epsilon)
         after = math.sqrt(self._mu() ** 2 + _squares(event, count))
         return gaussian.epsilon(after, self._plan.delta) > limit
@@ -98,12 +117,12 @@ class Accountant:
             raise ArgumentError("state must be of an accountant of the same plan")
         self._squares = non_negative("squares", state.get("squares"))
         self._releases = integer("releases", state.get("releases"), 0)
-        self._odometer = None
+        self._followed = partial(Odometer, self._plan)
 
     def _mu(self) -> float:
-        if self._odometer is None or self._odometer.rounds == 0:  # rounds that cost ε = 0 at the plan's δ have a μ too
-            return math.sqrt(self._squares)
-        own = gaussian.mu(self._odometer.max_epsilon(), self._plan.delta) * _ROUND_UP
+        odometer = self._followed()
+        none = odometer.rounds == 0  # a round that costs ε = 0 at the plan's δ has a μ too
+        own = 0.0 if none else gaussian.mu(odometer.max_epsilon(), self._plan.delta) * _ROUND_UP
         return math.hypot(own, math.sqrt(self._squares))
 
 

@@ -1,4 +1,4 @@
-"""A model's arrays as one vector and back.
+"""The arrays of a model as one vector, and back.
 
 Float arrays (16, 32 and 64 bits, any shape, 0-d included) make up the vector, in the order of their names. Integer
 and boolean arrays, such as the batch counters of normalisation layers, never leave a client: the server's stay.
@@ -36,8 +36,8 @@ def values(array: Array) -> NDArray[Any]:
 
 
 def length(arrays: Mapping[str, Array]) -> int:
-    """How many values the vector of these arrays has."""
-    result = sum(array.size for _, array in _floats(arrays))
+    """Number of values in the vector of these arrays."""
+    result = sum(array.size for _, array, _ in _floats(arrays))
     if result == 0:
         raise ArgumentError(f"arrays must hold floats, got {list(arrays)}")
     return result
@@ -46,84 +46,78 @@ def length(arrays: Mapping[str, Array]) -> int:
 def difference(trained: Mapping[str, Array], received: Mapping[str, Array], *, wide: bool = False) -> NDArray[Any]:
     """The vector of trained − received, in float64 if one of the received arrays is, otherwise in float32.
 
-    With `wide` it is in float64, and trained arrays must be of types at least as fine as the received ones.
+    With `wide` it is in float64, and trained arrays must have types at least as fine as the received ones.
     """
     if set(trained) != set(received):
         raise ArgumentError(f"trained arrays must be {sorted(received)}, got {sorted(trained)}")
     before = list(_floats(received))
-    kind = np.float64 if wide or any(array.dtype == np.float64 for _, array in before) else np.float32
-    vector = np.empty(sum(array.size for _, array in before), kind)
-    start = 0
-    for key, old in before:
+    kind = np.float64 if wide or any(array.dtype == np.float64 for _, array, _ in before) else np.float32
+    vector = np.empty(sum(array.size for _, array, _ in before), kind)
+    for key, old, place in before:
         new = values(trained[key])
         if new.shape != old.shape or new.dtype.kind not in "fiub":
-            raise ArgumentError(
-                f"trained array {key} must be numbers of shape {old.shape}, got {new.dtype} {new.shape}"
-            )
+            wanted = f"numbers of shape {old.shape}"
+            raise ArgumentError(f"trained array {key} must be {wanted}, got {new.dtype} {new.shape}")
         if wide and (new.dtype.kind != "f" or new.dtype.itemsize < old.dtype.itemsize):
             raise ArgumentError(f"trained array {key} must be as fine as the received {old.dtype}, got {new.dtype}")
-        part = vector[start : start + old.size].reshape(old.shape)
         with np.errstate(all="ignore"):  # the caller looks for what is not finite
-            np.subtract(new, old, out=part, dtype=kind, casting="unsafe")
-        start += old.size
+            np.subtract(new, old, out=vector[place].reshape(old.shape), dtype=kind, casting="unsafe")
     return vector
 
 
 def reach(arrays: Mapping[str, Array], *, most: float, largest: float) -> tuple[float, float]:
     """How large values may be that are added to these arrays, and how far rounding may then move two sums apart.
 
-    The first is `largest`, or that halved until the second, an L2 norm, is at most `most`; (0, inf) if it never is.
+    The first is `largest`, halved until the second, an L2 norm, is at most `most`; (0, inf) if it never is.
     A sum is off by half of the step between floats at |a| + r, so two of them are by a step, which is at most twice
     the larger of those at a and at r. Taking a off in float64 and scaling what is left rounds sums of float64 twice
     more, by no more than that each; beside the steps of other types it is nothing.
     """
     squares, sizes = 0.0, Counter[type[np.floating[Any]]]()
     with np.errstate(all="ignore"):  # what is not finite fits nothing
-        for _, array in _floats(arrays):
+        for _, array, _ in _floats(arrays):
             kind = array.dtype.type
-            squares += _sums(kind) ** 2 * float(np.square(np.spacing(np.abs(array)), dtype=np.float64).sum())
-            sizes[kind] += array.size
+            times = 3**2 if kind is np.float64 else 1  # squared: how often a sum is rounded until it is in an upload
+            squares += times * float(np.square(np.spacing(np.abs(array)), dtype=np.float64).sum())
+            sizes[kind] += times * array.size
         while largest > 0:
-            added = (size * (_sums(kind) * float(np.spacing(kind(largest)))) ** 2 for kind, size in sizes.items())
+            added = (size * float(np.spacing(kind(largest))) ** 2 for kind, size in sizes.items())
             if (apart := 2 * math.sqrt(squares + sum(added))) <= most:
                 return largest, apart
             largest /= 2
     return 0.0, math.inf
 
 
-def _sums(kind: type[np.floating[Any]]) -> int:
-    """How often a sum of this type is rounded until it is part of an upload."""
-    return 3 if kind is np.float64 else 1
-
-
 def moved(arrays: Mapping[str, Array], vector: NDArray[np.float64]) -> ArrayRecord:
-    """`arrays` + `vector`, in the original types; what a type cannot hold becomes its largest value."""
-    result, start = dict(arrays), 0
-    for key, old in _floats(arrays):
-        limits, flat = np.finfo(old.dtype), old.ravel()
+    """`arrays` + `vector`, in the original types; values that a type cannot hold become its largest."""
+    result = dict(arrays)
+    for key, old, place in _floats(arrays):
+        limits, flat, step = np.finfo(old.dtype), old.ravel(), vector[place]
         new = np.empty_like(flat)
         for low in range(0, old.size, _PIECE):
             part = flat[low : low + _PIECE].astype(np.float64)
-            part += vector[start + low : start + low + part.size]
+            part += step[low : low + _PIECE]
             new[low : low + _PIECE] = np.clip(part, limits.min, limits.max, out=part)
         result[key] = Array(new.reshape(old.shape))
-        start += old.size
     return ArrayRecord(result)
 
 
 def typed(arrays: Mapping[str, Array], like: Mapping[str, Array]) -> ArrayRecord:
     """`arrays` in the types of `like`; integers are those of `like`."""
     result = dict(like)
-    for key, old in _floats(like):
+    for key, old, _ in _floats(like):
         new = values(arrays[key])
         result[key] = arrays[key] if new.dtype == old.dtype else Array(np.asarray(new, dtype=old.dtype))
     return ArrayRecord(result)
 
 
-def _floats(arrays: Mapping[str, Array]) -> Iterator[tuple[str, NDArray[Any]]]:
+def _floats(arrays: Mapping[str, Array]) -> Iterator[tuple[str, NDArray[Any], slice]]:
+    """The float arrays with their names and places in the vector."""
+    start = 0
     for key in sorted(arrays):
         array = values(arrays[key])
         if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
-            yield key, array
+            yield key, array, slice(start, start + array.size)
+            start += array.size
         elif array.dtype.kind not in "iub":
             raise ArgumentError(f"array {key} must be of floats of at most 64 bits or integers, got {array.dtype}")

@@ -1,156 +1,163 @@
-"""The client's side: a mod that lets nothing out of a train message but masked bytes."""
+"""The client: a mod that lets nothing out of a train message but masked bytes."""
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
-from lightdp import errors
 from lightdp._validate import integer, octets, rounded_up
-from lightdp.errors import ArgumentError, LightDPError, ProtocolError
+from lightdp.errors import ArgumentError, LightDPError, ProtocolError, to_text
 from lightdp.flower import _arrays
-from lightdp.flower._settings import Settings, planned
-from lightdp.flower._vault import KEY, Vault, opened
+from lightdp.flower._settings import KEY, LOG, Settings, planned
+from lightdp.flower._vault import Vault, opened
 from lightdp.protocol import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from flwr.clientapp.typing import ClientAppCallable
+    from numpy.typing import NDArray
 
     from lightdp.planning import Plan
 
 T = TypeVar("T")
 
-_LOG = logging.getLogger("flwr.lightdp")
-_COARSE = 0.01  # of the clip: what rounding may at most add to a record's part of an update
+_COARSE = 0.01  # of the clip: the most that rounding may add to a record's part of an update
 _ROUNDING = 1e-7  # more than all roundings in float64 that are not counted
 
 
 def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Flower mod: mask what a train message's reply would give away; evaluate and query messages pass untouched.
+    """Flower mod that replaces the model in a train reply by a masked upload.
+
+        app = ClientApp(mods=[lightdp.flower.mod])
+
+    Evaluate and query messages pass untouched. The limits of a node, such as `lightdp-max-epsilon`, are set in its
+    `node_config`; docs/flower.md lists them.
 
     Formal guarantees, whatever the server sends and the app returns:
-    - of a train message, only the packed upload of `lightdp.protocol.Client`, metrics that `lightdp-allow-metrics`
-      names, or an error without data leave the node. The text of an app's exception stays in the node's log. An
-      update that is not finite counts as zero: with a model of the server's making, a refusal would tell of the data.
-      With `unit="record"` the app must have left out records whose part is not a number: zero is another sum;
-    - nothing leaves without a plan within the node's limits (`Settings`), recomputed here from its arguments, and a
-      roster that binds it;
-    - each round is answered at most once, also if messages are repeated or handled at the same time, or the node
-      restarts with `lightdp-state`; the state is durable before the upload leaves.
 
-    What the app prints, writes or sends by itself, and its replies to other messages, are the app's own: run only
-    app code that was reviewed.
+    - Of a train message, only the packed upload of `lightdp.protocol.Client`, metrics named in
+      `lightdp-allow-metrics`, or an error without data leave the node. The text of an exception of the app stays in
+      the log of the node. An update that is not finite counts as zero, since a refusal would tell a server that makes
+      the model something about the data. With unit "record", the app itself must leave out records whose part is not
+      finite: the zero would be a different sum.
+    - Nothing leaves without a plan within the limits of the node, recomputed here from its arguments, and a roster
+      that binds it.
+    - Each round is answered at most once, also if messages are repeated or handled at the same time, or the node
+      restarts with `lightdp-state`. The state is durable before the upload leaves.
+
+    What the app prints, writes or sends by itself, and its replies to other messages, are not protected: run only app
+    code that was reviewed.
+
+    Args:
+        message: from the server.
+        context: of the node; the state is kept in it and, if there is one, in the file `lightdp-state`.
+        call_next: the app, or the next mod.
+
+    Returns:
+        The reply. A refusal is an error whose reason reads `lightdp/<code>: message`, with a code of `lightdp.errors`.
     """
     if message.metadata.message_type.partition(".")[0] in (MessageType.EVALUATE, MessageType.QUERY):
         return call_next(message, context)
     try:
-        return Message(_answer(message, context, call_next), reply_to=message)
+        return Message(_answer(message, context, lambda asked: call_next(asked, context)), reply_to=message)
     except LightDPError as error:
-        _LOG.warning("lightdp: nothing left this node: %s", error)
-        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, errors.to_text(error)), reply_to=message)
+        LOG.warning("lightdp: nothing left this node: %s", error)
+        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, to_text(error)), reply_to=message)
     except Exception as error:  # noqa: BLE001  what it says may quote data
-        _LOG.exception("lightdp: training failed, and nothing left this node")
+        LOG.exception("lightdp: training failed, and nothing left this node")
         reason = f"lightdp: the app raised {type(error).__name__}; see the node's log"
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
 
-def _answer(message: Message, context: Context, call_next: ClientAppCallable) -> RecordDict:
+def _answer(message: Message, context: Context, app: Callable[[Message], Message]) -> RecordDict:
     settings = Settings.of(context)
     order = message.content.config_records.get(KEY)
     if order is None:
         raise ProtocolError("a train message without a plan and roster: the server's strategy must be a LightDP")
-    with opened(context, settings.state_file()) as vault:
+    with opened(context, settings.state) as vault:
         if "plan" in order:
             return _enrol(order, settings, vault)
-        return _train(message, context, call_next, settings, vault)
+        return _train(message, app, settings, vault)
 
 
 def _enrol(order: ConfigRecord, settings: Settings, vault: Vault) -> RecordDict:
     """The key round: a signed one-time key for this run, the same one if asked again."""
-    text, run = _get(order, "plan", str), octets("run", _get(order, "run", bytes), 16)
-    length = integer("length", _get(order, "length", int), 1)
-    plan = planned(text)
-    if vault.record is not None and vault.record["run"] == run.hex():
-        settings.check(plan, spent=vault.record["before"])
+    text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
+    length, plan = integer("length", order.get("length"), 1), planned(text)
+    before, pins = vault.before(run.hex()), settings.pins
+    settings.check(plan, spent=before)
+    if vault.record.get("run") == run.hex():
         if (vault.record["plan"], vault.record["length"]) != (text, length):
             raise ProtocolError("the plan must not change in a run")
-        client = Client.restore(plan, length=length, store=vault, pins=settings.keys()["pins"])
+        client = Client.restore(plan, length=length, store=vault, pins=pins)
     else:
-        settings.check(plan, spent=vault.spent())
-        client = Client.new(plan, length=length, run=run, name=settings.name, store=vault, **settings.keys())
-        vault.record = {"run": run.hex(), "plan": text, "length": length, "before": vault.spent(), "budget": 0.0}
-        if settings.max_epsilon is None:
-            _LOG.info("lightdp: no lightdp-max-epsilon: this node accepts epsilon=%g of the server", plan.budget)
+        vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before, "budget": 0.0}
+        name, identity = settings.name, settings.identity
+        client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=pins, store=vault)
+        if np.isinf(settings.max_epsilon):
+            LOG.info("lightdp: no lightdp-max-epsilon: this node accepts epsilon=%g of the server", plan.budget)
     return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
 
 
-def _train(
-    message: Message, context: Context, call_next: ClientAppCallable, settings: Settings, vault: Vault
-) -> RecordDict:
-    """One round: train, and answer with the masked update."""
-    content, order = message.content, message.content.config_records[KEY]
-    record = vault.known()
+def _train(message: Message, app: Callable[[Message], Message], settings: Settings, vault: Vault) -> RecordDict:
+    """One round: begin it, train, and answer with the masked update."""
+    order, record = message.content.config_records[KEY], vault.known()
     plan = planned(record["plan"])
     settings.check(plan, spent=record["before"])
-    client = Client.restore(plan, length=record["length"], store=vault, pins=settings.keys()["pins"], threads=None)
-    if client.run != _get(order, "run", bytes):
+    if _get(order, "run", bytes).hex() != record["run"]:
         raise ProtocolError("the message is of another run than this node's last key round")
+    client = Client.restore(plan, length=record["length"], store=vault, pins=settings.pins, threads=None)
     if "roster" in order:
         client.join(_get(order, "roster", bytes))
     begun = client.begin(_get(order, "start", bytes))  # before training, or it would train for nothing
-    update, metrics = None, MetricRecord()
-    _refuse_unshown(client, content, closing=begun.closing)
+    # nothing as long as the key round's `length` is allocated before a message has brought arrays of that length
+    if begun.closing and client.next_round == 0:
+        raise ProtocolError(f"a closing round must follow one whose arrays hold length={client.length} floats")
+    if not begun.closing and (size := _arrays.length(_only(message.content, "message"))) != client.length:
+        raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")
     if _get(order, "closing", bool) != begun.closing:
         raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
-    if not begun.closing:  # a closing round carries no data
-        received = dict(_only(content.array_records, "message"))
-        room = _room(received, plan) if plan.unit == "record" else None
-        message.content = RecordDict({key: value for key, value in content.items() if key != KEY})
-        try:
-            reply = call_next(message, context)
-        except LightDPError as error:
-            raise RuntimeError("the app's own, whose text is not ours to send") from error
-        if reply.has_error():
-            raise ProtocolError(f"the app replied with error {reply.error.code}; see the node's log")
-        update = _arrays.difference(_only(reply.content.array_records, "reply"), received, wide=room is not None)
-        largest, share = (np.inf, 1.0) if room is None else room
-        np.clip(update, -largest, largest, out=update)  # of records, also what has overflown: rounding is monotone
-        if not np.isfinite([update.min(), update.max()]).all():
-            _LOG.warning("lightdp: the app's update is not finite: this round it counts as zero")
-            update[:] = 0
-        update *= share
-        for each in reply.content.metric_records.values():
-            metrics.update({name: value for name, value in each.items() if name in settings.allow_metrics})
+    update, reply = (None, RecordDict()) if begun.closing else _trained(message, app, plan)
     record["budget"] = plan.budget
     packed = begun.upload(update)
-    _LOG.info(
-        "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent, for one %s",
-        rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit,
-    )  # fmt: skip
-    bytes_only = ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))})
-    return RecordDict({"arrays": bytes_only, "metrics": metrics})
+    said = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent, for one %s"
+    LOG.info(said, rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit)
+    metrics = {k: v for each in reply.metric_records.values() for k, v in each.items() if k in settings.allow_metrics}
+    upload = ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))})
+    return RecordDict({"arrays": upload, "metrics": MetricRecord(metrics)})
 
 
-def _refuse_unshown(client: Client, content: RecordDict, *, closing: bool) -> None:
-    """Refuse to allocate what the key round's `length` says before a message has brought arrays as large."""
-    if closing and client.next_round == 0:
-        raise ProtocolError(f"a closing round must follow one whose arrays hold length={client.length} floats")
-    if not closing and (size := _arrays.length(_only(content.array_records, "message"))) != client.length:
-        raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")
+def _trained(message: Message, app: Callable[[Message], Message], plan: Plan) -> tuple[NDArray[Any], RecordDict]:
+    """The update that the app makes of a message, and its whole reply."""
+    received, records = dict(_only(message.content, "message")), plan.unit == "record"
+    largest, share = _room(received, plan) if records else (np.inf, 1.0)
+    message.content = RecordDict({key: value for key, value in message.content.items() if key != KEY})
+    try:
+        reply = app(message)
+    except LightDPError as error:
+        raise RuntimeError("the app's own, whose text is not ours to send") from error
+    if reply.has_error():
+        raise ProtocolError(f"the app replied with error {reply.error.code}; see the node's log")
+    update = _arrays.difference(_only(reply.content, "reply"), received, wide=records)
+    np.clip(update, -largest, largest, out=update)  # of records, also what has overflown: rounding is monotone
+    if not np.isfinite([update.min(), update.max()]).all():
+        LOG.warning("lightdp: the app's update is not finite: this round it counts as zero")
+        update[:] = 0
+    update *= share
+    return update, reply.content
 
 
 def _room(received: Mapping[str, Array], plan: Plan) -> tuple[float, float]:
-    """How large values of an update may be, and what share of it leaves, so that a record's part is within the clip.
+    """Bound on the values of an update, and the share of it that leaves, which keep a record's part within the clip.
 
-    The app clips each record's part, but can return only the sum, rounded to floats. Where these are large, a record
-    moves it by whole steps between floats or not at all. So much is taken off as rounding may have added; both numbers
-    depend on what the server knows. A model for which that were more than a hundredth of the clip is refused.
+    The app clips each record's part, but can return only the sum, rounded to floats. If these are large, a record
+    moves the sum by whole steps between floats or not at all. The share takes off as much as rounding may have added;
+    both numbers depend only on what the server knows. A model for which that were more than a hundredth of the clip is
+    refused.
     """
     largest, apart = _arrays.reach(received, most=_COARSE * plan.clip, largest=plan.upload_range)
     if largest < min(plan.clip, plan.upload_range):
@@ -161,10 +168,10 @@ def _room(received: Mapping[str, Array], plan: Plan) -> tuple[float, float]:
     return largest, plan.clip / (plan.clip + apart) * (1 - _ROUNDING)
 
 
-def _only(records: Any, where: str) -> ArrayRecord:  # noqa: ANN401  a view that flwr does not export
-    if len(records) != 1:
-        raise ArgumentError(f"the {where} must have one ArrayRecord, got {len(records)}")
-    return next(iter(records.values()))
+def _only(content: RecordDict, where: str) -> ArrayRecord:
+    if len(content.array_records) != 1:
+        raise ArgumentError(f"the {where} must have one ArrayRecord, got {len(content.array_records)}")
+    return next(iter(content.array_records.values()))
 
 
 def _get(order: ConfigRecord, key: str, kind: type[T]) -> T:

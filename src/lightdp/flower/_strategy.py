@@ -1,12 +1,10 @@
-"""The server's side: a strategy that wraps another, and gives it the noisy mean instead of clients' updates."""
+"""The server: a strategy that wraps another one, which sees the noisy mean instead of the updates of clients."""
 
 from __future__ import annotations
 
-import logging
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -14,42 +12,57 @@ from lightdp._validate import integer, positive, rounded_up
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower._accountant import Accountant
-from lightdp.flower._inner import Narrow, NoNodesError, refuse
-from lightdp.flower._run import Run
-from lightdp.flower._vault import KEY
+from lightdp.flower._run import Narrow, NoNodesError, Run
+from lightdp.flower._settings import KEY, LOG, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from flwr.serverapp import Grid, PrivacySpent
 
+    from lightdp.flower._run import Taken
     from lightdp.planning import Plan
-    from lightdp.protocol import Aggregate
-
-_LOG = logging.getLogger("flwr.lightdp")
 
 
 class LightDP(Strategy):
-    """Makes a message-API strategy private against its own server.
+    """Makes a strategy of Flower's message API private against its own server.
 
-    Each round every client of the roster gets the inner strategy's train message; what comes back are masked bytes,
-    of which only the sum can be read. `received arrays + noisy mean` goes to the inner strategy as one reply of
-    weight 1. The mean divides by the number of clients, whoever straggled (R3). Rounds with fewer uploads than the
-    plan's minimum are void and leave the model as it is. A client
-    that has used up its budget is a straggler from then on; more of them than the plan allows for, or too many void
-    rounds in a row, end the training with what it has.
+        strategy = LightDP(FedAvg(min_available_nodes=50), lightdp.plan(clients=50, ...))
+        result = strategy.start(grid, initial_arrays=arrays, timeout=60)
 
-    Metrics of each round: `lightdp-epsilon` (spent so far, at the plan's δ, by the client that has spent most),
-    `lightdp-used`, `lightdp-late` (uploads seen too late so far), and in the last one `lightdp-stopped` (1 if the
-    training ended early, for the reason in `stopped`).
+    Each round, every client of the roster gets the train message of the inner strategy and answers with masked bytes,
+    of which the server can read only the sum. The inner strategy gets `received arrays + noisy mean` as one reply of
+    weight 1. The mean divides by the plan's number of clients in every round, whoever straggled (R3).
+
+    A round with fewer uploads than `clients - stragglers` is void and leaves the model as it is. A client without
+    budget for another round is a straggler from then on. More such clients than the plan's stragglers, or `patience`
+    void rounds in a row, end the training with the model that it has.
+
+    Formal guarantee: that of the plan (docs/threat-model.md), for the train replies of every node whose app has
+    `lightdp.flower.mod`. The mod enforces it on the node, whatever this class does.
+
+    Metrics of each round: `lightdp-epsilon` (the largest ε that a client has spent so far, at the plan's δ),
+    `lightdp-used` (uploads in the sum), `lightdp-late` (uploads seen too late so far), and in the last round
+    `lightdp-stopped` (1 if the training ended early).
 
     Args:
-        strategy: the inner strategy. Under "repair" its update must be linear, so that what stragglers leave can be
-            taken out of the model again (R3): FedAvg, FedProx, FedAvgM, or with `linear=True` one of your own.
+        strategy: the inner strategy. Under "repair" its update must be linear, so that later rounds can take the noise
+            that stragglers leave out of the model again (R3): FedAvg, FedProx, FedAvgM, or with `linear=True` one of
+            your own.
         plan: made by `lightdp.plan`; clients recompute it from its arguments.
-        linear: whether an unknown strategy's update is linear in the mean, with fixed coefficients.
-        wait: seconds to wait for nodes, for the key round or for an evaluation, before giving up.
+        linear: whether the update of an unknown strategy is linear in the mean, with fixed coefficients.
+        wait: seconds to wait for nodes, in the key round or for an evaluation.
         patience: how many void rounds in a row end the training.
+
+    Attributes:
+        strategy: the inner strategy.
+        plan: as given.
+        accountant: an `Accountant`, which adds up all starts; None for plans of unit "record".
+        stopped: why the training ended early; None if it did not.
+
+    Raises:
+        ArgumentError: strategy and plan cannot work together.
+        ProtocolError: the plan assumes that late uploads stay unseen.
     """
 
     def __init__(
@@ -61,24 +74,19 @@ class LightDP(Strategy):
         self.strategy, self.plan = strategy, plan
         self.wait, self.patience = positive("wait", wait), integer("patience", patience, 1)
         self.accountant = Accountant(plan) if plan.unit == "client" else None
+        self.stopped: str | None = None
+        self._run: Run | None = None
         self._sent: list[Message] = []
         self._arrays = ArrayRecord()
-        self._reset()
-
-    def _reset(self) -> None:
-        """Before a key round."""
-        self.stopped: str | None = None  # why the training ended early
-        self._run: Run | None = None
-        self._void = self._late = 0
 
     def privacy_spent(self) -> PrivacySpent | None:
-        """What was spent so far, as Flower's own wrappers tell it; None for plans that protect records."""
+        """What was spent so far, in the form that Flower's own wrappers return; None for plans of unit "record"."""
         return None if self.accountant is None else self.accountant.get_privacy_spent()
 
     def summary(self) -> None:
         """Log the plan and the inner strategy."""
         for line in str(self.plan).splitlines():
-            _LOG.info("\t│ %s", line)
+            LOG.info("\t│ %s", line)
         self.strategy.summary()
 
     def start(  # noqa: PLR0917  as in Flower
@@ -91,10 +99,18 @@ class LightDP(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Train, with a roster of its own: a key round, then rounds of one message down and one up.
+        """Train with a new roster: a key round, then rounds of one message to each client and one back.
 
-        Arguments as in Flower, except that `num_rounds` is by default the plan's. `timeout` is a round's deadline.
         Each start spends a budget of its own; the accountant adds them up.
+
+        Args:
+            grid: as in Flower.
+            initial_arrays: the model; float arrays of at most 64 bits are trained, integer arrays stay as they are.
+            num_rounds: by default the plan's.
+            timeout: seconds after which a round ends without the clients that have not answered.
+            train_config: as in Flower.
+            evaluate_config: as in Flower.
+            evaluate_fn: as in Flower.
 
         Raises:
             ProtocolError: the key round failed; nothing was spent.
@@ -103,152 +119,127 @@ class LightDP(Strategy):
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
         self.summary()
-        self._reset()
+        self.stopped = self._run = None
         result = Result(arrays=initial_arrays)
-        if evaluate_fn is not None:
-            _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, initial_arrays))
+        evaluate = (lambda *_: None) if evaluate_fn is None else evaluate_fn
+        _keep(result.evaluate_metrics_serverapp, 0, evaluate(0, initial_arrays))
         began = time.monotonic()
         for current in range(1, rounds + 1):
-            _LOG.info("[ROUND %d/%d]", current, rounds)
+            LOG.info("[ROUND %d/%d]", current, rounds)
             messages = list(self.configure_train(current, result.arrays, train_config, grid))
             if not messages:
                 break
-            replies = grid.send_and_receive(messages, timeout=timeout)
-            arrays, metrics = self.aggregate_train(current, replies)
+            arrays, metrics = self.aggregate_train(current, grid.send_and_receive(messages, timeout=timeout))
             result.arrays = result.arrays if arrays is None else arrays
-            last = current == rounds or self._must_stop(grid)
+            last = current == rounds or self._must_stop(self._opened, grid)
             if last:
                 result.arrays = self._close(current, result.arrays, grid, timeout)
-                if metrics is not None:
-                    metrics.update(self._spent() | {"lightdp-stopped": int(self.stopped is not None)})
-            _keep(result.train_metrics_clientapp, current, metrics)
-            self._evaluate(current, result, evaluate_config, grid, timeout)
-            if evaluate_fn is not None:
-                _keep(result.evaluate_metrics_serverapp, current, evaluate_fn(current, result.arrays))
+                metrics.update(self._opened.spent() | {"lightdp-stopped": int(self.stopped is not None)})
+            result.train_metrics_clientapp[current] = metrics
+            queries = list(self.configure_evaluate(current, result.arrays, evaluate_config, grid))
+            replies = grid.send_and_receive(queries, timeout=timeout) if queries else []
+            _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
+            _keep(result.evaluate_metrics_serverapp, current, evaluate(current, result.arrays))
             if last:
                 break
-        _LOG.info("lightdp: training ended after %.2f s", time.monotonic() - began)
+        LOG.info("lightdp: training ended after %.2f s", time.monotonic() - began)
         return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """The inner strategy's messages with the round's start; none if the budget does not last for a round."""
+    ) -> list[Message]:
+        """The messages of the inner strategy, with the announcement of the round; none once the training must end."""
         if self._run is None:
             run = Run(self.plan, _arrays.length(arrays))
             run.enrol(grid, self.wait)
             if self.accountant is not None:
-                self.accountant.settle()
-                self.accountant.follow(run.odometer)
+                self.accountant.follow(lambda: run.odometer)
             self._run = run
-        if self._must_stop(grid):
+        if self._must_stop(self._run, grid):
             return []
-        run = self._run
-        narrow = cast("Grid", Narrow(grid, self.wait, list(run.nodes)))
+        narrow = cast("Grid", Narrow(grid, self.wait, list(self._run.nodes)))
         messages = list(self.strategy.configure_train(server_round, arrays, config, narrow))
         addressed = sorted(message.metadata.dst_node_id for message in messages)
-        if addressed != sorted(run.nodes):
+        if addressed != sorted(self._run.nodes):
             raise ArgumentError(f"strategy must train every client of the roster, once; got {addressed}")
-        orders = run.orders(grid)
+        orders = self._run.orders(grid)
         for message in messages:
             message.content = RecordDict({**message.content, KEY: orders[message.metadata.dst_node_id]})
         self._sent, self._arrays = messages, arrays
         return messages
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The sum of the uploads that came, through the inner strategy; no arrays if the round was void."""
-        if self._run is None:
-            raise ProtocolError("aggregate_train comes after configure_train")
-        run = self._run
-        result = run.take(self._sent, replies)
-        used = len(result.used)
-        arrays, metrics = self._through(server_round, result) if result.total is not None else (None, MetricRecord())
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord]:
+        """The sum of the uploads that came, passed through the inner strategy; no arrays if the round was void."""
+        run, plan = self._opened, self.plan
+        result, means = run.take(self._sent, replies)
         if result.total is None:
-            _LOG.warning("lightdp: round %d was void: fewer than %d uploads came", server_round, run.server.minimum)
-        self._void = 0 if result.total is not None else self._void + 1
-        spent = rounded_up(run.odometer.max_epsilon())
-        _LOG.info(
-            "lightdp: round %d used %d of %d clients; ε = %s of %g at δ = %g spent",
-            server_round, used, self.plan.clients, spent, self.plan.budget, self.plan.delta,
-        )  # fmt: skip
-        metrics.update(self._spent() | {"lightdp-used": used})
+            arrays, metrics = None, MetricRecord()
+            LOG.warning("lightdp: round %d was void: fewer than %d uploads came", server_round, run.server.minimum)
+        else:
+            arrays, metrics = self._through(server_round, (result, means))
+        spent, used = run.spent(), len(result.used)
+        metrics.update(spent | {"lightdp-used": used})
+        said = "lightdp: round %d used %d of %d clients; ε = %s of %g at δ = %g spent"
+        LOG.info(said, server_round, used, plan.clients, rounded_up(spent["lightdp-epsilon"]), plan.budget, plan.delta)
         return arrays, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The inner strategy's messages, untouched; none if it finds too few nodes for `wait` seconds."""
+        """The messages of the inner strategy, untouched; none if it finds too few nodes for `wait` seconds."""
         try:
             narrow = cast("Grid", Narrow(grid, self.wait))
             return self.strategy.configure_evaluate(server_round, arrays, config, narrow)
         except NoNodesError as error:
-            _LOG.warning("lightdp: evaluation of round %d left out: %s", server_round, error)
+            LOG.warning("lightdp: evaluation of round %d left out: %s", server_round, error)
             return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """As the inner strategy does."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
-    def _through(self, server_round: int, result: Aggregate) -> tuple[ArrayRecord | None, MetricRecord]:
-        """received + mean, as the one reply of weight 1 that the inner strategy gets."""
-        run = cast("Run", self._run)
+    @property
+    def _opened(self) -> Run:
+        if self._run is None:
+            raise ProtocolError("aggregate_train comes after configure_train")
+        return self._run
+
+    def _through(self, server_round: int, taken: Taken) -> tuple[ArrayRecord | None, MetricRecord]:
+        """Give received + mean to the inner strategy, as one reply of weight 1."""
+        result, means = taken
         weight = getattr(self.strategy, "weighted_by_key", "num-examples")
-        metrics = MetricRecord({**_means(run.metrics), weight: 1.0})
-        content = RecordDict({"arrays": _arrays.moved(self._arrays, result.mean()), "metrics": metrics})
-        reply = Message(content, reply_to=self._sent[0])
-        arrays, inner = self.strategy.aggregate_train(server_round, [reply])
-        kept = None if arrays is None else _arrays.typed(arrays, self._arrays)
-        return kept, MetricRecord() if inner is None else inner
+        arrays = _arrays.moved(self._arrays, result.mean())
+        content = RecordDict({"arrays": arrays, "metrics": MetricRecord({**means, weight: 1.0})})
+        after, metrics = self.strategy.aggregate_train(server_round, [Message(content, reply_to=self._sent[0])])
+        kept = None if after is None else _arrays.typed(after, self._arrays)
+        return kept, MetricRecord() if metrics is None else metrics
 
-    def _spent(self) -> dict[str, float | int]:
-        return {"lightdp-epsilon": cast("Run", self._run).odometer.max_epsilon(), "lightdp-late": self._late}
-
-    def _must_stop(self, grid: Grid) -> bool:
-        """Whether another round cannot or must not be; late replies are counted first."""
-        run = cast("Run", self._run)
-        self._late += run.take_late(grid)
-        if self.accountant is not None:
-            self.accountant.follow(run.odometer)
+    def _must_stop(self, run: Run, grid: Grid) -> bool:
+        """Whether there can be no other round, or must not be; counts late replies first."""
+        run.take_late(grid)
+        reason = None
         if (exhausted := len(run.exhausted())) > self.plan.stragglers:  # fewer are stragglers for good (R8)
-            self._stop(f"the budget is used up: {exhausted} of {self.plan.clients} clients can take no further round")
-        if self._void >= self.patience:
-            self._stop(f"{self._void} rounds in a row were void: fewer than {run.server.minimum} uploads came")
+            reason = f"the budget is used up: {exhausted} of {self.plan.clients} clients can take no further round"
+        elif run.void >= self.patience:
+            reason = f"{run.void} rounds in a row were void: fewer than {run.server.minimum} uploads came"
+        if reason is not None and self.stopped is None:
+            LOG.warning("lightdp: training ends early: %s", reason)
+            self.stopped = reason
         return self.stopped is not None
 
-    def _stop(self, reason: str) -> None:
-        if self.stopped is None:
-            _LOG.warning("lightdp: training ends early: %s", reason)
-            self.stopped = reason
-
     def _close(self, server_round: int, arrays: ArrayRecord, grid: Grid, timeout: float) -> ArrayRecord:
-        """The closing round: what stragglers left in the model is taken out, without data (R4)."""
-        run = cast("Run", self._run)
+        """The closing round: takes what stragglers left out of the model, without data (R4)."""
+        run = self._opened
         orders = run.closing_orders()
         if orders:
             self._arrays = arrays
             self._sent = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node, order in orders.items()]
-            result = run.take(self._sent, grid.send_and_receive(self._sent, timeout=timeout))
-            _LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
+            result, means = run.take(self._sent, grid.send_and_receive(self._sent, timeout=timeout), closing=True)
+            LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
             if result.used:
-                arrays = self._through(server_round + 1, result)[0] or arrays
-        self._late += run.take_late(grid)
-        if self.accountant is not None:
-            self.accountant.follow(run.odometer)
+                arrays = self._through(server_round + 1, (result, means))[0] or arrays
+        run.take_late(grid)
         return arrays
-
-    def _evaluate(self, current: int, result: Result, config: ConfigRecord, grid: Grid, timeout: float) -> None:
-        messages = list(self.configure_evaluate(current, result.arrays, config, grid))
-        replies = grid.send_and_receive(messages, timeout=timeout) if messages else []
-        _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
-
-
-def _means(metrics: list[dict[str, Any]]) -> dict[str, float]:
-    """The mean of each metric that all have as a number."""
-    shared = set.intersection(*(set(each) for each in metrics)) if metrics else set()
-    scalars = [name for name in sorted(shared) if not any(isinstance(each[name], list) for each in metrics)]
-    return {name: float(np.mean([each[name] for each in metrics])) for name in scalars}
 
 
 def _keep(where: dict[int, MetricRecord], current: int, metrics: MetricRecord | None) -> None:

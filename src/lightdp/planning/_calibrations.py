@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from lightdp import gaussian, sampling
 from lightdp._validate import non_negative, positive
 from lightdp.errors import InfeasibleError
@@ -16,6 +18,8 @@ from lightdp.planning import _calibrate as calibrate
 from lightdp.repair import repair_cost, worst_cost
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
     from lightdp.planning._request import Request
 
 WIRE_STEPS = 16  # σ of a client's own noise in steps of the wire: rounding then hardly shows in it
@@ -76,9 +80,9 @@ class Calibration(ABC):
         """The σ for which a round costs k = 1, that is μ = Δ/σ."""
         return noise.sigma_effective
 
-    def used_cost(self, noise: Noise, honest: int) -> float:  # noqa: ARG002  `Repair` uses both
-        """The cost k of a round in which the client and `honest` − 1 honest peers were used."""
-        return 1.0
+    def used_cost(self, noise: Noise, honest: ArrayLike) -> NDArray[np.float64]:  # noqa: ARG002  `Repair` uses both
+        """The cost k of rounds in which the client and `honest` − 1 honest peers were used, an entry each."""
+        return np.ones(np.shape(honest))
 
     def in_sum(self, noise: Noise, used: int) -> float:
         """Variance of the individual noise in the sum of `used` uploads and of their rounding to the wire (W1)."""
@@ -161,9 +165,9 @@ class Repair(Calibration):
         """σ_U."""
         return noise.sigma_individual
 
-    def used_cost(self, noise: Noise, honest: int) -> float:
+    def used_cost(self, noise: Noise, honest: ArrayLike) -> NDArray[np.float64]:
         """(1 + γ)/(aγ + 1)."""
-        return 1 / float(gain(honest, noise.gamma))
+        return 1 / gain(honest, noise.gamma)
 
 
 class Paper(Calibration):
@@ -215,7 +219,7 @@ class Central(Calibration):
     """Central DP: a server that is trusted adds the noise to the sum."""
 
     title = "central DP by a trusted server"
-    against = "whoever sees the model, but NOT the server"
+    against = "everybody who sees the model, but NOT the server"
     deployable = False
     floats = True
 
@@ -223,7 +227,7 @@ class Central(Calibration):
         """None from clients."""
         return Noise(0.0, 0.0, self.required(asked))
 
-    def in_sum(self, noise: Noise, used: int) -> float:  # noqa: ARG002  whoever is in it
+    def in_sum(self, noise: Noise, used: int) -> float:  # noqa: ARG002  the server adds it once
         """That of the server."""
         return noise.sigma_effective**2
 

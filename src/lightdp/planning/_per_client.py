@@ -31,8 +31,8 @@ class PerClientPlan:
     """Noise for each client and each pair. Made by `plan_per_client`.
 
     Formal guarantee: client i, of whose data one unit moves an upload by at most `sensitivity`, has (`epsilons`[i],
-    `delta`)-DP over `rounds` rounds against the server together with any `colluders` other clients, whoever straggles:
-    `sigma_effective` is certified by (E4) on the variances as they are returned, not on what the solver believed.
+    `delta`)-DP over `rounds` rounds against the server together with any `colluders` other clients, for every set of
+    stragglers: `sigma_effective` is certified by (E4) on the returned variances, not on the solver's word.
     It is a design: `lightdp.protocol` runs plans of equal clients.
 
     Attributes:
@@ -100,6 +100,12 @@ def plan_per_client(
     target: Target = "mean",
 ) -> PerClientPlan:
     """The variances that minimise the expected noise while each client keeps its own budget (D4).
+
+    >>> found = plan_per_client(epsilons=[3.0] * 5, straggling=[0.02] * 4 + [0.5], colluders=1, rounds=10, delta=1e-5)
+    >>> bool(found.sigma_individual[4] > found.sigma_individual[0])  # the unreliable client protects itself
+    True
+    >>> bool((found.epsilon() <= 3).all())
+    True
 
     Clients straggle independently. Equal clients of a complete graph get equal variances, which loses nothing
     (the program is convex and symmetric) and keeps it small.

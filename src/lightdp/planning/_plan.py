@@ -17,6 +17,9 @@ from lightdp.planning._calibrations import CALIBRATIONS, WIRE_STEPS, Calibration
 from lightdp.planning._request import Request
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
     from lightdp.noise_graph import Graph
     from lightdp.stragglers import StragglerLaw
 
@@ -114,8 +117,8 @@ class Plan:
         """The σ for which a round costs k = 1: σ_U with repair (R1), otherwise σ_eff."""
         return self.calibration.scale(self.noise)
 
-    def used_cost(self, honest: int) -> float:
-        """k, the squared μ in units of (Δ/`scale`)², of a round with `honest` honest clients, this one included."""
+    def used_cost(self, honest: ArrayLike) -> NDArray[np.float64]:
+        """k, the squared μ in units of (Δ/`scale`)², of rounds with `honest` honest clients, this one included."""
         return self.calibration.used_cost(self.noise, honest)
 
     def noise_in_mean(self) -> float:
@@ -134,7 +137,7 @@ class Plan:
         return self.law.mean(lambda s: s / (self.clients - s)) * self._met * self.sigma_pairwise**2
 
     def residual_in_sum(self, used: int) -> float:
-        """Variance of the pairwise noise that `used` uploads share with those absent, whoever they are, on average."""
+        """Variance of the pairwise noise that `used` uploads share with absent clients, averaged over who is absent."""
         return used * (self.clients - used) * self._met * self.sigma_pairwise**2
 
     @property

@@ -42,6 +42,26 @@ class Client:
     - the state is a value: each step makes the next one, saves it, and goes on from it only then. If `store` fails,
       nothing leaves and nothing has changed.
 
+    Two clients and a server, in one round:
+
+    >>> import lightdp, numpy
+    >>> plan = lightdp.plan(
+    ...     clients=2, colluders=0, stragglers=0, rounds=3, epsilon=8, delta=1e-5, unit="client", calibration="repair"
+    ... )
+    >>> server = lightdp.Server(plan, length=4, run=bytes(16))
+    >>> clients = [lightdp.Client.new(plan, length=4, run=bytes(16), name=name) for name in ("ann", "bob")]
+    >>> [server.enrol(client.enrol()) for client in clients]
+    ['ann', 'bob']
+    >>> for client in clients:
+    ...     client.join(server.roster())
+    >>> start = server.announce()
+    >>> [server.receive(client.begin(start).upload(numpy.full(4, 0.1))) for client in clients]
+    [True, True]
+    >>> list(server.close().used)
+    [0, 1]
+    >>> 0 < clients[0].epsilon() <= plan.budget
+    True
+
     Attributes:
         plan: the noise.
         length: number of values of an update.
@@ -94,8 +114,8 @@ class Client:
             run: 16 bytes that name the run.
             name: the client's name in the roster.
             identity: long-lived key that signs the one-time key; by default a new one.
-            pins: identities expected of peers. Whoever is not among them counts as a colluder: a roster with more than
-                the plan's colluders of them is refused, so that a server cannot invent peers.
+            pins: identities expected of peers. A client that is not among them counts as a colluder: a roster with
+                more than the plan's colluders of them is refused, so that a server cannot invent peers.
             weighted: whether updates carry weights in [0, 1], with their sum aggregated beside them (P5).
             store: where the state lives, for `restore`; without it a restart must enrol anew.
             threads: cores that expand noise; None for all.
@@ -169,7 +189,7 @@ class Client:
                 self._adopt(replace(self._state, roster=roster))
                 self._keyring, self._history = keyring, history
             elif known.hash != roster.hash:
-                raise ProtocolError("the roster must not change in a run; whoever joins or leaves starts a new one")
+                raise ProtocolError("the roster must not change in a run; who joins or leaves needs a new run")
 
     def begin(self, message: bytes) -> ClientRound:
         """Take in an ANNOUNCE message and return its round, to be answered by `ClientRound.upload`.

@@ -39,7 +39,7 @@ class Aggregate:
     weight: float | None
 
     def mean(self) -> NDArray[np.float64]:
-        """total/N: the same denominator in every round, whoever came (R3)."""
+        """total/N: the same denominator in every round, however many came (R3)."""
         if self.total is None:
             raise ProtocolError(f"round {self.round} was void: there is no mean")
         return self.total / self.used.clients
@@ -47,6 +47,15 @@ class Aggregate:
 
 class Server:
     """The server of one run. It holds one sum, however many clients there are.
+
+    `Client` has an example of a whole round.
+
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=2, colluders=0, stragglers=0, rounds=3, epsilon=8, delta=1e-5)
+    >>> lightdp.Server(plan, length=4, run=bytes(16)).roster()
+    Traceback (most recent call last):
+    ...
+    lightdp.errors.ProtocolError: 2 clients must enrol, 0 have
 
     Args:
         plan: as the clients have it.
@@ -72,7 +81,7 @@ class Server:
     def enrol(self, message: bytes) -> str:
         """Take in an ENROL message and return the client's name; a second one of a name must be the same."""
         if self._roster is not None:
-            raise ProtocolError("the roster is fixed; whoever joins later needs a new one")
+            raise ProtocolError("the roster is fixed; a client that joins later needs a new run")
         content = Message.from_bytes(message, run=self.run)
         if content.kind != Kind.ENROL:
             raise ProtocolError(f"expected ENROL, got {content.kind.name}")
@@ -103,7 +112,7 @@ class Server:
         """Start the next round, or repeat its start, and return the ANNOUNCE message.
 
         Args:
-            since: the first past round to tell of; by default the last one. A client that was away from round r
+            since: the first past round to announce; by default the last one. A client that was away from round r
                 on, or whose answer to round r got lost, needs `since=r`; 0 tells everything.
             closing: the last round, without data, in which only what stragglers left is repaired (R4).
         """
@@ -154,7 +163,7 @@ class Server:
         return True
 
     def close(self) -> Aggregate:
-        """End the open round with whoever has answered."""
+        """End the open round with the uploads received so far."""
         if self._sum is None:
             raise ProtocolError(f"round {self.round} has not begun")
         came = ClientSet(self._received)

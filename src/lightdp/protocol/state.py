@@ -109,7 +109,19 @@ class Store(Protocol):
 
 
 class File:
-    """A state in a file that only its owner can read, replaced atomically and durably."""
+    """A state in a file that only its owner can read, replaced atomically and durably.
+
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=2, colluders=0, stragglers=0, rounds=3, epsilon=8, delta=1e-5)
+    >>> client = lightdp.Client.new(plan, length=4, run=bytes(16), name="ann", store=lightdp.File("ann.state"))
+    >>> message = client.enrol()  # saved before the message is returned
+    >>> again = lightdp.Client.restore(plan, length=4, store=lightdp.File("ann.state"))
+    >>> again.enrol() == message
+    True
+
+    Args:
+        path: the file; its folder must exist.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from lightdp._validate import rounded_up
@@ -72,15 +72,14 @@ def facts(log: RunLog) -> dict[str, str]:
 
 def run_table(logs: Sequence[RunLog]) -> Table:
     """The figures of runs as a table for the terminal, a column for each run; an ε above its claim is red."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for name in labels(logs):
-        table.add_column(Text(name), justify="right", overflow="fold")
+    columns = (Column(Text(name), justify="right", overflow="fold") for name in labels(logs))
+    table = Table(Column(no_wrap=True), *columns, box=SIMPLE_HEAD, pad_edge=False)
     figures = [facts(log) for log in logs]
     for name in figures[0] if figures else ():
-        warn = ["bold red" if name == "ε true" and log.exceeds else "" for log in logs]
-        cells = (Text(row[name], style) for row, style in zip(figures, warn, strict=True))
-        table.add_row(LONG.get(name, name), *cells)
+        styles = ("bold red" if name == "ε true" and log.exceeds else "" for log in logs)
+        table.add_row(
+            LONG.get(name, name), *(Text(row[name], style) for row, style in zip(figures, styles, strict=True))
+        )
     return table
 
 

@@ -71,7 +71,7 @@ class Channel(typing.Protocol):
         """What a record says about the network; None without one."""
 
     def refusing(self) -> frozenset[int]:
-        """Clients that will not answer the next round, whoever asks."""
+        """Clients that refuse to answer the next round."""
 
     def meet(self, number: int, came: Arrivals) -> Met:
         """How the round ends for those who came, before anybody computes an update."""

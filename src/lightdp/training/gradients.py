@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lightdp._validate import integer, positive
@@ -32,8 +32,6 @@ from lightdp.training import fast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from torch import Tensor
 
 __all__ = ["assign", "clipped_sums", "flatten"]
 

@@ -1,10 +1,15 @@
 """Models for private training: each output depends on its own record only, and the start on the seed only.
 
-Privacy is counted per record: the gradient of one record must not depend on another. Normalising by statistics
-over a batch or over the data set (BatchNorm, standardising features by their mean) would break that and leak,
-so whatever is normalised here, features included, is normalised within each record (GroupNorm). No model has
-buffers, works in place or draws random numbers in its forward pass: each runs under `torch.func.functional_call`
-with `vmap(grad(...))`, and in CUDA graphs.
+Privacy is counted per record: the gradient of one record must not depend on another. Statistics over a batch or over
+the data set (BatchNorm, standardising features by their mean) would break that and leak, so everything here, features
+included, is normalised within each record (GroupNorm). No model has buffers, works in place or draws random numbers in
+its forward pass: each runs under `torch.func.functional_call` with `vmap(grad(...))`, and in CUDA graphs.
+
+`prepare` turns records into what a model takes, `build` makes the model:
+
+>>> x = prepare("scattering-linear", torch.rand(5, 1, 8, 8), "cpu")
+>>> build("scattering-linear", tuple(x.shape[1:]), classes=10, seed=0)(x).shape
+torch.Size([5, 10])
 """
 
 from __future__ import annotations
@@ -19,14 +24,12 @@ from lightdp.training.scattering import scattering
 
 try:
     import torch
-    from torch import nn
+    from torch import Tensor, nn
 except ImportError:
     raise MissingExtraError("train", "Training") from None
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from torch import Tensor
 
 __all__ = ["NAMES", "build", "checked", "mirrored", "prepare"]
 
@@ -42,11 +45,22 @@ _MIRRORED = [
 
 
 def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """A new model on the CPU for records of `shape` (without the number of records), giving `classes` logits.
+    """A new model on the CPU that gives `classes` logits for each record.
 
-    For scattering models `shape` is that of the prepared features. The parameters are a pure function of the
-    arguments; torch's global generator is neither read nor moved. Linear models start at zero, where every
-    class is equally likely.
+    The parameters are a pure function of the arguments; torch's global generator is neither read nor moved. Linear
+    models start at zero, where every class is equally likely.
+
+    >>> sum(p.numel() for p in build("linear", (1, 8, 8), classes=10, seed=0).parameters())
+    650
+
+    Args:
+        name: one of `NAMES`.
+        shape: of one record as `prepare` gives it; (channels, height, width) unless the model is linear.
+        classes: how many labels there are, at least 2.
+        seed: of the random weights.
+
+    Raises:
+        ArgumentError: the name is unknown, a number is out of range, or the shape does not fit the model.
     """
     make = _MAKERS[choice("model", name, NAMES)]
     classes, seed = integer("classes", classes, 2), integer("seed", seed, 0, 2**63 - 1)
@@ -60,27 +74,32 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
 
 
 def checked(module: nn.Module, x: Tensor, classes: int) -> nn.Module:
-    """A module of the user's own, once it was tried on a record or two of `x`: it must give `classes` logits for each.
+    """The module, after a trial on up to two records of `x`: it must give `classes` logits for each.
 
     The trial runs on a copy in evaluation mode, so nothing of `module` changes.
+
+    >>> checked(nn.Linear(4, 3), torch.zeros(5, 4), classes=3)
+    Linear(in_features=4, out_features=3, bias=True)
+
+    Args:
+        module: a model of the user's own.
+        x: records as it will get them. (n, ...)
+        classes: how many labels there are.
 
     Raises:
         ArgumentError: it is no module, has no parameters, does not take such records, or gives something else.
     """
     if not isinstance(module, nn.Module):
         raise ArgumentError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-    name = type(module).__name__
+    name, tried, shape = type(module).__name__, x[:2], tuple(x.shape[1:])
     if next(module.parameters(), None) is None:
         raise ArgumentError(f"module must have parameters to train, got {name} without any")
-    tried = x[:2]
     try:
         with torch.no_grad():
             logits = copy.deepcopy(module).to(x.device).eval()(tried)
-    except Exception as error:  # whatever a stranger's code raises
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ArgumentError(
-            f"module must take records of shape {tuple(x.shape[1:])}, got {name} that refuses them: {reason}"
-        ) from error
+    except Exception as error:  # the module's own code may raise anything
+        got = f"{name} that refuses them: {(str(error).splitlines() or [type(error).__name__])[0]}"
+        raise ArgumentError(f"module must take records of shape {shape}, got {got}") from error
     wanted, found = (len(tried), classes), tuple(getattr(logits, "shape", ()))
     if not isinstance(logits, torch.Tensor) or found != wanted or not logits.is_floating_point():
         got = f"{logits.dtype} of shape {found}" if isinstance(logits, torch.Tensor) else type(logits).__name__
@@ -92,14 +111,25 @@ def prepare(name: str, x: Tensor, device: torch.device | str, *, mirror: bool = 
     """What model `name` is trained on, on `device`: x itself, or normalised scattering features of images x.
 
     Features are (n, c · 81, h / 4, w / 4). Three colours become brightness and two differences of colours, since
-    what tells objects apart is spread over all three of red, green and blue. Orders 1 and 2 count by their square
+    what distinguishes objects is spread over all three of red, green and blue. Orders 1 and 2 enter by their square
     root, which evens out contrast. Each colour's order 0, its two scales of order 1 and its order 2 are scaled to
-    mean 0 and variance 1 over one record: no statistic spans records, so features cost no privacy and are the same
-    for any batch.
+    mean 0 and variance 1 over one record.
 
-    With `mirror`, where an image and its mirror image mean the same, the features are the mean of both images'. Such
-    features are symmetric, so only the left half, (w / 4 + 1) // 2 columns, is kept: half the parameters to
-    learn, and half the noise.
+    Guarantee: no statistic spans records, so features cost no privacy and are the same for any batch.
+
+    >>> prepare("scattering-linear", torch.rand(2, 3, 32, 32), "cpu", mirror=True).shape
+    torch.Size([2, 243, 8, 4])
+
+    Args:
+        name: one of `NAMES`.
+        x: records. (n, ...)
+        device: where the result is made.
+        mirror: whether an image and its mirror image mean the same. Features are then the mean of both images'; they
+            are symmetric, so only the left half, (w / 4 + 1) // 2 columns, is kept: half the parameters to learn,
+            and half the noise.
+
+    Raises:
+        ArgumentError: the name is unknown, or a scattering model gets records that are not images.
     """
     if not choice("model", name, NAMES).startswith("scattering"):
         return x.to(device)
@@ -120,7 +150,7 @@ def prepare(name: str, x: Tensor, device: torch.device | str, *, mirror: bool = 
 
 
 def mirrored(features: Tensor) -> Tensor:
-    """The scattering features (n, c · 81, h, w) of mirrored images: turns angle θ into π - θ, of both orders."""
+    """The scattering features (n, c · 81, h, w) of the mirrored images: angle θ becomes π - θ in both orders."""
     return features.unflatten(1, (-1, 81))[:, :, _MIRRORED].flip(4).flatten(1, 2)
 
 
@@ -141,31 +171,30 @@ def _initialise(model: nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Conv2d | nn.Linear | nn.GroupNorm)]
     rectified = any(isinstance(layer, nn.ReLU) for layer in model.modules())
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        for layer in layers if len(layers) > 1 else []:
-            if isinstance(layer, nn.GroupNorm):
-                layer.weight.fill_(1)
-            else:
-                power = 2 if rectified and isinstance(layer, nn.Conv2d) else 1
-                layer.weight.normal_(0, math.sqrt(power / layer.weight[0].numel()), generator=generator)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    for layer in layers if len(layers) > 1 else []:
+        if isinstance(layer, nn.GroupNorm):
+            nn.init.ones_(layer.weight)
+        else:
+            power = 2 if rectified and isinstance(layer, nn.Conv2d) else 1
+            nn.init.normal_(layer.weight, 0, math.sqrt(power / layer.weight[0].numel()), generator=generator)
 
 
 class Residual(nn.Module):  # type: ignore[misc]  # torch is untyped here
-    """`main(x) + skip(x)`."""
+    """A residual block: `main(x) + skip(x)`."""
 
     def __init__(self, main: nn.Module, skip: nn.Module) -> None:
         super().__init__()
         self.main, self.skip = main, skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum of both ways."""
+        """The sum of both branches."""
         return self.main(x) + self.skip(x)
 
 
 class StandardisedConv(nn.Conv2d):  # type: ignore[misc]  # likewise
-    """A convolution whose weights are brought to mean 0 and variance 1 / fan-in per filter before use."""
+    """A convolution whose weights are scaled to mean 0 and variance 1 / fan-in per filter before use."""
 
     def forward(self, x: Tensor) -> Tensor:
         """The convolution with standardised weights; a function of parameters, not of data."""
@@ -185,9 +214,8 @@ def _linear(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def _cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """Two convolutions and two dense layers with tanh, whose bounded activations keep gradients small (DP-SGD)."""
-    hidden = 64
     layers = [*_pooled(shape[0], 16, 5), *_pooled(16, 32, 5), nn.Flatten()]
-    return nn.Sequential(*layers, nn.Linear(32 * _halved(shape, 2), hidden), nn.Tanh(), nn.Linear(hidden, classes))
+    return nn.Sequential(*layers, nn.Linear(32 * _halved(shape, 2), 64), nn.Tanh(), nn.Linear(64, classes))
 
 
 def _scattering_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -201,7 +229,7 @@ def _pooled(inputs: int, outputs: int, kernel: int) -> list[nn.Module]:
 
 
 def _halved(shape: tuple[int, ...], times: int) -> int:
-    """Positions of an image whose sides were halved and rounded up so often."""
+    """Positions of an image after halving its sides, rounded up, this many times."""
     return math.prod(-(-side // 2**times) for side in shape[1:])
 
 
@@ -209,8 +237,7 @@ def _resnet18(shape: tuple[int, ...], classes: int) -> nn.Module:
     """ResNet-18 with a 3 x 3 stem for small images and GroupNorm of 32 groups."""
 
     def conv(inputs: int, outputs: int, size: int, stride: int = 1) -> list[nn.Module]:
-        layer = nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
-        return [layer, nn.GroupNorm(32, outputs)]
+        return [nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False), nn.GroupNorm(32, outputs)]
 
     layers = [*conv(shape[0], 64, 3), nn.ReLU()]
     for inputs, outputs, stride in _stages((64, 64, 128, 256, 512), strides=(1, 2, 2, 2)):

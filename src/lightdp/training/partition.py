@@ -1,4 +1,13 @@
-"""Who holds which records: the training data dealt to clients, evenly or unevenly."""
+"""Who holds which records: the training data split over clients, evenly or unevenly.
+
+Clients of a real federation rarely hold data of one distribution. `split` makes the usual benchmarks of that: iid,
+Dirichlet shares of each label, or shards of a few labels; `summary` describes the result for a run's log.
+
+>>> labels = np.array([0, 1, 0, 1, 0, 1, 0, 1])
+>>> parts = split(labels, clients=2, how="shards:1", seed=0)
+>>> sorted(labels[part].tolist() for part in parts)
+[[0, 0, 0, 0], [1, 1, 1, 1]]
+"""
 
 from __future__ import annotations
 
@@ -10,7 +19,7 @@ from lightdp._validate import integer, positive
 from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.random import Generator  # noqa: TID251  only its type
     from numpy.typing import NDArray
@@ -23,6 +32,9 @@ _LARGEST_ALPHA = 1e6
 def split(labels: NDArray[np.integer[Any]], clients: int, how: str, seed: int) -> list[NDArray[np.int64]]:
     """The records of each client: every record belongs to exactly one, and every client has at least one.
 
+    >>> [part.tolist() for part in split(np.zeros(5, int), clients=2, how="iid", seed=1)]
+    [[0, 1, 4], [2, 3]]
+
     Args:
         labels: of all records, >= 0. (n,)
         clients: N.
@@ -30,7 +42,7 @@ def split(labels: NDArray[np.integer[Any]], clients: int, how: str, seed: int) -
             iid: at random, in shares that differ by at most one record;
             dirichlet:ALPHA: each label's records in shares drawn from the symmetric Dirichlet(ALPHA) on N clients,
             so a small ALPHA gives each client few labels. A client that drew no record takes one from the largest;
-            shards:COUNT: the records sorted by label, cut into N·COUNT equal shards, COUNT dealt to each client.
+            shards:COUNT: the records sorted by label, cut into N·COUNT equal shards, COUNT for each client.
         seed: the split is a pure function of it and of the other arguments.
 
     Returns:
@@ -44,13 +56,11 @@ def split(labels: NDArray[np.integer[Any]], clients: int, how: str, seed: int) -
     if clients > len(labels):
         raise ArgumentError(f"clients must be at most the number of records, {len(labels)}, got clients={clients}")
     rng = np.random.default_rng([seed, _PURPOSE])  # noqa: TID251  shuffling, nothing that protects
-    kind, _, setting = how.partition(":")
-    if kind == "iid" and how == "iid":
+    kind, _, _ = how.partition(":")
+    if how == "iid":
         owner = rng.permutation(np.arange(len(labels)) % clients)
-    elif kind == "dirichlet":
-        owner = _dirichlet(labels, clients, _alpha(setting, how), rng)
-    elif kind == "shards":
-        owner = _shards(labels, clients, _count(setting, how), rng)
+    elif kind in _KINDS:
+        owner = _KINDS[kind](labels, clients, how, rng)
     else:
         raise ArgumentError(f"partition must be {_HOW}, got partition={how!r}")
     ends = np.cumsum(np.bincount(owner, minlength=clients))
@@ -60,24 +70,42 @@ def split(labels: NDArray[np.integer[Any]], clients: int, how: str, seed: int) -
 def summary(labels: NDArray[np.integer[Any]], parts: Sequence[NDArray[np.int64]], classes: int) -> dict[str, Any]:
     """What a partition looks like, in JSON values.
 
+    >>> summary(np.array([0, 1, 1]), [np.array([0, 1]), np.array([2])], classes=2)["counts"]
+    [[1, 1], [0, 1]]
+
+    Args:
+        labels: of all records. (n,)
+        parts: the result of `split`.
+        classes: how many labels there may be.
+
     Returns:
         clients, records: how many; size_min, size_median, size_max: records of a client; labels_min, labels_median,
         labels_max: different labels of a client; counts: records of each client and label. (clients, classes)
+
+    Raises:
+        ArgumentError: a label is negative, or `classes` or above.
     """
     labels, classes = _labels(labels), integer("classes", classes, 1)
     if len(labels) and labels.max() >= classes:
         raise ArgumentError(f"labels must be < classes={classes}, got one of {labels.max()}")
     counts = np.array([np.bincount(labels[part], minlength=classes) for part in parts])
+    spreads = {"size": counts.sum(axis=1), "labels": (counts > 0).sum(axis=1)}
+    kinds: dict[str, Callable[..., Any]] = {"min": np.min, "median": np.median, "max": np.max}
     return {
         "clients": len(parts),
         "records": int(counts.sum()),
-        **_spread("size", counts.sum(axis=1)),
-        **_spread("labels", (counts > 0).sum(axis=1)),
+        **{f"{name}_{kind}": of(values).item() for name, values in spreads.items() for kind, of in kinds.items()},
         "counts": counts.tolist(),
     }
 
 
-def _dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, rng: Generator) -> NDArray[np.int64]:
+def _dirichlet(labels: NDArray[np.int64], clients: int, how: str, rng: Generator) -> NDArray[np.int64]:
+    try:
+        alpha = float(how.partition(":")[2])
+    except ValueError:
+        raise ArgumentError(f"partition must be {_HOW} with a number ALPHA, got partition={how!r}") from None
+    if positive("dirichlet", alpha) > _LARGEST_ALPHA:
+        raise ArgumentError(f"dirichlet must be at most {_LARGEST_ALPHA:g}, got dirichlet={alpha:g}")
     owner = np.empty(len(labels), np.int64)
     for label in np.unique(labels):
         records = rng.permutation(np.flatnonzero(labels == label))
@@ -91,34 +119,22 @@ def _dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, rng: Gener
     return owner
 
 
-def _shards(labels: NDArray[np.int64], clients: int, count: int, rng: Generator) -> NDArray[np.int64]:
-    shards = clients * count
-    if shards > len(labels):
-        raise ArgumentError(
-            f"shards must be at most {len(labels) // clients} for {clients} clients and {len(labels)} records,"
-            f" got shards={count}"
-        )
-    order = np.lexsort((rng.permutation(len(labels)), labels))
-    dealt = rng.permutation(np.repeat(np.arange(clients), count))
-    owner = np.empty(len(labels), np.int64)
-    owner[order] = dealt[np.arange(len(labels)) * shards // len(labels)]
+def _shards(labels: NDArray[np.int64], clients: int, how: str, rng: Generator) -> NDArray[np.int64]:
+    setting, records = how.partition(":")[2], len(labels)
+    if not (setting.isascii() and setting.isdigit()):
+        raise ArgumentError(f"partition must be {_HOW} with an integer COUNT, got partition={how!r}")
+    count = integer("shards", int(setting), 1)
+    if clients * count > records:
+        limit = f"{records // clients} for {clients} clients and {records} records"
+        raise ArgumentError(f"shards must be at most {limit}, got shards={count}")
+    order = np.lexsort((rng.permutation(records), labels))
+    shards = rng.permutation(np.repeat(np.arange(clients), count))  # whose each is
+    owner = np.empty(records, np.int64)
+    owner[order] = shards[np.arange(records) * len(shards) // records]
     return owner
 
 
-def _alpha(setting: str, how: str) -> float:
-    try:
-        value = float(setting)
-    except ValueError:
-        raise ArgumentError(f"partition must be {_HOW} with a number ALPHA, got partition={how!r}") from None
-    if positive("dirichlet", value) > _LARGEST_ALPHA:
-        raise ArgumentError(f"dirichlet must be at most {_LARGEST_ALPHA:g}, got dirichlet={value:g}")
-    return value
-
-
-def _count(setting: str, how: str) -> int:
-    if not (setting.isascii() and setting.isdigit()):
-        raise ArgumentError(f"partition must be {_HOW} with an integer COUNT, got partition={how!r}")
-    return integer("shards", int(setting), 1)
+_KINDS = {"dirichlet": _dirichlet, "shards": _shards}
 
 
 def _labels(labels: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
@@ -126,11 +142,3 @@ def _labels(labels: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     if values.ndim != 1 or values.dtype.kind not in "ui" or (len(values) and values.min() < 0):
         raise ArgumentError(f"labels must be a list of integers >= 0, got {values.dtype} of shape {values.shape}")
     return values.astype(np.int64)
-
-
-def _spread(name: str, values: NDArray[np.int64]) -> dict[str, float]:
-    return {
-        f"{name}_min": int(values.min()),
-        f"{name}_median": float(np.median(values)),
-        f"{name}_max": int(values.max()),
-    }

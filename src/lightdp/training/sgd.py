@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
@@ -22,8 +23,6 @@ from lightdp.training import fast, gradients
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor, nn
 
 __all__ = ["local_updates"]
 

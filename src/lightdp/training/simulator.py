@@ -15,7 +15,7 @@ from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.runlog import Ended, LogWriter, Round, RunLog, Started
-from lightdp.training import checkpoint, data, gradients, models, partition, record
+from lightdp.training import checkpoint, data, gradients, models, partition, statement
 from lightdp.training.arrivals import arrivals
 from lightdp.training.channel import channel
 from lightdp.training.checkpoint import State
@@ -38,6 +38,13 @@ class Run:
     The log is written to `path`, a checkpoint beside it. With `resume` a run goes on from its last checkpoint and, in
     "distribution" fidelity, to the same log bit by bit; "protocol" draws new noise by design and cannot go on.
     Modelled seconds are measured, so they are never the same twice.
+
+    >>> from pathlib import Path
+    >>> import lightdp
+    >>> config = lightdp.Config(clients=5, colluders=1, stragglers=1, rounds=3, epsilon=8.0)
+    >>> log = lightdp.Run(config, Path("run.jsonl")).finish()
+    >>> len(log.rounds), log.epsilon <= 8
+    (3, True)
 
     Args:
         config: the settings.
@@ -242,8 +249,8 @@ class Run:
         return Started(
             config=dataclasses.asdict(self.config),
             plan=None if self.plan is None else self.plan.to_dict(),
-            versions=record.versions(),
-            commit=record.commit(),
+            versions=statement.versions(),
+            commit=statement.commit(),
             partition=self.partition,
             parameters=self.parameters,
             device=str(self.device),
@@ -266,7 +273,7 @@ class Run:
             bytes_up=self.channel.bytes_up,
             bytes_down=4 * self.parameters + -(-self.config.clients // 8),
             seconds=self.state.seconds,
-            statement=record.statement(self.config, plan, spent),
+            statement=statement.statement(self.config, plan, spent),
         )
 
     def _save(self) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from lightdp.errors import ArgumentError
 from lightdp.training import models
@@ -25,7 +26,6 @@ from lightdp.training import models
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
 __all__ = ["crops", "draw", "mirrored"]
 
@@ -33,7 +33,13 @@ _SHIFT = 4  # pixels that a crop may be off in each direction
 
 
 def draw(rng: np.random.Generator, records: int, count: int) -> NDArray[np.int64]:  # noqa: TID251  protects nothing
-    """For each record and view: how far down (0..8), how far right (0..8), and whether mirrored. (records, count, 3)"""
+    """For each record and view: how far down (0..8), how far right (0..8), and whether mirrored. (records, count, 3)
+
+    Args:
+        rng: decides only which views are seen; it protects nothing.
+        records: how many records.
+        count: views of each.
+    """
     return rng.integers([2 * _SHIFT + 1, 2 * _SHIFT + 1, 2], size=(records, count, 3))
 
 

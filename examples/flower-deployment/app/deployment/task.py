@@ -69,6 +69,6 @@ def update(weights: NDArray[np.float64], path: str | Path, clip: float) -> NDArr
 
 
 def accuracy(weights: NDArray[np.float64], path: Path) -> float:
-    """The share of images that are read rightly."""
+    """The share of images that are classified correctly."""
     with np.load(path) as data:
         return float(((data["x"] @ weights).argmax(1) == data["y"].argmax(1)).mean())

@@ -48,7 +48,7 @@ def train(net: nn.Module, x: Tensor, y: Tensor, *, steps: int, rate: float) -> f
 
 
 def accuracy(net: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The share of images that are read rightly."""
+    """The share of images that are classified correctly."""
     with torch.no_grad():
         return float((net(x).argmax(1) == y).double().mean())
 

@@ -1,4 +1,4 @@
-"""Fashion-MNIST: 70,000 grey pictures of ten kinds of clothes, 28 × 28, in four IDX files."""
+"""Fashion-MNIST: 70,000 grey images of ten kinds of clothes, 28 × 28, in four IDX files."""
 
 from __future__ import annotations
 
@@ -9,30 +9,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightdp.training.data._made import VARIABLE, Dataset, Source, made, reading, unit
+from lightdp.training.data._made import VARIABLE, Part, Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-SOURCE = Source(
-    name="fashion-mnist",
-    sought=f"{', '.join(_FILES)} (or with .gz)",
-    where="get it with `apt-get install dataset-fashion-mnist`, or from https://github.com/zalandoresearch/fashion-mnist,"
-    f" and pass its folder or put the files in ${VARIABLE}/fashion-mnist",
-    files=(*_FILES, *(f"{name}.gz" for name in _FILES)),
-    usual=(Path("/usr/share/datasets/fashion-mnist"),),  # of the Debian package
-)
 
 
-def fashion_mnist(path: Path | None) -> Dataset:
+def _read(folder: Path) -> tuple[Part, Part]:
     """The four files of a folder, each plain or compressed."""
-    place = SOURCE.find(path)
-    with reading(place, SOURCE.where):
-        train_x, train_y, test_x, test_y = (_idx(place, name) for name in _FILES)
-        if train_x.shape[1:] != (28, 28):
-            raise ValueError(f"the pictures have shape {train_x.shape[1:]}, not (28, 28)")
-        return made("fashion-mnist", (unit(train_x[:, None]), train_y), (unit(test_x[:, None]), test_y), classes=10)
+    train_x, train_y, test_x, test_y = (_idx(folder, name) for name in _FILES)
+    if train_x.shape[1:] != (28, 28):
+        raise ValueError(f"the images have shape {train_x.shape[1:]}, not (28, 28)")
+    return (train_x[:, None], train_y), (test_x[:, None], test_y)
 
 
 def _idx(folder: Path, name: str) -> NDArray[np.uint8]:
@@ -47,3 +37,14 @@ def _idx(folder: Path, name: str) -> NDArray[np.uint8]:
     if len(content) - head != math.prod(shape):
         raise ValueError(f"{name} holds {len(content) - head} values, its header says {' × '.join(map(str, shape))}")
     return np.frombuffer(content, np.uint8, offset=head).reshape(shape)
+
+
+SOURCE = Source(
+    name="fashion-mnist",
+    sought=f"{', '.join(_FILES)} (or with .gz)",
+    where="get it with `apt-get install dataset-fashion-mnist`, or from https://github.com/zalandoresearch/fashion-mnist,"
+    f" and pass its folder or put the files in ${VARIABLE}/fashion-mnist",
+    files=(*_FILES, *(f"{name}.gz" for name in _FILES)),
+    read=_read,
+    usual=(Path("/usr/share/datasets/fashion-mnist"),),  # of the Debian package
+)

@@ -1,4 +1,4 @@
-"""What every source of data shares: the checked result, where to look, and one line for whatever is wrong."""
+"""What every source of data shares: the checked result, where to look, and one line for any damage."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from lightdp._validate import integer
 from lightdp.errors import ArgumentError, LightDPError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
+Part = tuple["NDArray[Any]", "NDArray[Any]"]  # records and labels
 VARIABLE = "LIGHTDP_DATA"  # an environment variable: the folder that holds fashion-mnist/ and cifar10/
 
-_DAMAGED = (OSError, EOFError, ValueError, KeyError, RuntimeError, MemoryError)
-_DAMAGED_INSIDE = (zlib.error, zipfile.BadZipFile, tarfile.TarError, tokenize.TokenError)  # the last from numpy
+_DAMAGED = (
+    *(OSError, EOFError, ValueError, KeyError, RuntimeError, MemoryError),
+    *(zlib.error, zipfile.BadZipFile, tarfile.TarError, tokenize.TokenError),  # the last from numpy
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +41,7 @@ class Dataset:
 
     Attributes:
         name: what was loaded.
-        train_x: float32, (n, features) or pictures as (n, channels, height, width), best scaled to [0, 1].
+        train_x: float32, (n, features) or images as (n, channels, height, width), best scaled to [0, 1].
         test_x: as train_x.
         train_y: int64. (n,)
         test_y: as train_y.
@@ -73,11 +76,8 @@ class Dataset:
                 raise ArgumentError(f"{part}_y must be in 0..{self.classes - 1}, got {y.min()}..{y.max()}")
 
 
-_Part = tuple["NDArray[np.float32]", "NDArray[Any]"]  # records and labels
-
-
-def made(name: str, train: _Part, test: _Part, classes: int | None = None) -> Dataset:
-    """All that a `Dataset` promises, or ValueError.
+def made(name: str, train: Part, test: Part, classes: int | None = None) -> Dataset:
+    """A `Dataset` with everything that it promises, or ValueError.
 
     Where `classes` is not known, the labels must be 0..k-1 with each of them used: labels that begin at 1, or
     numbers that are no labels at all, are found out.
@@ -113,14 +113,15 @@ def unit(x: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Source:
-    """Files that somebody else publishes.
+    """Files of images in ten classes that somebody else publishes.
 
     Attributes:
         name: of the data, and of its folder under $LIGHTDP_DATA.
         sought: the files, in words.
         where: how to get them, in words.
         files: their names.
-        usual: folders to look into when neither a path nor the environment variable leads to them.
+        read: gives training and test images, in bytes, and their labels from the place that holds the files.
+        usual: folders to look into after those of a path or the environment variable.
         inner: archives and folders that may hold the files inside such a folder.
     """
 
@@ -128,33 +129,36 @@ class Source:
     sought: str
     where: str
     files: tuple[str, ...]
+    read: Callable[[Path], tuple[Part, Part]]
     usual: tuple[Path, ...] = ()
     inner: tuple[str, ...] = ()
 
+    def load(self, path: Path | None) -> Dataset:
+        """The data, from `path` if given."""
+        place = self.find(path)
+        with reading(place, self.where):
+            train, test = ((unit(x), y) for x, y in self.read(place))
+            return made(self.name, train, test, classes=10)
+
     def find(self, path: Path | None) -> Path:
-        """The first archive, or folder with any of the files: in `path` if given, or else where they may be."""
-        if path is not None:
-            roots = [Path(path)]
-        elif VARIABLE in os.environ:
-            roots = [Path(os.environ[VARIABLE], self.name), *self.usual]
-        else:
-            roots = [*self.usual]
-        for root in roots:
-            for place in (root, *(root / inner for inner in self.inner)):
-                if place.is_file() or any((place / file).is_file() for file in self.files):
-                    return place
+        """The first archive, or folder with any of the files: in `path` if given, else in the default places."""
+        named = [Path(os.environ[VARIABLE], self.name)] if VARIABLE in os.environ else []
+        roots = [*named, *self.usual] if path is None else [Path(path)]
+        for place in (root / inner for root in roots for inner in ("", *self.inner)):
+            if place.is_file() or any((place / file).is_file() for file in self.files):
+                return place
         looked = " and ".join(map(str, roots)) or f"no folder, as ${VARIABLE} is not set"
         raise ArgumentError(f"{self.name} not found: looked for {self.sought} in {looked}; {self.where}")
 
 
 @contextmanager
 def reading(place: Path, where: str) -> Iterator[None]:
-    """Whatever is wrong with the files at `place` becomes one line that ends with where to get good ones."""
+    """Turn any damage of the files at `place` into one line that ends with where to get good ones."""
     try:
         yield
     except LightDPError:
         raise
-    except (*_DAMAGED, *_DAMAGED_INSIDE) as error:
+    except _DAMAGED as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror is not None else str(error)
         text = " ".join(reason.split()) or type(error).__name__
         raise ArgumentError(f"cannot read the data in {place}: {text}; {where}") from error

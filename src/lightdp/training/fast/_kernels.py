@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]  # only where torch has CUDA
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from torch import Tensor, nn
 
 from lightdp.training.fast._layout import channels_last, padding
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 _PROGRAMS = 300  # keep a large GPU busy
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import conv2d, cross_entropy, pad
 from torch.nn.utils.rnn import pad_sequence
@@ -28,14 +28,15 @@ from lightdp.training.models import StandardisedConv
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-
 _LANES = 16  # with batches of 32, the kernels then start just fewer programs than a GPU of 132 processors runs at once
 _FEWER = (12, 8, 4)  # lanes of a step when the others have nothing left to do
 
 
 def mean_loss(model: nn.Module, parameters: dict[str, Tensor], x: Tensor, y: Tensor, rows: Tensor) -> Tensor:
-    """Mean cross-entropy over the records `rows` (..., batch), ignoring those that are -1, summed over lanes."""
+    """Mean cross-entropy over the records `rows` (..., batch), ignoring those that are -1, summed over lanes.
+
+    x and y hold the records of all lanes one after the other, with any record in place of -1.
+    """
     scores = functional_call(model, parameters, (x,))
     scores = scores.float() if scores.dtype == torch.bfloat16 else scores
     there = (rows >= 0).to(scores.dtype)
@@ -151,15 +152,6 @@ class _Lanes:
         pool = torch.cuda.graph_pool_handle() if x.is_cuda else None  # nothing in it outlives a step
         self.steps = {lanes: _captured(first(lanes), pool) if x.is_cuda else first(lanes) for lanes in counts}
 
-    def step(self, busy: int) -> None:
-        """One step of the first `busy` lanes, and of idle ones up to the next captured count."""
-        self.steps[min(lanes for lanes in self.steps if lanes >= busy)]()
-
-    def load(self, lane: int, received: Tensor) -> None:
-        """Start a lane from these weights."""
-        for rows in (self.weights, self.used):
-            rows[lane, : len(received)] = received
-
 
 def _views(model: nn.Module, flat: Tensor) -> list[Tensor]:
     """The parameters of all lanes, (lanes, ...), as parts of rows (lanes, d)."""
@@ -200,8 +192,15 @@ def train_lanes(
 ) -> Tensor:
     """The update of each client by local SGD. (clients, d)
 
-    A client's plan is its batches as rows of indices, filled up by -1. The graph is kept for the next call with the
-    same model, settings, and data at the same address.
+    The CUDA graph of a step is kept for the next call with the same model, settings, and data at the same address.
+
+    Args:
+        model: where every client starts; one that `knows` accepts.
+        x: records of all clients. (n, ...)
+        y: their labels. (n,)
+        plans: for each client its batches, as rows of indices that are filled up by -1. (steps, batch)
+        lr: learning rate.
+        dtype: what a step computes in; weights are kept in float32.
     """
     received = torch.cat([inputs_last(p.detach()).reshape(-1) for p in model.parameters()]).float()
     updates = torch.zeros(len(plans), len(received), device=x.device)
@@ -217,9 +216,11 @@ def train_lanes(
     waiting = [torch.cat([plans[client] for client in queue] or [plans[0][:0]]) for queue in queues]
     for step, rows in enumerate(pad_sequence(waiting, padding_value=-1).to(x.device)):
         for lane in starts[step]:
-            lanes.load(lane, received)
+            lanes.weights[lane, : len(received)] = received
+            lanes.used[lane, : len(received)] = received
         lanes.rows.copy_(rows)
-        lanes.step(sum(step < len(plan) for plan in waiting))
+        busy = sum(step < len(plan) for plan in waiting)  # the first lanes; a step may include idle ones after them
+        lanes.steps[min(count for count in lanes.steps if count >= busy)]()
         for lane, client in ends[step]:
             torch.sub(lanes.weights[lane, : len(received)], received, out=updates[client])
     reorder(model, updates)

@@ -7,15 +7,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lightdp.training.fast._gpu import norms
 from lightdp.training.models import Residual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from torch import Tensor
 
 
 class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here

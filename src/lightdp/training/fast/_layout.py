@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+from torch import Tensor, nn
 
 
 def channels_last(value: Tensor) -> Tensor:
@@ -21,7 +17,13 @@ def inputs_last(parameter: Tensor) -> Tensor:
 
 
 def reorder(model: nn.Module, rows: Tensor) -> None:
-    """Bring rows (m, d) of parameters with `inputs_last` to the order of `model.parameters()`, in place."""
+    """Bring rows (m, d) of parameters with `inputs_last` to the order of `model.parameters()`, in place.
+
+    >>> rows = torch.tensor([[0.0, 1.0, 2.0, 3.0]])  # one kernel of 1 x 2 pixels and 2 inputs
+    >>> reorder(nn.Conv2d(2, 1, (1, 2), bias=False), rows)
+    >>> rows.tolist()
+    [[0.0, 2.0, 1.0, 3.0]]
+    """
     parameters = list(model.parameters())
     for p, piece in zip(parameters, rows.split([p.numel() for p in parameters], 1), strict=True):
         if p.ndim == 4:

@@ -8,16 +8,14 @@ Images have their channels last; statistics are in float32.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton  # type: ignore[import-not-found,import-untyped,unused-ignore]  # only where torch has CUDA
 import triton.language as tl  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from torch import Tensor
 
 from lightdp.training.fast._layout import channels_last
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _LARGEST = 1 << 15  # values of a program
 _PIECE = 1 << 12  # of these, at a time in the backward pass

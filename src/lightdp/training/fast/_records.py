@@ -8,10 +8,9 @@ far slower.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, pad
 
@@ -21,9 +20,6 @@ from lightdp.training.fast._layers import Norm, with_norms
 from lightdp.training.fast._layout import channels_last, padding
 from lightdp.training.models import Residual, StandardisedConv
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 _KNOWN = {
     *(nn.Conv2d, StandardisedConv, nn.Linear, nn.GroupNorm, nn.Flatten, nn.Sequential, Residual, nn.Identity),
     *(nn.ReLU, nn.Tanh, nn.AvgPool2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d),
@@ -31,7 +27,11 @@ _KNOWN = {
 
 
 def knows(model: nn.Module) -> bool:
-    """Whether every layer is used once, treats records apart, and has known gradients; types must match exactly."""
+    """Whether every layer is used once, treats records apart, and has known gradients; types must match exactly.
+
+    >>> knows(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))), knows(nn.Sequential(nn.Flatten(), nn.Softmax(0)))
+    (True, False)
+    """
     layers = [layer for _, layer in model.named_modules(remove_duplicate=False)]
     return len(set(layers)) == len(layers) and all(map(_knows, layers)) and type(model) is not nn.GroupNorm
 
@@ -47,7 +47,11 @@ def _knows(layer: nn.Module) -> bool:
 
 
 def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
-    """Like `Records.gradients`, for any model; kernels are in the order of `model.parameters()`."""
+    """Like `Records.gradients`, for any model; kernels are in the order of `model.parameters()`.
+
+    >>> [g.tolist() for g in by_vmap(nn.Linear(1, 2, bias=False), torch.zeros(3, 1, 1), torch.tensor([0, 1, 0]))]
+    [[[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]]
+    """
 
     def loss(parameters: dict[str, Tensor], views: Tensor, label: Tensor) -> Tensor:
         return cross_entropy(functional_call(model, parameters, (views,)), label.expand(len(views)))
@@ -62,6 +66,9 @@ def squares(rows: Tensor) -> Tensor:
     """The squared norm of each row in float64, with relative error below 18 · 2^-24.
 
     Only norms of 16 values each are computed in float32.
+
+    >>> squares(torch.tensor([[3.0, 4.0], [0.0, 1.0]])).tolist()
+    [25.0, 1.0]
     """
     if rows.is_cuda and rows.dtype == torch.float32 and kernels is not None:
         return kernels.squares(rows)
@@ -74,6 +81,10 @@ class Records:
     """A copy of `model`, with its current parameters, that gives the gradients of many records at once.
 
     On CUDA with `half` it computes in bfloat16, channels last; gradients are summed and returned in float32.
+
+    Args:
+        model: one that `knows` accepts; later changes of its parameters do not reach the copy.
+        half: whether CUDA may compute in bfloat16.
     """
 
     def __init__(self, model: nn.Module, *, half: bool) -> None:
@@ -90,7 +101,7 @@ class Records:
     def gradients(self, x: Tensor, y: Tensor) -> list[Tensor]:
         """Of the mean cross-entropy of each record's views x (n, views, ...), by parameter: each (n, numel).
 
-        Kernels are in the order (outputs, height, width, inputs); `reorder` brings sums of them back.
+        Kernels are in the order (outputs, height, width, inputs); `reorder` brings sums of them back. y is (n,).
         """
         self.tape.count = len(x)
         images, views = x.flatten(0, 1), x.shape[1]

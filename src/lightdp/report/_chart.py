@@ -1,25 +1,44 @@
-"""Write a file to look at, whole or not at all."""
+"""How charts look, and how files to look at are written: whole or not at all."""
 
 from __future__ import annotations
 
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from lightdp.errors import ArgumentError
+from lightdp.errors import ArgumentError, MissingExtraError
+
+try:
+    import altair as alt
+except ImportError:
+    raise MissingExtraError("report", "A chart") from None
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from lightdp.report._style import Chart
+__all__ = ["FONT", "FORMATS", "LOOK", "SOFT", "Chart", "alt", "check_path", "data", "save", "whole"]
 
+Chart: TypeAlias = alt.TopLevelMixin
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+SOFT = "#526077"
+_SMALL = {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
+_QUIET = {"labelColor": SOFT, "titleColor": SOFT, "gridColor": "#e2e8f0"}
+_BARE = {"domain": False, "ticks": False, "labelPadding": 6}
+LOOK: dict[str, Any] = {"font": FONT, "view": {"stroke": None}, "axis": _SMALL | _QUIET | _BARE, "legend": _SMALL}
+"""The configuration of charts of runs and of compared schemes."""
+# What altair is told for each suffix.
 FORMATS: dict[str, dict[str, Any]] = {
     ".html": {"format": "html", "inline": True},
     ".png": {"format": "png", "scale_factor": 2.0},
     ".svg": {"format": "svg"},
 }
-"""What altair is told for each suffix."""
+
+
+def data(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:
+    """A chart of these rows, without marks."""
+    return alt.Chart(alt.Data(values=list(rows)))
 
 
 def check_path(path: Path, name: str) -> None:

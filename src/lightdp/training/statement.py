@@ -1,4 +1,4 @@
-"""What the record of a run says beside its numbers: where it was made, and what was guaranteed to whom."""
+"""What the log of a run states beside its numbers: where it was made, and what was guaranteed to whom."""
 
 from __future__ import annotations
 

@@ -1,0 +1,249 @@
+"""Panels that lay runs over each other, round by round, and the sheet of all of them."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, Literal
+
+from lightdp.report._chart import LOOK, SOFT, Chart, alt, data
+from lightdp.report._figures import labels
+from lightdp.runlog import RunLog
+from lightdp.schemes import schemes as registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lightdp.runlog import Round
+
+_DASHES = ([1, 0], [7, 4], [2, 3])
+_STATUS = {"used": "rgba(120, 136, 160, 0.35)", "late": "#f59e0b", "lost": "#dc2626"}
+_MOST_COLUMNS = 200  # clients of the partition that are drawn; more would be thinner than a pixel or two
+_FEW = 30  # points that are each drawn as a dot
+_WIDE = 900
+_GAP = 56
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart with its heading and what to know about it. A wide one has a row for itself, small ones share."""
+
+    title: str
+    note: str
+    chart: alt.Chart | alt.LayerChart
+    size: Literal["small", "half", "wide"] = "half"
+
+
+def colours(logs: Sequence[RunLog]) -> list[tuple[str, list[int]]]:
+    """Colour and dashes of each run: the first run of a scheme has its colour, others what is left."""
+    every, schemes = {scheme.name: scheme.colour for scheme in registry().values()}, [log.scheme for log in logs]
+    every["none"] = every.pop("none")  # the last to be lent to others
+    free = [(colour, _DASHES[0]) for scheme, colour in every.items() if scheme not in schemes]
+    spare = cycle(free + [(colour, dashes) for dashes in _DASHES[1:] for colour in every.values()])
+    return [
+        next(spare) if scheme in schemes[:place] else (every[scheme], _DASHES[0])
+        for place, scheme in enumerate(schemes)
+    ]
+
+
+def panels(logs: Sequence[RunLog]) -> list[Panel]:
+    """The panels that have something to show, without legends of the runs."""
+    percent = alt.Y("value:Q", title=None, axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
+    std = alt.Y("value:Q", title=None, axis=alt.Axis(format="~g"), scale=alt.Scale(zero=True))
+    seen = "Of the model after each round that was evaluated."
+    stays = "Added by each round to a coordinate of the mean, for good."
+    goes = "Pairwise noise of missing clients, in the model until a later round takes it out."
+    drawn = [
+        _lines(logs, _rows(logs, lambda _, line: line.accuracy), percent, ".2%", ("Test accuracy", seen)),
+        _epsilon(logs),
+        _time(logs, percent),
+        _lines(logs, _positive(_rows(logs, RunLog.stays)), std, ".4g", ("Noise that stays, std", stays)),
+        _lines(logs, _positive(_rows(logs, RunLog.goes)), std, ".4g", ("Residual until repaired, std", goes)),
+        *(_stragglers(logs, place) for place in range(len(logs))),
+        _partition(logs),
+    ]
+    return [panel for panel in drawn if panel is not None]
+
+
+def run_chart(logs: Sequence[RunLog]) -> Chart:
+    """All panels on one sheet of fixed width: accuracy, ε, time, noise, stragglers and who holds what.
+
+    A wide panel has a row for itself; others are set in pairs.
+    """
+    rows: list[list[alt.Chart | alt.LayerChart]] = []
+    room = False  # beside the last panel
+    for panel in panels(logs):
+        wide = panel.size == "wide"
+        words = textwrap.wrap(panel.note, 140 if wide else 66)
+        title = alt.Title(panel.title, subtitle=words, anchor="start", fontSize=14, subtitleColor=SOFT, offset=10)
+        if wide or not room:
+            rows.append([])
+        rows[-1].append(panel.chart.properties(title=title, width=_WIDE if wide else (_WIDE - _GAP) // 2))
+        room = not wide and not room
+    own = {"color": "independent", "strokeDash": "independent", "opacity": "independent"}
+    lines = (alt.hconcat(*row, spacing=_GAP).resolve_scale(**own) for row in rows)
+    sheet = alt.vconcat(_legend(logs), *lines, spacing=30)
+    return sheet.resolve_scale(**own).configure(**LOOK, padding=20, background="white")
+
+
+def _legend(logs: Sequence[RunLog]) -> alt.LayerChart:
+    """A line and a name for each run, three side by side."""
+    places = [(name, *divmod(place, 3)) for place, name in enumerate(labels(logs))]
+    base = data([{"run": name, "x": x, "end": x + 0.12, "y": y} for name, y, x in places])
+    base = base.encode(y=alt.Y("y:O", axis=None))
+    x = alt.X("x:Q", axis=None, scale=_within(0, 3))
+    lines = base.mark_rule(strokeWidth=3).encode(x=x, x2="end:Q", **_run_channels(logs))
+    names = base.mark_text(align="left", dx=8, fontSize=12, limit=220).encode(x=alt.X("end:Q"), text="run:N")
+    return alt.layer(lines, names).properties(width=_WIDE, height=20 * -(-len(places) // 3))
+
+
+def _epsilon(logs: Sequence[RunLog]) -> Panel | None:
+    rows = _rows(logs, lambda _, line: line.epsilon)
+    budgets = sorted({log.claimed for log in logs if log.claimed is not None})
+    top = max([*budgets, *(row["value"] for row in rows)], default=1.0)
+    marks = data([{"budget": budget, "text": f"budget {budget:g}"} for budget in budgets]).encode(y="budget:Q")
+    rules = marks.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color="#9ca3af")
+    words = marks.encode(x=alt.value(0), text="text:N")
+    words = words.mark_text(align="left", dy=-6, dx=4, fontSize=11, color="#6b7280")
+    note = "By the client that spent most; dashed: the whole budget."
+    y = alt.Y("value:Q", title=None, scale=_within(0, 1.12 * top))
+    return _lines(logs, rows, y, ".4f", ("Privacy spent, ε", note), behind=[rules, words])
+
+
+def _time(logs: Sequence[RunLog], y: alt.Y) -> Panel | None:
+    """Accuracy against the clock of the runs whose network was modelled."""
+    rows: list[dict[str, Any]] = [
+        {"time": end, "round": line.round, "value": line.accuracy, "run": name, "failed": line.failed or "no"}
+        for log, name in zip(logs, labels(logs), strict=True)
+        for line, end in zip(log.rounds, log.clock, strict=False)
+        if line.accuracy is not None and end > 0
+    ]
+    times = [row["time"] for row in rows] or [1.0]
+    scale = _within(min(times), max(*times, 1.01 * min(times)), type="log")
+    axis = alt.Axis(grid=False, format=",~g")
+    x = alt.X("time:Q", title="seconds since the beginning, modelled", axis=axis, scale=scale)
+    lost = sum(line.failed is not None for log in logs for line in log.rounds)
+    note = "Messages, work and waiting of each round's aggregation; local training and the model's download left out."
+    note += f" Failed rounds, which cost time and give nothing: {lost:,}." if lost > 0 else ""
+    more = [alt.Tooltip("time:Q", format=",.4g"), alt.Tooltip("failed:N", title="failed at")]
+    return _lines(logs, rows, y, ".2%", ("Test accuracy against time", note), x=x, more=more)
+
+
+def _rows(logs: Sequence[RunLog], value: Callable[[RunLog, Round], float | None]) -> list[dict[str, Any]]:
+    return [
+        {"round": line.round, "value": found, "run": name}
+        for log, name in zip(logs, labels(logs), strict=True)
+        for line in log.rounds
+        if (found := value(log, line)) is not None
+    ]
+
+
+def _positive(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the runs that have a value above 0."""
+    some = {row["run"] for row in rows if row["value"] > 0}
+    return [row for row in rows if row["run"] in some]
+
+
+def _run_channels(logs: Sequence[RunLog]) -> dict[str, Any]:
+    names, (colour, dashes) = labels(logs), zip(*colours(logs), strict=True)
+    return {
+        "color": alt.Color("run:N", scale=alt.Scale(domain=names, range=colour), legend=None),
+        "strokeDash": alt.StrokeDash("run:N", scale=alt.Scale(domain=names, range=dashes), legend=None),
+    }
+
+
+def _lines(
+    logs: Sequence[RunLog],
+    rows: list[dict[str, Any]],
+    y: alt.Y,
+    precision: str,
+    words: tuple[str, str],
+    *,
+    x: alt.X | None = None,
+    behind: Sequence[alt.Chart] = (),
+    more: Sequence[alt.Tooltip] = (),
+) -> Panel | None:
+    """A line for each run, against rounds or, in a wide panel, against `x`; None if there is nothing to draw."""
+    if not rows:
+        return None
+    title, note = words
+    channels = _run_channels(logs)
+    base = data(rows).encode(x=_rounds("round", logs) if x is None else x, y=y)
+    points = base.encode(color=channels["color"])
+    layers = [*behind, base.mark_line(strokeWidth=2, strokeJoin="round").encode(order="round:Q", **channels)]
+    if x is None and max(len(log.rounds) for log in logs) <= _FEW:
+        layers.append(points.mark_point(filled=True, size=45, opacity=1))
+    shown = ["run:N", "round:Q", alt.Tooltip("value:Q", title=title, format=precision), *more]
+    layers.append(points.mark_point(filled=True, size=160, opacity=0).encode(tooltip=shown))
+    chart = alt.layer(*layers).properties(height=230, description=f"{title}. {note}")
+    return Panel(title, note, chart, "half" if x is None else "wide")
+
+
+def _rounds(field: str, logs: Sequence[RunLog]) -> alt.X:
+    """The same axis in every panel, so that a run that ended early is seen to."""
+    last = max(1, *(len(log.rounds) for log in logs))
+    ticks = {"values": list(range(1, last + 1))} if last <= 10 else {"tickCount": 8}
+    return alt.X(f"{field}:Q", title="round", axis=alt.Axis(grid=False, **ticks), scale=_within(0.5, last + 0.5))
+
+
+def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
+    log, name, states = logs[place], labels(logs)[place], list(_STATUS)
+    if not log.rounds:
+        return None
+    rows = [
+        {"start": line.round - 0.5, "end": line.round + 0.5} | {key: getattr(line, key) for key in ("round", *states)}
+        for line in log.rounds
+    ]
+    base = data([*rows, rows[-1] | {"start": rows[-1]["end"]}])  # closes the last step
+    base = base.encode(x=_rounds("start", logs))
+    colour = alt.Scale(domain=states, range=list(_STATUS.values()))
+    legend = alt.Legend(title=None, orient="top", symbolType="square")
+    folded = base.transform_fold(states, as_=["status", "clients"])
+    steps = folded.transform_calculate(place=f"indexof({states}, datum.status)").encode(
+        y=alt.Y("clients:Q", title="clients", stack="zero", axis=alt.Axis(tickMinStep=1)),
+        color=alt.Color("status:N", scale=colour, legend=legend),
+        order="place:Q",
+    )
+    hover = base.transform_calculate(all="datum.used + datum.late + datum.lost").encode(
+        x2="end:Q", y="all:Q", y2=alt.datum(0), tooltip=["round:Q", *(f"{state}:Q" for state in states)]
+    )
+    missing = sum(line.late + line.lost for line in log.rounds) / len(log.rounds)
+    note = f"On average {missing:.3g} of {sum(rows[0][state] for state in states):,} clients missed a round."
+    void = sum(line.used == 0 for line in log.rounds)
+    note += f" Rounds without any upload used: {void:,}." if void > 0 else ""
+    chart = alt.layer(steps.mark_area(interpolate="step-after", line=False), hover.mark_rect(opacity=0))
+    chart = chart.properties(height=150, description=f"Stragglers of {name}. {note}")
+    return Panel(f"Stragglers: {name}", note, chart, "small")
+
+
+def _partition(logs: Sequence[RunLog]) -> Panel | None:
+    counts = logs[0].counts
+    if not counts:
+        return None
+    drawn = counts[:_MOST_COLUMNS]
+    rows = [
+        {"client": client, "start": client - 0.5, "end": client + 0.5, "class": label, "records": count}
+        for client, row in enumerate(drawn)
+        for label, count in enumerate(row)
+    ]
+    cells = data(rows).mark_rect(color="#2563eb").properties(height=min(22 * len(counts[0]), 440))
+    axis = alt.Axis(grid=False, tickMinStep=1)
+    chart = cells.properties(description="Records of each class at each client.").encode(
+        x=alt.X("start:Q", title="client", axis=axis, scale=_within(-0.5, len(drawn) - 0.5)),
+        x2="end:Q",
+        y=alt.Y("class:O", title="class", axis=alt.Axis(labelOverlap=True, ticks=False)),
+        opacity=alt.Opacity("records:Q", scale=alt.Scale(range=[0.03, 1], zero=True)),
+        tooltip=["client:Q", "class:O", "records:Q"],
+    )
+    sizes = [sum(row) for row in counts]
+    note = f"{sum(sizes):,} records at {len(counts):,} clients, {min(sizes):,} to {max(sizes):,} each"
+    note += f"; the first {_MOST_COLUMNS} clients are drawn. " if len(counts) > _MOST_COLUMNS else ". "
+    if len(logs) > 1:
+        same = all(log.counts == counts for log in logs)
+        note += "The same in all runs." if same else f"Of {labels(logs)[0]}; other runs have other partitions."
+    return Panel("Who holds what", note.strip(), chart, "wide")
+
+
+def _within(low: float, high: float, **more: Any) -> alt.Scale:  # noqa: ANN401  as `alt.Scale`
+    return alt.Scale(domain=[low, high], nice=False, **more)
