@@ -66,6 +66,8 @@ def __getattr__(name: str) -> object:
     """Import a promised name on first use; a name whose extra is missing raises `MissingExtraError`."""
     if name in ("errors", "flower"):
         return import_module(f"lightdp.{name}")
+    if name == "__version__":
+        return import_module("importlib.metadata").version("lightdp-fl")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

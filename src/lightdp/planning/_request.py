@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from lightdp._settings import setting
+from lightdp._settings import described, setting
 from lightdp._validate import choice, integer, number, positive, probability
 from lightdp.errors import ArgumentError
 from lightdp.noise_graph import Graph
@@ -26,12 +26,12 @@ _UNKNOWN_RECORDS_PER_CLIENT = 1024
 _CHOICES = {"calibration": CalibrationName, "unit": Unit, "adjacency": Adjacency, "reserve": Reserve, "late": Late}
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is asked of a plan. A `Request` that exists is valid: every value was checked when it was made.
 
-    Each setting is described where it is listed below; the flags of `lightdp plan` and `lightdp run`, and what
-    Flower's server sends to its nodes, derive from this list.
+    The flags of `lightdp plan` and `lightdp run`, and what Flower's server sends to its nodes, derive from its fields.
 
     >>> Request(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5).sensitivity
     1.0
