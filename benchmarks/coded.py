@@ -79,7 +79,7 @@ def encoding(bits: int, task: Task, trials: int) -> dict[str, Any]:
         "ours": lambda: field.matmul(matrix, rows),
         "terms": lambda: terms(wide, wide_rows, field.p),
         "python": lambda: python(small, small_rows, field.p),
-        "client": lambda: field.pack_rows(code.encode(field.uniform(task.dimension))),
+        "client": lambda: [field.pack(share) for share in code.encode(field.uniform(task.dimension))],
         "decode": lambda: code.decode(range(code.needed), list(shares)),
     }
     agreed = [terms(wide, wide_rows, field.p), np.array(python(small, small_rows, field.p))]
@@ -110,7 +110,7 @@ def rounds(task: Task) -> dict[str, Any]:
         net = Net(task.clients)
         scheme.round(updates, net)
         result[scheme.about.name] = {
-            "client_seconds": net.client_seconds(),
+            "client_seconds": net.total("seconds"),
             "server_seconds": net.server_seconds(),
             "client_bytes_up": net.total("up"),
             "client_bytes_down": net.total("down"),

@@ -72,7 +72,7 @@ def measure(scheme: Paillier | Ckks, each: int) -> dict[str, Any]:
     factor = -(-LARGE // each) / -(-task.dimension // each)
     return {
         "values_a_ciphertext": each,
-        "set_up": {"dealer_seconds": set_up.server_seconds(), "client_seconds": set_up.client_seconds()},
+        "set_up": {"dealer_seconds": set_up.server_seconds(), "client_seconds": set_up.total("seconds")},
         "clients_that_decrypt": len(decrypt.seconds),
         "noise_found_over_expected": error / scheme.noise(len(result.used)),
         "a_parameter": {key: value / task.dimension for key, value in costs.items()},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import subprocess
 import sys
+from importlib.metadata import version
 from types import ModuleType
 
 import pytest
@@ -99,3 +101,12 @@ def test_every_promised_name_has_an_example(name: str) -> None:
     """`Client` shows what an `Aggregate` is, `errors` the exceptions; Flower's examples lie in examples/."""
     pytest.importorskip("torch")
     assert ">>>" in (inspect.getdoc(getattr(lightdp, name)) or "")
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert lightdp.__version__ == version("lightdp-fl")
+
+
+def test_help_describes_every_setting() -> None:
+    for field in dataclasses.fields(lightdp.Request):
+        assert f"{field.name}: {field.metadata['help']}" in (lightdp.Request.__doc__ or "")

@@ -9,7 +9,8 @@ True
 
 The names below are the promised API: they change only with a note in CHANGELOG. Each is imported when it is first
 used, so `import lightdp` loads neither numpy nor scipy, torch or flwr. Everything else is internal, whether or not
-its name begins with an underscore, and may change without notice.
+its name begins with an underscore, and may change without notice; what promised functions return is promised with
+them, as their docstrings describe it.
 
 | name | what it is | extra |
 | --- | --- | --- |
@@ -66,6 +67,8 @@ def __getattr__(name: str) -> object:
     """Import a promised name on first use; a name whose extra is missing raises `MissingExtraError`."""
     if name in ("errors", "flower"):
         return import_module(f"lightdp.{name}")
+    if name == "__version__":
+        return import_module("importlib.metadata").version("lightdp-fl")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 _NONE = dataclasses.MISSING
 
 
@@ -34,6 +35,14 @@ def setting(text: str, default: Any = _NONE, *, group: str = "Settings", flag: t
     (200, 'Temperature.')
     """
     return dataclasses.field(default=default, metadata={"help": text, "group": group, "flag": flag})
+
+
+def described(owner: type[T]) -> type[T]:
+    """Decorates a dataclass of settings: its docstring ends with what its fields say of themselves."""
+    if owner.__doc__ is not None:  # as under `python -OO`
+        lines = [f"        {each.name}: {each.metadata['help']}" for each in dataclasses.fields(owner)]  # type: ignore[arg-type]
+        owner.__doc__ = "\n".join([owner.__doc__.rstrip(), "", "    Attributes:", *lines, "    "])
+    return owner
 
 
 def like(owner: type, name: str, default: Any = _NONE) -> Any:  # noqa: ANN401  as `field`

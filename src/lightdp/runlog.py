@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
+from lightdp import planning
 from lightdp._validate import choice, integer, non_negative, number, probability, share
 from lightdp.errors import ArgumentError
 from lightdp.schemes import BUILT_IN, schemes
@@ -360,7 +361,7 @@ class RunLog:
     @property
     def repairs(self) -> bool:
         """Whether later rounds take residuals out again (R4)."""
-        return self.started.plan is not None and self.started.plan["calibration"] == "repair"
+        return self.started.plan is not None and planning.CALIBRATIONS[self.started.plan["calibration"]].repairs
 
     @property
     def accuracy(self) -> float | None:

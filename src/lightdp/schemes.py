@@ -98,7 +98,7 @@ class Scheme:
             return self.protects_against
         if self.private:
             return f"the server together with any {colluders} other clients"
-        return f"whoever sees the models, but not against {self.broken_by}"
+        return f"anybody who sees the models alone (not covered: {self.broken_by})"
 
 
 BUILT_IN = {
@@ -113,7 +113,7 @@ BUILT_IN = {
             source="Dwork et al. 2006; Abadi et al. 2016", calibration="central", trips=1, private=False,
             broken_by="a curious server: it sees all updates",
             planned=Planned("central DP", "a curious server: it sees all updates"),
-            protects_against="whoever sees the models, but not against the server, which saw every update",
+            protects_against="anybody who sees the models alone (not the server, which saw every update)",
         ),
         Scheme(
             name="smpc", title="SMPC + DP", label="SMPC + DP", colour="#0d9488", family="secure aggregation",
@@ -161,7 +161,7 @@ def schemes() -> dict[str, Scheme]:
 
     found = dict(BUILT_IN)
     for entry in entry_points(group=_GROUP):
-        found |= entry.load()
+        found |= {name: one for name, one in entry.load().items() if name not in found}  # none replaces another
     return found
 
 

@@ -5,7 +5,7 @@ schemes and the channel on which `lightdp run` trains with them come in through 
 
 - `registry`: what is said of each scheme; `schemes`: each of them, message by message on a network with faults.
 - `compare`, `scaling`: all schemes on the same updates, faults and privacy target.
-- `rehearsal`, `channel`: rounds of a simulated training, as a scheme would have them.
-- `reproduce`, `results`, `tables`, `differences`, `sensitivity`, `page`, `pictures`: the paper's tables and figures.
+- `channel`: rounds of a simulated training, as a scheme would have them.
+- `reproduce`, `results`, `tables`, `differences`, `sensitivity`, `page`: the paper's tables and figures.
 - `charts`, `cli`, `bench`: pictures, commands, and how fast masks are made.
 """

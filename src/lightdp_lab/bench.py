@@ -14,8 +14,9 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import cryptography
 import numpy as np
@@ -28,27 +29,20 @@ from lightdp import stream
 from lightdp._validate import integer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
+
+    Method = Callable[[int, int], None]
+    """Adds up masks of a length, so many of them."""
+    Track = Callable[..., Iterable[str]]
+    """Shows how far a loop over names is, as `rich.progress.Progress.track` does, and has a `description`."""
 
 CHUNK = 16384  # samples a numpy call of the two baselines
 SIGMA = 4096.0
 BASELINES = ("philox", "uniform")
-UPLOAD = "upload"
 _STATUS = Path("/proc/self/status")
 
 
-class Track(Protocol):
-    """Something that shows how far a loop is, such as the method of that name of `rich.progress.Progress`."""
-
-    def __call__(self, sequence: Sequence[str], /, *, description: str) -> Iterable[str]:
-        """Every item of `sequence`."""
-
-
-def _silently(sequence: Sequence[str], /, *, description: str) -> Iterable[str]:  # noqa: ARG001  nobody reads it
-    return sequence
-
-
-def masks(dimension: int, peers: int, rounds: int, track: Track = _silently) -> dict[str, Any]:
+def masks(dimension: int, peers: int, rounds: int, track: Track = lambda names, **_: names) -> dict[str, Any]:
     """The record of a client that makes `peers` masks for a model of `dimension` parameters.
 
     Returns:
@@ -60,23 +54,22 @@ def masks(dimension: int, peers: int, rounds: int, track: Track = _silently) -> 
     integer("dimension", dimension, 1, stream.LENGTH_MAX)
     integer("peers", peers, 1)
     integer("rounds", rounds, 1)
+    every = methods()
+    whole = {name: every[name] for name in (*BASELINES, "upload")}
     return {
-        "rates": measure(min(dimension, 1 << 21), min(peers, 4), rounds, track=track),
-        "client_round": measure(dimension, peers, min(rounds, 3), (*BASELINES, UPLOAD), track),
+        "rates": measure(every, min(dimension, 1 << 21), min(peers, 4), rounds, track),
+        "client_round": measure(whole, dimension, peers, min(rounds, 3), track),
         "peak_memory_in_vectors": memory(dimension, peers),
     }
 
 
-def measure(
-    d: int, peers: int, rounds: int, names: tuple[str, ...] | None = None, track: Track = _silently
-) -> dict[str, Any]:
+def measure(chosen: dict[str, Method], d: int, peers: int, rounds: int, track: Track) -> dict[str, Any]:
     """Add `peers` masks of length `d`, one thread, each method once per round, in turns.
 
     Returns:
         "conditions", "d", "peers", "rounds" and "methods": for each the medians over the rounds of "seconds",
         of "rate" (samples per second) and of "x_philox" and "x_uniform" (speed relative to that baseline).
     """
-    chosen = {name: run for name, run in methods().items() if names is None or name in names}
     times: dict[str, list[float]] = {name: [] for name in chosen}
     for run in chosen.values():
         run(min(d, 1 << 18), 1)  # warm up
@@ -89,16 +82,14 @@ def measure(
         seconds = statistics.median(taken)
         result[name] = {"seconds": seconds, "rate": d * peers / seconds}
         for other in BASELINES:
-            if other in times:
-                ratios = [a / b for a, b in zip(times[other], taken, strict=True)]
-                result[name][f"x_{other}"] = statistics.median(ratios)
+            result[name][f"x_{other}"] = statistics.median(a / b for a, b in zip(times[other], taken, strict=True))
     return {"conditions": conditions(), "d": d, "peers": peers, "rounds": rounds, "methods": result}
 
 
-def methods() -> dict[str, Callable[[int, int], None]]:
-    """What this machine can measure: the baselines and every path."""
-    ours = {name: _path(path) for name, path in stream.paths().items()}
-    return {"philox": philox, "uniform": uniform, **ours, UPLOAD: upload}
+def methods() -> dict[str, Method]:
+    """What this machine can measure: the baselines, every path and a whole upload."""
+    ours = {name: partial(_path, path=path) for name, path in stream.paths().items()}
+    return {"philox": philox, "uniform": uniform, **ours, "upload": upload}
 
 
 def philox(d: int, peers: int) -> None:
@@ -133,13 +124,10 @@ def _terms(peers: int) -> list[stream.Term]:
     return [stream.Term(peer.to_bytes(32, "big"), 1 if peer % 2 else -1, SIGMA) for peer in range(peers)]
 
 
-def _path(path: stream.Path) -> Callable[[int, int], None]:
-    def run(d: int, peers: int) -> None:
-        keys = b"".join(term.key for term in _terms(peers))
-        scales = np.array([term.sign * SIGMA * 2**15 for term in _terms(peers)], np.float32)
-        path(np.zeros(d, np.int32), 0, keys, scales)
-
-    return run
+def _path(d: int, peers: int, *, path: stream.Path) -> None:
+    terms = _terms(peers)
+    scales = np.array([term.sign * SIGMA * 2**15 for term in terms], np.float32)
+    path(np.zeros(d, np.int32), 0, b"".join(term.key for term in terms), scales)
 
 
 def memory(d: int, peers: int) -> dict[str, float] | None:
@@ -151,8 +139,7 @@ def memory(d: int, peers: int) -> dict[str, float] | None:
         return None
     code = "import sys; from lightdp_lab import bench; bench.print_peaks(*map(int, sys.argv[1:]))"
     command = [sys.executable, "-c", code, str(d), str(peers)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603  our own code
-    return json.loads(done.stdout)
+    return json.loads(subprocess.check_output(command, text=True))  # noqa: S603  our own code
 
 
 def print_peaks(d: int, peers: int) -> None:
@@ -174,17 +161,10 @@ def print_peaks(d: int, peers: int) -> None:
 
 def conditions() -> dict[str, Any]:
     """Where and with what a record was made."""
-    cpu = platform.processor()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu, listed = platform.processor(), Path("/proc/cpuinfo")
+    if listed.exists():
+        lines = listed.read_text().splitlines()
         cpu = next((line.split(": ")[1] for line in lines if line.startswith("model name")), cpu)
-    return {
-        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 2),
-        "backend": stream.backend(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "cryptography": cryptography.__version__,
-    }
+    now, load = dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), round(os.getloadavg()[0], 2)
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "cryptography": cryptography.__version__}
+    return {"date": now, "cpu": cpu, "cores": os.cpu_count(), "load": load, "backend": stream.backend(), **versions}

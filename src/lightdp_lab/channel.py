@@ -1,12 +1,24 @@
-"""Simulated trainings on a network (entry point "lightdp.channels"): sums of `lightdp`, rounds as a scheme has them."""
+"""Simulated trainings on a network (entry point "lightdp.channels"): sums of `lightdp`, rounds as a scheme has them.
+
+How a round ends and how long it takes comes from the scheme's real messages, on short vectors.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import dataclasses
+from collections import defaultdict
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from lightdp.client_set import ClientSet
 from lightdp.schemes import scheme
+from lightdp.training.arrivals import Arrivals
 from lightdp.training.channel import Channel, Distribution, direct
-from lightdp_lab.rehearsal import Rehearsal
+from lightdp.training.config import peer_failure
+from lightdp_lab.schemes import SCHEMES, Faults, Links, Player, Smpc, Task, climb
 
 if TYPE_CHECKING:
     import torch
@@ -14,7 +26,131 @@ if TYPE_CHECKING:
     from lightdp.planning import Plan
     from lightdp.training.config import Config
 
-__all__ = ["channel"]
+__all__ = ["Rehearsal", "channel"]
+
+_SHORT = 16  # values of an update whose round only has to end as a long one would
+_TURNS = 3
+_SECONDS = 1.0  # for a round whose time is measured; longer vectors are extrapolated
+
+
+class Rehearsal:
+    """Each round's faults meet the real scheme before its sum is drawn.
+
+    Whether a round comes off does not depend on how long the vectors are, so short ones tell. Its time does: the
+    seconds that a round would take on 10 Mbit/s up, 50 down and 50 ms one way, work included, are measured once for
+    each number of missing clients, at the model's size or, where that takes too long, on the line through two smaller
+    ones. Local training and the download of the model, the same for all schemes, are not in them.
+
+    Clients that the arrivals name as missing fall silent at a stage of the round, each alike; a client that does so
+    after its upload may well be in the sum. A failed round has no sum and costs the time up to the stage at which it
+    failed. Schemes that hide all but the sum reveal nothing in it, so it costs no privacy.
+
+    Schemes that are not `played` by their entry in the registry take part for their time only.
+
+    Args:
+        config: the run, whose `links` say how messages between clients travel.
+        parameters: length of an update.
+    """
+
+    def __init__(self, config: Config, parameters: int) -> None:
+        self.config = config
+        kind = SCHEMES["plain" if config.scheme == "none" else config.scheme]
+        failure = peer_failure(config.links)
+        self.links = Links() if failure is None else Links("direct", failure)
+        names = ("clients", "colluders", "stragglers", "epsilon", "delta", "rounds")
+        task = Task(**{name: getattr(config, name) for name in names}, dimension=parameters)
+        self.parameters = parameters
+
+        def sized(dimension: int) -> Player:
+            return Player(kind, dataclasses.replace(task, dimension=dimension), self.links)
+
+        with threadpool_limits(1):
+            self.player, climbed = climb(kind, task, self.links, seconds=_SECONDS)
+            before, last = climbed[-2:] if len(climbed) > 1 else climbed * 2
+            self.measured = last.dimension == parameters
+            self.clean = last if self.measured else before.towards(last, parameters)
+            self.short, self.quarter = sized(min(_SHORT, parameters)), sized(max(last.dimension // 4, 1))
+        self.hides, self.follows = issubclass(kind, Smpc), scheme(config.scheme).played
+        self.seconds = lru_cache(maxsize=None)(self._seconds)
+
+    def noise(self, used: int) -> float:
+        """Variance of the scheme's noise in the sum of `used` clients, in units of σ_eff²."""
+        return self.short.scheme.noise(used) / self.short.task.plan("smpc").sigma_effective ** 2
+
+    @property
+    def sent(self) -> float:
+        """Bytes of a client in a round without faults, to the server and to peers."""
+        return self.clean.up + self.clean.peer
+
+    def about(self) -> dict[str, Any]:
+        """For the record."""
+        links = self.links
+        speeds = {name: getattr(links, name) for name in ("uplink", "downlink", "latency")}
+        played = {"measured": self.measured, "dimension_played": self.player.task.dimension}
+        return {"links": links.peers, "peer_failure": links.failure, **speeds, "trips": self.clean.trips, **played}
+
+    def meet(self, number: int, came: Arrivals) -> Arrivals:
+        """Who is in the sum of a round after all, its seconds, and the stage at which it failed, if it did.
+
+        Args:
+            number: of the round, from 0; it decides the faults, together with the seed.
+            came: who came, before the scheme's own losses.
+        """
+        faults = self._faults(number, came)
+        stages = self.seconds(sum(map(len, faults.lost.values())))
+        if not self.follows:
+            return _timed(came.used, came.late, stages[-1])
+        with threadpool_limits(1):
+            played = self.short.round(faults)
+        enough, nobody = self.config.clients - self.config.stragglers, ClientSet.none(self.config.clients)
+        if played.result is not None and len(played.result.used) >= enough:
+            used = ClientSet.of(self.config.clients, played.result.used)
+            return _timed(used, nobody if self.hides else came.late - used, stages[-1])
+        seconds = stages[min(len(played.net.stages), len(stages)) - 1]
+        seen = nobody if self.hides else came.used | came.late
+        stage = played.net.stages[-1].name if played.failure is None else played.failure.stage
+        return _timed(nobody, seen, seconds, stage)
+
+    def _faults(self, number: int, came: Arrivals) -> Faults:
+        """Missing clients and broken links between peers, from the seed and the round."""
+        rng = np.random.default_rng([self.config.seed, int.from_bytes(b"play"), number])  # noqa: TID251  simulated
+        present = came.used or came.late  # who came to a void round counts as late
+        stages = (rng.random(self.config.clients) * self.clean.trips).astype(int)
+        lost: dict[int, set[int]] = defaultdict(set)
+        for i in set(range(self.config.clients)) - set(present):
+            lost[int(stages[i])].add(i)
+        cut = Faults.drawn(self.links, self.config.clients, rng).cut
+        return Faults(cut=cut, lost={stage: frozenset(who) for stage, who in lost.items()})
+
+    def _seconds(self, missing: int) -> list[float]:
+        """Modelled seconds until each stage ends, with so many clients missing, spread over the stages."""
+        trips = self.clean.trips
+        lost = {stage: frozenset(range(stage, missing, trips)) for stage in range(trips)}
+        with threadpool_limits(1):
+            here = _ends(self.player, Faults(lost=lost))
+            if self.measured:
+                return here
+            there = _ends(self.quarter, Faults(lost=lost))
+        size = self.player.task.dimension
+        far = (self.parameters - size) / max(size - self.quarter.task.dimension, 1)
+        return [b + far * max(b - a, 0.0) for a, b in zip(there, here, strict=False)]
+
+
+def _timed(used: ClientSet, late: ClientSet, seconds: float, failed: str | None = None) -> Arrivals:
+    return Arrivals(used, late, {"modelled_seconds": seconds, "failed": failed})
+
+
+def _ends(player: Player, faults: Faults) -> list[float]:
+    """Modelled seconds until each stage ends, the quickest of a few rounds: a busy machine only makes them longer."""
+    rounds: list[list[float]] = []
+    for _ in range(_TURNS):
+        net, ends = player.round(faults).net, []
+        whole = net.stages
+        for count in range(1, len(whole) + 1):
+            net.stages = whole[:count]
+            ends.append(net.modelled_seconds())
+        rounds.append(ends)
+    return min(rounds, key=lambda ends: ends[-1])
 
 
 def channel(config: Config, plan: Plan | None, parameters: int, device: torch.device | str) -> Channel:

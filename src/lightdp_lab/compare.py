@@ -18,6 +18,7 @@ import dataclasses
 import statistics
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from lightdp_lab.bench import conditions
 from lightdp_lab.schemes import SCHEMES, Cost, Faults, Links, Peers, Player, Task, climb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from lightdp_lab.schemes import Played, Scheme
 
@@ -39,6 +40,7 @@ FIGURES = ("trips", "up", "down", "peer", "client", "server", "modelled")
 PLAYED = ("wall", "memory")
 _TURNS = 3  # rounds at the full size, where all would take too long
 SHORTEST = 1024  # a line through shorter vectors would tell more of fixed costs than of slopes
+_network, _compared = (partial(setting, group=group) for group in ("Network", "Comparison"))
 _PATIENCE = 3  # times the seconds of a scheme, before it plays fewer rounds than were asked for
 
 
@@ -58,19 +60,15 @@ class Setting:
     task: Task
     schemes: tuple[str, ...] = tuple(SCHEMES)
     peers: tuple[Peers, ...] = ("relayed", "direct")
-    link_failure: float = setting("Probability that a link is down for a round.", 0.05, group="Network")
-    dropout: float = setting(
-        "Probability that a client falls silent during a round, at any stage alike.", 0.0, group="Network"
-    )
-    rounds_played: int = setting(
-        "Rounds played of each scheme; fewer of one that is slow even on short vectors.", 20, group="Comparison"
-    )
-    uplink: float = setting("Mbit/s from a client.", 10.0, group="Network")
-    downlink: float = setting("Mbit/s to a client.", 50.0, group="Network")
-    latency: float = setting("Seconds one way.", 0.05, group="Network")
-    seconds: float = setting("Time for all rounds of each scheme.", 20.0, group="Comparison")
-    cell_seconds: float = setting("Time for each size of the scaling.", 60.0, group="Comparison")
-    seed: int = setting("Seed of updates and faults.", 0, group="Comparison")
+    link_failure: float = _network("Probability that a link is down for a round.", 0.05)
+    dropout: float = _network("Probability that a client falls silent during a round, at any stage alike.", 0.0)
+    rounds_played: int = _compared("Rounds played of each scheme; fewer of one that is slow even on short vectors.", 20)
+    uplink: float = _network("Mbit/s from a client.", 10.0)
+    downlink: float = _network("Mbit/s to a client.", 50.0)
+    latency: float = _network("Seconds one way.", 0.05)
+    seconds: float = _compared("Time for all rounds of each scheme.", 20.0)
+    cell_seconds: float = _compared("Time for each size of the scaling.", 60.0)
+    seed: int = _compared("Seed of updates and faults.", 0)
 
     def __post_init__(self) -> None:
         if not self.schemes:
@@ -137,11 +135,21 @@ def compare(chosen: Setting, told: Callable[[str], None] = lambda _: None) -> di
 
 def _setting(chosen: Setting) -> dict[str, Any]:
     """As in records, where speeds are in bits a second and "rounds" are those of the training."""
-    own = dataclasses.asdict(chosen)
-    task, links = own.pop("task"), {"uplink": 1e6 * chosen.uplink, "downlink": 1e6 * chosen.downlink}
-    names = {"link_failure": "failure", "rounds_played": "rounds"}
-    shown = {names.get(name, name): value for name, value in own.items()} | links
-    return shown | task | {"rounds_played": chosen.rounds_played}
+    shown = dataclasses.asdict(chosen)
+    task, shown["failure"] = shown.pop("task"), shown.pop("link_failure")
+    shown |= {"uplink": 1e6 * chosen.uplink, "downlink": 1e6 * chosen.downlink}
+    return shown | task
+
+
+def full_title(row: Mapping[str, Any]) -> str:
+    """The title of a row, with its links where they matter."""
+    return row["title"] if row["links"] == "any" else f"{row['title']}, {row['links']}"
+
+
+def speeds(setting: Mapping[str, Any]) -> str:
+    """How fast the links of a record are, from its "setting"."""
+    up, down = setting["uplink"] / 1e6, setting["downlink"] / 1e6
+    return f"{up:g} Mbit/s up, {down:g} down, {setting['latency']:g} s one way"
 
 
 def _rows(chosen: Setting, scheme: type[Scheme]) -> Iterator[dict[str, Any]]:
@@ -157,24 +165,22 @@ def _rows(chosen: Setting, scheme: type[Scheme]) -> Iterator[dict[str, Any]]:
 
 
 def _figures(chosen: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, Any]:
-    links, task = chosen.links(peers), chosen.task
-    player, climbed = climb(
-        scheme, task, links, seconds=chosen.seconds, rounds=chosen.rounds_played + 1, seed=chosen.seed
-    )
-    faults = [chosen.faults(number, peers, climbed[-1].trips) for number in range(chosen.rounds_played)]
+    links, task, rounds = chosen.links(peers), chosen.task, chosen.rounds_played
+    player, climbed = climb(scheme, task, links, seconds=chosen.seconds, rounds=rounds + 1, seed=chosen.seed)
     if player.task.dimension < task.dimension:  # even the smallest size may be slow
-        faults = faults[: max(_TURNS, int(_PATIENCE * chosen.seconds / max(climbed[-1].wall, 1e-9)))]
+        rounds = min(rounds, max(_TURNS, int(_PATIENCE * chosen.seconds / max(climbed[-1].wall, 1e-9))))
+    faults = [chosen.faults(number, peers, climbed[-1].trips) for number in range(rounds)]
     played = [player.round(one) for one in faults]
     done = [one for one in played if one.result is not None]
     failures = Counter((one.failure.stage, one.failure.why) for one in played if one.failure is not None)
-    typical = next((fault for fault, one in zip(faults, played, strict=True) if one.result is not None), Faults())
     cost = median([one.cost for one in done]) if done else climbed[-1]
     if cost.dimension < task.dimension:
+        typical = next((fault for fault, one in zip(faults, played, strict=True) if one.result is not None), Faults())
         cost = _further(chosen, scheme, links, typical, cost)
     set_up = Cost.of(player.set_up, task.dimension)
     return {
         "dimension_played": player.task.dimension,
-        "rounds": len(played),
+        "rounds": rounds,
         "completed": len(done),
         "failures": [{"stage": stage, "why": why, "count": count} for (stage, why), count in failures.most_common()],
         **_noise(player, done),
@@ -191,43 +197,37 @@ def _spent(cost: Cost, played: list[Played], done: list[Played]) -> dict[str, fl
     """A client's seconds and bytes for each round that came off, with those of the failed ones; None if none did."""
     if not done:
         return None
-    values: dict[str, Callable[[Cost], float]] = {
-        "client": lambda one: one.client,
-        "traffic": lambda one: one.up + one.down + one.peer,
-    }
-    return {
-        name: value(cost) * (sum(value(one.cost) for one in played) / sum(value(one.cost) for one in done))
-        for name, value in values.items()
-    }
+
+    def spread(value: Callable[[Cost], float]) -> float:
+        return value(cost) * (sum(value(one.cost) for one in played) / sum(value(one.cost) for one in done))
+
+    return {"client": spread(lambda one: one.client), "traffic": spread(lambda one: one.up + one.down + one.peer)}
 
 
 def _further(chosen: Setting, scheme: type[Scheme], links: Links, faults: Faults, known: Cost) -> Cost:
-    """The cost at the task's dimension: of a few rounds if there is time for them, else on a line."""
-    player, _ = climb(scheme, chosen.task, links, seconds=chosen.seconds, rounds=_TURNS + 1, seed=chosen.seed)
-    if player.task.dimension == chosen.task.dimension:
-        return _few(player, faults)
-    return _on_a_line(player, faults, known, chosen.task.dimension, chosen.seconds)
+    """The cost at the task's dimension: of a few rounds if there is time for them, else on a line.
 
-
-def _on_a_line(player: Player, faults: Faults, known: Cost, dimension: int, seconds: float) -> Cost:
-    """Through the largest size that was played and one four times as large, or a quarter, with the same faults.
-
-    If that is too short, through the shortest that will do, whatever time they take.
+    The line goes through the largest size that was played and one four times as large, or a quarter, with the same
+    faults. If that is too short, it goes through the shortest sizes that will do, whatever time they take.
     """
+    task, seconds = chosen.task, chosen.seconds
+
+    def resized(dimension: int) -> Player:
+        return Player(scheme, dataclasses.replace(task, dimension=dimension), links, chosen.seed)
+
+    player, _ = climb(scheme, task, links, seconds=seconds, rounds=_TURNS + 1, seed=chosen.seed)
+    if player.task.dimension == task.dimension:
+        return _few(player, faults)
     here = known if known.dimension >= player.task.dimension else _few(player, faults)
     size = 4 * here.dimension
-    if size > dimension or 4 * (_TURNS + 1) * here.wall > seconds:
+    if size > task.dimension or 4 * (_TURNS + 1) * here.wall > seconds:
         size = max(here.dimension // 4, 1)
     if min(size, here.dimension) < SHORTEST:
-        sizes = sorted({min(SHORTEST, dimension), min(4 * SHORTEST, dimension)})
-        costs = [_resized(player, size).round(faults).cost for size in sizes]
+        sizes = sorted({min(SHORTEST, task.dimension), min(4 * SHORTEST, task.dimension)})
+        costs = [resized(size).round(faults).cost for size in sizes]
     else:
-        costs = sorted((here, _few(_resized(player, size), faults)), key=lambda cost: cost.dimension)
-    return costs[-1] if costs[-1].dimension == dimension else costs[0].towards(costs[-1], dimension)
-
-
-def _resized(player: Player, dimension: int) -> Player:
-    return Player(player.kind, dataclasses.replace(player.task, dimension=dimension), player.links, player.seed)
+        costs = sorted((here, _few(resized(size), faults)), key=lambda cost: cost.dimension)
+    return costs[-1] if costs[-1].dimension == task.dimension else costs[0].towards(costs[-1], task.dimension)
 
 
 def _few(player: Player, faults: Faults) -> Cost:
@@ -236,10 +236,8 @@ def _few(player: Player, faults: Faults) -> Cost:
 
 def median(costs: list[Cost]) -> Cost:
     """Field by field; bytes are the same in most rounds, and seconds on a busy machine need it."""
-    names = (*FIGURES, *PLAYED)
-    return dataclasses.replace(
-        costs[0], **{name: statistics.median(getattr(one, name) for one in costs) for name in names}
-    )
+    found = {name: statistics.median(getattr(one, name) for one in costs) for name in (*FIGURES, *PLAYED)}
+    return dataclasses.replace(costs[0], **found)
 
 
 def _noise(player: Player, done: list[Played]) -> dict[str, Any]:
@@ -254,22 +252,14 @@ def _noise(player: Player, done: list[Played]) -> dict[str, Any]:
     factor = 1.0 if true is None else (gaussian.mu(true, task.delta) / gaussian.mu(task.epsilon, task.delta)) ** 2
     used = [len(one.result.used) for one in done if one.result is not None] or [task.clients]
     scale = factor / statistics.mean(used) ** 2
-    named = statistics.mean(scheme.lasting(count) for count in used)
+    errors, last = [one.error for one in done if one.error is not None], 0.0
+    if done and scheme.lasting(task.clients - 1) != scheme.noise(task.clients - 1):
+        closing = player.round().error
+        if closing is not None:
+            errors.append(closing)
+            last = scheme.lasting(task.clients)
     measured = None
-    if done:
-        error = np.sum([one.error for one in done if one.error is not None], axis=0)
-        last = 0.0
-        if scheme.lasting(task.clients - 1) != scheme.noise(task.clients - 1):
-            closing = player.round()
-            if closing.error is not None:
-                error += closing.error
-                last = scheme.lasting(task.clients)
-        measured = (
-            max(float(error.var()) - last, 0.0) / len(done) * scale if player.restarts == 0 or last == 0 else None
-        )
-    return {
-        "epsilon": true,
-        "used": statistics.mean(used),
-        "noise": named * scale,
-        "noise_measured": measured,
-    }
+    if done and (player.restarts == 0 or last == 0):
+        measured = max(float(np.sum(errors, axis=0).var()) - last, 0.0) / len(done) * scale
+    named = statistics.mean(scheme.lasting(count) for count in used) * scale
+    return {"epsilon": true, "used": statistics.mean(used), "noise": named, "noise_measured": measured}

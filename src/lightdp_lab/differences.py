@@ -9,7 +9,7 @@ from lightdp._validate import rounded_up
 from lightdp.gaussian import epsilon as true_epsilon
 from lightdp.planning import Plan, paper_claims, plan
 from lightdp_lab.registry import ALL
-from lightdp_lab.reproduce import FAILING, MIDDLE
+from lightdp_lab.reproduce import DIRECT, MIDDLE
 from lightdp_lab.schemes import SCHEMES
 from lightdp_lab.tables import MODELS, known
 
@@ -54,50 +54,40 @@ def composed(one: Plan, rounds: int) -> float:
 
 def differences(results: Results) -> str:
     """A list for a page."""
-    return "\n".join(
-        f"- P{sentence}"
-        for sentence in _sentences(_WORDS.format(measured=_measured(results), **_numbers()) + _links(results))
-    )
-
-
-def _sentences(text: str) -> list[str]:
-    return [" ".join(part.split()) for part in text.split("\nP") if part.strip() != ""]
+    text = _WORDS.format(measured=_measured(results), **_numbers()) + _links(results)
+    return "\n".join(f"- P{' '.join(part.split())}" for part in text.split("\nP")[1:])
 
 
 def _numbers() -> dict[str, Any]:
-    one, whole = (
-        printed_plan(3.0, **MIDDLE),
-        plan(**ONE_ROUND | MIDDLE | {"rounds": 150}, epsilon=3.0, calibration="paper"),
-    )
-    claims = {claim.rule: claim.true for claim in paper_claims(whole)}
-    exact, smpc = (_middle(calibration=kind) for kind in ("exact", "smpc"))
+    one, smpc = printed_plan(3.0, **MIDDLE), _middle(calibration="smpc").noise_in_mean()
+    exact, own, true = _middle(calibration="exact"), one.noise_in_mean(), one.epsilon()
+    claims = {claim.rule: claim.true for claim in paper_claims(_middle(calibration="paper", rounds=150))}
     training = {kind: _middle(calibration=kind, rounds=150).noise_in_mean() for kind in ("exact", "repair", "smpc")}
+    seen = _middle(calibration="repair", rounds=150, late="seen").noise_in_mean()
     return {
         "printed": one.sigma_effective,
-        "true": rounded_up(one.epsilon(), 3),
+        "true": rounded_up(true, 3),
         "needed": exact.sigma_effective,
         "large": rounded_up(printed_plan(30.0, **MIDDLE).epsilon(), 2),
         "footnote": rounded_up(claims["T rounds, footnote: σ² × √T"], 2),
         "unscaled": rounded_up(claims["T rounds, unscaled"], 1),
         "weighted": _uncancelled(exact),
-        "own": one.noise_in_mean(),
-        "smpc": smpc.noise_in_mean(),
-        "ratio": one.noise_in_mean() / smpc.noise_in_mean(),
-        "fair": one.noise_in_mean() / _middle(calibration="smpc", epsilon=one.epsilon()).noise_in_mean(),
-        "exact": training["exact"] / training["smpc"],
-        "repair": training["repair"] / training["smpc"],
-        "seen": _middle(calibration="repair", rounds=150, late="seen").noise_in_mean() / training["smpc"],
+        "own": own,
+        "smpc": smpc,
+        "ratio": own / smpc,
+        "fair": own / _middle(calibration="smpc", epsilon=true).noise_in_mean(),
+        **{kind: training[kind] / training["smpc"] for kind in ("exact", "repair")},
+        "seen": seen / training["smpc"],
     }
 
 
 def _measured(results: Results) -> str:
     """How wrong Δ is, where it was measured."""
-    found = [
-        f"{MODELS[line['config']['model']]} by {line['ratio']['median']:.3g} Δ (median) and up to "
-        f"{line['ratio']['largest']:.3g} Δ"
-        for line in results.sensitivities()
-        if line["config"]["data"] == "cifar10"
-    ]
+    found = []
+    for line in results.sensitivities():
+        if line["config"]["data"] == "cifar10":
+            model, median, largest = MODELS[line["config"]["model"]], line["ratio"]["median"], line["ratio"]["largest"]
+            found.append(f"{model} by {median:.3g} Δ (median) and up to {largest:.3g} Δ")
     return f" Replacing one record moves an update of one epoch of {'; of '.join(found)}." if found else ""
 
 
@@ -113,16 +103,12 @@ def _uncancelled(chosen: Plan) -> float:
 
 
 def _links(results: Results) -> str:
-    direct = FAILING.replace("links", "direct")
-    found = {
-        (cell.config.scheme, cell.config.links): cell.lines[0]
-        for cell in known(results, "time", "repair")
-        if cell.lines
-    }
+    cells = [cell for cell in known(results, "time", "repair") if cell.lines]
+    found = {(cell.config.scheme, cell.config.links): cell.lines[0] for cell in cells}
     both = [
-        f"{ALL[name].title} {found[name, 'relayed']['failed']} and {found[name, direct]['failed']}"
+        f"{ALL[name].title} {found[name, 'relayed']['failed']} and {found[name, DIRECT]['failed']}"
         for name in SCHEMES
-        if (name, "relayed") in found and (name, direct) in found
+        if {(name, "relayed"), (name, DIRECT)} <= set(found)
     ]
     rounds = max((line["rounds"] for line in found.values()), default=0)
     return _LINKS.format(rounds=rounds, both="; ".join(both)) if both else ""

@@ -46,66 +46,49 @@ def _as_printed(plan: Plan) -> Plan:
     return Plan(plan.request, Noise(0.0, sigma, sigma))
 
 
-_SECURE: dict[str, Any] = {"family": "secure aggregation", "talks": True, "calibration": "smpc", "played": True}
-"""Schemes whose server sees a sum alone, and whose clients add the noise of SMPC + DP."""
-_ENCRYPTED = _SECURE | {"family": "encryption", "talks": False, "trips": 2}
+def _secure(name: str, colour: str, title: str, source: str, broken_by: str, **more: Any) -> Scheme:  # noqa: ANN401
+    """A scheme whose server sees a sum alone, and whose clients add the noise of SMPC + DP."""
+    usual: dict[str, Any] = {"label": title, "family": "secure aggregation", "talks": True}
+    usual |= {"calibration": "smpc", "played": True}
+    return Scheme(name=name, colour=colour, title=title, source=source, broken_by=broken_by, **usual | more)
 
-SCHEMES = {
-    one.name: one
-    for one in (
-        Scheme(
-            name="plain", title="FedAvg, no privacy", label="FedAvg, no privacy", colour="#a8a29e", family="none",
-            source="McMahan et al. 2017", broken_by="nothing; it protects nothing", trips=1, private=False, played=True,
-        ),
-        dataclasses.replace(
-            BUILT_IN["local"], name="local-paper", title="local DP, the paper's σ", label="local DP, paper's σ",
-            colour="#fb7185", source="the formula that the LightDP-FL paper prints",
-            broken_by="nothing; but its σ misses ε (P1-P3)", understates=True, deployable=False, played=True,
-            planned=None, adjust=_as_printed,
-        ),
-        dataclasses.replace(
-            BUILT_IN["exact"], name="exact-sparse", title="LightDP, exact, sparse", label="LightDP exact, sparse",
-            colour="#a78bfa", source="LightDP-FL with exact calibration on k peers (E4)", deployable=False, played=True,
-            planned=None, calibration="smpc",  # of the accounting alone: its own noise comes from its class
-        ),
-        Scheme(
-            name="pairwise", title="pairwise encryption", label="pairwise encryption", colour="#f59e0b",
-            source="SMPAI, Mugunthan et al. 2019", broken_by="any client lost", trips=1, **_SECURE | {"talks": False},
-        ),
-        Scheme(
-            name="secagg", title="SecAgg + DP", label="SecAgg + DP", colour="#0f766e", source="Bonawitz et al. 2017",
-            broken_by="more than S̄ lost before the upload, or fewer than t left", trips=4, **_SECURE,
-        ),
-        Scheme(
-            name="secagg+", title="SecAgg+ + DP", label="SecAgg+ + DP", colour="#10b981", source="Bell et al. 2020",
-            broken_by="as SecAgg; an unlucky neighbourhood", trips=4, **_SECURE,
-        ),
-        Scheme(
-            name="dordis", title="Dordis (SecAgg + XNoise)", label="Dordis", colour="#65a30d",
-            source="Jiang et al. 2024", broken_by="as SecAgg", **_SECURE,
-        ),
-        Scheme(
-            name="lightsecagg", title="LightSecAgg + DP", label="LightSecAgg + DP", colour="#0284c7",
-            source="So et al. 2022", trips=3, **_SECURE,
-            broken_by="fewer than N - S̄ uploads or U answers; many broken links between clients",
-        ),
-        Scheme(
-            name="swiftagg+", title="SwiftAgg+ + DP", label="SwiftAgg+ + DP", colour="#22d3ee",
-            source="Jahani-Nezhad et al. 2022", **_SECURE,
-            broken_by="more than S̄ positions lost; many broken links between clients",
-        ),
-        Scheme(
-            name="paillier", title="threshold Paillier + DP", label="Paillier + DP", colour="#db2777",
-            source="Damgård and Jurik 2001; Truex et al. 2019", **_ENCRYPTED,
-            broken_by="fewer than N - S̄ uploads or C̄ + 1 decryptions; an active server; its dealer",
-        ),
-        Scheme(
-            name="ckks", title="CKKS + DP, one key: no colluder allowed", label="CKKS + DP", colour="#d946ef",
-            source="Cheon et al. 2017, by TenSEAL", private=False, **_ENCRYPTED,
-            broken_by="one client that helps the server; fewer than N - S̄ uploads; its dealer",
-        ),
-    )
-}  # fmt: skip
+
+_ENCRYPTED: dict[str, Any] = {"family": "encryption", "talks": False, "trips": 2}
+
+_ADDED = (
+    Scheme(
+        name="plain", title="FedAvg, no privacy", label="FedAvg, no privacy", colour="#a8a29e", family="none",
+        source="McMahan et al. 2017", broken_by="nothing; it protects nothing", trips=1, private=False, played=True,
+    ),
+    dataclasses.replace(
+        BUILT_IN["local"], name="local-paper", title="local DP, the paper's σ", label="local DP, paper's σ",
+        colour="#fb7185", source="the formula that the LightDP-FL paper prints",
+        broken_by="nothing; but its σ misses ε (P1-P3)", understates=True, deployable=False, played=True,
+        planned=None, adjust=_as_printed,
+    ),
+    dataclasses.replace(
+        BUILT_IN["exact"], name="exact-sparse", title="LightDP, exact, sparse", label="LightDP exact, sparse",
+        colour="#a78bfa", source="LightDP-FL with exact calibration on k peers (E4)", deployable=False, played=True,
+        planned=None, calibration="smpc",  # of the accounting alone: its own noise comes from its class
+    ),
+    _secure("pairwise", "#f59e0b", "pairwise encryption", "SMPAI, Mugunthan et al. 2019", "any client lost",
+            trips=1, talks=False),
+    _secure("secagg", "#0f766e", "SecAgg + DP", "Bonawitz et al. 2017",
+            "more than S̄ lost before the upload, or fewer than t left", trips=4),
+    _secure("secagg+", "#10b981", "SecAgg+ + DP", "Bell et al. 2020", "as SecAgg; an unlucky neighbourhood", trips=4),
+    _secure("dordis", "#65a30d", "Dordis (SecAgg + XNoise)", "Jiang et al. 2024", "as SecAgg", label="Dordis"),
+    _secure("lightsecagg", "#0284c7", "LightSecAgg + DP", "So et al. 2022",
+            "fewer than N - S̄ uploads or U answers; many broken links between clients", trips=3),
+    _secure("swiftagg+", "#22d3ee", "SwiftAgg+ + DP", "Jahani-Nezhad et al. 2022",
+            "more than S̄ positions lost; many broken links between clients"),
+    _secure("paillier", "#db2777", "threshold Paillier + DP", "Damgård and Jurik 2001; Truex et al. 2019",
+            "fewer than N - S̄ uploads or C̄ + 1 decryptions; an active server; its dealer",
+            label="Paillier + DP", **_ENCRYPTED),
+    _secure("ckks", "#d946ef", "CKKS + DP, one key: no colluder allowed", "Cheon et al. 2017, by TenSEAL",
+            "one client that helps the server; fewer than N - S̄ uploads; its dealer",
+            label="CKKS + DP", private=False, **_ENCRYPTED),
+)  # fmt: skip
+SCHEMES = {one.name: one for one in _ADDED}
 """The schemes that the lab adds, in the order of legends."""
 
 ALL = {**BUILT_IN, **SCHEMES}

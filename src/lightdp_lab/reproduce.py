@@ -23,7 +23,7 @@ TARGETS, PROFILES = get_args(Target), get_args(Profile)
 
 EPSILONS = (3.0, 6.0, 9.0)
 MIDDLE = {"colluders": 10, "stragglers": 10}
-FAILING = "links:0.05"
+FAILING, DIRECT = "links:0.05", "direct:0.05"  # arrivals, and links between clients, that fail alike
 NOISE_REFERENCE = 8.0  # learning rate of scattering + linear at the noise of LightDP with repair in the middle at ε = 3
 
 
@@ -36,46 +36,51 @@ class Table(NamedTuple):
     printed: dict[float, tuple[float, ...]]
 
 
-TABLES = {
-    "table2": Table(
-        "colluders",
-        (10, 20, 30, 40),
-        {"stragglers": 10},
-        {3.0: (50.8, 49.6, 47.5, 45.8), 6.0: (54.5, 52.1, 50.6, 49.7), 9.0: (61.9, 60.6, 57.9, 55.3)},
-    ),
-    "table3": Table(
-        "stragglers",
-        (0, 10, 20, 30),
-        {"colluders": 15},
-        {3.0: (51.7, 50.2, 48.5, 47.2), 6.0: (53.2, 51.7, 50.4, 48.8), 9.0: (55.1, 53.4, 51.9, 50.9)},
-    ),
-}
+TABLES: dict[Target, Table] = {
+    "table2": Table("colluders", (10, 20, 30, 40), {"stragglers": 10}, {
+        3.0: (50.8, 49.6, 47.5, 45.8), 6.0: (54.5, 52.1, 50.6, 49.7), 9.0: (61.9, 60.6, 57.9, 55.3),
+    }),
+    "table3": Table("stragglers", (0, 10, 20, 30), {"colluders": 15}, {
+        3.0: (51.7, 50.2, 48.5, 47.2), 6.0: (53.2, 51.7, 50.4, 48.8), 9.0: (55.1, 53.4, 51.9, 50.9),
+    }),
+}  # fmt: skip
 
 _COMMON: dict[str, Any] = {"data": "cifar10", "partition": "dirichlet:0.5", "clients": 50, "rounds": 150}
 _PAPER: dict[str, Any] = {
     "unit": "paper", "epsilon_per": "round", "clip": 10.0, "evaluate_every": 10,
     "epochs": 1, "batch": 32, "local_lr": 0.05, "lr": 1.0, "momentum": 0.0,
 }  # fmt: skip
+_TRAINING: dict[str, Any] = {"momentum": 0.9}
 _LONG: dict[str, Any] = {"rounds": 300, "ema": 0.95, "evaluate_every": 50}
-_MODELS: dict[str, dict[str, dict[str, Any]]] = {
-    "paper": {"resnet18": {}, "scattering-linear": {"mirror": True}},
-    "training": {
-        "scattering-linear": {"mirror": True, "clip": 0.1, "evaluate_every": 10},
-        "scattering-cnn": _LONG | {"augment": 2, "sampling_rate": 0.16, "clip": 0.4},
-        "wrn-16-4": _LONG | {"augment": 4, "sampling_rate": 0.08, "clip": 1.0},
-    },
+_GUARANTEED: dict[str, dict[str, Any]] = {
+    "scattering-linear": {"mirror": True, "clip": 0.1, "evaluate_every": 10},
+    "scattering-cnn": _LONG | {"augment": 2, "sampling_rate": 0.16, "clip": 0.4},
+    "wrn-16-4": _LONG | {"augment": 4, "sampling_rate": 0.08, "clip": 1.0},
 }
-"""The models of each kind of guarantee and their settings; the first is the one meant if none is named."""
+_MODELS: dict[Profile, dict[str, dict[str, Any]]] = {
+    "paper": {"resnet18": {}, "scattering-linear": {"mirror": True}}, "exact": _GUARANTEED, "repair": _GUARANTEED,
+}  # fmt: skip
+"""The models of each profile and their settings; the first is the one meant if none is named."""
 _TRIALS = {"resnet18": 1, "wrn-16-4": 1, "scattering-cnn": 3, "scattering-linear": 5}
 _LEARNING = {"scattering-cnn": {3.0: 1.4, 6.0: 2.0, 9.0: 2.8}, "wrn-16-4": {3.0: 1.2, 6.0: 1.6, 9.0: 2.4}}
 """Learning rates by ε; the nearest is taken. They come from few runs on a held-out tenth of the training data: of
 WRN-16-4 at ε = 6 with 0.8, 1.6 and 3.2, at ε = 3 with 1.6 and at ε = 9 with 3.2; what stands here lies between."""
-_QUICK: dict[str, Any] = {"data": "digits", "clients": 10, "rounds": 10, "evaluate_every": 1}
-_QUICK_MODEL = {"resnet18": "cnn"}
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "clip": (1.0, 3.0, 10.0, 30.0),
-    "partition": ("dirichlet:0.1", "dirichlet:0.5", "iid"),
+_TABLE: dict[Profile, tuple[str, ...]] = {"paper": ("paper",), "exact": ("exact", "smpc"), "repair": ("repair", "smpc")}
+_SCHEMES: dict[Target, dict[Profile, tuple[str, ...]]] = {
+    "rounds": {
+        "paper": ("paper", "smpc", "local-paper"),
+        "exact": ("exact", "smpc", "central", "local"),
+        "repair": ("repair", "smpc", "central", "local"),
+    },
+    "table2": _TABLE,
+    "table3": _TABLE,
+    "choices": {"paper": ("paper",)},
+    "links": dict.fromkeys(("exact", "repair"), ("repair", "smpc")),
+    "time": dict.fromkeys(("exact", "repair"), tuple(SCHEMES)),
 }
+"""The profiles of each target, and the schemes of both."""
+_QUICK: dict[str, Any] = {"data": "digits", "clients": 10, "rounds": 10, "evaluate_every": 1}
+_CHOICES = {"clip": (1.0, 3.0, 10.0, 30.0), "partition": ("dirichlet:0.1", "dirichlet:0.5", "iid")}
 _RATES = (0.5, 32.0)
 
 
@@ -85,7 +90,7 @@ def models(profile: Profile) -> tuple[str, ...]:
     >>> models("paper")
     ('resnet18', 'scattering-linear')
     """
-    return tuple(_MODELS["paper" if profile == "paper" else "training"])
+    return tuple(_MODELS[profile])
 
 
 def cells(
@@ -119,33 +124,30 @@ def cells(
         ArgumentError: a name is unknown, or the target is not one of the profile.
     """
     choice("target", target, TARGETS)
-    kind = "paper" if choice("profile", profile, PROFILES) == "paper" else "training"
-    if (target == "choices") != (kind == "paper") and target in ("choices", "links", "time"):
-        wanted = "paper" if target == "choices" else "exact or repair"
+    printed = choice("profile", profile, PROFILES) == "paper"
+    if profile not in _SCHEMES[target]:
+        wanted = " or ".join(_SCHEMES[target])
         raise ArgumentError(f"profile must be {wanted} for target={target!r}, got profile={profile!r}")
     name = models(profile)[0] if model is None else choice("model", model, models(profile))
-    common = _COMMON | (_PAPER if kind == "paper" else {"momentum": 0.9}) | {"model": name} | _MODELS[kind][name]
+    common = _COMMON | (_PAPER if printed else _TRAINING) | {"model": name} | _MODELS[profile][name]
+    if epsilons is None:
+        epsilons = EPSILONS[:1] if target in ("choices", "time") else EPSILONS
     found = [
-        common | place | {"epsilon": epsilon, "scheme": scheme}
-        for epsilon in (_epsilons(target) if epsilons is None else epsilons)
+        common | place | links | {"epsilon": epsilon, "scheme": scheme}
+        for epsilon in epsilons
         for place in _places(target)
-        for scheme in _schemes(target, profile)
+        for scheme in _SCHEMES[target][profile]
         if schemes is None or scheme in schemes
+        for links in _links(target, scheme)
     ]
-    if target == "time":
-        found = [cell | links for cell in found for links in _links(cell["scheme"])]
     if quick:
         found = [_quick(cell) for cell in found]
     found = [cell for cell in found if _possible(cell)]
-    if kind == "training" and not quick:
+    if not printed and not quick:
         found = [cell | {"lr": _rate(cell)} for cell in found]
     usual = 1 if quick or target == "time" else _TRIALS[name]
     seeds = range(integer("trials", usual if trials is None else trials, 1))
     return list(dict.fromkeys(Config(**cell, seed=seed) for seed in seeds for cell in found))
-
-
-def _epsilons(target: Target) -> tuple[float, ...]:
-    return EPSILONS[:1] if target in ("choices", "time") else EPSILONS
 
 
 def _places(target: Target) -> list[dict[str, Any]]:
@@ -154,36 +156,26 @@ def _places(target: Target) -> list[dict[str, Any]]:
         table = TABLES[target]
         return [table.fixed | {table.varies: value} for value in table.values]
     if target == "links":
-        both = [place for name in TABLES for place in _places(name)]  # type: ignore[arg-type]
+        both = [place for name in TABLES for place in _places(name)]
         return [place | {"arrivals": FAILING} for place in both if place["stragglers"] >= 10]
     if target == "choices":
         return [MIDDLE | {field: value} for field, values in _CHOICES.items() for value in values]
     return [MIDDLE | ({"arrivals": FAILING} if target == "time" else {})]
 
 
-def _schemes(target: Target, profile: Profile) -> tuple[str, ...]:
-    if target == "time":
-        return tuple(SCHEMES)
-    if target == "links":
-        return ("repair", "smpc")
-    if profile == "paper":
-        return ("paper", "smpc", "local-paper") if target == "rounds" else ("paper",)
-    return (profile, "smpc", *(("central", "local") if target == "rounds" else ()))
-
-
-def _links(scheme: str) -> list[dict[str, Any]]:
-    """Both ways for clients to reach each other, where they do so at all."""
-    relayed = {"links": "relayed"}
-    return [relayed, {"links": FAILING.replace("links", "direct")}] if ALL[scheme].talks else [relayed]
+def _links(target: Target, scheme: str) -> list[dict[str, Any]]:
+    """Where time counts: both ways for clients to reach each other, if they do so at all."""
+    if target != "time":
+        return [{}]
+    return [{"links": "relayed"}, *([{"links": DIRECT}] if ALL[scheme].talks else [])]
 
 
 def _quick(cell: dict[str, Any]) -> dict[str, Any]:
-    model = _QUICK_MODEL.get(cell["model"], "linear")
     shrunk = {name: cell[name] // 5 for name in ("colluders", "stragglers")}
-    plain = {"mirror": False, "augment": 1, "sampling_rate": 1.0}
+    plain = {"model": "cnn" if cell["model"] == "resnet18" else "linear", "mirror": False, "augment": 1}
     # features of digits are larger than scattering's
     own = {"local_lr": 0.2} if cell.get("unit") == "paper" else {"clip": 10 * cell["clip"]}
-    return cell | _QUICK | shrunk | plain | own | {"model": model}
+    return cell | _QUICK | shrunk | plain | own | {"sampling_rate": 1.0}
 
 
 def _possible(cell: dict[str, Any]) -> bool:

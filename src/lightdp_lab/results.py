@@ -9,6 +9,7 @@ import os
 import signal
 import statistics
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,10 +30,13 @@ except ImportError:
     raise MissingExtraError("train", "lightdp reproduce") from None
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from multiprocessing.synchronize import Event
 
     from lightdp import runlog
+
+    Prepared = tuple[data.Dataset, torch.Tensor, torch.Tensor]
+    Watch = Callable[[Config, runlog.Line], None]
 
 _WORK = ".work"
 Line = dict[str, Any]
@@ -41,7 +45,14 @@ _busy = False
 
 
 class Results:
-    """The lines of a folder, by the settings of their runs."""
+    """The lines of a folder, by the settings of their runs.
+
+    Args:
+        folder: is read whole, and made when the first line is added.
+
+    Raises:
+        ArgumentError: it is no folder, or one of its lines is not JSON with a config.
+    """
 
     def __init__(self, folder: Path) -> None:
         if folder.exists() and not folder.is_dir():
@@ -54,11 +65,10 @@ class Results:
                 try:
                     line = json.loads(text)
                     line["config"] = usual | line["config"]
-                    self._lines[_key(line["config"])] = line
                 except (KeyError, TypeError, ValueError) as error:  # ValueError: neither JSON nor UTF-8
-                    raise ArgumentError(
-                        f"results must be lines of JSON with a config, got {path}:{number}: {error!r}"
-                    ) from None
+                    wrong = f"got {path}:{number}: {error!r}"
+                    raise ArgumentError(f"results must be lines of JSON with a config, {wrong}") from None
+                self._lines[_key(line["config"])] = line
 
     def runs(self) -> list[Line]:
         """All but sensitivities."""
@@ -68,23 +78,22 @@ class Results:
         """What `lightdp_lab.sensitivity` found."""
         return [line for line in self._lines.values() if "ratio" in line]
 
-    def find(self, config: Config) -> Line | None:
-        """The run of these settings, if there is one."""
-        return self.get(same(config))
-
     def get(self, settings: dict[str, Any]) -> Line | None:
         """The line of these settings, as they are kept."""
         return self._lines.get(_key(settings))
+
+    def find(self, config: Config) -> Line | None:
+        """The run of these settings, if there is one."""
+        return self.get(same(config))
 
     def add(self, config: Config, line: Line) -> None:
         """Keep a run, at the end of its file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         kind = "sensitivity" if "ratio" in line else "paper" if config.unit == "paper" else "training"
-        kind = "quick" if config.data == "digits" else kind
-        path, text = self.folder / f"{kind}-{config.model}.jsonl", json.dumps(line, allow_nan=False, ensure_ascii=False)
+        path = self.folder / f"{'quick' if config.data == 'digits' else kind}-{config.model}.jsonl"
         ended = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")
         with path.open("a", encoding="utf-8") as file:
-            file.write(f"{text}\n" if ended else f"\n{text}\n")
+            file.write(("" if ended else "\n") + json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
         self._lines[_key(line["config"])] = line
@@ -95,37 +104,40 @@ def _key(config: dict[str, Any]) -> str:
 
 
 def play(
-    configs: Sequence[Config],
-    results: Results,
-    *,
-    jobs: int = 1,
-    watch: Callable[[Config, runlog.Line], None] = lambda *_: None,
+    configs: Sequence[Config], results: Results, *, jobs: int = 1, watch: Watch = lambda *_: None
 ) -> Iterator[tuple[Config, Line]]:
     """Run what `results` does not have, several at once if asked for, and yield each run as it ends, kept already.
 
     An interrupted run leaves a checkpoint, from which the next call goes on. With one job, `watch` sees its rounds.
     With several, a run that fails does not stop the others: its error is raised when they are done.
     """
-    alone = integer("jobs", jobs, 1) == 1  # refused before a folder is made
+    integer("jobs", jobs, 1)  # before a folder is made
     missing = [config for config in configs if results.find(config) is None]
     work = results.folder / _WORK
     if missing:
         work.mkdir(parents=True, exist_ok=True)
-    if alone:
-        for config in missing:
-            line = trial(config, work, watch)
-            yield config, _kept(config, line, results, beside=0)
-        return
+    alone = ((config, trial(config, work, watch)) for config in missing)
+    with closing(alone if jobs == 1 else _pool(missing, work, jobs)) as made:  # an interrupt here ends the processes
+        for config, line in made:
+            kept = line | {"beside": jobs - 1}
+            results.add(config, kept)
+            for file in _files(config, work):  # only now
+                file.unlink(missing_ok=True)
+            yield config, kept
+
+
+def _pool(configs: Sequence[Config], work: Path, jobs: int) -> Generator[tuple[Config, Line]]:
+    """`trial` of each, in processes of their own, in the order in which they end."""
     context, failed = multiprocessing.get_context("spawn"), []
     over, strangers = context.Event(), set(multiprocessing.active_children())
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_share, initargs=(jobs, over)) as pool:
         try:
-            waiting = {pool.submit(_beside, config, work): config for config in missing}
+            waiting = {pool.submit(_beside, config, work): config for config in configs}
             for done in as_completed(waiting):
-                if (error := done.exception()) is not None:
+                if (error := done.exception()) is None:
+                    yield waiting[done], done.result()
+                else:
                     failed.append(error)
-                    continue
-                yield waiting[done], _kept(waiting[done], done.result(), results, beside=jobs - 1)
         except BaseException:
             over.set()
             for process in set(multiprocessing.active_children()) - strangers:
@@ -134,15 +146,6 @@ def play(
             raise
     if failed:
         raise failed[0]
-
-
-def _kept(config: Config, line: Line, results: Results, *, beside: int) -> Line:
-    """Add a line that `beside` others were made with, and only then drop the files that it was made from."""
-    line = line | {"beside": beside}
-    results.add(config, line)
-    for file in _files(config, results.folder / _WORK):
-        file.unlink(missing_ok=True)
-    return line
 
 
 def _files(config: Config, work: Path) -> tuple[Path, Path]:
@@ -179,7 +182,7 @@ def _beside(config: Config, work: Path) -> Line:
         _busy = False
 
 
-def trial(config: Config, work: Path, watch: Callable[[Config, runlog.Line], None] = lambda *_: None) -> Line:
+def trial(config: Config, work: Path, watch: Watch = lambda *_: None) -> Line:
     """One run, whole or from its checkpoint, as the line to keep of it; its files stay."""
     path, checkpoint = _files(config, work)
     where = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
@@ -193,7 +196,7 @@ def trial(config: Config, work: Path, watch: Callable[[Config, runlog.Line], Non
         run, log = played(resume=checkpoint.exists())
     except ResumeError:  # nobody but us keeps these files: what is damaged or outdated is made anew
         run, log = played(resume=False)
-    end, plan = log.outcome, run.plan
+    started, end, plan = log.started, log.outcome, run.plan
     kept = {
         "config": same(config),
         **{name: getattr(end, name) for name in ("accuracy", "rounds", "stopped", "epsilon")},
@@ -203,19 +206,17 @@ def trial(config: Config, work: Path, watch: Callable[[Config, runlog.Line], Non
         "curve": _curve(log),
         "seconds": round(end.seconds, 2),
         "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
-        **{name: getattr(log.started, name) for name in ("versions", "commit")},
+        "versions": started.versions,
+        "commit": started.commit,
     }
-    network = log.started.network
-    if network is not None:
-        kept |= {"trips": network["trips"], "time_measured": network["measured"]}
+    if started.network is not None:
+        kept |= {"trips": started.network["trips"], "time_measured": started.network["measured"]}
         kept["failed"] = sum(line.failed is not None for line in log.rounds)
     return kept
 
 
 @lru_cache(maxsize=1)
-def prepared(
-    name: str, path: str | None, model: str, mirror: bool, device: str
-) -> tuple[data.Dataset, torch.Tensor, torch.Tensor]:
+def prepared(name: str, path: str | None, model: str, mirror: bool, device: str) -> Prepared:
     """The data, and records and tests as the model wants them: made once for runs that follow each other."""
     source = data.load(name, None if path is None else Path(path))
     both = (models.prepare(model, torch.from_numpy(x), device, mirror=mirror) for x in (source.train_x, source.test_x))
@@ -225,8 +226,5 @@ def prepared(
 def _curve(log: runlog.RunLog) -> list[list[float]]:
     """Round and accuracy, and modelled seconds until then where there are any."""
     times: list[list[float]] = [[float(f"{seconds:.4g}")] for seconds in log.clock] or [[]] * len(log.rounds)
-    return [
-        [line.round, line.accuracy, *time]
-        for line, time in zip(log.rounds, times, strict=True)
-        if line.accuracy is not None
-    ]
+    both = zip(log.rounds, times, strict=True)
+    return [[line.round, line.accuracy, *time] for line, time in both if line.accuracy is not None]

@@ -58,52 +58,39 @@ def scale(setting: Setting, record: dict[str, Any], told: Callable[[str], None] 
     try:
         with threadpool_limits(1):
             for name in setting.schemes:
-                known = {own: _row_cost(rows[name], own[1])} if name in rows else {}
+                row, known = rows.get(name), dict[tuple[int, int], Cost]()
+                if row is not None:
+                    figures = {figure: row[figure] for figure in (*FIGURES, *PLAYED)}
+                    known[own] = Cost(dimension=own[1], extrapolated=not row["measured"], **figures)
                 for at in cells(setting):
                     told(f"{SCHEMES[name].about.title}, N = {at[0]:,}, d = {at[1]:,}")
-                    if at == own and name in rows and rows[name]["measured"]:
-                        record["scaling"].append(_entry(name, at, known[at], clean=rows[name]["clean"]))
-                    else:
-                        record["scaling"] += _cell(setting, SCHEMES[name], at, known)
+                    cost, clean = known.get(at), row is not None and row["clean"]
+                    if at != own or cost is None or cost.extrapolated:
+                        cost, clean = _cell(setting, SCHEMES[name], at, known)
+                    if cost is not None:
+                        known[at] = cost
+                        entry = {"scheme": name, "clients": at[0], "dimension": at[1]}
+                        entry |= {figure: getattr(cost, figure) for figure in FIGURES}
+                        record["scaling"].append(entry | {"measured": not cost.extrapolated, "clean": clean})
     except KeyboardInterrupt:
         record["stopped"] = True
 
 
-def _row_cost(row: dict[str, Any], dimension: int) -> Cost:
-    figures = {name: row[name] for name in (*FIGURES, *PLAYED)}
-    return Cost(dimension=dimension, extrapolated=not row["measured"], **figures)
-
-
-def _entry(name: str, at: tuple[int, int], cost: Cost, *, clean: bool) -> dict[str, Any]:
-    figures = {figure: getattr(cost, figure) for figure in FIGURES}
-    return {
-        "scheme": name,
-        "clients": at[0],
-        "dimension": at[1],
-        **figures,
-        "measured": not cost.extrapolated,
-        "clean": clean,
-    }
-
-
 def _cell(
     setting: Setting, scheme: type[Scheme], at: tuple[int, int], known: dict[tuple[int, int], Cost]
-) -> list[dict[str, Any]]:
-    """One size, if it can be had. `known` are the costs by N and d so far, to which it adds its own."""
-    line, clean = known.get(at) or _line(known, *at), False
+) -> tuple[Cost | None, bool]:
+    """One size, None if it cannot be had, and whether its round had no faults; `known` are costs by N and d."""
+    line = known.get(at) or _line(known, *at)
     cost = line or _other(known, *at)
     try:
         task = _task(setting.task, *at)
         if cost is None or not cost.fits(setting.cell_seconds):
             cost = line or _climbed(setting, scheme, task)
         if cost is not None and cost.extrapolated and cost.fits(setting.cell_seconds):
-            cost, clean = _played(setting, scheme, task, int(cost.trips))
+            return _played(setting, scheme, task, int(cost.trips))
     except (ArgumentError, MissingExtraError):
-        return []
-    if cost is None:
-        return []
-    known[at] = cost
-    return [_entry(scheme.about.name, at, cost, clean=clean)]
+        return None, False
+    return cost, False
 
 
 def _task(task: Task, clients: int, dimension: int) -> Task:

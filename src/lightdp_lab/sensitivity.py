@@ -37,10 +37,8 @@ def moved(config: Config, replaced: int) -> dict[str, Any]:
     others = rng.choice(np.setdiff1d(np.arange(len(source.train_y)), mine), replaced, replace=False)
     rows = torch.from_numpy(np.concatenate([mine, others]))
     x, y = train_x[rows.to(device)], torch.from_numpy(source.train_y)[rows].to(device)
-    own = torch.arange(len(mine))
-    plans = [own]
-    for trial, place in enumerate(rng.choice(len(mine), replaced, replace=False).tolist()):
-        plans.append(torch.where(own == place, len(mine) + trial, own))
+    own, places = torch.arange(len(mine)), rng.choice(len(mine), replaced, replace=False).tolist()
+    plans = [own, *(torch.where(own == place, len(mine) + trial, own) for trial, place in enumerate(places))]
     model = models.build(config.model, tuple(x.shape[1:]), source.classes, config.seed).to(device)
     updates = sgd.local_updates(
         model, x, y, plans, numbers=[0] * len(plans), epochs=config.epochs, batch=config.batch, lr=config.local_lr,

@@ -50,33 +50,23 @@ class Cell:
         """The standard deviation of one trial."""
         return statistics.stdev(line["accuracy"] for line in self.lines) if self.trials > 1 else None
 
-    @property
-    def epsilon(self) -> float | None:
-        """The largest that a trial has really cost."""
-        return self._largest("epsilon")
-
-    @property
-    def epsilon_round(self) -> float | None:
-        """What one round costs a client that is used in it."""
-        return self._largest("epsilon_round")
-
-    def _largest(self, name: str) -> float | None:
+    def largest(self, name: str) -> float | None:
+        """The maximum over trials of a value of their lines; None if no trial has it."""
         return max((line[name] for line in self.lines if line[name] is not None), default=None)
 
     def text(self, *, count: bool = False) -> str:
         """In per cent, and how sure: "66.6 ± 0.2 (5)"; a dash where nothing was run."""
         if self.accuracy is None:
             return "–"
-        shown = f"{100 * self.accuracy:.1f}"
-        shown += "" if self.spread is None else f" ± {100 * self.spread:.1f}"
-        return f"{shown} ({self.trials})" if count else shown
+        spread = "" if self.spread is None else f" ± {100 * self.spread:.1f}"
+        return f"{100 * self.accuracy:.1f}{spread}{f' ({self.trials})' if count else ''}"
 
     def to_dict(self) -> dict[str, Any]:
         """For scripts."""
         asked = ("scheme", "model", "epsilon", "colluders", "stragglers", "clip", "partition", "links")
-        found = ("trials", "accuracy", "spread", "epsilon_round")
-        at = {name: getattr(self.config, name) for name in asked} | {name: getattr(self, name) for name in found}
-        return at | {"epsilon_training": self.epsilon}
+        at = {name: getattr(self.config, name) for name in asked}
+        at |= {name: getattr(self, name) for name in ("trials", "accuracy", "spread")}
+        return at | {"epsilon_round": self.largest("epsilon_round"), "epsilon_training": self.largest("epsilon")}
 
 
 def title(scheme: str) -> str:
@@ -101,6 +91,33 @@ def together(configs: Iterable[Config], results: Results) -> list[Cell]:
 def known(results: Results, target: Target, profile: Profile, **chosen: Any) -> list[Cell]:  # noqa: ANN401  as `cells`
     """The cells of a target with all trials that there are."""
     return together(cells(target, profile, trials=_MOST, **chosen), results)
+
+
+def guaranteed(results: Results, target: Target, scheme: str, **chosen: Any) -> list[Cell]:  # noqa: ANN401  likewise
+    """The cells of one scheme with a guarantee for the whole training."""
+    return known(results, target, "exact" if scheme == "exact" else "repair", schemes=(scheme,), **chosen)
+
+
+def trials(counts: Iterable[int]) -> str:
+    """How many trials cells have, in words; cells without any do not count.
+
+    >>> trials([3, 1, 0]), trials([1]), trials([])
+    ('1 to 3 trials', '1 trial', 'not run')
+    """
+    found = sorted(set(counts) - {0})
+    if not found:
+        return "not run"
+    return f"{span(found)} trial{'s' if found[-1] > 1 else ''}"
+
+
+def span(values: Iterable[int]) -> str:
+    """From the smallest to the largest.
+
+    >>> span([200, 1500]), span([7, 7])
+    ('200 to 1,500', '7')
+    """
+    found = sorted(values)
+    return " to ".join(f"{value:,}" for value in dict.fromkeys((found[0], found[-1])))
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -13,8 +13,8 @@ from lightdp.training.channel import Distribution
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.simulator import Run
+from lightdp_lab.channel import Rehearsal
 from lightdp_lab.registry import ALL
-from lightdp_lab.rehearsal import Rehearsal
 from lightdp_lab.schemes import SCHEMES, Net, Result, RoundFailedError, Smpc
 from lightdp_lab.schemes.plain import Plain
 
@@ -155,7 +155,7 @@ def test_missing_clients_fall_silent_at_some_stage_and_may_have_sent_before() ->
 
 
 def test_long_vectors_are_extrapolated_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lightdp_lab.rehearsal._SECONDS", 0.02)
+    monkeypatch.setattr("lightdp_lab.channel._SECONDS", 0.02)
     far = Rehearsal(config(scheme="silent"), 30_000_000)
     assert not far.about()["measured"]
     assert far.about()["dimension_played"] < 30_000_000

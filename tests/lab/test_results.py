@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import multiprocessing
 import time
 from pathlib import Path
 from typing import Any
@@ -76,12 +77,15 @@ def test_an_interrupt_ends_runs_side_by_side_at_once_and_they_go_on(tmp_path: Pa
     )
     long = [dataclasses.replace(short, **endless, seed=seed) for seed in range(3)]
     results = Results(tmp_path)
+    before = set(multiprocessing.active_children())
     runs = play([short, *long], results, jobs=2)
     assert next(runs)[0] == short
     while len(list((tmp_path / ".work").glob("*.jsonl"))) < 2:  # until both processes have something to lose
         time.sleep(0.1)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as raised:
         runs.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    assert raised.tb is not None  # held, and with it the frames: nobody but `play` itself ends the processes
+    assert set(multiprocessing.active_children()) <= before
     begun = list((tmp_path / ".work").glob("*.jsonl"))
     assert len(begun) == 2
     for path in begun:

@@ -34,8 +34,8 @@ def listen(monkeypatch: pytest.MonkeyPatch) -> list[NDArray[np.int64]]:
     sent: list[NDArray[np.int64]] = []
     encode = Grid.encode
 
-    def encoded(grid: Grid, update: NDArray[np.floating], key: bytes | None = None) -> NDArray[np.int64]:
-        sent.append(encode(grid, update, key))
+    def encoded(grid: Grid, update: NDArray[np.floating]) -> NDArray[np.int64]:
+        sent.append(encode(grid, update))
         return sent[-1]
 
     monkeypatch.setattr(Grid, "encode", encoded)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 from scipy import stats
 
 from lightdp.client_set import ClientSet
-from lightdp.errors import ArgumentError
+from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.wire import packed_size
 from lightdp_lab.schemes import Faults, Grid, Links, Net, RoundFailedError, Task
 from lightdp_lab.schemes._coded import Letters, agree
@@ -166,7 +167,7 @@ def test_one_broken_link_costs_nobody_the_sum(name: str) -> None:
 def test_a_broken_chain_silences_its_positions_and_one_too_many_the_round() -> None:
     scheme = quiet("swiftagg+, 2 groups")
     assert isinstance(scheme, SwiftAgg)
-    links = [(scheme.member(0, position), scheme.member(1, position)) for position in range(3)]
+    links = [(chain[0], chain[1]) for chain in map(scheme.chain, range(3))]
     net = Tap(Faults(cut=frozenset(links[:2])), peers="direct")
     check(scheme, net, EVERYBODY)
     assert len([client for stage, client, _ in net.ups if stage == "sums 2"]) == scheme.positions - 2
@@ -179,7 +180,9 @@ def test_random_faults_end_in_the_exact_sum_or_in_a_typed_failure(name: str) -> 
     scheme, rng, came = quiet(name), np.random.default_rng(5), 0
     for _ in range(25):
         links = Links(peers="direct", failure=0.02)
-        faults = Faults.drawn(links, TASK.clients, rng, dropout=0.03, stages=4)
+        silent, stage = rng.random(TASK.clients) < 0.03, rng.integers(4, size=TASK.clients)
+        lost = {k: frozenset(np.flatnonzero(silent & (stage == k)).tolist()) for k in range(4)}
+        faults = replace(Faults.drawn(links, TASK.clients, rng), lost=lost)
         try:
             result = scheme.round(updates(), Net(TASK.clients, links, faults))
         except RoundFailedError:
@@ -231,8 +234,8 @@ def test_bytes_that_mean_nothing_count_as_lost(name: str, stage: str, garbage: b
 def test_an_upload_of_bytes_that_are_no_elements_fails_the_round() -> None:
     scheme = quiet("lightsecagg")
     size = packed_size(TASK.dimension, scheme.field.bits)
-    whole = b"\xff" * size + ClientSet(scheme._flags(EVERYBODY)).to_bytes()
-    with pytest.raises(RoundFailedError, match="upload: packed elements beyond 301"):
+    whole = b"\xff" * size + ClientSet.of(TASK.clients, EVERYBODY).to_bytes()
+    with pytest.raises(RoundFailedError, match="upload: packed vector of 301 values has padding"):
         scheme.round(updates(), Tap(garbled=("upload", {3}, whole)))
 
 
@@ -244,11 +247,15 @@ def test_letters_open_only_for_their_receiver_sender_and_context() -> None:
     assert ends[1].open(0, b"here", letter) == b"hello"
     assert b"hello" not in letter
     assert letter != ends[0].seal(1, b"here", b"hello")
-    assert ends[1].open(0, b"there", letter) is None
-    assert ends[1].open(2, b"here", letter) is None
-    assert ends[2].open(0, b"here", letter) is None
-    assert ends[0].open(1, b"here", letter) is None  # reflected
-    assert ends[1].open(0, b"here", b"short") is None
+    for receiver, sender, context, message in (
+        (1, 0, b"there", letter),
+        (1, 2, b"here", letter),
+        (2, 0, b"here", letter),
+        (0, 1, b"here", letter),  # reflected
+        (1, 0, b"here", b"short"),
+    ):
+        with pytest.raises(ProtocolError, match=f"of client {sender} for client {receiver} was tampered with"):
+            ends[receiver].open(sender, context, message)
 
 
 def test_an_upload_is_uniform_whatever_the_update() -> None:
@@ -282,8 +289,9 @@ def test_opened_shares_of_an_update_are_uniform() -> None:
     net = Tap()
     scheme.round([np.zeros(TASK.dimension, np.float32)] * TASK.clients, net)
     context = scheme._context(b"share")
-    opened = [scheme.letters[j].open(i, context, letter) for i, j, letter in net.letters]
-    shares = [scheme.field.unpack(m, scheme.code.length) for m in opened if m is not None]
+    sent = [letter for letter in net.letters if scheme.group(letter[0]) == scheme.group(letter[1])]
+    opened = [scheme.letters[j].open(i, context, letter) for i, j, letter in sent]
+    shares = [scheme.field.unpack(m, scheme.code.length) for m in opened]
     assert len(shares) == 12 * 5 + 6  # sent to its group by everybody, and by the one left over
     one = [shares[k] for k in range(0, len(shares), 6)]  # few enough that they are independent
     assert stats.kstest(np.concatenate(one) / scheme.field.p, "uniform").pvalue > 1e-6
@@ -295,15 +303,15 @@ def test_a_client_sums_up_no_set_that_is_too_small_or_that_it_does_not_hold() ->
     share = scheme.field.pack(np.ones(scheme.code.length, np.uint32))
     mine = dict.fromkeys(range(12), share)
 
-    def asked(who: Collection[int]) -> bytes | None:
-        return scheme._answer(ClientSet(scheme._flags(who)).to_bytes(), mine)
+    def asked(who: Collection[int]) -> bytes:
+        return scheme._answer(ClientSet.of(TASK.clients, who).to_bytes(), mine, EVERYBODY)
 
-    answer = asked(range(11))
-    assert answer is not None
-    assert (scheme.field.unpack(answer, scheme.code.length) == 11).all()
-    assert asked(range(10)) is None
-    assert asked(range(2, 13)) is None
-    assert scheme._answer(b"\xff", mine) is None
+    assert (scheme.field.unpack(asked(range(11)), scheme.code.length) == 11).all()
+    for who in (range(10), range(2, 13)):
+        with pytest.raises(ProtocolError, match="11 needed, all of them held"):
+            asked(who)
+    with pytest.raises(WireError):
+        scheme._answer(b"\xff", mine, EVERYBODY)
 
 
 def test_bytes_are_those_of_the_papers() -> None:

@@ -102,18 +102,14 @@ def test_a_key_gives_one_sequence_and_entropy_another_each_time() -> None:
 
 
 @pytest.mark.parametrize("bits", BITS)
-def test_sums_differences_inverses_and_signs_are_those_of_the_integers(bits: int) -> None:
+def test_sums_differences_and_signs_are_those_of_the_integers(bits: int) -> None:
     field = Field(bits)
     a, b = drawn(field, (500,)), drawn(field, (500,), 1)
     a[:3], b[:3] = [0, field.p - 1, field.p - 1], [0, field.p - 1, 0]
     assert (field.add(a, b) == (a.astype(object) + b) % field.p).all()
     assert (field.subtract(a, b) == (a.astype(object) - b) % field.p).all()
-    units = a[a != 0]
-    assert all(x * y % field.p == 1 for x, y in zip(units.tolist(), field.inverse(units).tolist(), strict=True))
     signed = np.array([-field.p // 2 + 1, -1, 0, 1, field.p // 2])
     assert (field.centred(field.of(signed)) == signed).all()
-    with pytest.raises(ArgumentError, match="must not be 0"):
-        field.inverse(np.array([1, 0]))
 
 
 @pytest.mark.parametrize("bits", BITS)
@@ -124,7 +120,6 @@ def test_packed_elements_come_back_and_add_up(bits: int) -> None:
     packed = [field.pack(v) for v in vectors]
     assert abs(len(packed[0]) - 333 * bits / 8) <= 4 * bits
     assert all(np.array_equal(field.unpack(m, 333), v) for m, v in zip(packed, vectors, strict=True))
-    assert field.pack_rows(np.stack(vectors)) == packed
     assert packed == [bytes(encode(v.view(np.int32), shift=0, bits=bits)) for v in vectors]
     assert (field.total(packed, 333) == sum(v.astype(object) for v in vectors) % field.p).all()
 
@@ -137,7 +132,7 @@ def test_bytes_that_are_no_elements_are_refused() -> None:
         field.unpack(field.pack(np.array([1, 2], np.uint32)), 40)
     packed = bytearray(field.pack(np.ones(30, np.uint32)))
     packed[-1] |= 0x80
-    with pytest.raises(WireError, match="beyond 30 must be 0"):
+    with pytest.raises(WireError, match="30 values has padding that is not zero"):
         field.unpack(bytes(packed), 30)
     with pytest.raises(ArgumentError, match=r"bits must be in 8\.\.31"):
         Field(32)

@@ -78,7 +78,7 @@ def test_an_upload_shows_nothing_of_the_update() -> None:
 def test_a_round_is_masked_once() -> None:
     grid = Grid(1e-4, 20, 0.0)
     clients = [Client(i, grid) for i in range(2)]
-    clients[0].join(b"".join(client.public for client in clients))
+    clients[0].join([client.public for client in clients])
     clients[0].upload(struct.pack("<Q", 4), np.zeros(5, np.float32))
     with pytest.raises(ProtocolError, match="later than 4"):
         clients[0].upload(struct.pack("<Q", 4), np.ones(5, np.float32))
@@ -89,7 +89,7 @@ def test_a_list_of_keys_without_ones_own_is_refused() -> None:
     keys = [client.public for client in clients]
     for wrong in ([keys[1], keys[0], keys[2]], [keys[0], keys[1], keys[1]]):
         with pytest.raises(ProtocolError, match="list of keys"):
-            clients[0].join(b"".join(wrong))
+            clients[0].join(wrong)
 
 
 def test_a_client_lost_in_the_key_agreement_ends_it() -> None:

@@ -166,7 +166,7 @@ def test_an_upload_shows_nothing_of_the_update_even_with_all_pairwise_masks_gone
 
 def played(scheme: SecAgg, upto: int) -> list[parties.Client]:
     """Clients that know each other and, after step 3, have uploaded."""
-    clients, server = [parties.Client(i, scheme.setting) for i in range(TASK.clients)], parties.Server(scheme.setting)
+    clients, server = [parties.Client(i, scheme) for i in range(TASK.clients)], parties.Server(scheme)
     server.keys = {i: client.advertise() for i, client in enumerate(clients)}
     sealed = [client.share(server.roster(i)) for i, client in enumerate(clients)] if upto >= 2 else []
     if upto >= 3:
@@ -249,9 +249,9 @@ def test_the_degree_is_the_least_whose_failures_are_rare(clients: int, colluders
 
 
 def test_a_ring_gives_everybody_the_same_number_of_mutual_peers_in_new_order_each_round() -> None:
-    setting, rings = quiet("ring of 6").setting, []
+    scheme, rings = quiet("ring of 6"), []
     for _ in range(2):
-        server = parties.Server(setting)
+        server = parties.Server(scheme)
         server.keys = dict.fromkeys(range(TASK.clients), bytes(64))
         peers = [{row[0] for row in parties._KEYS.iter_unpack(server.roster(i))} for i in range(TASK.clients)]
         assert all(len(mine) == 6 and i not in mine for i, mine in enumerate(peers))

@@ -8,6 +8,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 import lightdp
@@ -46,10 +47,19 @@ def test_no_plan_exists_with_noise_that_is_no_number(field: str, wrong: float) -
         Noise(**sound | {field: wrong})
 
 
-def test_one_and_one_point_zero_are_one_request() -> None:
-    a, b = Request(**ASKED | {"clip": 1, "epsilon": 3}), Request(**ASKED | {"clip": 1.0, "epsilon": 3.0})
-    assert a == b
-    assert solve(a).digest() == solve(b).digest()
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ({"clip": 1, "epsilon": 3}, {"clip": 1.0, "epsilon": np.float64(3)}),
+        ({"gamma": 1}, {"gamma": np.float32(1)}),
+        ({"degree": 6, "graph_seed": 7}, {"degree": np.int64(6), "graph_seed": np.int64(7)}),
+    ],
+)
+def test_numbers_of_other_types_are_one_request(a: dict[str, Any], b: dict[str, Any]) -> None:
+    one, other = (solve(Request(**{**ASKED, "calibration": "repair", **changed})) for changed in (a, b))
+    assert one == other
+    assert one.digest() == other.digest()
+    assert one.to_json() == other.to_json()
 
 
 CHANGES: list[dict[str, Any]] = [

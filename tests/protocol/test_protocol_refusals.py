@@ -64,7 +64,7 @@ def test_a_round_that_was_begun_before_an_earlier_one_was_answered_must_be_begun
 def test_a_refused_update_leaves_the_round_open() -> None:
     server, clients = joined(planned(), 5)
     begun = clients[0].begin(server.announce())
-    with pytest.raises(ArgumentError, match="update must be a vector of 5 floats"):
+    with pytest.raises(ArgumentError, match="update must be a numpy vector of 5 floats"):
         begun.upload(np.zeros(4))
     assert server.receive(begun.upload(np.zeros(5)))
 
@@ -196,10 +196,10 @@ def test_an_upload_in_the_name_of_another_is_refused() -> None:
 @pytest.mark.parametrize(
     ("update", "message"),
     [
-        (np.zeros(4), r"update must be a vector of 5 floats, got \(4,\)"),
+        (np.zeros(4), r"update must be a numpy vector of 5 floats, got shape \(4,\)"),
         (np.array([0, 0, math.nan, 0, 0]), "must be finite"),
         (np.array([0, 0, math.inf, 0, 0]), "must be finite"),
-        ([0.0] * 5, "update must be a vector of 5 floats"),
+        ([0.0] * 5, "update must be a numpy vector of 5 floats, got list"),
     ],
 )
 def test_a_bad_update_is_refused_and_the_round_stays_open(update: Any, message: str) -> None:
@@ -248,3 +248,9 @@ def test_two_threads_get_one_upload_of_a_round() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert sorted(each is None for each in pool.map(ask, (0.0, 1e-4))) == [False, True]
+
+
+@pytest.mark.parametrize("run", ["a run of 16 chars", b"short"])
+def test_a_server_refuses_a_run_that_is_not_16_bytes(run: Any) -> None:
+    with pytest.raises(ArgumentError, match="run must be"):
+        Server(planned(), length=5, run=run)

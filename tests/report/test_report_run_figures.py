@@ -83,7 +83,11 @@ def test_a_run_to_be_wary_of_is_said_to_be(make: Callable[..., RunLog], case: st
 
 
 @pytest.mark.parametrize(
-    ("scheme", "sentence"), [("none", "no privacy is guaranteed"), ("central", "trusts the server")]
+    ("scheme", "sentence"),
+    [
+        ("none", "no privacy is guaranteed"),
+        ("central", "trusts the server and others"),
+    ],
 )
 def test_a_weaker_adversary_is_said(make: Callable[..., RunLog], scheme: str, sentence: str) -> None:
     assert sentence in caveats([make(scheme)])[0]

@@ -60,7 +60,7 @@ class Composer(Protocol):
         """The ε of all rounds in `ledger`, rounded up, at `delta` or the plan's δ."""
 
     def fit(self, ledgers: Sequence[Ledger], *, left: int, usual: float) -> bool:
-        """Whether every ledger is within the budget, found at once for all; False if that is too coarse to tell.
+        """Whether every ledger is within the budget, by one bound for all; False means undecided.
 
         Args:
             ledgers: what to compose.

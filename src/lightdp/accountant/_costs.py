@@ -99,7 +99,7 @@ class RepairCosts:
                 ledger.usual[self._cost[honest]] += 1
 
     def _repaired(self, ledger: Ledger, used: ClientSet, late: ClientSet) -> float:
-        """Take a round into the open windows; the sum of p over the repairs of late rounds that ride in it."""
+        """Update the open windows with a round; returns the sum of p over late rounds' repairs that it carries."""
         riding = 0.0
         for at, window in list(ledger.windows.items()):
             riding += window.riders(used or late) / window.honest
@@ -117,7 +117,7 @@ class RepairCosts:
         ledger.rare.append(cost)
 
     def _used_peers(self, client: int, used: ClientSet) -> NDArray[np.bool_]:
-        """The peers of a client that was not used itself, as far as they were. (N,)"""
+        """Which peers of a client that was not used itself were used. (N,)"""
         if self._peers is None:
             return used.flags
         flags = np.zeros_like(used.flags)

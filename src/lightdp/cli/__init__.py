@@ -64,7 +64,12 @@ class _Commands(TyperGroup):
         from importlib.metadata import entry_points  # noqa: PLC0415  takes a while
 
         for point in entry_points(group="lightdp.commands"):
-            self.commands.update({name: _Later(name, *entry) for name, entry in point.load().items()})
+            try:
+                found = {name: _Later(name, *entry) for name, entry in point.load().items() if name not in COMMANDS}
+            except Exception as error:  # noqa: BLE001  a broken package must not take our commands with it
+                typer.echo(f"warning: the commands of {point.value} were left out: {error!r}", err=True)
+            else:
+                self.commands.update(found)
 
 
 class _Later(TyperCommand):

@@ -61,15 +61,15 @@ def _run(
 ) -> None:
     """Check, train with a progress bar on standard error, print the figures and what was guaranteed to whom."""
     try:
-        from lightdp.report import run_table, save_runs  # noqa: PLC0415  an optional dependency
-        from lightdp.training.simulator import Run  # noqa: PLC0415  likewise
-    except ImportError:
-        raise MissingExtraError("train", "lightdp run") from None
-    try:
         chosen = Config(**({} if config is None else read_toml(Config, config)) | flags)
     except TypeError as error:
         raise ArgumentError(f"config has a value of the wrong type: {error}") from None
-    _check_out(out, resume=resume)  # before the data is read
+    _check_out(out, resume=resume)
+    try:  # after the checks: they take seconds to import
+        from lightdp.report import run_table, save_runs  # noqa: PLC0415
+        from lightdp.training.simulator import Run  # noqa: PLC0415
+    except ImportError:
+        raise MissingExtraError("train", "lightdp run") from None
     screen = Console(stderr=True)
     with screen.status("reading data"):
         run = Run(chosen, out, resume=resume)

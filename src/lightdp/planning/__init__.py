@@ -10,7 +10,7 @@ for each calibration, and nothing outside this package asks for its name.
 """
 
 from lightdp.planning._calibrate import GAMMA_MAX, on_grid
-from lightdp.planning._calibrations import WIRE_STEPS, Calibration, Noise
+from lightdp.planning._calibrations import CALIBRATIONS, WIRE_STEPS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
 from lightdp.planning._compare import Comparison, compare
 from lightdp.planning._per_client import PerClientPlan, plan_per_client
@@ -18,6 +18,7 @@ from lightdp.planning._plan import Plan, plan, solve
 from lightdp.planning._request import CalibrationName, Late, Request, Reserve, Unit
 
 __all__ = [
+    "CALIBRATIONS",
     "GAMMA_MAX",
     "WIRE_STEPS",
     "Calibration",

@@ -234,7 +234,7 @@ def plan(**settings: Any) -> Plan:  # noqa: ANN401  checked by `Request`
     Args:
         **settings: the fields of `Request`: clients, colluders, stragglers, rounds, epsilon, delta and, where they
             are not as usual, calibration, clip, unit, adjacency, sampling_rate, degree, straggler_law, gamma,
-            reserve, late, records, parameters and coordinate_range.
+            reserve, late, records, parameters and coordinate_range; `help(lightdp.Request)` describes each.
 
     >>> found = plan(clients=20, colluders=4, stragglers=4, rounds=60, epsilon=3, delta=1e-5, calibration="repair")
     >>> round(found.noise_in_mean(), 3)

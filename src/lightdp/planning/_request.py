@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from lightdp._settings import setting
+from lightdp._settings import described, setting
 from lightdp._validate import choice, integer, number, positive, probability
 from lightdp.errors import ArgumentError
 from lightdp.noise_graph import Graph
@@ -26,12 +26,12 @@ _UNKNOWN_RECORDS_PER_CLIENT = 1024
 _CHOICES = {"calibration": CalibrationName, "unit": Unit, "adjacency": Adjacency, "reserve": Reserve, "late": Late}
 
 
+@described
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is asked of a plan. A `Request` that exists is valid: every value was checked when it was made.
 
-    Each setting is described where it is listed below; the flags of `lightdp plan` and `lightdp run`, and what
-    Flower's server sends to its nodes, derive from this list.
+    The flags of `lightdp plan` and `lightdp run`, and what Flower's server sends to its nodes, derive from its fields.
 
     >>> Request(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5).sensitivity
     1.0
@@ -53,18 +53,18 @@ class Request:
     )
     clip: float = setting("L2 norm to which a record's part, or a client's update, is clipped.", 1.0, group="Privacy")
     unit: Unit = setting("What is protected: one record, or all data of one client.", "record", group="Privacy")
-    adjacency: Adjacency = setting("Neighbouring data: a unit more, or another one.", "add-remove", group="Privacy")
+    adjacency: Adjacency = setting("Neighbours differ by one unit added, or replaced.", "add-remove", group="Privacy")
     sampling_rate: float = setting("Poisson rate of a round's batches (unit record).", 1.0, group="Training")
     degree: int | None = setting("Number of peers that share noise with a client, or all.", None, group="Clients")
     graph_seed: int = setting("Shuffles who is whose peer; public and the same for all.", 0, group="Clients")
     straggler_law: StragglerLaw | str = setting(
-        "How many straggle: uniform, binomial:P or pmf:P0,P1,...; it decides which noise is best, not what is kept.",
+        "Expected number of stragglers: uniform, binomial:P or pmf:P0,P1,...; it tunes the noise, not the guarantee.",
         "uniform", group="Clients", flag=str,
     )
     gamma: float | None = setting("Ratio of variances σ_K²/σ_U²; by default the best one.", None, group="Noise")
-    reserve: Reserve = setting("Stragglers that the budget lasts for with repair.", "expected", group="Noise")
+    reserve: Reserve = setting("With repair, plan for expected or worst-case stragglers.", "expected", group="Noise")
     late: Late = setting(
-        "Whether the server may have seen uploads that came too late; unseen ones cost nothing, so it must be true.",
+        "Whether the server can read uploads that come too late; unseen needs less noise, and must then be true.",
         "seen", group="Noise",
     )
     records: int | None = setting("Records of all clients together, if known.", None, group="Wire")
@@ -85,8 +85,13 @@ class Request:
             "delta": probability("delta", self.delta),
             "clip": _within("clip", self.clip, 1e-100, 1e100),
             "sampling_rate": number("sampling_rate", self.sampling_rate),
+            "graph_seed": integer("graph_seed", self.graph_seed, 0, 2**64 - 1),
             "straggler_law": "uniform" if self.straggler_law is None else self.straggler_law,
         }
+        if self.degree is not None:
+            checked["degree"] = integer("degree", self.degree, 1, clients - 1)
+        if self.gamma is not None:
+            checked["gamma"] = number("gamma", self.gamma)
         if self.records is not None:
             checked["records"] = integer("records", self.records, 1, 2**63)
         if self.parameters is not None:
@@ -112,7 +117,7 @@ class Request:
                 raise ArgumentError(
                     f"gamma can be given for exact and repair only, got calibration={self.calibration!r}"
                 )
-            if not 0 <= number("gamma", self.gamma) <= GAMMA_MAX:
+            if not 0 <= self.gamma <= GAMMA_MAX:
                 raise ArgumentError(f"gamma must be in [0, {GAMMA_MAX:g}], got gamma={self.gamma:g}")
         if self.calibration == "paper" and not self.graph.complete:
             raise ArgumentError(f"the paper's calibration needs the complete graph, got degree={self.degree}")

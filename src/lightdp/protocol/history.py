@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ClientHistory:
-    """The announced past of one client's run (W4), and what it makes of it."""
+    """The announced sets of one client's run (W4), and the keys, repairs and costs that follow from them."""
 
     def __init__(self, plan: Plan, me: int, start: bytes, neighbours: Iterable[int]) -> None:
         self.plan = plan
@@ -81,7 +81,7 @@ class ClientHistory:
             raise ProtocolError(
                 f"announcement says that client {self.me} was used in round {number}, which it did not send"
             )
-        late = used - used
+        late = ClientSet.none(self.plan.clients)
         if self.plan.late == "seen" or not used:  # uploads of a void round came in time: they were seen
             late = ~used if number in self.sent else ~used - ClientSet.of(self.plan.clients, [self.me])
         try:

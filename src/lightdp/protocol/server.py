@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp import masks
-from lightdp._validate import integer
+from lightdp._validate import integer, octets
 from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError
 from lightdp.keys import Enrolment, Roster
@@ -65,7 +65,7 @@ class Server:
     """
 
     def __init__(self, plan: Plan, *, length: int, run: bytes, weighted: bool = False) -> None:
-        self.plan, self.run, self.weighted = plan, run, weighted
+        self.plan, self.run, self.weighted = plan, octets("run", run, 16), weighted
         self.length = integer("length", length, 1)
         self.minimum = plan.clients - plan.stragglers
         self._grid = masks.Grid.of(plan, length + weighted)

@@ -43,7 +43,8 @@ def clipped(plan: Plan, update: Floats | None, weight: float, length: int, *, we
     if update is None:
         return np.zeros(length + weighted, np.float32)
     if not isinstance(update, np.ndarray) or update.shape != (length,):
-        raise ArgumentError(f"update must be a vector of {length} floats, got {getattr(update, 'shape', update)}")
+        got = f"shape {update.shape}" if isinstance(update, np.ndarray) else type(update).__name__
+        raise ArgumentError(f"update must be a numpy vector of {length} floats, got {got}")
     if not 0 <= number("weight", weight) <= 1 or (weight != 1 and not weighted):
         raise ArgumentError(f"weight must be {'in [0, 1]' if weighted else '1'}, got weight={weight:g}")
     share = weight_share(plan) if weighted else 0.0

@@ -32,7 +32,10 @@ _NO_END = (
 )
 _CAVEATS: tuple[tuple[Callable[[RunLog], bool], str], ...] = (
     (lambda log: log.started.plan is None, "{name}: no privacy is guaranteed to anybody."),
-    (lambda log: log.scheme == "central", "{name} trusts the server, which sees every client's update."),
+    (
+        lambda log: log.started.plan is not None and not schemes()[log.scheme].private,
+        "{name} trusts the server and others: it is broken by {broken}.",
+    ),
     (lambda log: log.exceeds, "{name} spent ε = {spent}, more than the {log.claimed:g} it claims."),
     (lambda log: log.unit == "paper", "The ε of {name} rests on an assumed sensitivity that no theorem bounds."),
     (lambda log: log.ended is None, _NO_END),
@@ -86,7 +89,13 @@ def run_table(logs: Sequence[RunLog]) -> Table:
 def caveats(logs: Sequence[RunLog]) -> list[str]:
     """What keeps the runs from being compared, or one of them from being trusted, in plain sentences."""
     result = [
-        sentence.format(name=name, log=log, spent=_shown(log.epsilon, rounded_up), rounds=len(log.rounds))
+        sentence.format(
+            name=name,
+            log=log,
+            spent=_shown(log.epsilon, rounded_up),
+            rounds=len(log.rounds),
+            broken=schemes()[log.scheme].broken_by,
+        )
         for applies, sentence in _CAVEATS
         for name, log in zip(labels(logs), logs, strict=True)
         if applies(log)

@@ -87,13 +87,15 @@ def checked(module: nn.Module, x: Tensor, classes: int) -> nn.Module:
         classes: how many labels there are.
 
     Raises:
-        ArgumentError: it is no module, has no parameters, does not take such records, or gives something else.
+        ArgumentError: it is no module, has no parameters or frozen ones, refuses such records, or gives something else.
     """
     if not isinstance(module, nn.Module):
         raise ArgumentError(f"module must be a torch.nn.Module, got {type(module).__name__}")
     name, tried, shape = type(module).__name__, x[:2], tuple(x.shape[1:])
     if next(module.parameters(), None) is None:
         raise ArgumentError(f"module must have parameters to train, got {name} without any")
+    if frozen := [key for key, value in module.named_parameters() if not value.requires_grad]:
+        raise ArgumentError(f"module must train all its parameters, got {name} with frozen {', '.join(frozen[:3])}")
     try:
         with torch.no_grad():
             logits = copy.deepcopy(module).to(x.device).eval()(tried)

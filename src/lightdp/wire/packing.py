@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import sys
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -113,7 +114,9 @@ class Accumulator:
         if len(packed) != (size := packed_size(self.length, self.bits)):
             raise WireError(f"packed vector must have {size} bytes, got {len(packed)}")
         words = np.frombuffer(packed, "<u4")
-        _refuse_padding(words, self.length, self.bits)
+        places, padding = _padding(self.length, self.bits)
+        if (words[places] & padding).any():  # a vector has one encoding
+            raise WireError(f"packed vector of {self.length} values has padding that is not zero")
         if _COMPILED and words.flags.aligned:
             kernel.unpack(self._sum, words, 0, self.bits)
         else:
@@ -166,15 +169,17 @@ def _rows(length: int, bits: int) -> Iterator[tuple[slice, slice, slice, int]]:
                 yield slice(first, first + run), slice(low, low + run), slice(high, high + run), offset
 
 
-def _refuse_padding(words: NDArray[np.uint32], length: int, bits: int) -> None:
-    """Refuse padding (fewer than 32 values) that is not zero, so that a vector has one encoding."""
+@lru_cache(maxsize=64)
+def _padding(length: int, bits: int) -> tuple[NDArray[np.intp], NDArray[np.uint32]]:
+    """The words of a packed vector that hold padding (fewer than 32 values), and the bits of it in each."""
     lanes = 32 // math.gcd(bits, 32)
     columns = -(-length // lanes)
+    found: dict[int, int] = {}
     for position in range(length, lanes * columns):
         lane, column = divmod(position, columns)
         word, offset = divmod(lane * bits, 32)
-        pair = int(words[word * columns + column])
-        if offset + bits > 32:
-            pair |= int(words[(word + 1) * columns + column]) << 32
-        if (pair >> offset) % (1 << bits) != 0:
-            raise WireError(f"packed vector of {length} values has padding that is not zero")
+        field = ((1 << bits) - 1) << offset
+        for place, part in ((word * columns + column, field % 2**32), ((word + 1) * columns + column, field >> 32)):
+            if part > 0:
+                found[place] = found.get(place, 0) | part
+    return np.array([*found], np.intp), np.array([*found.values()], np.uint32)

@@ -1,10 +1,7 @@
 """The commands of the lab: parse, call, print. `lightdp` finds them here and imports one when it is called."""
 
 COMMANDS = {
-    "compare": (
-        "lightdp_lab.cli.compare:command",
-        "Every scheme, played on the same vectors, links and faults.",
-    ),
+    "compare": ("lightdp_lab.cli.compare:command", "Every scheme, played on the same vectors, links and faults."),
     "reproduce": ("lightdp_lab.cli.reproduce:command", "The paper's tables and figures, run again."),
     "bench": ("lightdp_lab.cli.bench:app", "How fast is it on this machine?"),
 }

@@ -6,16 +6,12 @@ import json
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress
 
 from lightdp.cli import table
+from lightdp_lab.cli._progress import progress
 
 app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="How fast is it on this machine?",
+    no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="How fast is it on this machine?"
 )
 
 MASKS_HELP = """How fast does this machine make the masks of one client, and on which path?
@@ -29,11 +25,7 @@ Examples:
 
 - `lightdp bench masks --dimension 1000000 --peers 20 --json`
 """
-_TITLES = {
-    "philox": "Philox Gaussian (unfit)",
-    "uniform": "AES uniform mask",
-    "upload": "lightdp, whole upload",
-}
+_TITLES = {"philox": "Philox Gaussian (unfit)", "uniform": "AES uniform mask", "upload": "lightdp, whole upload"}
 
 
 @app.callback()
@@ -52,10 +44,8 @@ def masks(
     """Print rates, ratios and memory."""
     from lightdp_lab import bench  # noqa: PLC0415  refuses, when imported, a path that is not there
 
-    screen = Console(stderr=True)
-    # Drawn between the turns only: a thread that draws would take time from what is measured.
-    with Progress(console=screen, transient=True, auto_refresh=False, disable=not screen.is_terminal) as progress:
-        record = bench.masks(dimension, peers, rounds, progress.track)
+    with progress(quiet=True) as bar:
+        record = bench.masks(dimension, peers, rounds, bar.track)
     if as_json:
         typer.echo(json.dumps(record, indent=2, allow_nan=False))
     else:
@@ -85,12 +75,7 @@ def _show_rates(title: str, rates: dict[str, Any]) -> None:
         lines.add_column(name, justify="right")
     path = rates["conditions"]["backend"].split()[0]
     for name, row in rates["methods"].items():
-        lines.add_row(
-            _TITLES.get(name, f"lightdp, {name}"),
-            f"{row['seconds']:.4f}",
-            f"{row['rate'] / 1e6:.0f}",
-            f"{row['x_philox']:.2f}",
-            f"{row['x_uniform']:.2f}",
-            style="bold" if name == path else "",
-        )
+        shown = [f"{row['seconds']:.4f}", f"{row['rate'] / 1e6:.0f}"]
+        shown += [f"{row[ratio]:.2f}" for ratio in ("x_philox", "x_uniform")]
+        lines.add_row(_TITLES.get(name, f"lightdp, {name}"), *shown, style="bold" if name == path else "")
     table.show(lines)

@@ -10,18 +10,23 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from lightdp._validate import rounded_up
 from lightdp.cli.options import with_settings
 from lightdp.errors import ArgumentError
-from lightdp_lab.compare import Setting, compare
+from lightdp_lab.cli._progress import progress
+from lightdp_lab.compare import Setting, compare, full_title, speeds
 from lightdp_lab.scaling import cells, scale
 from lightdp_lab.schemes import Task
 
 WIDTH = 120
+_COSTS = {
+    "up\nkB": ("up", 1e3), "down\nkB": ("down", 1e3), "peer\nkB": ("peer", 1e3),
+    "client\nms": ("client", 1e-3), "server\nms": ("server", 1e-3), "round\ns": ("modelled", 1.0),
+}  # fmt: skip
+"""Columns of the table, and which figure in which unit."""
 HELP = """Every scheme, played for real on the same vectors, links, faults and privacy target: which is right for you?
 
 The table counts what happened, message by message: rounds that came off, noise in the mean at the same true ε, round
@@ -86,10 +91,7 @@ command = with_settings(_compare, Task, Setting, leave_out=("clip", "task", "sch
 
 
 def _play(setting: Setting, *, sizes: bool) -> dict[str, Any]:
-    screen = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Drawn between the schemes only: a thread that draws would take time from what is measured.
-    with Progress(*columns, console=screen, transient=True, auto_refresh=False, disable=not screen.is_terminal) as bar:
+    with progress(quiet=True) as bar:
         work = bar.add_task("", total=len(setting.schemes) * (1 + sizes * len(cells(setting))), completed=-1)
 
         def told(what: str) -> None:
@@ -102,49 +104,41 @@ def _play(setting: Setting, *, sizes: bool) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    refused, found = f"record must be what --json wrote, got record={str(path)!r}", None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ArgumentError(f"record must be what --json wrote, got record={str(path)!r}: {error}") from None
+        refused += f": {error}"
     if not isinstance(found, dict) or not {"setting", "rows", "scaling"} <= set(found):
-        raise ArgumentError(f"record must be what --json wrote, got record={str(path)!r}")
+        raise ArgumentError(refused)
     return found
 
 
 def show(record: dict[str, Any]) -> None:
     """Print the table of a record of `lightdp_lab.compare`."""
-    setting, rows = record["setting"], record["rows"]
+    at = record["setting"]
     title = (
-        f"N = {setting['clients']:,}, C̄ = {setting['colluders']:,}, S̄ = {setting['stragglers']:,}, "
-        f"d = {setting['dimension']:,}, ε = {setting['epsilon']:g} at δ = {setting['delta']:g} over "
-        f"{setting['rounds']:,} rounds; links fail with {setting['failure']:g}, clients drop out with "
-        f"{setting['dropout']:g}"
+        f"N = {at['clients']:,}, C̄ = {at['colluders']:,}, S̄ = {at['stragglers']:,}, d = {at['dimension']:,}, "
+        f"ε = {at['epsilon']:g} at δ = {at['delta']:g} over {at['rounds']:,} rounds; "
+        f"links fail with {at['failure']:g}, clients drop out with {at['dropout']:g}"
     )
     table = Table(
         title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False
     )
     table.add_column("scheme", min_width=20, max_width=28)
-    for head in ("done", "noise", "trips", "up\nkB", "down\nkB", "peer\nkB", "client\nms", "server\nms", "round\ns"):
+    for head in ("done", "noise", "trips", *_COSTS):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("what broke it", min_width=16, overflow="fold")
-    for row in rows:
-        name = Text(row["title"] + ("" if row["links"] == "any" else f", {row['links']}"))
+    for row in record["rows"]:
+        name = Text(full_title(row))
         if row["impossible"] is not None:
             table.add_row(name, "–", *[""] * 8, Text(f"impossible: {row['impossible']}", "yellow"))
             continue
-        if row["epsilon"] is not None and row["epsilon"] > setting["epsilon"] * (1 + 1e-9):
+        if row["epsilon"] is not None and row["epsilon"] > at["epsilon"] * (1 + 1e-9):
             name.append(f" (true ε {rounded_up(row['epsilon'], 2)})", "red")
-        mark = "" if row["measured"] else "~"
-        table.add_row(
-            name,
-            Text(f"{row['completed']}/{row['rounds']}", "" if row["completed"] == row["rounds"] else "red"),
-            f"{row['noise']:.3g}",
-            f"{row['trips']:g}",
-            *(figure(row[key] / 1e3, mark) for key in ("up", "down", "peer")),
-            *(figure(1e3 * row[key], mark) for key in ("client", "server")),
-            figure(row["modelled"], mark),
-            broke(row) or "–",
-        )
+        done = Text(f"{row['completed']}/{row['rounds']}", "" if row["completed"] == row["rounds"] else "red")
+        costs = (figure(row[key] / unit, "" if row["measured"] else "~") for key, unit in _COSTS.values())
+        table.add_row(name, done, f"{row['noise']:.3g}", f"{row['trips']:g}", *costs, broke(row) or "–")
     console = Console(width=WIDTH)
     console.print(table)
     for line in notes(record):
@@ -155,7 +149,8 @@ def figure(value: float, mark: str = "") -> str:
     """Three digits, or what is left of them above 1000; 0 as a dash."""
     if value == 0:
         return "–"
-    return f"{mark}{value:,.0f}" if value >= 100 else f"{mark}{value:.2g}" if value < 0.1 else f"{mark}{value:.3g}"
+    digits = ",.0f" if value >= 100 else ".2g" if value < 0.1 else ".3g"
+    return f"{mark}{value:{digits}}"
 
 
 def broke(row: dict[str, Any]) -> str:
@@ -173,19 +168,13 @@ def broke(row: dict[str, Any]) -> str:
 
 def notes(record: dict[str, Any]) -> list[str]:
     """What to know to read the table."""
-    setting, rows = record["setting"], [row for row in record["rows"] if row["impossible"] is None]
-    target = f"true ε = {setting['epsilon']:g} and clip {setting['clip']:g}"
-    speed = (
-        f"{setting['uplink'] / 1e6:g} Mbit/s up, {setting['downlink'] / 1e6:g} down, {setting['latency']:g} s one way"
-    )
-    lines = [
-        f"done: rounds with a sum. noise: variance left for good in a coordinate of the mean, at a {target}.",
-        f"kB: of one client and round, without the model itself. round: modelled on {speed}.",
-    ]
-    if any(not row["measured"] for row in rows):
-        lines.append("~: not measured; on the line through two smaller sizes that were.")
-    if any(row["clean"] for row in rows):
-        lines.append("Where no round was done, the costs are those of a round without faults.")
-    if record.get("stopped", False):
-        lines.append("Interrupted: what had been played until then.")
-    return lines
+    at, rows = record["setting"], [row for row in record["rows"] if row["impossible"] is None]
+    target = f"true ε = {at['epsilon']:g} and clip {at['clip']:g}"
+    lines = {
+        f"done: rounds with a sum. noise: variance left for good in a coordinate of the mean, at a {target}.": True,
+        f"kB: of one client and round, without the model itself. round: modelled on {speeds(at)}.": True,
+        "~: not measured; on the line through two smaller sizes that were.": not all(row["measured"] for row in rows),
+        "Where no round was done, the costs are those of a round without faults.": any(row["clean"] for row in rows),
+        "Interrupted: what had been played until then.": record.get("stopped", False),
+    }
+    return [line for line, applies in lines.items() if applies]

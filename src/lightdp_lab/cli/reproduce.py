@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lightdp._validate import integer, rounded_up
 from lightdp.cli import table
 from lightdp.errors import ArgumentError
 from lightdp.runlog import Line, Round
+from lightdp_lab.cli._progress import progress
 from lightdp_lab.reproduce import TABLES, Profile, Target, cells
 from lightdp_lab.tables import Cell, together
 
@@ -51,10 +51,7 @@ Examples:
 
 def command(
     *,
-    target: Annotated[
-        Literal[Target, "sensitivity", "page"],
-        typer.Argument(help="What to make."),
-    ],
+    target: Annotated[Literal[Target, "sensitivity", "page"], typer.Argument(help="What to make.")],
     profile: Annotated[
         Profile,
         typer.Option(help="As printed, with an ε for each round; or exact or repair, with one for the whole training."),
@@ -81,38 +78,31 @@ def command(
             raise ArgumentError(f"results must be a folder with kept runs, got results={str(results)!r}")
         _write(kept, docs)
         return
-    asked = "rounds" if target == "sensitivity" else target
     configs = cells(
-        asked,
-        profile,
-        model=model,
-        trials=trials,
+        "rounds" if target == "sensitivity" else target, profile, model=model, trials=trials, quick=quick,
         epsilons=None if epsilon is None else _numbers(epsilon),
         schemes=None if schemes is None else tuple(name.strip() for name in schemes.split(",")),
-        quick=quick,
-    )
+    )  # fmt: skip
     if not configs:
         raise ArgumentError(f"schemes must name some of {target}'s, got schemes={schemes!r}")
+    place = None if quick or data_path is None else str(data_path)
     if target == "sensitivity":
-        _sensitivity(configs[0], kept, None if quick else data_path, as_json=as_json)
+        _sensitivity(configs[0], kept, place, as_json=as_json)
         return
     if run:
-        _play(configs, kept, jobs, None if quick else data_path)
+        _play(configs, kept, jobs, place)
     found = together(configs, kept)
     if as_json:
         typer.echo(json.dumps([cell.to_dict() for cell in found], indent=1, allow_nan=False, ensure_ascii=False))
-        return
-    _show(target, found)
+    else:
+        _show(target, found)
 
 
-def _play(configs: Sequence[Config], kept: Results, jobs: int, data_path: Path | None) -> None:
+def _play(configs: Sequence[Config], kept: Results, jobs: int, data_path: str | None) -> None:
     from lightdp_lab import results  # noqa: PLC0415  needs optional dependencies
 
-    missing = [config for config in configs if kept.find(config) is None]
-    if data_path is not None:
-        missing = [dataclasses.replace(config, data_path=str(data_path)) for config in missing]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    missing = [dataclasses.replace(config, data_path=data_path) for config in configs if kept.find(config) is None]
+    with progress() as bar:
         task = bar.add_task("runs", total=len(configs), completed=len(configs) - len(missing))
 
         def watch(config: Config, line: Line) -> None:
@@ -128,14 +118,14 @@ def _play(configs: Sequence[Config], kept: Results, jobs: int, data_path: Path |
             sys.exit(130)
 
 
-def _sensitivity(config: Config, kept: Results, data_path: Path | None, *, as_json: bool) -> None:
+def _sensitivity(config: Config, kept: Results, data_path: str | None, *, as_json: bool) -> None:
     from lightdp_lab.sensitivity import moved, settings  # noqa: PLC0415  needs optional dependencies
 
     if config.unit != "paper":
         raise ArgumentError("sensitivity is one of profile='paper': the others clip, and Δ is the clip")
     line = kept.get(settings(config, _REPLACED))
     if line is None:
-        line = moved(dataclasses.replace(config, data_path=None if data_path is None else str(data_path)), _REPLACED)
+        line = moved(dataclasses.replace(config, data_path=data_path), _REPLACED)
         kept.add(config, line)
     if as_json:
         typer.echo(json.dumps(line))
@@ -151,14 +141,14 @@ def _name(config: Config) -> str:
     return f"{config.scheme} ε = {config.epsilon:g} C̄ = {config.colluders} S̄ = {config.stragglers} seed {config.seed}"
 
 
-def _show(target: str, cells: Sequence[Cell]) -> None:
-    printed = TABLES.get(target) if cells[0].config.data == "cifar10" else None
-    shown = table.new(f"{target}, {cells[0].config.model} on {cells[0].config.data}, test accuracy in %")
+def _show(target: Target, cells: Sequence[Cell]) -> None:
+    first = cells[0].config
+    shown = table.new(f"{target}, {first.model} on {first.data}, test accuracy in %")
     varied = {"choices": ("clip", "partition"), "time": ("links",)}.get(target, ())
-    for name in ("scheme", "ε", "C̄", "S̄", *varied, *(["the paper"] if printed else []), "here (trials)"):
+    printed = TABLES.get(target) if first.data == "cifar10" else None
+    heads = ("scheme", "ε", "C̄", "S̄", *varied, *(["the paper"] if printed else []), "here (trials)")
+    for name in (*heads, "true ε, a round", "true ε, all rounds"):
         shown.add_column(name, justify="left" if name in ("scheme", *varied) else "right")
-    for name in ("true ε, a round", "true ε, all rounds"):
-        shown.add_column(name, justify="right")
     for cell in cells:
         at = cell.config
         row = [at.scheme, f"{at.epsilon:g}", str(at.colluders), str(at.stragglers)]
@@ -166,29 +156,27 @@ def _show(target: str, cells: Sequence[Cell]) -> None:
         if printed:
             place = printed.values.index(getattr(at, printed.varies))
             row.append(f"{printed.printed[at.epsilon][place]}" if at.epsilon in printed.printed else "–")
-        epsilons = (cell.epsilon_round, cell.epsilon)
-        row += [cell.text(count=True), *("–" if value is None else rounded_up(value, 3) for value in epsilons)]
-        shown.add_row(*row)
+        epsilons = (cell.largest("epsilon_round"), cell.largest("epsilon"))
+        shown.add_row(*row, cell.text(count=True), *("–" if one is None else rounded_up(one, 3) for one in epsilons))
     table.show(shown)
-    if cells[0].config.unit == "paper":
+    if first.unit == "paper":
         typer.echo(
             "Every ε is for the sensitivity 2 η clip/|D_i| that this profile assumes; no theorem bounds it here."
         )
 
 
 def _write(kept: Results, docs: Path) -> None:
-    from lightdp.report import save  # noqa: PLC0415  likewise
-    from lightdp_lab.charts import results_chart  # noqa: PLC0415  likewise
-    from lightdp_lab.page import page  # noqa: PLC0415  needs optional dependencies
-    from lightdp_lab.pictures import charts  # noqa: PLC0415  likewise
+    from lightdp.report import save  # noqa: PLC0415  needs optional dependencies
+    from lightdp_lab.charts import results_charts  # noqa: PLC0415  likewise
+    from lightdp_lab.page import page  # noqa: PLC0415  likewise
 
     path, pictures = docs / "results.md", docs / "img"
     if not path.is_file() or not pictures.is_dir():
         raise ArgumentError(f"docs must be a folder with results.md and img, got docs={str(docs)!r}")
     text = page(path.read_text(encoding="utf-8"), kept)
     with Console(stderr=True).status("drawing"):
-        for name, content in charts(kept).items():
-            save(results_chart(name, content), pictures / f"results-{name}.svg")
+        for name, chart in results_charts(kept).items():
+            save(chart, pictures / f"results-{name}.svg")
     path.write_text(text, encoding="utf-8")
     typer.echo(f"wrote {path} and its pictures")
 

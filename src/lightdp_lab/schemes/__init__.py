@@ -1,6 +1,7 @@
-"""Every compared scheme, real, behind one interface: `Scheme.round` plays it message by message on a `Net`.
+"""Protocols that sum up clients' updates, behind one interface: `Scheme.round` runs one message by message on a `Net`.
 
-A `Player` sets a scheme up and plays rounds on the same updates for every scheme; `Faults` say what breaks.
+Each is implemented with its real cryptography, so that bytes, seconds, noise and failures are measured. A `Player` sets
+a scheme up and runs rounds, on the same updates for every scheme; `Faults` are the clients and links that fail.
 
 >>> from lightdp_lab.schemes import SCHEMES, Faults, Links, Player, Task
 >>> task = Task(clients=6, colluders=1, stragglers=1, dimension=8)
@@ -12,7 +13,7 @@ A `Player` sets a scheme up and plays rounds on the same updates for every schem
 'advertise: 4 clients, 5 needed'
 """
 
-from lightdp_lab.schemes._net import Faults, Links, Net, Peers, RoundFailedError, Stage
+from lightdp_lab.schemes._net import Faults, Links, Net, Peers, RoundFailedError
 from lightdp_lab.schemes._play import Cost, Played, Player, climb
 from lightdp_lab.schemes._scheme import Grid, Result, Scheme, Smpc, Task
 from lightdp_lab.schemes.ckks import Ckks
@@ -39,7 +40,6 @@ __all__ = [
     "RoundFailedError",
     "Scheme",
     "Smpc",
-    "Stage",
     "Task",
     "climb",
 ]

@@ -1,4 +1,4 @@
-"""What schemes of coded computation share: sealed letters between clients, private shares, and who takes part.
+"""Common steps of LightSecAgg and SwiftAgg+: sealed letters between clients, private coded shares, and who takes part.
 
 A vector is cut into K pieces; with T random pieces behind them they are the values of a polynomial of degree below
 K + T at the points 0..K+T-1, and share j is its value at K + T + j. Any K + T shares give the pieces back. T shares
@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from abc import abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,20 +22,18 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from lightdp.client_set import ClientSet
-from lightdp.errors import WireError
+from lightdp.errors import ProtocolError, WireError
 from lightdp.keys import KeyPair, pair_key
 from lightdp.wire import packed_size
-from lightdp_lab.schemes._field import Field
-from lightdp_lab.schemes._scheme import Smpc
+from lightdp_lab.schemes._field import Elements, Field
+from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._scheme import Result, Smpc, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from lightdp_lab.schemes._field import Elements
-    from lightdp_lab.schemes._net import Net
-    from lightdp_lab.schemes._scheme import Task
 
 _NONCE = 12  # bytes, drawn anew for each letter
 
@@ -50,16 +47,12 @@ class Letters:
     def __init__(self, me: int) -> None:
         self.me = me
         self._pair = KeyPair.generate()
-        self._keys: dict[int, AESGCM] = {}
-
-    @property
-    def public(self) -> bytes:
-        """Its public key, 32 bytes."""
-        return self._pair.public
+        self.public = self._pair.public
 
     def meet(self, publics: Sequence[bytes]) -> None:
         """Agree on a key with everybody; all must have been shown the same public keys."""
         roster = hashlib.sha256(b"".join(publics)).digest()
+        self._keys: dict[int, AESGCM] = {}
         for peer, public in enumerate(publics):
             if peer != self.me:
                 ends = (min(self.me, peer), max(self.me, peer))
@@ -70,13 +63,13 @@ class Letters:
         nonce = os.urandom(_NONCE)
         return nonce + self._keys[peer].encrypt(nonce, message, struct.pack("<II", self.me, peer) + context)
 
-    def open(self, peer: int, context: bytes, letter: bytes) -> bytes | None:
-        """What `peer` sealed for this client in this context; None for any other bytes."""
+    def open(self, peer: int, context: bytes, letter: bytes) -> bytes:
+        """What `peer` sealed for this client in this context; any other bytes are a `ProtocolError`."""
         try:
             associated = struct.pack("<II", peer, self.me) + context
             return self._keys[peer].decrypt(letter[:_NONCE], letter[_NONCE:], associated)
         except (InvalidTag, ValueError):
-            return None
+            raise ProtocolError(f"a letter of client {peer} for client {self.me} was tampered with") from None
 
 
 @dataclass(frozen=True)
@@ -99,15 +92,10 @@ class Code:
         """Elements in a share."""
         return -(-self.dimension // self.pieces)
 
-    @property
-    def size(self) -> int:
-        """Bytes of a packed share."""
-        return packed_size(self.length, self.field.bits)
-
     @cached_property
     def matrix(self) -> Elements:
         """(shares, K + T)"""
-        return self.field.lagrange(range(self.needed), self._points(range(self.shares)))
+        return self.field.lagrange(range(self.needed), range(self.needed, self.needed + self.shares))
 
     def encode(self, vector: Elements, key: bytes | None = None) -> Elements:
         """Fresh shares of a vector (d,); from a key always the same. (shares, length)"""
@@ -119,105 +107,98 @@ class Code:
     def decode(self, who: Sequence[int], shares: Sequence[Elements]) -> Elements:
         """The vector of which these are the shares of K + T or more positions; the first K + T are used. (d,)"""
         who, rows = who[: self.needed], np.stack(shares[: self.needed])
-        back = self.field.lagrange(self._points(who), range(self.pieces))
+        back = self.field.lagrange([self.needed + position for position in who], range(self.pieces))
         return self.field.matmul(back, rows).reshape(-1)[: self.dimension]
-
-    def _points(self, positions: Sequence[int]) -> list[int]:
-        return [self.needed + position for position in positions]
 
 
 class Coded(Smpc):
-    """A scheme whose clients send each other shares of its `code`."""
+    """A scheme whose clients send each other shares: of K = `pieces` pieces and T = C̄ random ones, `shares` of them.
 
-    def __init__(self, task: Task) -> None:
+    The field has just as many bits as the sum needs, but enough elements for all points of the code.
+    """
+
+    def __init__(self, task: Task, pieces: int, shares: int) -> None:
         super().__init__(task)
         self._rounds = 0
-
-    @property
-    @abstractmethod
-    def code(self) -> Code:
-        """Of the shares."""
-
-    @cached_property
-    def field(self) -> Field:
-        """Just as many bits as the sum needs, but enough elements for all points of a code."""
-        return Field(max(self.grid.bits, (2 * self.task.clients).bit_length() + 1, 8))
+        self.field = Field(max(self.grid.bits, (2 * task.clients).bit_length() + 1, 8))
+        self.code = Code(self.field, task.dimension, pieces, task.colluders, shares)
 
     def set_up(self, net: Net) -> None:
         """One public key of each client to everybody, once for the whole training."""
         self.letters = letters = [Letters(i) for i in range(self.task.clients)]
-        net.stage("enrol")
-        publics = dict(net.collect(range(len(letters)), lambda i: letters[i].public))
-        self.demand("enrol", len(publics), len(letters))
-        net.stage("roster")
-        roster = [b"".join(publics.values())] * len(letters)
-        net.hand_out(roster, lambda i, keys: letters[i].meet([keys[k : k + 32] for k in range(0, len(keys), 32)]))
+        self.exchange_keys("enrol", net, lambda i: letters[i].public, lambda i, publics: letters[i].meet(publics))
 
-    def _send(self, ends: tuple[int, int], share: bytes, held: list[dict[int, bytes]], net: Net) -> None:
-        """A share from one client to another, who holds it if it arrives whole."""
-        sender, receiver = ends
-        context = self._context(b"share")
-        with net.client(sender):
-            letter = self.letters[sender].seal(receiver, context, share)
-        arrived = net.between(sender, receiver, letter)
-        if arrived is not None:
-            with net.client(receiver):
-                opened = self.letters[receiver].open(sender, context, arrived)
-                if opened is not None and len(opened) == self.code.size:
-                    held[receiver][sender] = opened
+    def _share(
+        self, net: Net, holders: Callable[[int], Sequence[int]], vector: Callable[[int], Elements]
+    ) -> list[dict[int, bytes]]:
+        """The first step of a round: each client sends shares of its vector to its holders, sealed.
 
-    def _flags(self, clients: Iterable[int]) -> NDArray[np.bool_]:
-        """A set of clients, as flags. (N,)"""
-        flags = np.zeros(self.task.clients, np.bool_)
-        flags[list(clients)] = True
-        return flags
+        Returns:
+            The shares that each client holds, by sender; each client uses only its own.
+        """
+        self._rounds += 1
+        context, size = self._context(b"share"), packed_size(self.code.length, self.field.bits)
+        held: list[dict[int, bytes]] = [{} for _ in range(self.task.clients)]
+
+        def sealed(i: int) -> dict[int, bytes]:
+            shares = dict(zip(holders(i), map(self.field.pack, self.code.encode(vector(i))), strict=True))
+            if i in shares:
+                held[i][i] = shares.pop(i)
+            return {j: self.letters[i].seal(j, context, share) for j, share in shares.items()}
+
+        net.stage("shares")
+        for i, j, letter in net.exchange(range(self.task.clients), sealed):
+            with net.client(j), suppress(ProtocolError):
+                share = self.letters[j].open(i, context, letter)
+                if len(share) == size:
+                    held[j][i] = share
+        return held
+
+    def _answer(self, named: bytes, mine: Mapping[int, bytes], among: Container[int], *before: bytes) -> bytes:
+        """A client's answer when the server names a set V: the sum of its shares of those of V that are `among`.
+
+        Args:
+            named: V, as it travels.
+            mine: the client's shares, by sender.
+            among: of whom the client sums up shares.
+            before: sums that are added.
+
+        Raises:
+            ProtocolError: V has fewer than N - S̄ members, whose sum would have too little noise, or the client has
+                no share of one of them.
+        """
+        asked = ClientSet.from_bytes(named, self.task.clients)
+        due = [i for i in asked if i in among]
+        if len(asked) < self.least or not mine.keys() >= set(due):
+            raise ProtocolError(f"asked for a sum of {len(asked)} clients, {self.least} needed, all of them held")
+        return self.field.pack(self.field.total([*before, *(mine[i] for i in due)], self.code.length))
+
+    def _decode(self, net: Net, answers: Iterable[tuple[int, bytes]], what: str) -> Elements:
+        """The last step: the sum of vectors, from sums of shares by position. Bytes that are no share do not count."""
+        shares: dict[int, Elements] = {}
+        for position, arrived in answers:
+            with net.server(), suppress(WireError):
+                shares[position] = self.field.unpack(arrived, self.code.length)
+        if len(shares) < self.code.needed:
+            raise RoundFailedError(net.stages[-1].name, f"{len(shares)} {what}, {self.code.needed} are needed")
+        with net.server():
+            return self.code.decode([*shares], [*shares.values()])
 
     def _context(self, what: bytes) -> bytes:
         """What a letter is bound to, besides its ends: its round and its purpose."""
         return struct.pack("<Q", self._rounds) + what
 
-    def _decoded(self, total: Elements) -> NDArray[np.float64]:
-        return self.field.centred(total) * np.float64(self.grid.step)
-
-    def _asked(
-        self, announced: bytes, held: NDArray[np.bool_], mine: NDArray[np.bool_] | None = None
-    ) -> NDArray[np.intp] | None:
-        """For a client that `held` shares of so many: whom of `mine` to sum up, as the server announced.
-
-        None if that is a set of fewer than N - S̄, whose sum would have too little noise, or one that lacks
-        somebody here: the client then stays silent.
-        """
-        asked = self._members(announced)
-        if asked is None or asked.sum() < self.least:
-            return None
-        due = asked if mine is None else asked & mine
-        return None if (due & ~held).any() else np.flatnonzero(due)
-
-    def _members(self, message: bytes) -> NDArray[np.bool_] | None:
-        """A set of clients; None for bytes that are none, as if they had not come."""
-        with suppress(WireError):
-            return ClientSet.from_bytes(message, self.task.clients).flags
-        return None
-
-    def _elements(self, message: bytes) -> Elements | None:
-        """A packed share; None for bytes that are none, as if they had not come."""
-        with suppress(WireError):
-            return self.field.unpack(message, self.code.length)
-        return None
-
-    def _packed_sum(self, shares: Iterable[bytes]) -> bytes | None:
-        """The sum of packed shares; None if a peer sealed nonsense."""
-        with suppress(WireError):
-            return self.field.pack(self.field.total(shares, self.code.length))
-        return None
+    def _result(self, total: Elements, used: Iterable[int]) -> Result:
+        return Result(self.field.centred(total) * np.float64(self.grid.step), frozenset(used))
 
 
 def agree(held: NDArray[np.bool_], rows: int, columns: int) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
     """Rows and columns with nothing missing between them, at least so many of each, or None if none are found.
 
-    A column that no row holds is out. As long as something is missing, whoever misses most leaves; of two alike the
-    row, since columns are what is summed up. A side that has none to spare keeps all it has. (The largest choice is
-    a maximum biclique, which is hard to find; this one is good, and the best where clients are lost, not links.)
+    A column that no row holds is out. As long as something is missing, the row or column that misses most leaves;
+    of two alike the row, since columns are what is summed up. A side that has none to spare keeps all it has. (The
+    largest choice is a maximum biclique, which is hard to find; this one is good, and the best where clients are lost,
+    not links.)
     """
     left, right = np.arange(held.shape[0]), np.flatnonzero(held.any(axis=0))
     while len(left) >= rows and len(right) >= columns:
@@ -227,8 +208,6 @@ def agree(held: NDArray[np.bool_], rows: int, columns: int) -> tuple[NDArray[np.
         of_rows, of_columns = missing.sum(axis=1), missing.sum(axis=0)
         worst_row = of_rows.max() if len(left) > rows else -1
         worst_column = of_columns.max() if len(right) > columns else -1
-        if max(worst_row, worst_column) < 0:
-            return None
         if worst_row >= worst_column:
             left = np.delete(left, of_rows.argmax())
         else:

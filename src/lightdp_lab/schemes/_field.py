@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import islice
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -20,18 +19,17 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from lightdp._validate import integer, octets
 from lightdp.errors import ArgumentError, WireError
-from lightdp.wire import encode, packed_size
+from lightdp.wire import Accumulator, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    Elements = NDArray[np.uint32]
+Elements: TypeAlias = "NDArray[np.uint32]"
 
 _COLUMNS = 4096  # of a product at once: temporaries stay near the core
 _WORDS = 1 << 16  # of a key stream at once
-_BATCH = 1 << 18  # elements unpacked at once
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,12 @@ class Field:
 
     @cached_property
     def p(self) -> int:
-        """The prime."""
-        return _prime_below(1 << self.bits)
+        """The prime, found by trial division."""
+        divisors = np.arange(2, math.isqrt(1 << self.bits) + 1)
+        candidate = (1 << self.bits) - 1
+        while (candidate % divisors[divisors * divisors <= candidate] == 0).any():
+            candidate -= 1
+        return candidate
 
     # elements
 
@@ -60,9 +62,7 @@ class Field:
 
     def centred(self, elements: Elements) -> NDArray[np.int64]:
         """Elements, as the integers in [-p/2, p/2]."""
-        values = elements.astype(np.int64)
-        values[elements > self.p // 2] -= self.p
-        return values
+        return np.where(elements > self.p // 2, elements - np.int64(self.p), elements)
 
     def uniform(self, length: int, key: bytes | None = None) -> Elements:
         """Independent elements, each value equally likely: from the system's entropy, or always the same from a key.
@@ -90,23 +90,6 @@ class Field:
     def add(self, left: Elements, right: Elements) -> Elements:
         """left + right."""
         return _folded(left + right, self.p)
-
-    def inverse(self, elements: NDArray[np.integer]) -> Elements:
-        """1/x, by Fermat: x^(p - 2).
-
-        Raises:
-            ArgumentError: there is a 0.
-        """
-        base = np.remainder(elements, self.p).astype(np.uint64)
-        if (base == 0).any():
-            raise ArgumentError("elements must not be 0, got one that is")
-        result, exponent = np.ones_like(base), self.p - 2
-        while exponent > 0:  # squares of 31 bits fit into 62
-            if exponent & 1:
-                result = result * base % self.p
-            base = base * base % self.p
-            exponent >>= 1
-        return result.astype(np.uint32)
 
     # matrices
 
@@ -143,52 +126,30 @@ class Field:
             others = np.arange(len(xs)) != k
             above[:, others] = above[:, others] * ((ys + p - x) % p)[:, None] % p
             below[others] = below[others] * ((xs[others] + p - x) % p) % p
-        return (above * self.inverse(below.astype(np.uint32)).astype(np.uint64) % p).astype(np.uint32)
+        inverse = np.array([pow(value, -1, self.p) for value in below.tolist()], np.uint64)
+        return (above * inverse % p).astype(np.uint32)
 
-    # bytes, as in (W1): `lightdp.wire` adds up long vectors with little memory, this unpacks many short ones at once
+    # bytes, as in (W1)
 
     def pack(self, elements: Elements) -> bytes:
         """A vector, `bits` bits each."""
         return bytes(encode(elements.view(np.int32), shift=0, bits=self.bits))
 
-    def pack_rows(self, rows: Elements) -> list[bytes]:
-        """Each row as `pack` would. (r, length)"""
-        return [self.pack(row) for row in rows]
-
     def unpack(self, packed: bytes, length: int) -> Elements:
         """What `pack` was given; anything else is a `WireError`. (length,)"""
-        return self._unpack_rows([packed], length)[0]
-
-    def total(self, packed: Iterable[bytes], length: int) -> Elements:
-        """The sum of packed vectors, a few in memory at a time. (length,)"""
-        result = np.zeros(length, np.uint64)
-        for some in _batched(packed, max(1, _BATCH // length)):
-            result += self._unpack_rows(some, length).sum(axis=0, dtype=np.uint64)
-        return (result % np.uint64(self.p)).astype(np.uint32)
-
-    def _unpack_rows(self, packed: Sequence[bytes], length: int) -> Elements:
-        count, lanes, size = len(packed), self._lanes(length), packed_size(length, self.bits)
-        if any(len(message) != size for message in packed):
-            raise WireError(f"packed elements must have {size} bytes, got {[len(message) for message in packed]}")
-        words = np.frombuffer(b"".join(packed), "<u4").reshape(count, -1, lanes[1])
-        values = np.empty((count, *lanes), np.uint32)
-        for lane in range(lanes[0]):
-            word, offset = divmod(lane * self.bits, 32)
-            np.right_shift(words[:, word], np.uint32(offset), out=values[:, lane])
-            if offset + self.bits > 32:
-                values[:, lane] |= words[:, word + 1] << np.uint32(32 - offset)
-        values &= np.uint32((1 << self.bits) - 1)
-        elements = values.reshape(count, -1)
-        if elements[:, length:].any():
-            raise WireError(f"packed elements beyond {length} must be 0")
+        one = Accumulator(length, self.bits)
+        one.add(packed)
+        elements = one.total().view(np.uint32) & np.uint32((1 << self.bits) - 1)
         if elements.max() >= self.p:
             raise WireError(f"elements must be below p={self.p}, got {elements.max()}")
-        return elements[:, :length]
+        return elements
 
-    def _lanes(self, length: int) -> tuple[int, int]:
-        """How many values share words, and how many such columns there are."""
-        lanes = 32 // math.gcd(self.bits, 32)
-        return lanes, -(-length // lanes)
+    def total(self, packed: Iterable[bytes], length: int) -> Elements:
+        """The sum of packed vectors, one in memory at a time. (length,)"""
+        result = np.zeros(length, np.uint64)
+        for vector in packed:
+            result += self.unpack(vector, length)
+        return (result % np.uint64(self.p)).astype(np.uint32)
 
     def _reduced(self, values: NDArray[np.float64]) -> Elements:
         """Integers in [0, 2^52], modulo p; `values` is overwritten.
@@ -205,20 +166,3 @@ class Field:
 def _folded(values: Elements, p: int) -> Elements:
     """Values in [0, 2p), modulo p: what is below p wraps to something large when p is taken off."""
     return np.minimum(values, values - np.uint32(p))
-
-
-def _batched(items: Iterable[bytes], count: int) -> Iterator[list[bytes]]:
-    """Lists of `count`, the last one shorter."""
-    iterator = iter(items)
-    while some := list(islice(iterator, count)):
-        yield some
-
-
-@lru_cache(maxsize=32)
-def _prime_below(bound: int) -> int:
-    """The largest prime below `bound` <= 2^31, by trial division."""
-    divisors = np.arange(2, math.isqrt(bound) + 1)
-    candidate = bound - 1
-    while (candidate % divisors[divisors * divisors <= candidate] == 0).any():
-        candidate -= 1
-    return candidate

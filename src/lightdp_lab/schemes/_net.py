@@ -1,16 +1,15 @@
-"""Links that lose things, and what a round costs on them: bytes, seconds, trips."""
+"""A simulated network with faults that counts what a round costs: bytes, seconds of work, round trips."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from lightdp._validate import choice, integer, non_negative, positive, share
-from lightdp.errors import LightDPError
+from lightdp.errors import LightDPError, ProtocolError, WireError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -69,16 +68,12 @@ class Faults:
     lost: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
     @classmethod
-    def drawn(cls, links: Links, clients: int, rng: Generator, dropout: float = 0.0, stages: int = 1) -> Faults:
-        """Each link fails with `links.failure`; each client drops with `dropout` in one of the stages, any alike."""
+    def drawn(cls, links: Links, clients: int, rng: Generator) -> Faults:
+        """Each link to the server, and each direct one, fails with probability `links.failure`; no client drops."""
         down = frozenset(i for i in range(clients) if rng.random() < links.failure)
         pairs = [(i, j) for j in range(clients) for i in range(j)] if links.peers == "direct" else []
         cut = frozenset(pair for pair, u in zip(pairs, rng.random(len(pairs)), strict=True) if u < links.failure)
-        lost: dict[int, set[int]] = defaultdict(set)
-        for i in range(clients):
-            if rng.random() < dropout:
-                lost[int(rng.integers(stages))].add(i)
-        return cls(down, cut, {stage: frozenset(who) for stage, who in lost.items()})
+        return cls(down, cut)
 
 
 @dataclass
@@ -97,9 +92,9 @@ class Stage:
 
 
 class Net:
-    """One round on these links with these faults. Schemes send through it, and it counts.
+    """The network of one round, with given links and faults: schemes send every message through it, and it counts.
 
-    A message that does not arrive is None at the other end. What was sent in vain counts for the sender.
+    A message that is lost arrives as None, and its bytes still count for its sender.
     """
 
     def __init__(self, clients: int, links: Links | None = None, faults: Faults | None = None) -> None:
@@ -115,7 +110,7 @@ class Net:
         self.stages.append(Stage(name))
 
     def works(self, client: int) -> bool:
-        """Whether this client still does anything; for its own actions, others must not ask."""
+        """Whether a client has not dropped out. Only the client's own steps may depend on it: others cannot know."""
         return client not in self._silent
 
     def up(self, client: int, message: bytes) -> bytes | None:
@@ -126,7 +121,7 @@ class Net:
         return None if client in self.faults.down else bytes(message)
 
     def down(self, client: int, message: bytes) -> bytes | None:
-        """From the server to a client; the server sends to whoever may listen."""
+        """From the server to a client; bytes count only if the client receives them."""
         if client in self.faults.down or not self.works(client):
             return None
         self._now.down[client] += len(message)
@@ -134,29 +129,51 @@ class Net:
 
     def between(self, sender: int, receiver: int, message: bytes) -> bytes | None:
         """From client to client, sealed by the caller: relayed by the server, or on a link of their own."""
-        if not self.works(sender):
-            return None
         if self.links.peers == "relayed":
             arrived = self.up(sender, message)
             return None if arrived is None else self.down(receiver, arrived)
+        if not self.works(sender):
+            return None
         self._now.peer[sender] += len(message)
         cut = (min(sender, receiver), max(sender, receiver)) in self.faults.cut
         return None if cut or not self.works(receiver) else bytes(message)
 
-    def collect(self, clients: Iterable[int], work: Callable[[int], bytes | None]) -> Iterator[tuple[int, bytes]]:
-        """What arrives at the server of what each client makes, one by one; None is silence."""
-        for i in clients:
-            if self.works(i):
-                yield from self._sent(i, partial(work, i))
+    def exchange(
+        self, clients: Iterable[int], work: Callable[[int], Mapping[int, bytes]]
+    ) -> Iterator[tuple[int, int, bytes]]:
+        """What arrives of what each client makes for its peers, one by one: sender, receiver, message.
+
+        A client whose work ends in a `ProtocolError` or `WireError` gives the round up: it sends nothing.
+        """
+        for sender in filter(self.works, clients):
+            messages: Mapping[int, bytes] = {}
+            with self.client(sender), suppress(ProtocolError, WireError):
+                messages = work(sender)
+            for receiver, message in messages.items():
+                arrived = self.between(sender, receiver, message)
+                if arrived is not None:
+                    yield sender, receiver, arrived
+
+    def collect(self, clients: Iterable[int], work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
+        """What arrives at the server of what each client makes, one by one; who gives up sends nothing, as above."""
+        for i in filter(self.works, clients):
+            message = None
+            with self.client(i), suppress(ProtocolError, WireError):
+                message = work(i)
+            arrived = None if message is None else self.up(i, message)
+            if arrived is not None:
+                yield i, arrived
+
+    def send(self, clients: Iterable[int], message: Callable[[int], bytes]) -> dict[int, bytes]:
+        """From the server, a message to each of these clients: what arrives, by client."""
+        return {i: arrived for i in clients if (arrived := self.down(i, message(i))) is not None}
 
     def ask(
-        self, clients: Iterable[int], request: bytes, work: Callable[[int, bytes], bytes | None]
+        self, clients: Iterable[int], request: bytes, work: Callable[[int, bytes], bytes]
     ) -> Iterator[tuple[int, bytes]]:
-        """What arrives at the server of what each client makes of the server's request, one by one; None is silence."""
-        for i in clients:
-            heard = self.down(i, request)
-            if heard is not None:
-                yield from self._sent(i, partial(work, i, heard))
+        """What arrives at the server of what each client makes of the server's request, as in `collect`."""
+        heard = self.send(clients, lambda _: request)
+        return self.collect(heard, lambda i: work(i, heard[i]))
 
     def hand_out(self, messages: Iterable[bytes], take: Callable[[int, bytes], object]) -> None:
         """From the server to every client, in order, who must all get theirs."""
@@ -166,13 +183,6 @@ class Net:
                 raise RoundFailedError(self._now.name, f"client {i} did not get it")
             with self.client(i):
                 take(i, arrived)
-
-    def _sent(self, client: int, work: Callable[[], bytes | None]) -> Iterator[tuple[int, bytes]]:
-        with self.client(client):
-            message = work()
-        arrived = None if message is None else self.up(client, message)
-        if arrived is not None:
-            yield client, arrived
 
     @contextmanager
     def client(self, client: int) -> Iterator[None]:
@@ -196,8 +206,8 @@ class Net:
 
     # what the round cost
 
-    def total(self, what: Literal["up", "down", "peer"]) -> float:
-        """Mean bytes of a client."""
+    def total(self, what: Literal["up", "down", "peer", "seconds"]) -> float:
+        """Mean bytes of a client, or seconds of its work."""
         return sum(sum(getattr(stage, what).values()) for stage in self.stages) / self.clients
 
     @property
@@ -205,27 +215,17 @@ class Net:
         """Round trips before the sum is known."""
         return len(self.stages)
 
-    def client_seconds(self) -> float:
-        """Mean seconds of work of a client."""
-        return sum(sum(stage.seconds.values()) for stage in self.stages) / self.clients
-
     def server_seconds(self) -> float:
         """Seconds of work of the server."""
         return sum(stage.server for stage in self.stages)
 
     def modelled_seconds(self) -> float:
         """How long the round would take: stage after stage, each as long as its slowest client's work and wires."""
-        links, result = self.links, 0.0
-        for stage in self.stages:
-            busy = {*stage.up, *stage.down, *stage.peer, *stage.seconds}
-            result += stage.server + max(
-                (
-                    stage.seconds.get(i, 0.0)
-                    + 8 * (stage.up.get(i, 0) + stage.peer.get(i, 0)) / links.uplink
-                    + 8 * stage.down.get(i, 0) / links.downlink
-                    + links.latency * ((i in stage.up or i in stage.peer) + (i in stage.down))
-                    for i in busy
-                ),
-                default=0.0,
-            )
-        return result
+        links = self.links
+
+        def busy(stage: Stage, i: int) -> float:
+            trips = (i in stage.up or i in stage.peer) + (i in stage.down)
+            wires = (stage.up.get(i, 0) + stage.peer.get(i, 0)) / links.uplink + stage.down.get(i, 0) / links.downlink
+            return stage.seconds.get(i, 0.0) + 8 * wires + links.latency * trips
+
+        return sum(stage.server + max(busy(stage, i) for i in range(self.clients)) for stage in self.stages)

@@ -1,4 +1,4 @@
-"""Play a scheme for real and see what a round costs, at the size that was asked for or as near as time allows."""
+"""Run a scheme's rounds and measure what they cost, at the task's dimension or the largest that time allows."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightdp.errors import ArgumentError, BudgetError
-from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._net import Faults, Links, Net, RoundFailedError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lightdp_lab.schemes._net import Faults, Links
     from lightdp_lab.schemes._scheme import Result, Scheme, Task
 
-_FIRST = (128, 512)  # sizes at which every scheme is quick, and that tell its slope
-_LEAP = 32  # how far beyond what was played a line is trusted, when the next size is chosen
+_FIRST = (128, 512)  # dimensions at which every scheme is quick; two give its slope
+_LEAPS = (2, 4, 8, 16, 32)  # how far beyond what was measured a line is trusted, when the next size is chosen
 _VALUES = 1 << 26  # floats of all different updates together; beyond, clients share vectors
-_STATUS = Path("/proc/self/status")
 _FIELDS = ("up", "down", "peer", "client", "server", "modelled", "wall", "memory")
 
 
@@ -41,9 +39,9 @@ class Cost:
         client: seconds of work of a client, on average.
         server: seconds of work of the server.
         modelled: seconds that the round would take on its links.
-        wall: seconds that this process took to play it.
-        memory: bytes that this process needed for it; 0 where the system does not tell.
-        extrapolated: whether these are points on a line, not measured.
+        wall: seconds that this process took to run it.
+        memory: bytes that this process needed for it; 0 where the system does not say.
+        extrapolated: whether the values are extrapolated, not measured.
     """
 
     dimension: int
@@ -61,38 +59,35 @@ class Cost:
     @classmethod
     def of(cls, net: Net, dimension: int, wall: float = 0.0, memory: float = 0.0) -> Cost:
         """What was sent and done on a network."""
-        sums = (net.total("up"), net.total("down"), net.total("peer"))
-        times = (net.client_seconds(), net.server_seconds(), net.modelled_seconds())
-        return cls(dimension, net.trips, *sums, *times, wall, max(memory, 0.0))
+        means = (net.total("up"), net.total("down"), net.total("peer"), net.total("seconds"))
+        return cls(dimension, net.trips, *means, net.server_seconds(), net.modelled_seconds(), wall, max(memory, 0.0))
 
     def towards(self, larger: Cost, dimension: int) -> Cost:
-        """Where the line from here through `larger` arrives at `dimension`; nothing is thought to fall with size."""
+        """Linear extrapolation from this cost and that of a larger dimension; no cost falls with the dimension."""
         far = (dimension - larger.dimension) / max(larger.dimension - self.dimension, 1)
-        new = {
-            name: getattr(larger, name) + far * max(getattr(larger, name) - getattr(self, name), 0.0)
-            for name in _FIELDS
-        }
+        ends = ((name, getattr(self, name), getattr(larger, name)) for name in _FIELDS)
+        new = {name: b + far * max(b - a, 0.0) for name, a, b in ends}
         return dataclasses.replace(larger, dimension=dimension, extrapolated=True, **new)
 
     def fits(self, seconds: float) -> bool:
-        """Whether a round can be played in so many seconds and in half of the memory that is free now."""
+        """Whether a round runs in so many seconds and in half of the memory that is free now."""
         return self.wall <= seconds and self.memory <= _free() / 2
 
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """A round as it went: a result or a failure, and its network."""
+    """A round that was run: its result or failure, its network and its cost."""
 
     result: Result | None
     failure: RoundFailedError | None
     net: Net
     cost: Cost
     error: NDArray[np.float64] | None
-    """The noise and rounding in the sum, of a round that came off. (d,)"""
+    """The noise and rounding in the sum; None for a round that failed. (d,)"""
 
 
 class Player:
-    """A scheme that is set up on faultless links, and plays rounds on the same updates for every scheme."""
+    """Sets a scheme up without faults, and runs rounds with the same random updates for every scheme."""
 
     def __init__(self, scheme: type[Scheme], task: Task, links: Links, seed: int = 0) -> None:
         self.kind, self.task, self.links, self.seed = scheme, task, links, seed
@@ -110,13 +105,13 @@ class Player:
         """The updates, of the clip's length; very long ones are shared by several clients. (clients or fewer, d)"""
         task = self.task
         count = max(2, min(task.clients, _VALUES // task.dimension))
-        rng = np.random.default_rng([self.seed, task.dimension])  # noqa: TID251  data to play with
+        rng = np.random.default_rng([self.seed, task.dimension])  # noqa: TID251  data, no protection
         drawn = rng.standard_normal((count, task.dimension), dtype=np.float32)
         drawn *= task.clip * (1 - 1e-6) / np.linalg.norm(drawn, axis=1, keepdims=True)
         return drawn
 
     def round(self, faults: Faults | None = None) -> Played:
-        """Play one round; where the clients' budget is spent, a new training begins with it."""
+        """Run one round; once the clients' budget is spent, set up anew and run it as the first of a new training."""
         try:
             return self._round(faults)
         except BudgetError:
@@ -127,19 +122,21 @@ class Player:
         vectors, task = self._vectors, self.task
         net = Net(task.clients, self.links, faults)
         result = failure = error = None
-        base = _forget_peak()
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # reset the peak of memory
+        base = _memory("self/status", "VmRSS", 0.0)
         begun = time.perf_counter()
         try:
             result = self.scheme.round([vectors[i % len(vectors)] for i in range(task.clients)], net)
         except RoundFailedError as problem:
             failure = problem
-        wall = time.perf_counter() - begun
+        wall, memory = time.perf_counter() - begun, _memory("self/status", "VmHWM", 0.0) - base
         if result is not None:
             times = np.bincount([i % len(vectors) for i in result.used], minlength=len(vectors))
             error = np.array(result.total)
             for count, vector in zip(times, vectors, strict=True):
                 error -= np.float64(count) * vector
-        return Played(result, failure, net, Cost.of(net, task.dimension, wall, _peak() - base), error)
+        return Played(result, failure, net, Cost.of(net, task.dimension, wall, memory), error)
 
 
 def climb(
@@ -158,51 +155,29 @@ def climb(
         if played.failure is not None:
             raise ArgumentError(f"{scheme.about.name} fails even without faults: {played.failure}")
         costs.append(played.cost)
-        if size == task.dimension:
+        size = _next(costs, task.dimension, seconds / rounds)
+        if size == 0:
             return player, costs
-        if len(costs) == 1:
-            if rounds * played.cost.wall > seconds:
-                return player, costs
-            size = min(_FIRST[1], task.dimension)
-            continue
-        step = _next(costs, task.dimension, seconds / rounds)
-        if step < min(2 * size, task.dimension):
-            return player, costs
-        size = step
 
 
 def _next(costs: list[Cost], dimension: int, seconds: float) -> int:
-    """The largest size at which a round should take so many seconds and fit into memory."""
-    before, last = costs[-2], costs[-1]
-    for size in sorted({dimension, *(round(last.dimension * 2**k) for k in range(1, 6))}, reverse=True):
-        if size <= min(dimension, _LEAP * last.dimension) and before.towards(last, size).fits(seconds):
-            return size
-    return 0
+    """The largest size at which a round should take so many seconds and fit into memory; 0 to stay where we are."""
+    last = costs[-1]
+    if last.dimension == dimension:
+        return 0
+    if len(costs) == 1:
+        return min(_FIRST[1], dimension) if last.wall <= seconds else 0
+    sizes = {min(leap * last.dimension, dimension) for leap in _LEAPS}
+    return max((size for size in sizes if costs[-2].towards(last, size).fits(seconds)), default=0)
 
 
-def _status(name: str) -> float:
-    """A line of Linux's account of this process, in bytes; 0 elsewhere."""
-    if not _STATUS.exists():
-        return 0.0
-    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
-    return float(lines[name].split()[0]) * 1024
-
-
-def _forget_peak() -> float:
-    """Start to look for the peak of memory anew; what is in use now."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def _peak() -> float:
-    return _status("VmHWM")
+def _memory(file: str, name: str, otherwise: float) -> float:
+    """A line of Linux's accounts of memory, in bytes; `otherwise` on other systems."""
+    with suppress(OSError, KeyError):
+        lines = dict(line.split(":", 1) for line in Path("/proc", file).read_text().splitlines())
+        return float(lines[name].split()[0]) * 1024
+    return otherwise
 
 
 def _free() -> float:
-    """Bytes of memory that are free; no bound where the system does not tell."""
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        line = next(line for line in lines if line.startswith("MemAvailable"))
-        return float(line.split()[1]) * 1024
-    return float("inf")
+    return _memory("meminfo", "MemAvailable", float("inf"))

@@ -1,4 +1,4 @@
-"""What every compared scheme is: rounds of messages on a network that end in a sum, or in a typed failure."""
+"""The interface of all schemes: rounds of messages on a network that end in a sum, or in a typed failure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -19,11 +19,14 @@ from lightdp.wire import encode
 from lightdp_lab.schemes._net import Net, RoundFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from lightdp import schemes
+
+Updates: TypeAlias = "Sequence[NDArray[np.float32]]"
+"""Everybody's update, clipped. (N vectors of d)"""
 
 _LEAST = 32  # grid steps in the clip of schemes that send values without noise of their own
 
@@ -62,7 +65,7 @@ def _plan(task: Task, calibration: CalibrationName) -> Plan:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A round that came off: the noisy sum over the clients `used`. (d,)"""
+    """The outcome of a successful round: the noisy sum over the clients `used`. (d,)"""
 
     total: NDArray[np.float64]
     used: frozenset[int]
@@ -89,11 +92,11 @@ class Grid:
         largest = task.clients * task.clip / step + 10 * math.sqrt(task.clients) * max(sigma / step, 1)
         return cls(step, 1 + math.ceil(math.log2(2 * largest)), sigma / step)
 
-    def encode(self, update: NDArray[np.floating], key: bytes | None = None) -> NDArray[np.int64]:
+    def encode(self, update: NDArray[np.floating]) -> NDArray[np.int64]:
         """The update in steps with fresh noise, rounded after the noise was added. (d,)"""
         values = np.asarray(update, np.float64) / self.step
         if self.sigma > 0:
-            values += gaussian(len(values), self.sigma, os.urandom(32) if key is None else key)
+            values += gaussian(len(values), self.sigma, os.urandom(32))
         return np.rint(values).astype(np.int64)
 
     def decode(self, total: NDArray[np.integer]) -> NDArray[np.float64]:
@@ -109,17 +112,22 @@ class Grid:
 
 def gaussian(length: int, sigma: float, key: bytes) -> NDArray[np.float64]:
     """Gaussian noise of standard deviation `sigma` from a key, on a grid of 2^-11 or finer. (length,)"""
-    scale = stream.SIGMA_MAX / 2 / sigma if sigma > 1 else stream.SIGMA_MAX
+    return gaussian_sum(length, sigma, [(key, sigma)])
+
+
+def gaussian_sum(length: int, largest: float, terms: Iterable[tuple[bytes, float]]) -> NDArray[np.float64]:
+    """The sum of Gaussian vectors, each from a key with a standard deviation of at most `largest`. (length,)"""
+    scale = stream.SIGMA_MAX / 2 / largest if largest > 1 else stream.SIGMA_MAX
     noise = np.zeros(length, np.int32)
-    stream.accumulate(noise, [stream.Term(key, 1, sigma * scale)])
+    stream.accumulate(noise, [stream.Term(key, 1, sigma * scale) for key, sigma in terms])
     return noise / scale
 
 
 class Scheme(ABC):
     """One way to sum the updates of N clients.
 
-    A subclass plays its real protocol: every value that leaves a client is bytes sent through the `Net`, and code of
-    one client reads only its own update and what it received. Whoever does not answer is simply absent.
+    A subclass runs the real protocol: every value that leaves a client is bytes sent through the `Net`, and a client's
+    code reads only its own update and what it received. A client that does not answer is absent.
 
     Attributes:
         about: its entry in the registry.
@@ -134,8 +142,8 @@ class Scheme(ABC):
         """What is done once, before the first round."""
 
     @abstractmethod
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
-        """The sum over whoever got through, of updates that are clipped already.
+    def round(self, updates: Updates, net: Net) -> Result:
+        """The sum over the clients that got through, of updates that are clipped already.
 
         Raises:
             RoundFailedError: there is no sum; never a wrong one.
@@ -175,3 +183,15 @@ class Smpc(Scheme):
         """Fail if fewer came than needed."""
         if came < needed:
             raise RoundFailedError(stage, f"{came} clients, {needed} needed")
+
+    def exchange_keys(
+        self, stage: str, net: Net, public: Callable[[int], bytes], join: Callable[[int, list[bytes]], object]
+    ) -> None:
+        """Everybody's public key of 32 bytes to everybody, in order; there is no training without all of them."""
+        clients = range(self.task.clients)
+        net.stage(stage)
+        keys = dict(net.collect(clients, public))
+        self.demand(stage, len(keys), len(clients))
+        net.stage("roster")
+        roster = b"".join(keys.values())
+        net.hand_out([roster for _ in clients], lambda i, heard: join(i, [heard[32 * j :][:32] for j in clients]))

@@ -6,14 +6,13 @@ import os
 import secrets
 import struct
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from lightdp.client_set import ClientSet
+from lightdp.client_set import ClientSet, bitmap_size
 from lightdp.errors import ProtocolError, WireError
 from lightdp.keys import KeyPair
 from lightdp.wire import Accumulator
@@ -26,48 +25,24 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lightdp_lab.schemes._scheme import Grid
+    from lightdp_lab.schemes.secagg import SecAgg
 
 SEED, PAIR = 0, 1  # of a client's secrets: b, and the private key of its masks
 _KEYS = struct.Struct("<I32s32s")
 _ONCE = bytes(12)  # the nonce: a sealing key is used once
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What everybody knows.
-
-    Attributes:
-        clients: N.
-        dimension: d.
-        degree: peers of a client.
-        threshold: t, shares that open a secret.
-        least: uploads without which there is no sum.
-        grid: how values are counted.
-    """
-
-    clients: int
-    dimension: int
-    degree: int
-    threshold: int
-    least: int
-    grid: Grid
-
-
 class Client:
     """One client in one round: its secrets, and what it received. Each step is done once, in order."""
 
-    def __init__(self, me: int, setting: Setting) -> None:
-        self.me, self.setting, self._step = me, setting, 0
-        self._seal, self._pair = KeyPair.generate(), KeyPair.generate()
-        self._secrets = [os.urandom(32), self._pair.to_bytes()]
-        self._peers: dict[int, tuple[bytes, bytes]] = {}
-        self._sealing: dict[int, bytes] = {}  # what X25519 gives for sealing, by peer
-        self._held: dict[int, NDArray[np.uint32]] = {}
+    def __init__(self, me: int, scheme: SecAgg) -> None:
+        self.me, self.scheme, self._step = me, scheme, 0
 
     def advertise(self) -> bytes:
         """Its public keys."""
         self._next(1)
+        self._seal, self._pair = KeyPair.generate(), KeyPair.generate()
+        self._secrets = [os.urandom(32), self._pair.to_bytes()]
         return self._seal.public + self._pair.public
 
     def share(self, keys: bytes) -> dict[int, bytes]:
@@ -77,9 +52,9 @@ class Client:
         self._peers = {j: (seal, pair) for j, seal, pair in _KEYS.iter_unpack(keys[:whole])}
         if len(keys) != _KEYS.size * len(self._peers) or self.me in self._peers:
             raise ProtocolError(f"client {self.me} got a list of peers that is cut, or has itself or one twice")
-        self._enough(len(self._peers) + 1, self.setting.threshold)
+        self._enough(len(self._peers) + 1, self.scheme.threshold)
         holders = [self.me, *self._peers]
-        shares = _shamir.split(self._secrets, self.setting.threshold, [j + 1 for j in holders])
+        shares = _shamir.split(self._secrets, self.scheme.threshold, [j + 1 for j in holders])
         self._held = {self.me: shares[0]}
         self._sealing = {j: self._seal.agree(public) for j, (public, _) in self._peers.items()}
         return {
@@ -98,25 +73,23 @@ class Client:
             except InvalidTag:
                 raise ProtocolError(f"shares of client {j} for client {self.me} were tampered with") from None
             self._held[j] = table(share, len(self._secrets))[:, 0]
-        self._enough(len(self._held), self.setting.threshold)
-        flags = np.zeros(self.setting.clients, np.bool_)
-        flags[list(self._held)] = True
-        grid = self.setting.grid
-        values = words(self._encode(update), grid.bits)
-        masks = ((self._mask(j), sign(self.me, j)) for j in self._held if j != self.me)
+        self._enough(len(self._held), self.scheme.threshold)
+        values = words(self._encode(update), self.scheme.grid.bits)
+        peers = [j for j in self._held if j != self.me]
+        masks = ((_mask_key(self._pair, self._peers[j][1], self.me, j), sign(self.me, j)) for j in peers)
         add_masks(values, [(self._secrets[SEED], 1), *masks])
-        return ClientSet(flags).to_bytes() + grid.pack(values)
+        return ClientSet.of(self.scheme.task.clients, self._held).to_bytes() + self.scheme.grid.pack(values)
 
     def unmask(self, uploaded: bytes) -> bytes:
         """For each client whose shares it holds, in order: that of b if it uploaded, else that of its mask key."""
         self._next(4)
-        flags = ClientSet.from_bytes(uploaded, self.setting.clients).flags
-        self._enough(int(flags.sum()) if flags[self.me] else 0, self.setting.least)
-        return b"".join(self._held[j][SEED if flags[j] else PAIR].tobytes() for j in sorted(self._held))
+        self._uploaded = named = ClientSet.from_bytes(uploaded, self.scheme.task.clients)
+        self._enough(len(named) if self.me in named else 0, self.scheme.least)
+        return b"".join(self._held[j][SEED if j in named else PAIR].tobytes() for j in sorted(self._held))
 
     def _encode(self, update: NDArray[np.float32]) -> NDArray[np.int64]:
         """The update on the grid, with noise."""
-        return self.setting.grid.encode(update)
+        return self.scheme.grid.encode(update)
 
     def _next(self, step: int) -> None:
         if step != self._step + 1:
@@ -127,68 +100,67 @@ class Client:
         if came < needed:
             raise ProtocolError(f"client {self.me} is told of {came} clients, {needed} needed")
 
-    def _mask(self, peer: int) -> bytes:
-        return derive(self._pair.agree(self._peers[peer][1]), "mask", *sorted((self.me, peer)))
-
 
 class Server:
     """The server in one round: what arrived."""
 
-    def __init__(self, setting: Setting) -> None:
-        self.setting = setting
-        self._order = list(range(setting.clients))
+    def __init__(self, scheme: SecAgg) -> None:
+        self.scheme, self.clients = scheme, scheme.task.clients
+        self._order = list(range(self.clients))
         secrets.SystemRandom().shuffle(self._order)
         self._place = {i: place for place, i in enumerate(self._order)}
         self.keys: dict[int, bytes] = {}
-        self.held: dict[int, NDArray[np.bool_]] = {}
+        self.held: dict[int, ClientSet] = {}
         self.answers: dict[int, dict[int, NDArray[np.uint32]]] = {}
-        self._sum = Accumulator(setting.dimension, setting.grid.bits)
+        self._sum = Accumulator(scheme.task.dimension, scheme.grid.bits)
 
     def roster(self, client: int) -> bytes:
         """The keys of its peers: on a ring in random order those next to it, half on each side."""
-        clients, degree, place = len(self._order), self.setting.degree, self._place[client]
-        steps = range(1, clients) if degree == clients - 1 else [*range(1, degree // 2 + 1), *range(-degree // 2, 0)]
-        peers = {self._order[(place + step) % clients] for step in steps}
+        first, degree = self._place[client] - self.scheme.degree // 2, self.scheme.degree
+        peers = {self._order[place % self.clients] for place in range(first, first + degree + 1)} - {client}
         return b"".join(j.to_bytes(4, "little") + self.keys[j] for j in sorted(peers & self.keys.keys()))
 
     def receive(self, client: int, upload: bytes) -> None:
         """Add a masked update."""
-        size = -(-len(self._order) // 8)
-        held = ClientSet.from_bytes(upload[:size], len(self._order)).flags
-        if not held[client] or not self.keys.keys() >= set(np.flatnonzero(held).tolist()):
+        size = bitmap_size(self.clients)
+        held = ClientSet.from_bytes(upload[:size], self.clients)
+        if client not in held or not self.keys.keys() >= set(held):
             raise WireError(f"client {client} holds shares of clients that were not there, or not its own")
         self._sum.add(memoryview(upload)[size:])
         self.held[client] = held
 
     def uploaded(self) -> bytes:
         """Who uploaded. Masks between those must be in both uploads or in none."""
-        flags = np.zeros(len(self._order), np.bool_)
-        flags[list(self.held)] = True
-        links = np.array([self.held[i][flags] for i in sorted(self.held)])
+        came = sorted(self.held)
+        links = np.array([self.held[i].flags[came] for i in came])
         if (links != links.T).any():
             raise RoundFailedError("upload", "two clients do not agree whether they share a mask")
-        return ClientSet(flags).to_bytes()
+        return ClientSet.of(self.clients, came).to_bytes()
 
     def answer(self, client: int, shares: bytes) -> None:
         """Keep the shares that a client reveals."""
-        owners = np.flatnonzero(self.held[client]).tolist()
+        owners = self.held[client]
         self.answers[client] = dict(zip(owners, table(shares, len(owners)), strict=True))
 
-    def unmask(self) -> NDArray[np.unsignedinteger]:
-        """The sum of the updates of those who uploaded, modulo 2^b."""
-        masked = set().union(*(np.flatnonzero(held).tolist() for held in self.held.values()))
-        found = recover("unmask", self.answers, sorted(masked | self.held.keys()), self.setting.threshold)
+    def total(self) -> NDArray[np.float64]:
+        """The sum of the updates of those who uploaded, without their masks."""
+        masked = set().union(*self.held.values())
+        found = recover("unmask", self.answers, sorted(masked | self.held.keys()), self.scheme.threshold)
         terms = [(found[i][0], -1) for i in self.held]
         for gone in sorted(masked - self.held.keys()):
             pair = KeyPair(found[gone][0])
             if pair.public != self.keys[gone][32:]:
                 raise RoundFailedError("unmask", f"the shares of client {gone} give another key")
-            for i in (i for i, held in self.held.items() if held[gone]):
-                key = derive(pair.agree(self.keys[i][32:]), "mask", *sorted((i, gone)))
-                terms.append((key, -sign(i, gone)))
-        total = words(self._sum.total(), self.setting.grid.bits)
+            peers = [i for i, held in self.held.items() if gone in held]
+            terms += [(_mask_key(pair, self.keys[i][32:], i, gone), -sign(i, gone)) for i in peers]
+        total = words(self._sum.total(), self.scheme.grid.bits)
         add_masks(total, terms)
-        return total
+        return self.scheme.grid.decode(total)
+
+
+def _mask_key(pair: KeyPair, public: bytes, one: int, other: int) -> bytes:
+    """The key of the mask that two clients share, from either's key pair."""
+    return derive(pair.agree(public), "mask", *sorted((one, other)))
 
 
 def recover(

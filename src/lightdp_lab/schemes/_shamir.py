@@ -92,11 +92,8 @@ def _uniform(shape: tuple[int, ...]) -> NDArray[np.uint32]:
 @lru_cache(maxsize=1024)
 def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
     """Lagrange's, for the value at 0: Π_{j≠i} x_j / (x_j - x_i)."""
-    result = []
-    for x in points:
-        others = [y for y in points if y != x]
-        result.append(math.prod(others) * pow(math.prod(y - x for y in others), -1, PRIME) % PRIME)
-    return tuple(result)
+    others = {x: [y for y in points if y != x] for x in points}
+    return tuple(math.prod(ys) * pow(math.prod(y - x for y in ys), -1, PRIME) % PRIME for x, ys in others.items())
 
 
 def _checked(points: Sequence[int]) -> tuple[int, ...]:

@@ -114,10 +114,8 @@ def lagrange(clients: int, who: Sequence[int]) -> tuple[list[int], int]:
     time.
     """
     delta, points = math.factorial(clients), [i + 1 for i in who]
-    weights = []
-    for i in points:
-        others = [j for j in points if j != i]
-        weights.append(delta * math.prod(others) // math.prod(j - i for j in others))  # exact
+    others = {i: [j for j in points if j != i] for i in points}
+    weights = [delta * math.prod(js) // math.prod(j - i for j in js) for i, js in others.items()]  # exact
     common = math.gcd(delta, *weights)
     return [weight // common for weight in weights], delta // common
 

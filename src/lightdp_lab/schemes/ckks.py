@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,15 +11,14 @@ import numpy as np
 from lightdp.errors import MissingExtraError, WireError
 from lightdp.wire import Accumulator
 from lightdp_lab.registry import ALL
-from lightdp_lab.schemes._net import RoundFailedError
-from lightdp_lab.schemes._scheme import Result, Smpc, Task
+from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._scheme import Result, Smpc, Task, Updates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from lightdp_lab.schemes._net import Net
 
 _DEGREE = 8192  # of the ring; half as many values in a ciphertext
 _ROOM = 24  # bits of the modulus beyond those of a sum: its error, and a wide margin
@@ -55,76 +55,61 @@ class Ckks(Smpc):
     def set_up(self, net: Net) -> None:
         """The dealer's part. It is no client; its seconds count as the server's, its private channels as downlinks."""
         net.stage("deal")
+        read = partial(self._seal.context_from, n_threads=1)
         with net.server():
-            made = self._seal.context(
-                self._seal.SCHEME_TYPE.CKKS,
-                _DEGREE,
-                coeff_mod_bit_sizes=[self.modulus, self.modulus],  # the second is for keys alone
-                n_threads=1,
-            )
+            moduli = [self.modulus, self.modulus]  # the second is for keys alone
+            made = self._seal.context(self._seal.SCHEME_TYPE.CKKS, _DEGREE, coeff_mod_bit_sizes=moduli, n_threads=1)
             parts = {"save_public_key": True, "save_galois_keys": False, "save_relin_keys": False}
             secret = made.serialize(save_secret_key=True, **parts)
-            self._server = self._read_context(made.serialize(save_secret_key=False, **parts))
+            self._server = read(made.serialize(save_secret_key=False, **parts))
 
         def take(_: int, message: bytes) -> None:
-            self._client = self._read_context(message)  # everybody's is the same: one copy is kept
+            self._client = read(message)  # everybody's is the same: one copy is kept
 
         net.hand_out([secret] * self.task.clients, take)
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """Upload ciphertexts; have their sum decrypted."""
-        total, used = self._gather(updates, net)
-        self.demand("upload", len(used), self.least)
-        answers = self._ask(total, sorted(used)[: self.task.stragglers + 1], net)
-        self.demand("decrypt", len(answers), 1)
-        with net.server():
-            if len(set(answers)) > 1:
-                raise RoundFailedError("decrypt", "clients do not agree on the sum")
-            opened = Accumulator(self.task.dimension, self.grid.bits)
-            try:
-                opened.add(answers[0])
-            except WireError as error:
-                raise RoundFailedError("decrypt", str(error)) from None
-            return Result(opened.total() * np.float64(self.grid.step), frozenset(used))
-
-    def _gather(self, updates: Sequence[NDArray[np.float32]], net: Net) -> tuple[list[Any], set[int]]:
-        """The sum of everybody's ciphertexts, and whose."""
-        total, used = list[Any](), set[int]()
         net.stage("upload")
-        for i, update in enumerate(updates):
-            if not net.works(i):
-                continue
+        total, used = list[Any](), list[int]()
+        for i in filter(net.works, range(len(updates))):
             with net.client(i):
-                messages = list(self._encrypt(self.grid.encode(update)))
-            arrived = [net.up(i, message) for message in messages]
-            if None in arrived:
-                continue
-            with net.server():
-                for k, message in enumerate(arrived):
-                    vector = self._read_vector("upload", self._server, k, message)
-                    if used:
-                        total[k] += vector
-                    else:
-                        total.append(vector)
-            used.add(i)
-        return total, used
+                messages = list(self._encrypt(self.grid.encode(updates[i])))
+            uploads = [net.up(i, message) for message in messages]
+            if None not in uploads:
+                with net.server():
+                    for k, vector in enumerate(self._read("upload", self._server, uploads)):
+                        if used:
+                            total[k] += vector
+                        else:
+                            total.append(vector)
+                used.append(i)
+        self.demand("upload", len(used), self.least)
 
-    def _ask(self, total: list[Any], who: Iterable[int], net: Net) -> list[bytes]:
-        """The decrypted sum, from each who answers."""
-        answers = []
         net.stage("decrypt")
         with net.server():
             request = [vector.serialize() for vector in total]
-        for i in who:
-            messages = [net.down(i, message) for message in request]
-            if None in messages:
-                continue
-            with net.client(i):
-                answer = self.grid.pack(self._decrypt(messages))
-            arrived = net.up(i, answer)
-            if arrived is not None:
-                answers.append(arrived)
-        return answers
+        answers = []
+        for i in used[: self.task.stragglers + 1]:
+            heard = [net.down(i, message) for message in request]
+            if None not in heard:
+                with net.client(i):
+                    answer = self.grid.pack(self._decrypt(heard))
+                answers.append(net.up(i, answer))
+        return Result(self._opened({answer for answer in answers if answer is not None}, net), frozenset(used))
+
+    def _opened(self, answers: set[bytes], net: Net) -> NDArray[np.float64]:
+        """The sum, on which all answers must agree."""
+        self.demand("decrypt", len(answers), 1)
+        with net.server():
+            if len(answers) > 1:
+                raise RoundFailedError("decrypt", "clients do not agree on the sum")
+            opened = Accumulator(self.task.dimension, self.grid.bits)
+            try:
+                opened.add(answers.pop())
+            except WireError as error:
+                raise RoundFailedError("decrypt", str(error)) from None
+            return opened.total() * np.float64(self.grid.step)
 
     def _encrypt(self, values: NDArray[np.int64]) -> Iterator[bytes]:
         for k in range(0, len(values), _DEGREE // 2):
@@ -132,22 +117,20 @@ class Ckks(Smpc):
             yield self._seal.ckks_vector(self._client, piece, self.scale).serialize()
 
     def _decrypt(self, messages: Iterable[bytes | None]) -> NDArray[np.int64]:
-        vectors = (self._read_vector("decrypt", self._client, k, message) for k, message in enumerate(messages))
+        vectors = self._read("decrypt", self._client, messages)
         near = np.concatenate([np.asarray(vector.decrypt(), np.float64) for vector in vectors])
         values = np.rint(near)
         if not (np.abs(near - values) < _SURE).all() or np.abs(values).max() >= 1 << (self.grid.bits - 1):
             raise RoundFailedError("decrypt", "what was decrypted is no sum of integers")
         return values.astype(np.int64)
 
-    def _read_context(self, message: bytes) -> Any:  # noqa: ANN401  TenSEAL is untyped
-        return self._seal.context_from(message, n_threads=1)
-
-    def _read_vector(self, stage: str, context: Any, k: int, message: bytes | None) -> Any:  # noqa: ANN401
-        """The k-th ciphertext."""
-        try:
-            vector = self._seal.ckks_vector_from(context, message)
-        except (ValueError, RuntimeError):
-            raise RoundFailedError(stage, "a message is not a ciphertext") from None
-        if vector.size() != min(_DEGREE // 2, self.task.dimension - k * _DEGREE // 2):
-            raise RoundFailedError(stage, "a ciphertext is of another length")
-        return vector
+    def _read(self, stage: str, context: Any, messages: Iterable[bytes | None]) -> Iterator[Any]:  # noqa: ANN401
+        """The ciphertexts of a vector, one by one."""
+        for k, message in enumerate(messages):
+            try:
+                vector = self._seal.ckks_vector_from(context, message)
+            except (ValueError, RuntimeError):
+                raise RoundFailedError(stage, "a message is not a ciphertext") from None
+            if vector.size() != min(_DEGREE // 2, self.task.dimension - k * _DEGREE // 2):
+                raise RoundFailedError(stage, "a ciphertext is of another length")
+            yield vector

@@ -1,4 +1,4 @@
-"""Dordis (Jiang et al., EuroSys 2024): SecAgg whose clients add noise for the worst case, in layers that come off.
+"""Dordis (Jiang et al., EuroSys 2024): SecAgg whose clients add noise for the worst case, in layers that are removed.
 
 XNoise. Client i adds n_0 ~ σ²/(N - C̄) and, for k = 1 ... S̄, n_k ~ σ² (1/(N - C̄ - k) - 1/(N - C̄ - k + 1)), each from a
 seed of its own. If D are missing, the seeds of the layers k > D are revealed and the server takes these layers out.
@@ -7,7 +7,7 @@ Exact: the layers 0 ... D telescope to σ²/(N - C̄ - D) in each of N - D uploa
 So honest noise alone has variance >= σ², with equality if all C̄ colluders uploaded: for no D too little or too much.
 
 Seeds travel as in the paper: who uploaded sends its own in the unmasking step. All are shared by Shamir's scheme beside
-the secrets of SecAgg, and if somebody is lost between upload and unmasking, a fifth trip collects shares of its seeds.
+the secrets of SecAgg, and if a client is lost between upload and unmasking, a fifth trip collects shares of its seeds.
 The paper inflates all layers by one factor for colluders; C̄ inside each layer is the same idea without slack. Noise is
 Gaussian and rounded once, as in all schemes here, instead of the paper's discrete one.
 """
@@ -17,23 +17,21 @@ from __future__ import annotations
 import math
 import os
 from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lightdp import stream
 from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes import _shamir
-from lightdp_lab.schemes._scheme import Result, Task
+from lightdp_lab.schemes._scheme import Result, Task, Updates, gaussian_sum
 from lightdp_lab.schemes._secagg import Client, Server, recover, table
-from lightdp_lab.schemes.secagg import SecAgg, willing
+from lightdp_lab.schemes.secagg import SecAgg
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
@@ -45,53 +43,51 @@ _BEFORE = 2  # secrets of SecAgg, before the seeds of layers 1, 2, ...
 class LayeredClient(Client):
     """A client of SecAgg whose noise comes in layers."""
 
-    def __init__(self, me: int, scheme: Dordis) -> None:
-        super().__init__(me, scheme.setting)
-        self._scheme = scheme
-        self._secrets += [os.urandom(32) for _ in range(scheme.task.stragglers)]
+    scheme: Dordis
+
+    def advertise(self) -> bytes:
+        """As in SecAgg; besides, it draws the seeds of its layers 1 ... S̄."""
+        public = super().advertise()
+        self._secrets += [os.urandom(32) for _ in range(self.scheme.task.stragglers)]
+        return public
 
     def unmask(self, uploaded: bytes) -> bytes:
         """As in SecAgg, then the seeds of its own layers k > D."""
         shares = super().unmask(uploaded)
-        self._uploaded = ClientSet.from_bytes(uploaded, self.setting.clients).flags
-        self._gone = int((~self._uploaded).sum())
-        return shares + b"".join(self._secrets[_BEFORE + self._gone :])
+        self._excess = slice(_BEFORE + len(~self._uploaded), None)
+        return shares + b"".join(self._secrets[self._excess])
 
     def seeds(self, missing: bytes) -> bytes:
         """Shares of those seeds of clients that uploaded and did not answer, in order of the clients."""
         self._next(5)
-        flags = ClientSet.from_bytes(missing, self.setting.clients).flags & self._uploaded
-        return b"".join(self._held[j][_BEFORE + self._gone :].tobytes() for j in sorted(self._held) if flags[j])
+        named = ClientSet.from_bytes(missing, self.scheme.task.clients) & self._uploaded
+        return b"".join(self._held[j][self._excess].tobytes() for j in named if j in self._held)
 
     def _encode(self, update: NDArray[np.float32]) -> NDArray[np.int64]:
         seeds = [os.urandom(32), *self._secrets[_BEFORE:]]
-        noise = self._scheme.layers(zip(seeds, self._scheme.sigmas, strict=True))
-        noise += np.asarray(update, np.float64) / self.setting.grid.step
+        noise = self.scheme.layers(zip(seeds, self.scheme.sigmas, strict=True))
+        noise += np.asarray(update, np.float64) / self.scheme.grid.step
         return np.rint(noise, out=noise).astype(np.int64)
 
 
 class LayeredServer(Server):
     """A server of SecAgg that collects seeds of layers."""
 
+    scheme: Dordis
+
     def __init__(self, scheme: Dordis) -> None:
-        super().__init__(scheme.setting)
-        self._scheme = scheme
+        super().__init__(scheme)
         self.seeds: dict[int, list[bytes]] = {}
         self._shared: dict[int, dict[int, NDArray[np.uint32]]] = {}
 
     @property
-    def gone(self) -> int:
-        """How many did not upload."""
-        return self.setting.clients - len(self.held)
-
-    @property
     def excess(self) -> int:
-        """How many layers are to come off."""
-        return self._scheme.task.stragglers - self.gone
+        """How many layers are to be removed: S̄ - D."""
+        return self.scheme.task.stragglers - (self.clients - len(self.held))
 
     def answer(self, client: int, shares: bytes) -> None:
         """Keep the shares and the client's own seeds."""
-        size = _shamir.SIZE * int(self.held[client].sum())
+        size = _shamir.SIZE * len(self.held[client])
         own = shares[size:]
         if len(own) != 32 * self.excess:
             raise WireError(f"client {client} must reveal {self.excess} seeds, got {len(own)} bytes")
@@ -99,70 +95,55 @@ class LayeredServer(Server):
         self.seeds[client] = [own[k : k + 32] for k in range(0, len(own), 32)]
 
     def missing(self) -> list[int]:
-        """Who uploaded, but did not reveal its seeds."""
-        return sorted(self.held.keys() - self.seeds.keys())
+        """Who uploaded, but did not reveal the seeds that are needed."""
+        return sorted(self.held.keys() - self.seeds.keys()) if self.excess > 0 else []
 
     def shared(self, client: int, shares: bytes) -> None:
         """Keep a client's shares of the seeds of those who are missing."""
-        owners = [j for j in self.missing() if self.held[client][j]]
+        owners = [j for j in self.missing() if j in self.held[client]]
         self._shared[client] = dict(zip(owners, table(shares, len(owners), self.excess), strict=True))
-
-    def recover_seeds(self) -> None:
-        """Put the missing seeds together."""
-        self.seeds |= recover("seeds", self._shared, self.missing(), self.setting.threshold)
 
     def total(self) -> NDArray[np.float64]:
         """The sum without masks and without the layers that are too many."""
-        total = self.setting.grid.decode(self.unmask())
-        sigmas = self._scheme.sigmas[1 + self.gone :]
-        excess = ((key, sigma) for keys in self.seeds.values() for key, sigma in zip(keys, sigmas, strict=True))
-        total -= self._scheme.layers(excess) * self.setting.grid.step
-        return total
+        seeds = self.seeds | recover("seeds", self._shared, self.missing(), self.scheme.threshold)
+        sigmas = self.scheme.sigmas[len(self.scheme.sigmas) - self.excess :]
+        layers = self.scheme.layers(pair for keys in seeds.values() for pair in zip(keys, sigmas, strict=True))
+        return super().total() - layers * self.scheme.grid.step
 
 
 class Dordis(SecAgg):
-    """SecAgg with XNoise: exactly the noise that is needed, however many of up to S̄ are lost."""
+    """SecAgg with XNoise: exactly the noise that is needed, however many of up to S̄ are lost.
+
+    Fails where SecAgg fails, and if a client is lost after its upload and fewer than t shares of its seeds are left.
+    """
 
     about = ALL["dordis"]
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        variance = self._needed / self.grid.step**2  # or why there is none
-        self._honest = task.clients - task.colluders
+        self._variance, self._honest = task.plan("smpc").sigma_effective ** 2, task.clients - task.colluders
         inverse = [0.0, *(1 / (self._honest - k) for k in range(task.stragglers + 1))]
-        self.sigmas = [math.sqrt(variance * (b - a)) for a, b in pairwise(inverse)]
+        self.sigmas = [math.sqrt(self._variance * (b - a)) / self.grid.step for a, b in pairwise(inverse)]
         """Of the layers 0 ... S̄, in grid steps; together they are those of SecAgg."""
-
-    @property
-    def _needed(self) -> float:
-        """σ²."""
-        return self.task.plan("smpc").sigma_effective ** 2
 
     def layers(self, terms: Iterable[tuple[bytes, float]]) -> NDArray[np.float64]:
         """The sum of Gaussian vectors, each of a seed and a standard deviation, in grid steps. (d,)"""
-        scale = stream.SIGMA_MAX / 2 / self.grid.sigma
-        noise = np.zeros(self.task.dimension, np.int32)
-        stream.accumulate(noise, [stream.Term(key, 1, sigma * scale) for key, sigma in terms])
-        return noise / scale
+        return gaussian_sum(self.task.dimension, self.grid.sigma, terms)
 
     def noise(self, used: int) -> float:
         """σ² from all but the colluders, theirs, and everybody's rounding."""
         absent = self.task.clients - used
-        return used * (self._needed / (self._honest - absent) + self.grid.step**2 / 12)
+        return used * (self._variance / (self._honest - absent) + self.grid.step**2 / 12)
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
-        """SecAgg, and a trip for seeds if somebody who uploaded did not reveal its own."""
-        server = LayeredServer(self)
-        clients = self._play(updates, net, server, partial(LayeredClient, scheme=self))
-        if server.excess > 0 and server.missing():
+    def round(self, updates: Updates, net: Net) -> Result:
+        """SecAgg, and a fifth trip if a client that uploaded did not reveal its seeds."""
+        server, clients = LayeredServer(self), [LayeredClient(i, self) for i in range(self.task.clients)]
+        self._play(updates, net, server, clients)
+        if missing := server.missing():
             net.stage("seeds")
-            flags = np.zeros(self.task.clients, np.bool_)
-            flags[server.missing()] = True
-            work = willing(lambda i, named: clients[i].seeds(named))
-            for i, shares in net.ask(server.answers, ClientSet(flags).to_bytes(), work):
+            named = ClientSet.of(self.task.clients, missing).to_bytes()
+            for i, shares in net.ask(server.answers, named, lambda i, heard: clients[i].seeds(heard)):
                 with net.server(), suppress(WireError):
                     server.shared(i, shares)
-            with net.server():
-                server.recover_seeds()
         with net.server():
             return Result(server.total(), frozenset(server.held))

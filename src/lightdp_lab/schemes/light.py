@@ -1,27 +1,23 @@
-"""LightDP itself, by the same state machines that run in deployments."""
+"""LightDP itself, by the state machines of `lightdp.protocol` that run in deployments.
+
+Clients add pairwise Gaussian noise that cancels in the sum and individual noise that stays, and upload once. A missing
+client leaves its pairwise noise in the sum; a round fails only below the server's minimum of uploads.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from lightdp.planning import Plan, solve
 from lightdp.protocol import Client, Server
 from lightdp_lab.registry import ALL
-from lightdp_lab.schemes._net import RoundFailedError
-from lightdp_lab.schemes._scheme import Result, Scheme, Task
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from lightdp_lab.schemes._net import Net
+from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._scheme import Result, Scheme, Task, Updates
 
 
 class Exact(Scheme):
-    """Pairwise noise that cancels, one upload; what stragglers leave stays."""
+    """Exact calibration: pairwise noise cancels among all who upload; what stragglers leave stays in the sum."""
 
     about = ALL["exact"]
     calibration: ClassVar[Literal["exact", "repair", "paper"]] = "exact"
@@ -39,28 +35,29 @@ class Exact(Scheme):
         """One key agreement for the whole training."""
         run, length, digits = os.urandom(16), self.task.dimension, len(str(self.task.clients))
         self.server = Server(self.plan, length=length, run=run)
-        self.clients = []
+        self.clients: dict[int, Client] = {}
+
+        def enrol(i: int) -> bytes:
+            self.clients[i] = Client.new(self.plan, length=length, run=run, name=f"client-{i:0{digits}}")
+            return self.clients[i].enrol()
+
         net.stage("enrol")
-        for i in range(self.task.clients):
-            with net.client(i):
-                client = Client.new(self.plan, length=length, run=run, name=f"client-{i:0{digits}}")
-                message = net.up(i, client.enrol())
-            self.clients.append(client)
-            if message is not None:
-                with net.server():
-                    self.server.enrol(message)
+        for _, message in net.collect(range(self.task.clients), enrol):
+            with net.server():
+                self.server.enrol(message)
         net.stage("roster")
         with net.server():
             roster = self.server.roster()
         net.hand_out([roster] * self.task.clients, lambda i, message: self.clients[i].join(message))
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """One announcement down, one masked upload up."""
         net.stage("upload")
         with net.server():
             start = self.server.announce(since=0)
-        everybody = range(self.task.clients)
-        for _, arrived in net.ask(everybody, start, lambda i, heard: self.clients[i].begin(heard).upload(updates[i])):
+        for _, arrived in net.ask(
+            self.clients, start, lambda i, heard: self.clients[i].begin(heard).upload(updates[i])
+        ):
             with net.server():
                 self.server.receive(arrived)
         with net.server():
@@ -70,7 +67,7 @@ class Exact(Scheme):
         return Result(done.total, frozenset(done.used))
 
     def noise(self, used: int) -> float:
-        """Everybody's own, and what is shared with those who are absent; whoever they are, on average."""
+        """Individual noise, and pairwise noise with absent clients, as a mean over which clients are absent."""
         return self.plan.individual_in_sum(used) + self.plan.residual_in_sum(used)
 
 
@@ -78,8 +75,8 @@ class ExactSparse(Exact):
     """The same with fewer peers: less work, more noise.
 
     k: the least even number that is at least half of the others and above C̄ + S̄, or all of them where there are no
-    more. So the graph holds together whoever colludes and straggles, each client keeps more than S̄ honest peers, and
-    noise for the same ε, which is counted against any C̄ colluders (E4), grows by a small factor only.
+    more. So the graph stays connected without any C̄ colluders and S̄ stragglers, each client keeps more than S̄ honest
+    peers, and noise for the same ε, which is counted against any C̄ colluders (E4), grows by a small factor only.
     """
 
     about = ALL["exact-sparse"]
@@ -93,7 +90,7 @@ class ExactSparse(Exact):
 
 
 class Repair(Exact):
-    """The same, and the next round takes out what stragglers left."""
+    """Exact calibration with repair: the next round takes out the noise that stragglers left."""
 
     about = ALL["repair"]
     calibration = "repair"
@@ -111,10 +108,8 @@ class Paper(Exact):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        true = self.plan.epsilon()
-        self.plan = Plan(
-            self.plan.request.but(epsilon=true), self.plan.noise
-        )  # or clients would stop at the ε that it only claims
+        # the true ε, or clients would stop at the one that it only claims
+        self.plan = Plan(self.plan.request.but(epsilon=self.plan.epsilon()), self.plan.noise)
 
     def epsilon(self) -> float:
         """More than is claimed."""

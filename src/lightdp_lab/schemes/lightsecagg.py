@@ -9,8 +9,8 @@ N clients, T = C̄ of which may work with the server, any U of which recover the
    sums are shares of the sum of V's masks, which the server takes off.
 
 Who drops is treated alike by all, since the server names one V and clients answer once. Lost before "upload": not in
-the sum. Lost after it: in the sum, someone else's share replaces theirs. The paper takes it that whoever uploads has
-reached everybody; where links between clients fail one by one, the server picks V and the clients it asks so that
+the sum. Lost after it: in the sum, someone else's share replaces theirs. The paper assumes that a client that uploads
+has reached everybody; where links between clients fail one by one, the server picks V and the clients it asks so that
 each of these holds the shares of all of V (`agree`): a client whose shares reached too few peers is left out, its
 mask is never recovered, and its upload stays hidden. The round fails with fewer than N - S̄ in V, as the noise in
 their sum would be too little, or fewer than U answers.
@@ -21,7 +21,7 @@ The server follows the protocol but is curious, as in the paper. What a real run
 from __future__ import annotations
 
 import os
-from functools import cached_property
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,23 +31,19 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
 from lightdp.wire import packed_size
 from lightdp_lab.registry import ALL
-from lightdp_lab.schemes._coded import Code, Coded, agree
-from lightdp_lab.schemes._net import RoundFailedError
-from lightdp_lab.schemes._scheme import Result
+from lightdp_lab.schemes._coded import Coded, agree
+from lightdp_lab.schemes._net import Net, RoundFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
-    from lightdp_lab.schemes._field import Elements
-    from lightdp_lab.schemes._net import Net
-    from lightdp_lab.schemes._scheme import Task
+    from lightdp_lab.schemes._scheme import Result, Task, Updates
 
 
 class LightSecAgg(Coded):
     """Coded shares of uniform masks; U answers recover their sum.
 
+    Fails with fewer than N - S̄ uploads, fewer than U answers, or too many broken links between clients (`agree`).
     A smaller U tolerates more losses and makes shares longer: each client sends N d/(U - T) elements to others.
 
     Args:
@@ -58,100 +54,49 @@ class LightSecAgg(Coded):
     about = ALL["lightsecagg"]
 
     def __init__(self, task: Task, survivors: int | None = None) -> None:
-        super().__init__(task)
         most = task.clients - task.stragglers
         self.survivors = most if survivors is None else integer("survivors", survivors, task.colluders + 1, most)
+        super().__init__(task, self.survivors - task.colluders, task.clients)
 
-    @cached_property
-    def code(self) -> Code:
-        """U - T pieces, T random ones, N shares."""
-        private, clients = self.task.colluders, self.task.clients
-        return Code(self.field, self.task.dimension, self.survivors - private, private, clients)
-
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """Three round trips, the first of which may come early."""
-        self._rounds += 1
-        keys, held = self._share(net)
-        uploads, reports = self._upload(updates, keys, held, net)
-        with net.server():
-            used, asked = self._chosen(reports)
-        who, answers = self._recover(used, asked, held, net)
-        with net.server():
-            masks = self.code.decode(who, answers)
-            try:
-                total = self.field.total((uploads[i] for i in used), self.task.dimension)
-            except WireError as error:
-                raise RoundFailedError("upload", str(error)) from None
-            return Result(self._decoded(self.field.subtract(total, masks)), frozenset(used))
-
-    def _share(self, net: Net) -> tuple[dict[int, bytes], list[dict[int, bytes]]]:
-        """Keys of the masks, and the shares that each client holds, by sender; each client uses only its own."""
-        net.stage("shares")
-        keys: dict[int, bytes] = {}
-        held: list[dict[int, bytes]] = [{} for _ in range(self.task.clients)]
-        for i in filter(net.works, range(self.task.clients)):
-            with net.client(i):
-                keys[i] = os.urandom(32)
-                shares = self.field.pack_rows(self.code.encode(self._mask(keys[i])))
-                held[i][i] = shares[i]
-            for j, share in enumerate(shares):
-                if j != i:
-                    self._send((i, j), share, held, net)
-        return keys, held
-
-    def _upload(
-        self, updates: Sequence[NDArray[np.float32]], keys: dict[int, bytes], held: list[dict[int, bytes]], net: Net
-    ) -> tuple[dict[int, bytes], dict[int, NDArray[np.bool_]]]:
-        """At the server: masked updates, packed, and whose shares each sender holds."""
-        net.stage("upload")
-        uploads: dict[int, bytes] = {}
-        reports: dict[int, NDArray[np.bool_]] = {}
-        size = packed_size(self.task.dimension, self.field.bits)
+        everybody, length = range(self.task.clients), self.task.dimension
+        keys = [os.urandom(32) for _ in everybody]
+        held = self._share(net, lambda _: everybody, lambda i: self.field.uniform(length, keys[i]))
 
         def masked(i: int) -> bytes:
-            values = self.field.add(self.field.of(self.grid.encode(updates[i])), self._mask(keys[i]))
-            return self.field.pack(values) + ClientSet(self._flags(held[i])).to_bytes()
+            values = self.field.add(self.field.of(self.grid.encode(updates[i])), self.field.uniform(length, keys[i]))
+            return self.field.pack(values) + ClientSet.of(len(everybody), held[i]).to_bytes()
 
-        for i, arrived in net.collect(range(len(updates)), masked):
-            with net.server():
-                report = self._members(arrived[size:])
-                if report is not None:
-                    uploads[i], reports[i] = arrived[:size], report
-        return uploads, reports
+        net.stage("upload")
+        uploads: dict[int, bytes] = {}
+        reports: dict[int, ClientSet] = {}
+        size = packed_size(length, self.field.bits)
+        for i, arrived in net.collect(everybody, masked):
+            with net.server(), suppress(WireError):
+                reports[i], uploads[i] = ClientSet.from_bytes(arrived[size:], len(everybody)), arrived[:size]
+        with net.server():
+            used, asked = self._chosen(reports)
 
-    def _chosen(self, reports: Mapping[int, NDArray[np.bool_]]) -> tuple[list[int], list[int]]:
+        net.stage("recovery")
+        named = ClientSet.of(len(everybody), used).to_bytes()
+        sums = net.ask(asked, named, lambda j, heard: self._answer(heard, held[j], everybody))
+        masks = self._decode(net, sums, "answers came")
+        with net.server():
+            try:
+                total = self.field.total((uploads[i] for i in used), length)
+            except WireError as error:
+                raise RoundFailedError("upload", str(error)) from None
+            return self._result(self.field.subtract(total, masks), used)
+
+    def _chosen(self, reports: Mapping[int, ClientSet]) -> tuple[list[int], list[int]]:
         """The clients that are summed up, and those that are asked for shares."""
         if len(reports) < self.least:
             raise RoundFailedError("upload", f"{len(reports)} uploads came, {self.least} are needed")
         came = sorted(reports)
-        choice = agree(np.array([reports[j][came] for j in came]), self.survivors, self.least)
+        choice = agree(np.array([reports[j].flags[came] for j in came]), self.survivors, self.least)
         if choice is None:
             why = f"no {self.survivors} clients hold the shares of the same {self.least}"
             raise RoundFailedError("upload", why)
         asked, used = choice
         return [came[i] for i in used], [came[j] for j in asked]
-
-    def _recover(
-        self, used: list[int], asked: list[int], held: list[dict[int, bytes]], net: Net
-    ) -> tuple[list[int], list[Elements]]:
-        """At the server: who answered, and their sums of shares."""
-        net.stage("recovery")
-        answers: dict[int, Elements] = {}
-        for j, arrived in net.ask(
-            asked, ClientSet(self._flags(used)).to_bytes(), lambda j, heard: self._answer(heard, held[j])
-        ):
-            with net.server():
-                elements = self._elements(arrived)
-                if elements is not None:
-                    answers[j] = elements
-        if len(answers) < self.survivors:
-            raise RoundFailedError("recovery", f"{len(answers)} answers came, {self.survivors} are needed")
-        return [*answers], [*answers.values()]
-
-    def _answer(self, announced: bytes, mine: dict[int, bytes]) -> bytes | None:
-        """The sum of the shares that were asked for, or silence."""
-        due = self._asked(announced, self._flags(mine))
-        return None if due is None else self._packed_sum(mine[i] for i in due.tolist())
-
-    def _mask(self, key: bytes) -> Elements:
-        return self.field.uniform(self.task.dimension, key)

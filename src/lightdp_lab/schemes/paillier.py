@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy as np
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp_lab.registry import ALL
-from lightdp_lab.schemes._net import RoundFailedError
-from lightdp_lab.schemes._scheme import Result, Smpc, Task
+from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Task, Updates
 from lightdp_lab.schemes._threshold import combine, deal
 
 try:
@@ -21,13 +21,12 @@ except ImportError:  # all schemes can be named without it
     gmpy2 = None
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from lightdp_lab.schemes._net import Net
 
-_GUARD = 32  # bits of a plaintext that stay zero: rubbish shows
+_GUARD = 32  # bits of a plaintext that stay zero, so that damage shows
 _TAIL = 10  # standard deviations of noise in a slot, as in `Grid`
 
 
@@ -43,6 +42,8 @@ class Paillier(Smpc):
     of Damgård, Jurik and Nielsen (2010). For products of safe primes such short exponents are as good as uniform ones
     if factoring is hard (Goldreich and Rosen 2003). As h is fixed, its powers are tabled, which saves most of the
     time that a fresh r^n takes.
+
+    Fails with fewer than N - S̄ uploads or C̄ + 1 partial decryptions.
 
     As in Truex et al. everybody follows the protocol: there are no proofs of correct decryption, and a server that
     asks for one client's ciphertext in place of the product gets it. Damage by accident is found: partial decryptions
@@ -63,7 +64,7 @@ class Paillier(Smpc):
         if bits % 16 != 0:
             raise ArgumentError(f"bits must be a multiple of 16, got bits={bits}")
         self.needed = task.colluders + 1
-        self.slots = Slots.of(self)
+        self.slots = Slots(task, self.grid, bits)
 
     def set_up(self, net: Net) -> None:
         """The dealer's part. It is no client; its seconds count as the server's, its private channels as downlinks."""
@@ -82,46 +83,37 @@ class Paillier(Smpc):
         for i in range(1, self.task.clients):
             seconds[i] += took
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """Upload ciphertexts; open their product."""
-        product, used = self._gather(updates, net)
-        self.demand("upload", len(used), self.least)
-        partial = self._ask(product, sorted(used)[: self.needed + self.task.stragglers], net)
-        self.demand("decrypt", len(partial), self.needed)
-        with net.server():
-            first = {i: partial[i] for i in sorted(partial)[: self.needed]}
-            total = self.slots.read(combine(self.key, self.task.clients, first), len(used))
-            return Result(total * np.float64(self.grid.step), frozenset(used))
-
-    def _gather(self, updates: Sequence[NDArray[np.float32]], net: Net) -> tuple[list[int], set[int]]:
-        """The product of everybody's ciphertexts, and whose."""
-        key, used, product = self.key, set[int](), [1] * self.slots.ciphertexts
-        net.stage("upload")
+        key = self.key
 
         def encrypted(i: int) -> bytes:
             return key.pack(key.encrypt(value) for value in self.slots.fill(self.grid.encode(updates[i])))
 
+        def decrypted(i: int, heard: bytes) -> bytes:
+            exponent = 2 * math.factorial(self.task.clients) * self._shares[i]
+            return key.pack(gmpy2.powmod(c, exponent, key.square) for c in self._read("decrypt", heard))
+
+        net.stage("upload")
+        product, used = [1] * self.slots.ciphertexts, list[int]()
         for i, arrived in net.collect(range(len(updates)), encrypted):
             with net.server():
                 product = [a * b % key.square for a, b in zip(product, self._read("upload", arrived), strict=True)]
-            used.add(i)
-        return product, used
+            used.append(i)
+        self.demand("upload", len(used), self.least)
 
-    def _ask(self, product: list[int], who: Iterable[int], net: Net) -> dict[int, list[int]]:
-        """Partial decryptions, by client."""
-        key, partial = self.key, dict[int, list[int]]()
         net.stage("decrypt")
         with net.server():
             request = key.pack(product)
-
-        def decrypted(i: int, message: bytes) -> bytes:
-            exponent = 2 * math.factorial(self.task.clients) * self._shares[i]
-            return key.pack(gmpy2.powmod(c, exponent, key.square) for c in self._read("decrypt", message))
-
-        for i, arrived in net.ask(who, request, decrypted):
+        partial: dict[int, list[int]] = {}
+        for i, arrived in net.ask(used[: self.needed + self.task.stragglers], request, decrypted):
             with net.server():
                 partial[i] = self._read("decrypt", arrived)
-        return partial
+        self.demand("decrypt", len(partial), self.needed)
+        with net.server():
+            first = dict(islice(partial.items(), self.needed))
+            total = self.slots.read(combine(key, self.task.clients, first), len(used))
+            return Result(total * np.float64(self.grid.step), frozenset(used))
 
     def _read(self, stage: str, message: bytes) -> list[int]:
         values = self.key.unpack(message)
@@ -130,7 +122,6 @@ class Paillier(Smpc):
         return values
 
 
-@dataclass(frozen=True)
 class Slots:
     """Where values lie in plaintexts: `each` to a ciphertext, `width` bits wide, so that no sum of N overflows.
 
@@ -138,23 +129,12 @@ class Slots:
     value + reach >= 0.
     """
 
-    dimension: int
-    reach: int
-    width: int
-    each: int
-
-    @classmethod
-    def of(cls, scheme: Paillier) -> Slots:
-        """For the scheme's grid and key."""
-        task, grid = scheme.task, scheme.grid
-        reach = math.ceil(task.clip / grid.step + _TAIL * grid.sigma)
-        width = (2 * reach * task.clients).bit_length()
-        return cls(task.dimension, reach, width, (scheme.bits - 1 - _GUARD) // width)
-
-    @property
-    def ciphertexts(self) -> int:
-        """How many hold all values."""
-        return -(-self.dimension // self.each)
+    def __init__(self, task: Task, grid: Grid, bits: int) -> None:
+        self.dimension = task.dimension
+        self.reach = math.ceil(task.clip / grid.step + _TAIL * grid.sigma)
+        self.width = (2 * self.reach * task.clients).bit_length()
+        self.each = (bits - 1 - _GUARD) // self.width
+        self.ciphertexts = -(-task.dimension // self.each)
 
     def fill(self, values: NDArray[np.int64]) -> list[int]:
         """One client's plaintexts."""

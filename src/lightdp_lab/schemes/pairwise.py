@@ -20,7 +20,7 @@ from lightdp.keys import KeyPair
 from lightdp.wire import Accumulator
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._masks import add_masks, derive, sign, words
-from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Task
+from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Updates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,9 +41,8 @@ class Client:
         self._own = KeyPair.generate()
         self.public = self._own.public
 
-    def join(self, keys: bytes) -> None:
-        """Agree with everybody; `keys` holds 32 bytes of each client, in order."""
-        publics = [keys[i : i + 32] for i in range(0, len(keys), 32)]
+    def join(self, publics: Sequence[bytes]) -> None:
+        """Agree on a key with everybody, by their public keys in order."""
         if publics[self.me] != self.public or len(set(publics)) < len(publics):
             raise ProtocolError(f"client {self.me} got a list of keys without its own, or with one twice")
         self._keys = {
@@ -60,10 +59,8 @@ class Client:
         self._last = number
         values = words(self._grid.encode(update), self._grid.bits)
         info = b"lightdp/1 schemes round" + start
-        add_masks(
-            values,
-            ((HKDFExpand(SHA256(), 32, info).derive(key), sign(self.me, j)) for j, key in self._keys.items()),
-        )
+        keys = ((j, HKDFExpand(SHA256(), 32, info).derive(key)) for j, key in self._keys.items())
+        add_masks(values, ((key, sign(self.me, j)) for j, key in keys))
         return self._grid.pack(values)
 
 
@@ -75,10 +72,7 @@ class Pairwise(Smpc):
     """
 
     about = ALL["pairwise"]
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self._rounds = 0
+    _rounds = 0
 
     @cached_property
     def grid(self) -> Grid:
@@ -99,23 +93,19 @@ class Pairwise(Smpc):
             self._clients[i] = Client(i, self.grid)
             return self._clients[i].public
 
-        net.stage("keys")
-        keys = dict(net.collect(range(self.task.clients), enrol))
-        self.demand("keys", len(keys), self.least)
-        net.stage("roster")
-        roster = b"".join(keys.values())
-        net.hand_out([roster] * self.task.clients, lambda i, message: self._clients[i].join(message))
+        self.exchange_keys("keys", net, enrol, lambda i, publics: self._clients[i].join(publics))
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """The number of the round down, one masked upload up."""
         net.stage("upload")
-        start, total, came = _ROUND.pack(self._rounds), Accumulator(self.task.dimension, self.grid.bits), 0
-        self._rounds += 1
-        everybody = range(self.task.clients)
-        for _, arrived in net.ask(everybody, start, lambda i, heard: self._clients[i].upload(heard, updates[i])):
+        start, self._rounds = _ROUND.pack(self._rounds), self._rounds + 1
+        total, used = Accumulator(self.task.dimension, self.grid.bits), set()
+        for i, upload in net.ask(
+            range(len(updates)), start, lambda i, heard: self._clients[i].upload(heard, updates[i])
+        ):
             with net.server():
-                total.add(arrived)
-            came += 1
-        self.demand("upload", came, self.least)
+                total.add(upload)
+            used.add(i)
+        self.demand("upload", len(used), self.least)
         with net.server():
-            return Result(self.grid.decode(total.total()), frozenset(range(came)))
+            return Result(self.grid.decode(total.total()), frozenset(used))

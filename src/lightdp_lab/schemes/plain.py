@@ -1,4 +1,4 @@
-"""Sums that hide nothing, or hide each update alone: FedAvg, central DP, local DP."""
+"""Sums without secure aggregation: FedAvg, central DP, local DP. A round needs one client."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ import numpy as np
 
 from lightdp import gaussian as exactly
 from lightdp_lab.registry import ALL, printed_sigma
-from lightdp_lab.schemes._net import RoundFailedError
-from lightdp_lab.schemes._scheme import Result, Scheme, gaussian
+from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._scheme import Result, Scheme, Updates, gaussian
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
-
-    from lightdp_lab.schemes._net import Net
 
 
 class Plain(Scheme):
-    """Updates as they are; the server sees them all."""
+    """FedAvg (McMahan et al. 2017): updates as they are. The server sees them all; nothing is protected."""
 
     about = ALL["plain"]
 
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """One upload of float32 values."""
         net.stage("upload")
         total, used = np.zeros(self.task.dimension), set()
@@ -54,7 +50,7 @@ class Plain(Scheme):
 
 
 class Central(Plain):
-    """A trusted server adds the noise."""
+    """Central DP: the server sees all updates and adds the noise. A server that cannot be trusted breaks it."""
 
     about = ALL["central"]
 
@@ -67,7 +63,7 @@ class Central(Plain):
 
 
 class Local(Plain):
-    """Each client adds all the noise that it needs."""
+    """Local DP: each client adds all the noise that it needs, so that no one else must be trusted."""
 
     about = ALL["local"]
 

@@ -20,31 +20,27 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from contextlib import suppress
-from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from lightdp._validate import integer
-from lightdp.errors import ArgumentError, ProtocolError, WireError
+from lightdp.errors import ArgumentError, WireError
 from lightdp_lab.registry import ALL
-from lightdp_lab.schemes._scheme import Result, Smpc, Task
-from lightdp_lab.schemes._secagg import Client, Server, Setting
+from lightdp_lab.schemes._scheme import Result, Smpc, Task, Updates
+from lightdp_lab.schemes._secagg import Client, Server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
     from lightdp_lab.schemes._net import Net
 
 _FAILURE = 2.0**-40
 
-_C = TypeVar("_C", bound=Client)
-
 
 class SecAgg(Smpc):
     """Masks that cancel, and shares to take out what does not, among `degree` peers; all others if not given.
+
+    Fails with more than S̄ clients lost before the upload, or fewer than t shares of a secret that is needed after it.
 
     t, with all others: ⌊(N + C̄)/2⌋ + 1, but at most N - S̄, or S̄ lost clients would end the round. It is above C̄, so
     colluders alone open nothing. Below the cap even a server that names different survivors to different clients does
@@ -64,38 +60,28 @@ class SecAgg(Smpc):
             raise ArgumentError(f"degree must be even, or {others} for all, got degree={degree}")
         self.threshold = _threshold(task, self.degree)
 
-    @property
-    def setting(self) -> Setting:
-        """What clients and server know of each other."""
-        task = self.task
-        return Setting(task.clients, task.dimension, self.degree, self.threshold, self.least, self.grid)
-
-    def round(self, updates: Sequence[NDArray[np.float32]], net: Net) -> Result:
+    def round(self, updates: Updates, net: Net) -> Result:
         """Advertise, share, upload, unmask."""
-        server = Server(self.setting)
-        self._play(updates, net, server, partial(Client, setting=self.setting))
+        server = Server(self)
+        self._play(updates, net, server, [Client(i, self) for i in range(self.task.clients)])
         with net.server():
-            return Result(self.grid.decode(server.unmask()), frozenset(server.held))
+            return Result(server.total(), frozenset(server.held))
 
-    def _play(
-        self, updates: Sequence[NDArray[np.float32]], net: Net, server: Server, make: Callable[[int], _C]
-    ) -> dict[int, _C]:
+    def _play(self, updates: Updates, net: Net, server: Server, clients: Sequence[Client]) -> None:
         """All messages, up to the shares that open the sum."""
         net.stage("advertise")
-        clients: dict[int, _C] = {}
-
-        def advertise(i: int, _: bytes) -> bytes:
-            clients[i] = make(i)
-            return clients[i].advertise()
-
-        server.keys |= net.ask(range(self.task.clients), b"", advertise)
+        server.keys |= net.ask(range(len(clients)), b"", lambda i, _: clients[i].advertise())
         self.demand("advertise", len(server.keys), self.least)
 
         net.stage("share")
-        inbox = self._share(net, server, clients)
+        with net.server():
+            rosters = net.send(server.keys, server.roster)
+        inbox: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        for i, j, sealed in net.exchange([*rosters], lambda i: clients[i].share(rosters.pop(i))):
+            inbox[j].append((i, sealed))
 
         net.stage("upload")
-        for i, upload in net.ask(server.keys, b"", willing(lambda i, _: clients[i].upload(inbox[i], updates[i]))):
+        for i, upload in net.ask(server.keys, b"", lambda i, _: clients[i].upload(inbox[i], updates[i])):
             with net.server(), suppress(WireError):
                 server.receive(i, upload)
         self.demand("upload", len(server.held), self.least)
@@ -103,28 +89,10 @@ class SecAgg(Smpc):
             uploaded = server.uploaded()
 
         net.stage("unmask")
-        for i, shares in net.ask(server.held, uploaded, willing(lambda i, named: clients[i].unmask(named))):
+        for i, shares in net.ask(server.held, uploaded, lambda i, heard: clients[i].unmask(heard)):
             with net.server(), suppress(WireError):
                 server.answer(i, shares)
         self.demand("unmask", len(server.answers), self.threshold)
-        return clients
-
-    def _share(self, net: Net, server: Server, clients: Mapping[int, Client]) -> dict[int, list[tuple[int, bytes]]]:
-        """Keys to clients, and sealed shares between them: who got what from whom."""
-        inbox: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
-        for i in server.keys:
-            with net.server():
-                roster = server.roster(i)
-            keys = net.down(i, roster)
-            if keys is not None:
-                sealed: dict[int, bytes] = {}
-                with net.client(i), suppress(ProtocolError, WireError):
-                    sealed = clients[i].share(keys)
-                for j, message in sealed.items():
-                    share = net.between(i, j, message)
-                    if share is not None:
-                        inbox[j].append((i, share))
-        return inbox
 
 
 class SecAggPlus(SecAgg):
@@ -133,23 +101,14 @@ class SecAggPlus(SecAgg):
     k: the least even number for which these hold but with probability 2^-40 each, by unions of hypergeometric tails:
     with S̄ lost each client has t peers left; and C̄ colluders and S̄ lost do not cut the ring in two, which takes two
     gaps of k/2. k > C̄ + S̄ is always enough, so for few clients k is not small; it grows with log N.
+
+    Fails as SecAgg does; besides, an unlucky neighbourhood of one client ends the round for all.
     """
 
     about = ALL["secagg+"]
 
     def __init__(self, task: Task) -> None:
         super().__init__(task, _degree(task))
-
-
-def willing(work: Callable[[int, bytes], bytes]) -> Callable[[int, bytes], bytes | None]:
-    """A client's work for `Net.ask`; one that gives up does not answer."""
-
-    def done(client: int, heard: bytes) -> bytes | None:
-        with suppress(ProtocolError, WireError):
-            return work(client, heard)
-        return None
-
-    return done
 
 
 def _threshold(task: Task, degree: int) -> int:
