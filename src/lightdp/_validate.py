@@ -16,7 +16,10 @@ def number(name: str, value: object) -> float:
     """`value` as a finite float."""
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise ArgumentError(f"{name} must be a number, got {name}={value!r}")
-    result = float(value)
+    try:
+        result = float(value)
+    except (OverflowError, TypeError, ValueError):  # an enormous integer, or an array
+        raise ArgumentError(f"{name} must be a number that a float can hold, got {type(value).__name__}") from None
     if not math.isfinite(result):
         raise ArgumentError(f"{name} must be finite, got {name}={result}")
     return result
@@ -60,7 +63,7 @@ def integer(name: str, value: object, low: int, high: int | None = None) -> int:
 
 def choice(name: str, value: str, options: Collection[str]) -> str:
     """`value` if it is one of `options`."""
-    if value not in options:
+    if not isinstance(value, str) or value not in options:
         raise ArgumentError(f"{name} must be one of {', '.join(options)}, got {name}={value!r}")
     return value
 

@@ -126,3 +126,30 @@ def test_no_key_has_two_meanings() -> None:
     assert (told["epsilon"], told["epsilon_true"]) == (3.0, found.epsilon())
     assert found.epsilon() > 6
     json.dumps(told, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"degree": 20}, r"degree must be in 1..19"),
+        ({"degree": "x"}, "degree must be an integer"),
+        ({"clients": 5, "stragglers": 1, "degree": 3}, "degree must be even"),
+        ({"graph_seed": -1}, "graph_seed must be"),
+        ({"epsilon": 10**400}, "epsilon must be a number that a float can hold"),
+        ({"epsilon": np.ones(2)}, "epsilon must be a number that a float can hold"),
+        ({"straggler_law": 5}, "straggler_law must be a law or its name, got int"),
+        ({"calibration": np.array(["exact", "repair"])}, "calibration must be one of"),
+    ],
+)
+def test_no_request_exists_that_is_not_valid(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Request(**ASKED | changed)
+
+
+@pytest.mark.parametrize("text", ["[" * 200_000, "{}", "[]", '{"clients": 2}', '{"straggler_law": {"pmf": [1e400]}}'])
+def test_hostile_requests_end_in_an_argument_error(text: str) -> None:
+    with pytest.raises(ArgumentError):
+        Plan.from_json(text)
+    whole = json.loads(lightdp.plan(**ASKED).to_json()) | {"epsilon": 10**400}
+    with pytest.raises(ArgumentError):
+        Plan.from_json(json.dumps(whole))

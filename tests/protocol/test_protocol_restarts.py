@@ -154,3 +154,15 @@ def test_a_client_with_sampled_batches_composes_nothing_before_it_is_asked(
     assert again.next_round == 0
     with pytest.raises(AssertionError, match="composed"):
         clients[0].begin(server.announce())
+
+
+def test_a_damaged_state_is_refused_without_a_word_of_what_it_holds(tmp_path: Path) -> None:
+    plan, path = planned(), tmp_path / "ann.state"
+    client = Client.new(plan, length=4, run=RUN, name="ann", store=File(path))
+    client.enrol()
+    secret, whole = client._state.pair.to_bytes().hex(), path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
+        with pytest.raises(ArgumentError) as refused:
+            Client.restore(plan, length=4, store=File(path))
+        assert secret not in str(refused.value)

@@ -104,6 +104,8 @@ class Request:
 
     def _check_together(self) -> None:
         rate = self.sampling_rate
+        if not isinstance(self.straggler_law, StragglerLaw | str):
+            raise ArgumentError(f"straggler_law must be a law or its name, got {type(self.straggler_law).__name__}")
         if self.records is not None and self.delta >= 1 / self.records:
             raise ArgumentError(f"delta must be < 1/records = {1 / self.records:g}, got delta={self.delta:g}")
         if not 0 < rate <= 1:
@@ -119,7 +121,7 @@ class Request:
                 )
             if not 0 <= self.gamma <= GAMMA_MAX:
                 raise ArgumentError(f"gamma must be in [0, {GAMMA_MAX:g}], got gamma={self.gamma:g}")
-        if self.calibration == "paper" and not self.graph.complete:
+        if not self.graph.complete and self.calibration == "paper":
             raise ArgumentError(f"the paper's calibration needs the complete graph, got degree={self.degree}")
 
     @cached_property
@@ -184,7 +186,7 @@ class Request:
             return cls(**asked, straggler_law=StragglerLaw(str(law["name"]), checked.pmf))
         except ArgumentError:
             raise
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise ArgumentError(f"plan must be the arguments of lightdp.plan as JSON: {error!r}") from None
 
 

@@ -157,7 +157,7 @@ class Client:
         try:
             return cls(plan, state, length=length, pins=pins, weighted=weighted, store=store, threads=threads)
         except (ProtocolError, WireError) as error:
-            raise ArgumentError(f"store must hold a client's state: {error!r}") from None
+            raise ArgumentError(f"store must hold a client's state, got {type(error).__name__}") from None
 
     @property
     def run(self) -> bytes:

@@ -92,7 +92,8 @@ class ClientState:
         except (KeyError, TypeError, ProtocolError, ValueError) as error:
             if isinstance(error, ArgumentError):
                 raise
-            raise ArgumentError(f"store must hold a client's state: {error!r}") from None
+            # the type alone: the text of some errors quotes what was read, and that holds the private key
+            raise ArgumentError(f"store must hold a client's state, got {type(error).__name__}") from None
 
 
 class Store(Protocol):
