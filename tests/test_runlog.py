@@ -114,7 +114,7 @@ BROKEN: dict[str, tuple[Callable[[Lines], Lines], int, str]] = {
     "negative": (changed(2, epsilon=-0.1), 3, "epsilon must be >= 0, got epsilon=-0.1"),
     "bool": (changed(2, used=True), 3, "used must be an integer, got used=True"),
     "fraction": (changed(2, lost=1.5), 3, "lost must be an integer, got lost=1.5"),
-    "huge": (changed(2, noise_std=10**400), 3, "too large"),
+    "huge": (changed(2, noise_std=10**400), 3, "noise_std must be a number that a float can hold"),
     "epsilon hidden": (changed(2, epsilon=None), 3, "epsilon must not be null in a run with a plan"),
     "epsilon hidden at the end": (changed(8, epsilon=None), 9, "epsilon must not be null in a run with a plan"),
     "stopped": (changed(8, stopped="x"), 9, "stopped must be one of budget, got stopped='x'"),

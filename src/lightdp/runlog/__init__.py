@@ -1,0 +1,35 @@
+"""The log of a training: a line of JSON when it starts, one for each round, one when it ends.
+
+A training writes its log through `LogWriter`; `RunLog.read` checks and returns the log of a training that is finished,
+interrupted or still running. The classes `Started`, `Round` and `Ended` are the format: each of their fields states its
+type, its check and its meaning once, for writing, for reading and for the reference page, which
+`python -m lightdp.runlog > docs/reference/run-log.md` makes.
+
+What is logged cannot flatter the training: a line with a value that is out of range is neither written nor read, and in
+a training with a plan no ε, δ or unit is left out, except the ε of rounds with sampled batches.
+
+>>> import tempfile
+>>> from pathlib import Path
+>>> path = Path(tempfile.mkdtemp()) / "run.jsonl"
+>>> started = Started(
+...     config={"clients": 9}, plan=None, versions={}, commit=None, partition=None, parameters=10, device=None
+... )
+>>> first = Round(
+...     round=1, accuracy=0.5, loss=None, epsilon=None, used=8, late=0, lost=1, noise_std=0.0, residual_std=0.0
+... )
+>>> with LogWriter(path) as log:
+...     for line in (started, first):
+...         _ = log.write(line)
+>>> found = RunLog.read(path)
+>>> found.rounds == (first,), found.accuracy, found.scheme, found.ended
+(True, 0.5, 'none', None)
+"""
+
+from lightdp.runlog._lines import CALIBRATIONS, Ended, Line, Round, Started, claimed_epsilon
+from lightdp.runlog._log import LogWriter, ResumeError, RunLog
+from lightdp.runlog._schema import schema
+
+__all__ = [
+    "CALIBRATIONS", "Ended", "Line", "LogWriter", "ResumeError", "Round", "RunLog", "Started", "claimed_epsilon",
+    "schema",
+]  # fmt: skip

@@ -1,0 +1,233 @@
+"""The lines of a log: `Started`, `Round` and `Ended`, each field with its type, its check and its meaning."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+
+from lightdp._validate import choice, integer, non_negative, number, probability, share
+from lightdp.errors import ArgumentError
+from lightdp.schemes import BUILT_IN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    Check: TypeAlias = Callable[[str, Any], Any]
+
+CALIBRATIONS = tuple(name for name in BUILT_IN if name != "none")
+"""The calibrations that the plan of a log may have."""
+_NO_EPSILON = "without noise, or not computed (sampled batches)"
+_MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
+
+
+def claimed_epsilon(plan: Mapping[str, Any]) -> float:
+    """The ε that was asked for: the budget of a plan as a log has it.
+
+    Older logs hold it as "epsilon_claimed", and what the plan really costs as "epsilon".
+
+    >>> claimed_epsilon({"epsilon": 9.24, "epsilon_claimed": 3.0}), claimed_epsilon({"epsilon": 3.0})
+    (3.0, 3.0)
+
+    Args:
+        plan: as `Plan.to_dict` gives it, or as an older log has it.
+    """
+    return plan["epsilon_claimed"] if "epsilon_claimed" in plan else plan["epsilon"]
+
+
+def _typed(kind: type, words: str) -> Check:
+    def check(name: str, value: object) -> object:
+        if not isinstance(value, kind):
+            raise ArgumentError(f"{name} must be {words}, got {name}={value!r}")
+        return value
+
+    return check
+
+
+_text, _mapping, _list = _typed(str, "text"), _typed(dict, "an object"), _typed(list, "a list of sentences")
+
+
+def _count(name: str, value: object) -> int:
+    return integer(name, value, 0)
+
+
+def _sentences(name: str, value: object) -> None:
+    for sentence in _list(name, value):
+        _text(name, sentence)
+
+
+def _one_of(*options: str) -> Check:
+    return lambda name, value: choice(name, _text(name, value), options)
+
+
+def _plan(name: str, value: object) -> None:
+    plan = _mapping(name, value)
+    claim = "epsilon_claimed" if "epsilon_claimed" in plan else "epsilon"
+    checks: dict[str, Check] = {"calibration": _one_of(*CALIBRATIONS), claim: non_negative}
+    checks |= {"delta": probability, "unit": _text, "adjacency": _text}
+    try:
+        _require(checks, plan)
+        for inner, check in checks.items():
+            check(inner, plan[inner])
+    except ArgumentError as error:
+        raise ArgumentError(f"{name}: {error}") from None
+
+
+def _partition(name: str, value: object) -> None:
+    rows = _mapping(name, value).get("counts", [])
+    if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows):
+        raise ArgumentError(f"{name}: counts must be a list of rows of one length")
+    for count in chain.from_iterable(rows):
+        _count(f"{name}: counts", count)
+
+
+def _require(names: Iterable[str], content: Mapping[str, Any]) -> None:
+    missing = [name for name in names if name not in content]
+    if missing:
+        raise ArgumentError(f"must have {', '.join(missing)}")
+
+
+# For each type of a field: its name in the reference page, and its check where the field has none of its own.
+_TYPES: dict[str, tuple[str, Check]] = {
+    "int": ("integer", _count),
+    "float": ("number", number),
+    "str": ("text", _text),
+    "Mapping[str, Any]": ("object", _mapping),
+    "Sequence[str]": ("list of texts", _sentences),
+}
+
+
+def type_of(field: dataclasses.Field[Any]) -> tuple[str, Check]:
+    return _TYPES[str(field.type).removesuffix(" | None")]
+
+
+def _holds(meaning: str, check: Check | None = None, /, **more: str) -> Any:  # noqa: ANN401  as `dataclasses.field`
+    """A field of a line: its meaning, its check if its type does not say it, and when it is `null` or `absent`.
+
+    With `beside`, the name of a field, the key is written only where that field is not null.
+    """
+    default: Any = None if "absent" in more else dataclasses.MISSING
+    return dataclasses.field(default=default, metadata={"meaning": meaning, "check": check} | more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Line:
+    """A line of a log, checked when it is made.
+
+    Raises:
+        ArgumentError: a value has the wrong type or is out of range; the message names field and value.
+    """
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is not None or "null" not in field.metadata:
+                (field.metadata["check"] or type_of(field)[1])(field.name, value)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> Self:
+        """The line that `to_dict` gave; keys that are not known are ignored.
+
+        Args:
+            content: the JSON object of the line.
+
+        Raises:
+            ArgumentError: a field is missing or wrong.
+        """
+        fields = dataclasses.fields(cls)
+        _require([field.name for field in fields if field.default is dataclasses.MISSING], content)
+        return cls(**{field.name: content[field.name] for field in fields if field.name in content})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The line as JSON values, its kind first."""
+        fields = dataclasses.fields(self)
+        written = (f.name for f in fields if getattr(self, f.metadata.get("beside", "kind")) is not None)
+        return {"kind": self.kind} | {name: getattr(self, name) for name in written}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(_Line):
+    """The first line: what is trained, how, and with which noise.
+
+    Of `config`, `plan`, `versions`, `partition` and `network` only those values are checked that `RunLog` reads.
+
+    >>> Started(config={}, plan={"calibration": "exact"}, versions={}, commit=None, partition=None, parameters=3,
+    ...         device=None)
+    Traceback (most recent call last):
+      ...
+    lightdp.errors.ArgumentError: plan: must have epsilon, delta, unit, adjacency
+    """
+
+    kind = "run"
+    config: Mapping[str, Any] = _holds("settings of the training, by name")
+    plan: Mapping[str, Any] | None = _holds("the noise, as `Plan.to_dict` gives it", _plan, null="without noise")
+    versions: Mapping[str, Any] = _holds("versions of the software that decides the numbers, by package")
+    commit: str | None = _holds("commit of the working tree", null="outside of one")
+    partition: Mapping[str, Any] | None = _holds(
+        "who holds how much data; `counts`: records of each class at each client", _partition, null="not known"
+    )
+    parameters: int = _holds("length d of an update")
+    device: str | None = _holds("where local work is computed", null="not known")
+    network: Mapping[str, Any] | None = _holds("modelled links", null="no time is modelled", absent="old log")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round(_Line):
+    """The line of a round that is over.
+
+    >>> line = Round(
+    ...     round=1, accuracy=0.5, loss=None, epsilon=None, used=8, late=0, lost=1, noise_std=0.0, residual_std=0.0
+    ... )
+    >>> list(line.to_dict().items())[:3]
+    [('kind', 'round'), ('round', 1), ('accuracy', 0.5)]
+    >>> Round.of(line.to_dict()) == line
+    True
+    >>> dataclasses.replace(line, accuracy=50.0)
+    Traceback (most recent call last):
+      ...
+    lightdp.errors.ArgumentError: accuracy must be in [0, 1], got accuracy=50
+    """
+
+    kind = "round"
+    round: int = _holds("its number, from 1")
+    accuracy: float | None = _holds("of the model after it, on the test set", share, null="not evaluated")
+    loss: float | None = _holds("likewise", null="not evaluated, or not finite")
+    epsilon: float | None = _holds("ε spent so far by the client that spent most", non_negative, null=_NO_EPSILON)
+    used: int = _holds("clients whose uploads are in the sum")
+    late: int = _holds("clients whose uploads were seen, but too late to be used")
+    lost: int = _holds("clients of which nothing was seen")
+    noise_std: float | None = _holds(
+        "standard deviation of the noise in a coordinate of the mean, without residuals", non_negative, null="not known"
+    )
+    residual_std: float | None = _holds(
+        "the same of noise shared with missing clients, which only repair takes out (R4)",
+        non_negative,
+        null="not known",
+    )
+    modelled_seconds: float | None = _holds("how long it takes", non_negative, null="not modelled", **_MODELLED)
+    failed: str | None = _holds("the stage at which the scheme failed", null="it came off", **_MODELLED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended(_Line):
+    """The last line: what came out, and what was guaranteed to whom."""
+
+    kind = "end"
+    accuracy: float | None = _holds("of the final model, on the test set", share, null="not evaluated")
+    epsilon: float | None = _holds("spent by the client that spent most", non_negative, null="without noise")
+    epsilon_claimed: float | None = _holds("the ε that was asked for", non_negative, null="without noise")
+    delta: float | None = _holds("the δ of every ε in the log", probability, null="without noise")
+    unit: str | None = _holds("what is protected", null="not known")
+    adjacency: str | None = _holds("what may change between neighbouring data", null="not known")
+    rounds: int = _holds("how many rounds are over")
+    stopped: str | None = _holds("why it ended early: `budget`", _one_of("budget"), null="it did not")
+    bytes_up: float | None = _holds("sent by a client in a round", non_negative, null="not known")
+    bytes_down: float | None = _holds("received by a client in a round", non_negative, null="not known")
+    seconds: float = _holds("wall-clock time of all sessions", non_negative)
+    statement: Sequence[str] = _holds("what was guaranteed to whom, in sentences")
+
+
+Line: TypeAlias = Started | Round | Ended

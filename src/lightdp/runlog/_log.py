@@ -1,0 +1,290 @@
+"""A log as a whole: read strictly, written line by line, cut back to go on."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Self
+
+from lightdp import planning
+from lightdp.errors import ArgumentError
+from lightdp.runlog._lines import Ended, Line, Round, Started, claimed_epsilon
+from lightdp.schemes import schemes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+_OF_PRIVACY = ("epsilon", "epsilon_claimed", "delta", "unit", "adjacency")
+
+
+class ResumeError(ArgumentError):
+    """A training cannot go on from its log and checkpoint; both files are unchanged."""
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """The log of one training, and what follows from it.
+
+    Nothing here is better than what happened: accuracy is that of the last model, never of the best one; ε is the
+    largest that any client has spent; and a number that the log does not have is None, never 0.
+
+    Attributes:
+        path: the file.
+        started: its first line.
+        rounds: a line for each round that is over, in order.
+        ended: its last line; None where the training was cut off, or is still running.
+    """
+
+    path: Path
+    started: Started
+    rounds: tuple[Round, ...]
+    ended: Ended | None
+
+    @classmethod
+    def read(cls, path: Path, *, torn: bool = False) -> RunLog:
+        """The log in `path`, checked: rounds are numbered 1, 2, ... without a gap and agree with the end.
+
+        A log without its end is fine. One whose last line is cut off is not, since what that round spent is lost.
+
+        Args:
+            path: of the file, one JSON object a line.
+            torn: leave out a last line without its newline, as a training leaves it that is killed while it writes.
+
+        Raises:
+            ArgumentError: the file is no log; the message names the file, the line and what is wrong with it.
+        """
+        try:
+            lines = path.read_bytes().split(b"\n")
+        except OSError as error:
+            raise ArgumentError(f"run must be a readable log, got run={str(path)!r}: {error.strerror}") from None
+        if torn or lines[-1] == b"":
+            lines.pop()
+        return cls._of(path, lines)
+
+    @classmethod
+    def _of(cls, path: Path, lines: Sequence[bytes]) -> RunLog:
+        found: list[Line] = []
+        for place, text in enumerate(lines, 1):
+            try:
+                found.append(_read(text, found, last=place == len(lines)))
+            except (ArgumentError, OverflowError) as error:
+                raise ArgumentError(f"{path}, line {place}: {error}") from None
+        if not found or not isinstance(found[0], Started):
+            raise ArgumentError(f"{path}, line 1: a log begins with a line of kind run, but the file is empty")
+        ended = found[-1] if isinstance(found[-1], Ended) else None
+        return cls(path, found[0], tuple(line for line in found if isinstance(line, Round)), ended)
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """All lines, in order."""
+        return (self.started, *self.rounds, *(() if self.ended is None else (self.ended,)))
+
+    @property
+    def outcome(self) -> Ended:
+        """`ended` of a training that came to its end.
+
+        Raises:
+            ArgumentError: it has not.
+        """
+        if self.ended is None:
+            raise ArgumentError(f"run must have come to its end, got run={str(self.path)!r}")
+        return self.ended
+
+    @property
+    def scheme(self) -> str:
+        """The compared scheme that was trained with, else the calibration of the noise, or "none"."""
+        plan, named = self.started.plan, self.started.config.get("scheme")
+        if plan is None:
+            return "none"
+        about = schemes().get(named) if isinstance(named, str) else None
+        return plan["calibration"] if about is None or not about.played else about.name
+
+    @property
+    def repairs(self) -> bool:
+        """Whether later rounds take residuals out again (R4)."""
+        return self.started.plan is not None and planning.CALIBRATIONS[self.started.plan["calibration"]].repairs
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the final model; without an end, of the last one that was evaluated. Never the best one."""
+        if self.ended is not None:
+            return self.ended.accuracy
+        return next((line.accuracy for line in reversed(self.rounds) if line.accuracy is not None), None)
+
+    @property
+    def epsilon(self) -> float | None:
+        """What the client that spent most has spent; None if unknown, which is not 0."""
+        if self.ended is not None:
+            return self.ended.epsilon
+        return self.rounds[-1].epsilon if self.rounds else None
+
+    @property
+    def claimed(self) -> float | None:
+        """The ε that was asked for: the budget."""
+        return self._guaranteed("epsilon_claimed", claimed_epsilon)
+
+    @property
+    def delta(self) -> float | None:
+        """The δ of every ε here."""
+        return self._guaranteed("delta", lambda plan: plan["delta"])
+
+    @property
+    def unit(self) -> str | None:
+        """What is protected; nothing is without noise."""
+        return self._guaranteed("unit", lambda plan: self.started.config.get("unit", plan["unit"]))
+
+    @property
+    def adjacency(self) -> str | None:
+        """What may change between neighbouring data."""
+        return self._guaranteed("adjacency", lambda plan: plan["adjacency"])
+
+    def _guaranteed(self, name: str, planned: Callable[[Mapping[str, Any]], Any]) -> Any:  # noqa: ANN401  a JSON value
+        """As the end says, or else the plan; None without noise."""
+        if self.started.plan is None:
+            return None
+        return planned(self.started.plan) if self.ended is None else getattr(self.ended, name)
+
+    @property
+    def noise(self) -> float | None:
+        """Root mean square of `stays` over the rounds."""
+        found = [std for line in self.rounds if (std := self.stays(line)) is not None]
+        return math.sqrt(sum(std**2 for std in found) / len(found)) if found else None
+
+    @property
+    def clock(self) -> list[float]:
+        """Modelled seconds from the beginning to the end of each round; nothing where they were not modelled."""
+        each = [line.modelled_seconds for line in self.rounds]
+        return list(accumulate(second for second in each if second is not None)) if None not in each else []
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether more was spent than claimed, beyond rounding error."""
+        return self.epsilon is not None and self.claimed is not None and self.epsilon > self.claimed * (1 + 1e-9)
+
+    @property
+    def counts(self) -> list[list[int]]:
+        """Records of each class at each client, where they were logged. (clients, classes)"""
+        return (self.started.partition or {}).get("counts", [])
+
+    def stays(self, line: Round) -> float | None:
+        """Std of the noise a round leaves for good in a coordinate of the mean; only repair takes residuals out."""
+        if line.noise_std is None or line.residual_std is None or self.repairs:
+            return line.noise_std
+        return math.hypot(line.noise_std, line.residual_std)
+
+    def goes(self, line: Round) -> float | None:
+        """Std of the residual of a round that later rounds take out again (R4)."""
+        return line.residual_std if self.repairs else None
+
+
+class LogWriter:
+    """Writes a log, line by line; each is handed to the operating system at once.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> path = Path(tempfile.mkdtemp()) / "run.jsonl"
+    >>> with LogWriter(path) as log:
+    ...     _ = log.write(
+    ...         Started(config={}, plan=None, versions={}, commit=None, partition=None, parameters=3, device=None)
+    ...     )
+    >>> with LogWriter(path, keep=0) as log:
+    ...     len(log.kept)
+    1
+    >>> LogWriter(path, keep=2)  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+      ...
+    lightdp.runlog.ResumeError: resume needs the log of the 2 rounds of its checkpoint
+
+    Args:
+        path: the file; what is there is overwritten.
+        keep: go on with the log in the file instead, after its first line and so many rounds. What comes after them,
+            also a line that was cut in half when the training was killed, is cut off.
+
+    Attributes:
+        kept: the lines that stay.
+
+    Raises:
+        ResumeError: the log does not have the rounds to keep; it is left as it is.
+    """
+
+    def __init__(self, path: Path, *, keep: int | None = None) -> None:
+        self.kept: tuple[Line, ...] = () if keep is None else _cut(path, keep)
+        self._file = path.open("w" if keep is None else "a", encoding="utf-8")
+        if keep is not None:
+            self._file.write("\n")  # of the last line kept, whether or not it had one
+
+    def write(self, line: Line) -> Line:
+        """Append `line`, hand it to the operating system, and return it.
+
+        Args:
+            line: the next one; its order is checked when the log is read.
+        """
+        self._file.write(json.dumps(line.to_dict(), allow_nan=False) + "\n")
+        self._file.flush()
+        return line
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def _cut(path: Path, rounds: int) -> tuple[Line, ...]:
+    """Cut a log back to its first line and `rounds` more, without the last newline, and return these."""
+    try:
+        kept = path.read_bytes().split(b"\n")[: rounds + 1]
+        log = RunLog._of(path, kept)  # noqa: SLF001  of this module
+        if len(log.rounds) != rounds:
+            raise ArgumentError  # noqa: TRY301  as any other damage
+    except (OSError, ArgumentError):
+        raise ResumeError(
+            f"resume needs the log of the {rounds} rounds of its checkpoint, got {path} without some of them; "
+            "without resume the run starts anew"
+        ) from None
+    os.truncate(path, len(b"\n".join(kept)))
+    return log.lines
+
+
+def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
+    """The line that follows those `before`."""
+    content = _parsed(text, last=last)
+    if before and isinstance(before[-1], Ended):
+        raise ArgumentError("nothing may follow the end")
+    kinds: tuple[type[Line], ...] = (Round, Ended) if before else (Started,)
+    found = next((one for one in kinds if one.kind == content.get("kind")), None)
+    if found is None:
+        wanted = " or ".join(one.kind for one in kinds)
+        raise ArgumentError(f"kind must be {wanted}, got kind={content.get('kind')!r}")
+    line = found.of(content)
+    first = before[0] if before else None
+    if isinstance(first, Started) and (plan := first.plan) is not None:
+        later = isinstance(line, Round) and plan.get("sampling_rate", 1) != 1  # not computed in every round
+        for name in _OF_PRIVACY[1 if later else 0 :]:
+            if getattr(line, name, "") is None:
+                raise ArgumentError(f"{name} must not be null in a run with a plan")
+    if isinstance(line, Round) and line.round != len(before):
+        raise ArgumentError(f"round must be {len(before)}, the next one, got round={line.round}")
+    if isinstance(line, Ended) and line.rounds != len(before) - 1:
+        raise ArgumentError(f"rounds must be {len(before) - 1}, as many as were recorded, got rounds={line.rounds}")
+    return line
+
+
+def _parsed(line: bytes, *, last: bool) -> dict[str, Any]:
+    try:
+        content = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        hint = "; if the run was killed here, take this line out to read the others" if last else ""
+        raise ArgumentError(f"must be JSON: {reason}{hint}") from None
+    if not isinstance(content, dict):
+        raise ArgumentError(f"must be a JSON object, got {type(content).__name__}")
+    return content
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
