@@ -61,7 +61,7 @@ class Setting:
     schemes: tuple[str, ...] = tuple(SCHEMES)
     peers: tuple[Peers, ...] = ("relayed", "direct")
     link_failure: float = _network("Probability that a link is down for a round.", 0.05)
-    dropout: float = _network("Probability that a client falls silent during a round, at any stage alike.", 0.0)
+    dropout: float = _network("Probability that a client drops out during a round, at a uniformly random stage.", 0.0)
     rounds_played: int = _compared("Rounds played of each scheme; fewer of one that is slow even on short vectors.", 20)
     uplink: float = _network("Mbit/s from a client.", 10.0)
     downlink: float = _network("Mbit/s to a client.", 50.0)
@@ -107,7 +107,7 @@ class Setting:
         return dataclasses.replace(drawn, lost=lost)
 
 
-def compare(chosen: Setting, told: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+def compare(chosen: Setting, progress: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """The record: "conditions", "setting" and one of "rows" for each scheme and kind of links.
 
     A scheme whose clients never write to each other has one row, with links "any". One that cannot be had with these
@@ -115,7 +115,7 @@ def compare(chosen: Setting, told: Callable[[str], None] = lambda _: None) -> di
 
     Args:
         chosen: what is compared.
-        told: is given the title of each scheme before it is played.
+        progress: is given the title of each scheme before it is played.
     """
     rows: list[dict[str, Any]] = []
     record: dict[str, Any] = {"conditions": conditions() | {"threads": 1}, "setting": _setting(chosen), "rows": rows}
@@ -123,7 +123,7 @@ def compare(chosen: Setting, told: Callable[[str], None] = lambda _: None) -> di
     try:
         with threadpool_limits(1):
             for name in chosen.schemes:
-                told(SCHEMES[name].about.title)
+                progress(SCHEMES[name].about.title)
                 for row in _rows(chosen, SCHEMES[name]):
                     rows.append(row)  # noqa: PERF402  one by one, so that those before an interruption stay
     except KeyboardInterrupt:

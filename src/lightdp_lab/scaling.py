@@ -41,7 +41,7 @@ def cells(setting: Setting) -> list[tuple[int, int]]:
     return sizes + [(count, dimension) for count in sorted({*COUNTS} - {clients})]
 
 
-def scale(setting: Setting, record: dict[str, Any], told: Callable[[str], None] = lambda _: None) -> None:
+def scale(setting: Setting, record: dict[str, Any], progress: Callable[[str], None] = lambda _: None) -> None:
     """Fill "scaling" of a record of `compare` with the same setting.
 
     Each entry has "scheme", "clients", "dimension", the figures of a round with the setting's faults (or without, if
@@ -51,7 +51,7 @@ def scale(setting: Setting, record: dict[str, Any], told: Callable[[str], None] 
     Args:
         setting: that of the record.
         record: changed in place.
-        told: is given the scheme and size before each is played.
+        progress: is given the scheme and size before each is played.
     """
     rows = {row["scheme"]: row for row in reversed(record["rows"]) if row["impossible"] is None}
     own = (setting.task.clients, setting.task.dimension)
@@ -63,7 +63,7 @@ def scale(setting: Setting, record: dict[str, Any], told: Callable[[str], None] 
                     figures = {figure: row[figure] for figure in (*FIGURES, *PLAYED)}
                     known[own] = Cost(dimension=own[1], extrapolated=not row["measured"], **figures)
                 for at in cells(setting):
-                    told(f"{SCHEMES[name].about.title}, N = {at[0]:,}, d = {at[1]:,}")
+                    progress(f"{SCHEMES[name].about.title}, N = {at[0]:,}, d = {at[1]:,}")
                     cost, clean = known.get(at), row is not None and row["clean"]
                     if at != own or cost is None or cost.extrapolated:
                         cost, clean = _cell(setting, SCHEMES[name], at, known)

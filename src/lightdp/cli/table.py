@@ -1,4 +1,4 @@
-"""Tables of the command line that look alike, also in a pipe."""
+"""Tables of the command line in one style, also in a pipe."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class LightDP(Strategy):
 
     Each round, every client of the roster gets the train message of the inner strategy and answers with masked bytes,
     of which the server can read only the sum. The inner strategy gets `received arrays + noisy mean` as one reply of
-    weight 1. The mean divides by the plan's number of clients in every round, whoever straggled (R3).
+    weight 1. The mean divides by the plan's number of clients in every round, however many straggled (R3).
 
     A round with fewer uploads than `clients - stragglers` is void and leaves the model as it is. A client without
     budget for another round is a straggler from then on. More such clients than the plan's stragglers, or `patience`

@@ -67,7 +67,7 @@ class Vault:
         """The record, which must not be empty."""
         if not self.record:
             raise ProtocolError(
-                "this node has no state of the run: it missed the key round or lost its state, and is out for now"
+                "this node has no state of the run: it missed the key round or lost its state; it may join the next"
             )
         return self.record
 

@@ -28,7 +28,7 @@ _QUIET = {"labelColor": SOFT, "titleColor": SOFT, "gridColor": "#e2e8f0"}
 _BARE = {"domain": False, "ticks": False, "labelPadding": 6}
 LOOK: dict[str, Any] = {"font": FONT, "view": {"stroke": None}, "axis": _SMALL | _QUIET | _BARE, "legend": _SMALL}
 """The configuration of charts of runs and of compared schemes."""
-# What altair is told for each suffix.
+# Arguments of altair's `save` for each suffix.
 FORMATS: dict[str, dict[str, Any]] = {
     ".html": {"format": "html", "inline": True},
     ".png": {"format": "png", "scale_factor": 2.0},

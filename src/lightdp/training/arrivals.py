@@ -1,6 +1,6 @@
 """Who came to a round: laws of stragglers to train over, each a pure function of the seed and the round.
 
-Privacy never rests on these laws; they only play the world in which the protocol runs.
+Privacy does not depend on these distributions; they only drive simulations.
 """
 
 from __future__ import annotations

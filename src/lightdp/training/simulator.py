@@ -42,9 +42,9 @@ class Run:
     run goes on from its last checkpoint and, in "distribution" fidelity, to the same log bit by bit; "protocol" draws
     new noise by design and cannot go on. Modelled seconds are measured, so they are never the same twice.
 
-    Guarantee: no client's ε exceeds the budget of the plan, whoever straggles. Clients that the next round could take
-    over it stay away, and the training ends when more than S̄ of them do (R8). Runs for which `Config.unbounded` holds
-    have no such bound; their log states what they spent.
+    Guarantee: no client's ε exceeds the budget of the plan, for every set of stragglers. Clients that the next round
+    could take over it stay away, and the training ends when more than S̄ of them do (R8). Runs for which
+    `Config.unbounded` holds have no such bound; their log states what they spent.
 
     >>> from pathlib import Path
     >>> import lightdp

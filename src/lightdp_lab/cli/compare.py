@@ -94,12 +94,12 @@ def _play(setting: Setting, *, sizes: bool) -> dict[str, Any]:
     with progress(quiet=True) as bar:
         work = bar.add_task("", total=len(setting.schemes) * (1 + sizes * len(cells(setting))), completed=-1)
 
-        def told(what: str) -> None:
+        def step(what: str) -> None:
             bar.update(work, advance=1, description=what, refresh=True)
 
-        found = compare(setting, told)
+        found = compare(setting, step)
         if sizes and not found["stopped"]:
-            scale(setting, found, told)
+            scale(setting, found, step)
         return found
 
 

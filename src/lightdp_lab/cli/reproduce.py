@@ -41,7 +41,7 @@ Examples:
 
 - `lightdp reproduce table2 --profile repair --data-path DIR --trials 5`: CIFAR-10, scattering + linear, on a CPU
 
-- `lightdp reproduce table2 --profile paper --data-path DIR`: ResNet-18; wants a GPU, some two minutes a cell there
+- `lightdp reproduce table2 --profile paper --data-path DIR`: ResNet-18; needs a GPU, about two minutes a cell
 
 - `lightdp reproduce table3 --profile repair --data-path DIR --jobs 12`: several runs at once
 
