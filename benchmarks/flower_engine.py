@@ -110,7 +110,7 @@ class Turns:
             name: Run(Config(**_ALL, **settings), folder / f"{name}.jsonl", dataset=data)
             for name, settings in OURS.items()
         }
-        self.plays = {name: run.play() for name, run in self.runs.items()}
+        self.plays = {name: run.lines() for name, run in self.runs.items()}
         for play in self.plays.values():
             next(play)  # the line before the first round
         self.every = {"none": 1, "repair": 1, "protocol": protocol_every}

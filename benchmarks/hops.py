@@ -82,7 +82,7 @@ def simulated(fidelity: str) -> Count:
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Config(rounds=AT + 1, fidelity=fidelity), Path(folder) / "run.jsonl")  # type: ignore[arg-type]
         count = Count()
-        for number, _ in enumerate(run.play()):
+        for number, _ in enumerate(run.lines()):
             if number == AT - 1:
                 sys.setprofile(count._seen)  # noqa: SLF001  from line to line, which no `with` spans
             elif number == AT:

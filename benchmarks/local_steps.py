@@ -172,7 +172,7 @@ def simulated(x: Tensor, y: Tensor, repeats: int) -> dict[str, float]:
     )  # fmt: skip
     times = []
     with tempfile.TemporaryDirectory() as folder:
-        play = Run(config, Path(folder) / "run.jsonl", dataset=data).play()
+        play = Run(config, Path(folder) / "run.jsonl", dataset=data).lines()
         next(play)
         for turn in range(repeats + 2):  # two to warm up
             _wait()

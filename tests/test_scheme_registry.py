@@ -39,7 +39,7 @@ def test_names_labels_and_colours_differ() -> None:
 
 
 def test_the_lab_adds_its_schemes() -> None:
-    assert schemes.scheme("secagg").played
+    assert schemes.scheme("secagg").simulated
     assert [*schemes.schemes()][: len(schemes.BUILT_IN)] == [*schemes.BUILT_IN]
 
 

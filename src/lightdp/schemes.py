@@ -61,7 +61,7 @@ class Scheme:
         calibration: the calibration of `lightdp.plan` that its privacy is accounted with; None without noise.
         deployable: whether `lightdp.protocol` runs it.
         noise_only: whether only its noise is simulated, since it stands for any protocol with that noise.
-        played: whether a simulated round follows its messages, failures and time, by a plug-in's channel.
+        simulated: whether a simulated round follows its messages, failures and time, by a plug-in's channel.
         protects_against: in statements; None for the server and the colluders of the plan (see `against`).
         results_title: in tables of `lightdp reproduce`, where it differs from `title`.
         planned: in `lightdp plan --compare`; None for schemes that it does not list.
@@ -82,7 +82,7 @@ class Scheme:
     calibration: str | None = None
     deployable: bool = False
     noise_only: bool = False
-    played: bool = False
+    simulated: bool = False
     protects_against: str | None = None
     results_title: str | None = None
     planned: Planned | None = None

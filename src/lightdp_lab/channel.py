@@ -70,7 +70,7 @@ class Rehearsal:
             self.measured = last.dimension == parameters
             self.clean = last if self.measured else before.towards(last, parameters)
             self.short, self.quarter = sized(min(_SHORT, parameters)), sized(max(last.dimension // 4, 1))
-        self.hides, self.follows = issubclass(kind, Smpc), scheme(config.scheme).played
+        self.hides, self.follows = issubclass(kind, Smpc), scheme(config.scheme).simulated
         self.seconds = lru_cache(maxsize=None)(self._seconds)
 
     def noise(self, used: int) -> float:
@@ -160,7 +160,7 @@ def channel(config: Config, plan: Plan | None, parameters: int, device: torch.de
     network. Schemes with the noise of SMPC + DP get the noise that they play, at the scale of the plan.
     """
     rehearsal, found = Rehearsal(config, parameters), direct(config, plan, parameters, device)
-    if plan is not None and not plan.deployable and scheme(config.scheme).played and isinstance(found, Distribution):
+    if plan is not None and not plan.deployable and scheme(config.scheme).simulated and isinstance(found, Distribution):
         square = plan.sigma_effective**2
         found.lasting = lambda used: rehearsal.noise(used) * square
     found.bytes_up, found.network, found.meet = rehearsal.sent, rehearsal.about(), rehearsal.meet

@@ -49,7 +49,7 @@ def _as_printed(plan: Plan) -> Plan:
 def _secure(name: str, colour: str, title: str, source: str, broken_by: str, **more: Any) -> Scheme:  # noqa: ANN401
     """A scheme whose server sees a sum alone, and whose clients add the noise of SMPC + DP."""
     usual: dict[str, Any] = {"label": title, "family": "secure aggregation", "talks": True}
-    usual |= {"calibration": "smpc", "played": True}
+    usual |= {"calibration": "smpc", "simulated": True}
     return Scheme(name=name, colour=colour, title=title, source=source, broken_by=broken_by, **usual | more)
 
 
@@ -58,17 +58,17 @@ _ENCRYPTED: dict[str, Any] = {"family": "encryption", "talks": False, "trips": 2
 _ADDED = (
     Scheme(
         name="plain", title="FedAvg, no privacy", label="FedAvg, no privacy", colour="#a8a29e", family="none",
-        source="McMahan et al. 2017", broken_by="nothing; it protects nothing", trips=1, private=False, played=True,
+        source="McMahan et al. 2017", broken_by="nothing; it protects nothing", trips=1, private=False, simulated=True,
     ),
     dataclasses.replace(
         BUILT_IN["local"], name="local-paper", title="local DP, the paper's σ", label="local DP, paper's σ",
         colour="#fb7185", source="the formula that the LightDP-FL paper prints",
-        broken_by="nothing; but its σ misses ε (P1-P3)", understates=True, deployable=False, played=True,
+        broken_by="nothing; but its σ misses ε (P1-P3)", understates=True, deployable=False, simulated=True,
         planned=None, adjust=_as_printed,
     ),
     dataclasses.replace(
         BUILT_IN["exact"], name="exact-sparse", title="LightDP, exact, sparse", label="LightDP exact, sparse",
-        colour="#a78bfa", source="LightDP-FL with exact calibration on k peers (E4)", deployable=False, played=True,
+        colour="#a78bfa", source="LightDP-FL with exact calibration on k peers (E4)", deployable=False, simulated=True,
         planned=None, calibration="smpc",  # of the accounting alone: its own noise comes from its class
     ),
     _secure("pairwise", "#f59e0b", "pairwise encryption", "SMPAI, Mugunthan et al. 2019", "any client lost",

@@ -40,7 +40,7 @@ def test_an_interrupted_run_goes_on_to_the_same_log_bit_by_bit(
     whole = played(tmp_path / "whole.jsonl", toy, **changed)
     path = tmp_path / "cut.jsonl"
     run = Run(Config(**(QUICK | changed)), path, dataset=toy)
-    lines = run.play()
+    lines = run.lines()
     for _ in range(4):
         next(lines)
     with pytest.raises(KeyboardInterrupt):
@@ -85,7 +85,7 @@ def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(
             real = getattr(pkgutil.resolve_name(f"lightdp.training.{place}"), name)
             patch.setattr(f"lightdp.training.{moment}", cut)
         with pytest.raises(KeyboardInterrupt):
-            list(run.play(cut if moment == "watch" else lambda _: None))
+            list(run.lines(cut if moment == "watch" else lambda _: None))
     assert run.state.round == (call or whole.outcome.rounds)
     again = Run(Config(**(QUICK | changed)), tmp_path / "cut.jsonl", resume=True, dataset=toy)
     assert lines_of(again.finish()) == lines_of(whole)
@@ -93,7 +93,7 @@ def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(
 
 
 def interrupted(path: Path, toy: Dataset, rounds: int) -> None:
-    lines = Run(Config(**QUICK), path, dataset=toy).play()
+    lines = Run(Config(**QUICK), path, dataset=toy).lines()
     for _ in range(rounds + 1):
         next(lines)
     with pytest.raises(KeyboardInterrupt):
@@ -106,7 +106,7 @@ def test_a_run_killed_in_the_middle_of_a_line_goes_on(tmp_path: Path, toy: Datas
     interrupted(path, toy, 3)
     with path.open("a") as file:
         file.write('{"kind": "round", "rou')
-    resumed = list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+    resumed = list(Run(Config(**QUICK), path, resume=True, dataset=toy).lines())
     assert resumed[:-1] == list(whole.lines[:-1])
     assert [json.loads(text) for text in path.read_text().splitlines()] == [line.to_dict() for line in resumed]
 
@@ -115,7 +115,7 @@ def test_a_new_run_drops_the_checkpoint_of_the_log_that_it_overwrites(tmp_path: 
     """Or, killed at once, it would go on from the end of the other run."""
     path = tmp_path / "run.jsonl"
     played(path, toy)
-    lines = Run(Config(**QUICK), path, dataset=toy).play()
+    lines = Run(Config(**QUICK), path, dataset=toy).lines()
     next(lines)
     with pytest.raises(ArgumentError, match="resume needs the checkpoint"):
         Run(Config(**QUICK), path, resume=True, dataset=toy)
@@ -133,7 +133,7 @@ def test_resume_refuses_a_log_without_the_rounds_of_its_checkpoint(tmp_path: Pat
         path.write_text("".join(texts.get(damage, [lines[0], *lines[2:], lines[1]])))
     before = path.read_bytes() if path.exists() else None
     with pytest.raises(ArgumentError, match=r"resume needs the log of the 3 rounds of .*run\.jsonl"):
-        list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+        list(Run(Config(**QUICK), path, resume=True, dataset=toy).lines())
     assert (path.read_bytes() if path.exists() else None) == before
 
 
@@ -145,7 +145,7 @@ def test_resume_refuses_a_damaged_checkpoint(tmp_path: Path, toy: Dataset, kept:
     checkpoint.write_bytes(checkpoint.read_bytes()[:kept])
     before = path.read_bytes()
     with pytest.raises(ArgumentError, match=r"resume needs a whole checkpoint, got .*run\.checkpoint"):
-        list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+        list(Run(Config(**QUICK), path, resume=True, dataset=toy).lines())
     assert path.read_bytes() == before
 
 
@@ -164,7 +164,7 @@ def test_resume_refuses_a_checkpoint_with_a_bit_flipped(tmp_path: Path, toy: Dat
     damaged[at] ^= 1
     path.with_suffix(".checkpoint").write_bytes(damaged)
     with pytest.raises(ArgumentError, match="resume needs a whole checkpoint"):
-        list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+        list(Run(Config(**QUICK), path, resume=True, dataset=toy).lines())
 
 
 def test_resume_refuses_noise_that_another_version_chose(
@@ -184,7 +184,7 @@ def test_resume_refuses_noise_that_another_version_chose(
 
     monkeypatch.setattr(Config, "plan", another)
     with pytest.raises(ArgumentError, match="resume needs the noise of the interrupted run"):
-        list(Run(Config(**QUICK), path, resume=True, dataset=toy).play())
+        list(Run(Config(**QUICK), path, resume=True, dataset=toy).lines())
 
 
 def test_resume_refuses_other_settings_a_missing_checkpoint_and_real_noise(tmp_path: Path, toy: Dataset) -> None:
@@ -195,4 +195,4 @@ def test_resume_refuses_other_settings_a_missing_checkpoint_and_real_noise(tmp_p
         Run(Config(**QUICK, fidelity="protocol"), path, resume=True, dataset=toy)
     played(path, toy)
     with pytest.raises(ArgumentError, match=r"resume needs the settings .*: epsilon was 20.0, got epsilon=19.0"):
-        list(Run(Config(**(QUICK | {"epsilon": 19.0})), path, resume=True, dataset=toy).play())
+        list(Run(Config(**(QUICK | {"epsilon": 19.0})), path, resume=True, dataset=toy).lines())

@@ -35,7 +35,7 @@ def test_every_scheme_learns_and_keeps_its_log(tmp_path: Path, toy: Dataset, sch
     path = tmp_path / "run.jsonl"
     local = {"local_lr": 0.2} if unit == "client" else {}
     config = Config(**(QUICK | {"scheme": scheme, "unit": unit, "epsilon": 200.0} | local))
-    lines = list(Run(config, path, dataset=toy).play())
+    lines = list(Run(config, path, dataset=toy).lines())
     assert [json.loads(text) for text in path.read_text().splitlines()] == [line.to_dict() for line in lines]
     assert [line.kind for line in lines] == ["run", *["round"] * 6, "end"]
     log = RunLog.read(path)

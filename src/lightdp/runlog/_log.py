@@ -101,7 +101,7 @@ class RunLog:
         if plan is None:
             return "none"
         about = schemes().get(named) if isinstance(named, str) else None
-        return plan["calibration"] if about is None or not about.played else about.name
+        return plan["calibration"] if about is None or not about.simulated else about.name
 
     @property
     def repairs(self) -> bool:

@@ -151,7 +151,7 @@ class Config:
         >>> Config().networked, Config(links="relayed").networked
         (False, True)
         """
-        return self.links is not None or scheme(self.scheme).played
+        return self.links is not None or scheme(self.scheme).simulated
 
     @property
     def unbounded(self) -> bool:

@@ -36,7 +36,7 @@ _CHECKPOINT_SECONDS = 60.0
 
 
 class Run:
-    """One training. `Run(config, path).finish()` returns its log; `play()` yields the lines of the log one by one.
+    """One training. `Run(config, path).finish()` returns its log; `lines()` yields the lines of the log one by one.
 
     The log is written to `path`, a checkpoint beside it, about once a minute and at an interrupt. With `resume` a
     run goes on from its last checkpoint and, in "distribution" fidelity, to the same log bit by bit; "protocol" draws
@@ -127,11 +127,11 @@ class Run:
 
     def finish(self, watch: Callable[[Line], None] = lambda _: None) -> RunLog:
         """Run to the end, and return the log as it was written; `watch` as in `play`."""
-        for _ in self.play(watch):
+        for _ in self.lines(watch):
             pass
         return RunLog.read(self.path)
 
-    def play(self, watch: Callable[[Line], None] = lambda _: None) -> Iterator[Line]:
+    def lines(self, watch: Callable[[Line], None] = lambda _: None) -> Iterator[Line]:
         """Run to the end, the budget, or an interrupt; yield the first line, every round's and the last.
 
         Guarantee: an interrupt at any moment, in `watch` as well, leaves a checkpoint of all rounds that are over, and
@@ -150,15 +150,15 @@ class Run:
                     yield line
                 while self.state.round < self.config.rounds:
                     try:
-                        played, after = self._round()
+                        line, after = self._round()
                     except BudgetError:
                         stopped = "budget"
                         break
                     after.seconds = time.monotonic() - begun
-                    log.write(played)  # before the round counts: one line too many is cut off again, a missing one not
+                    log.write(line)  # before the round counts: one line too many is cut off again, a missing one not
                     self.state = after
-                    watch(played)
-                    yield played
+                    watch(line)
+                    yield line
                     if time.monotonic() - saved > _CHECKPOINT_SECONDS:
                         self._save()
                         saved = time.monotonic()

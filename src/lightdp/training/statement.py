@@ -68,7 +68,7 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None) -> list[
     further = {
         _ASSUMED: config.unit == "paper",
         _NOISE_ONLY: known.noise_only,
-        played: known.played,
+        played: known.simulated,
         _SIMULATED: config.fidelity == "distribution",
     }
     return lines + [sentence for sentence, applies in further.items() if applies]
