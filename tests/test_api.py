@@ -59,7 +59,7 @@ def test_every_promised_name_is_there_and_says_what_it_is(name: str) -> None:
     if not isinstance(found, ModuleType):
         assert found.__name__ == name
         assert found.__module__.startswith("lightdp.")
-    assert name in lightdp.__doc__ or name in ERRORS
+    assert f"`{name}`" in lightdp.__doc__ or name in ERRORS
 
 
 def test_no_other_name_is_made_up() -> None:

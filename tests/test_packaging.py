@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -30,3 +31,20 @@ def test_ranges_of_what_users_bring_along_are_open() -> None:
     assert all(ranges["torch"].contains(version) for version in ("2.6.0", "2.13.0", "2.15.0"))
     assert all(ranges["flwr"].contains(version) for version in ("1.41.0", "1.42.0"))
     assert not ranges["flwr"].contains("1.43.0")
+
+
+def test_files_that_are_no_modules_are_in_the_package() -> None:
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["lightdp"]
+    there = {
+        str(path.relative_to(ROOT / "src/lightdp")) for path in (ROOT / "src/lightdp").rglob("*") if path.is_file()
+    }
+    others = {name for name in there if not name.endswith((".py", ".pyc", ".so", ".c", ".h"))}
+    assert set(data) == others
+
+
+def test_entry_points_lead_to_what_they_promise() -> None:
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert set(points) == {"lightdp.commands", "lightdp.schemes", "lightdp.channels"}
+    for group, names in points.items():
+        for name, value in names.items():
+            assert EntryPoint(name, value, group).load()

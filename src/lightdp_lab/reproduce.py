@@ -23,7 +23,7 @@ TARGETS, PROFILES = get_args(Target), get_args(Profile)
 
 EPSILONS = (3.0, 6.0, 9.0)
 MIDDLE = {"colluders": 10, "stragglers": 10}
-FAILING, DIRECT = "links:0.05", "direct:0.05"  # arrivals, and links between clients, that fail alike
+FAILING, DIRECT = "links:0.05", "direct:0.05"  # arrivals, and links between clients, with one probability
 NOISE_REFERENCE = 8.0  # learning rate of scattering + linear at the noise of LightDP with repair in the middle at ε = 3
 
 

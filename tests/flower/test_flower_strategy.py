@@ -37,7 +37,7 @@ class Scheduled(FedAvg):
 @pytest.mark.parametrize("inner", [FedAvg(), FedProx(proximal_mu=1.0), FedAvgM(server_momentum=0.9), Scheduled()])
 def test_linear_strategies_go_with_repair_and_exact(inner: Strategy) -> None:
     for calibration in ("repair", "exact"):
-        LightDP(inner, a_plan(calibration=calibration))
+        assert LightDP(inner, a_plan(calibration=calibration)).strategy is inner
 
 
 @pytest.mark.parametrize("inner", [FedAdam(), FedAdagrad(), FedYogi(), Doubled()])

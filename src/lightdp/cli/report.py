@@ -1,7 +1,7 @@
 """`lightdp report`: logs of runs as a page, a picture and a table in the terminal.
 
 All logs are read and checked (`lightdp.runlog.RunLog`) before anything is drawn; one that is damaged is refused with
-its file, line and reason. Runs that were interrupted are shown with what was logged, and said to be. After the table
+its file, line and reason. Interrupted runs are shown, and marked as such. After the table
 come caveats: what keeps the runs from being compared, or one of them from being trusted.
 """
 

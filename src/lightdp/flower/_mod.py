@@ -124,8 +124,8 @@ def _train(message: Message, app: Callable[[Message], Message], settings: Settin
     update, reply = (None, RecordDict()) if begun.closing else _trained(message, app, plan)
     record["budget"] = plan.budget
     packed = begun.upload(update)
-    said = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent, for one %s"
-    LOG.info(said, rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit)
+    line = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent, for one %s"
+    LOG.info(line, rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit)
     metrics = {k: v for each in reply.metric_records.values() for k, v in each.items() if k in settings.allow_metrics}
     upload = ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))})
     return RecordDict({"arrays": upload, "metrics": MetricRecord(metrics)})

@@ -166,7 +166,7 @@ def planned(text: str) -> Plan:
     """The plan of a request that came from the server.
 
     A Flower server can read replies that come too late, so no plan may assume that they stay unseen, whatever its
-    calibration: under late="unseen" a client counts no round of which it is told that it came too late.
+    calibration: under late="unseen" a client counts no round that was announced as too late.
     """
     plan = Plan.from_json(text)
     if plan.late == "unseen":

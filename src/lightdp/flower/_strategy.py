@@ -179,8 +179,8 @@ class LightDP(Strategy):
             arrays, metrics = self._through(server_round, (result, means))
         spent, used = run.spent(), len(result.used)
         metrics.update(spent | {"lightdp-used": used})
-        said = "lightdp: round %d used %d of %d clients; ε = %s of %g at δ = %g spent"
-        LOG.info(said, server_round, used, plan.clients, rounded_up(spent["lightdp-epsilon"]), plan.budget, plan.delta)
+        line = "lightdp: round %d used %d of %d clients; ε = %s of %g at δ = %g spent"
+        LOG.info(line, server_round, used, plan.clients, rounded_up(spent["lightdp-epsilon"]), plan.budget, plan.delta)
         return arrays, metrics
 
     def configure_evaluate(

@@ -27,8 +27,8 @@ def schema() -> str:
         parts.append(f'\n## `"kind": "{line.kind}"`\n{(line.__doc__ or "").partition(chr(10))[0]}\n\n')
         parts.append("| field | type | meaning | null or absent |\n| --- | --- | --- | --- |\n")
         for field in dataclasses.fields(line):
-            said, (kind, _) = field.metadata, type_of(field)
-            missing = "; ".join(f"{when}: {said[when]}" for when in ("null", "absent") if when in said)
-            kind += " or null" if "null" in said else ""
-            parts.append(f"| `{field.name}` | {kind} | {said['meaning']} | {missing} |\n")
+            facts, (kind, _) = field.metadata, type_of(field)
+            missing = "; ".join(f"{when}: {facts[when]}" for when in ("null", "absent") if when in facts)
+            kind += " or null" if "null" in facts else ""
+            parts.append(f"| `{field.name}` | {kind} | {facts['meaning']} | {missing} |\n")
     return "".join(parts)

@@ -8,7 +8,7 @@ N clients, T = C̄ of which may work with the server, any U of which recover the
 3. "recovery": the server names the set V that is summed up; client j sends the sum of V's shares. Any U of these
    sums are shares of the sum of V's masks, which the server takes off.
 
-Who drops is treated alike by all, since the server names one V and clients answer once. Lost before "upload": not in
+All clients agree on who dropped, since the server names one V and clients answer once. Lost before "upload": not in
 the sum. Lost after it: in the sum, someone else's share replaces theirs. The paper assumes that a client that uploads
 has reached everybody; where links between clients fail one by one, the server picks V and the clients it asks so that
 each of these holds the shares of all of V (`agree`): a client whose shares reached too few peers is left out, its

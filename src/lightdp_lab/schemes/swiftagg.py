@@ -15,7 +15,7 @@ N (n + 1)/2 links are used. One group is the lightest; more groups have fewer li
 
 The paper assumes that a client reaches all of its group or none of it. Links here fail one by one, and sums over
 different sets must not leave their positions, since the difference of two of them is a share of the client that is
-missing: hence the reports, a few bytes. Who drops is treated alike by all: a client is in the sum if its shares reached
+missing: hence the reports, a few bytes. All clients agree on who dropped: a client is in the sum if its shares reached
 every position that goes on, whatever happens to it later; if they reached some only, either these positions or this
 client are left out (`agree`). A client or a link that is lost later silences its position from there on. The round
 fails with fewer than N - S̄ in V, as the noise in their sum would be too little, or fewer than K + T positions.
