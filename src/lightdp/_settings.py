@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import tomllib
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 from lightdp.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING
+from collections.abc import Collection
 
 from lightdp.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 
 def number(name: str, value: object) -> float:

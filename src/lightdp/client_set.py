@@ -6,18 +6,14 @@ it, also among a million clients. On the wire it is a bitmap.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, WireError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -7,18 +7,15 @@ and each product are rounded. Here every rounding error is bounded and taken to 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp._validate import positive
 from lightdp.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
 
 Array: TypeAlias = "NDArray[np.floating[Any]]"
 Arrays: TypeAlias = "Array | Sequence[Array]"

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import gammaln
 
 from lightdp._validate import integer, non_negative, positive
-
-if TYPE_CHECKING:
-    from lightdp.planning import Plan
+from lightdp.planning import Plan
 
 
 @dataclass(frozen=True)

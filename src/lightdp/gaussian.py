@@ -25,18 +25,14 @@ Formal guarantee, for ε in [0, 1000] and δ in [1e-300, 1], in exact arithmetic
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import erfcx, ndtr
 
 from lightdp._validate import non_negative, number
 from lightdp.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
 _SLACK = 1e-12  # bound on the absolute error of `_log_delta`, relative to max(1, |log δ|), if u were exact
 _TIGHTEST = 2.0**-51

@@ -19,23 +19,20 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lightdp import stream
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, InfeasibleError
-from lightdp.planning import WIRE_STEPS
+from lightdp.planning import WIRE_STEPS, Plan
 from lightdp.stream import Floats, Term
 from lightdp.wire import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     import numpy as np
     from numpy.typing import NDArray
-
-    from lightdp.planning import Plan
 
 _FINEST_BITS = 22  # individual noise is a sum of three Gaussians: σ_U, and two that are 2^11 and 2^22 times finer
 _BEYOND = 2e-20  # probability that a true Gaussian exceeds the largest sample of `lightdp.stream`

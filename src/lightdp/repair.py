@@ -8,21 +8,15 @@ added to the cost of a round that came too late.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet
-from lightdp.noise_graph import gain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
-    from lightdp.noise_graph import Graph
-    from lightdp.stragglers import StragglerLaw
+from lightdp.noise_graph import Graph, gain
+from lightdp.stragglers import StragglerLaw
 
 RETRIES = 2
 """How many more uploads may carry a repair that rode in an upload which came too late (R1)."""

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from lightdp import gaussian
 from lightdp.errors import InfeasibleError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 Adjacency = Literal["add-remove", "replace"]

@@ -15,14 +15,12 @@ False
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightdp._validate import choice
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = ["BUILT_IN", "Planned", "Scheme", "scheme", "schemes"]
 

@@ -13,10 +13,11 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cryptography
 import numpy as np
@@ -28,13 +29,10 @@ from lightdp import masks as noise
 from lightdp import stream
 from lightdp._validate import integer
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    Method = Callable[[int, int], None]
-    """Adds up masks of a length, so many of them."""
-    Track = Callable[..., Iterable[str]]
-    """Shows how far a loop over names is, as `rich.progress.Progress.track` does, and has a `description`."""
+Method = Callable[[int, int], None]
+"""Adds up masks of a length, so many of them."""
+Track = Callable[..., Iterable[str]]
+"""Shows how far a loop over names is, as `rich.progress.Progress.track` does, and has a `description`."""
 
 CHUNK = 16384  # samples a numpy call of the two baselines
 SIGMA = 4096.0

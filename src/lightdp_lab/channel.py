@@ -14,17 +14,15 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from lightdp.client_set import ClientSet
+from lightdp.planning import Plan
 from lightdp.schemes import scheme
 from lightdp.training.arrivals import Arrivals
 from lightdp.training.channel import Channel, Distribution, direct
-from lightdp.training.config import peer_failure
+from lightdp.training.config import Config, peer_failure
 from lightdp_lab.schemes import SCHEMES, Faults, Links, Player, Smpc, Task, climb
 
 if TYPE_CHECKING:
     import torch
-
-    from lightdp.planning import Plan
-    from lightdp.training.config import Config
 
 __all__ = ["Rehearsal", "channel"]
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -29,12 +30,7 @@ from lightdp._settings import setting
 from lightdp._validate import choice, integer, positive, share
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp_lab.bench import conditions
-from lightdp_lab.schemes import SCHEMES, Cost, Faults, Links, Peers, Player, Task, climb
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from lightdp_lab.schemes import Played, Scheme
+from lightdp_lab.schemes import SCHEMES, Cost, Faults, Links, Peers, Played, Player, Scheme, Task, climb
 
 FIGURES = ("trips", "up", "down", "peer", "client", "server", "modelled")
 PLAYED = ("wall", "memory")

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightdp._validate import rounded_up
 from lightdp.gaussian import epsilon as true_epsilon
 from lightdp.planning import Plan, paper_claims, plan
 from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import DIRECT, MIDDLE
+from lightdp_lab.results import Results
 from lightdp_lab.schemes import SCHEMES
 from lightdp_lab.tables import MODELS, known
-
-if TYPE_CHECKING:
-    from lightdp_lab.results import Results
 
 ONE_ROUND: dict[str, Any] = {"clients": 50, "rounds": 1, "delta": 1e-5, "late": "unseen"}
 _WORDS = """

@@ -5,18 +5,14 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 from lightdp._validate import rounded_up
 from lightdp_lab import reproduce
 from lightdp_lab.differences import composed, differences, printed_plan
 from lightdp_lab.registry import ALL
-from lightdp_lab.reproduce import EPSILONS, TABLES
+from lightdp_lab.reproduce import EPSILONS, TABLES, Target
+from lightdp_lab.results import Results
 from lightdp_lab.tables import MODELS, Cell, filled, guaranteed, known, markdown, span, title, trials
-
-if TYPE_CHECKING:
-    from lightdp_lab.reproduce import Target
-    from lightdp_lab.results import Results
 
 
 def page(text: str, results: Results) -> str:

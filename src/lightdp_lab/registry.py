@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lightdp.planning import Plan
 from lightdp.schemes import BUILT_IN, Scheme
-
-if TYPE_CHECKING:
-    from lightdp.planning import Plan
 
 __all__ = ["ALL", "SCHEMES", "printed_sigma"]
 

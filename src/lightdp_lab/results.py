@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, MissingExtraError
@@ -29,14 +29,13 @@ try:
 except ImportError:
     raise MissingExtraError("train", "lightdp reproduce") from None
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
-    from multiprocessing.synchronize import Event
+from collections.abc import Callable, Generator, Iterator, Sequence
+from multiprocessing.synchronize import Event
 
-    from lightdp import runlog
+from lightdp import runlog
 
-    Prepared = tuple[data.Dataset, torch.Tensor, torch.Tensor]
-    Watch = Callable[[Config, runlog.Line], None]
+Prepared = tuple[data.Dataset, torch.Tensor, torch.Tensor]
+Watch = Callable[[Config, runlog.Line], None]
 
 _WORK = ".work"
 Line = dict[str, Any]

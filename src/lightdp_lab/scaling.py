@@ -7,19 +7,14 @@ given, or more memory than is free, it lies on the line through two smaller size
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from threadpoolctl import threadpool_limits
 
 from lightdp.errors import ArgumentError, MissingExtraError
-from lightdp_lab.compare import FIGURES, PLAYED, SHORTEST, median
-from lightdp_lab.schemes import SCHEMES, Cost, Player, climb
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lightdp_lab.compare import Setting
-    from lightdp_lab.schemes import Scheme, Task
+from lightdp_lab.compare import FIGURES, PLAYED, SHORTEST, Setting, median
+from lightdp_lab.schemes import SCHEMES, Cost, Player, Scheme, Task, climb
 
 COUNTS = (10, 20, 50, 100, 200)
 SIZES = (10_000, 100_000, 1_000_000, 11_000_000)

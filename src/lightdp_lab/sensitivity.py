@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from lightdp.training import models, partition, sgd
+from lightdp.training.config import Config
 from lightdp_lab.reproduce import same
 from lightdp_lab.results import prepared
-
-if TYPE_CHECKING:
-    from lightdp.training.config import Config
 
 
 def settings(config: Config, replaced: int) -> dict[str, Any]:

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightdp.errors import ArgumentError
+from lightdp.training.config import Config
 from lightdp_lab.registry import ALL
-from lightdp_lab.reproduce import cells
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from lightdp.training.config import Config
-    from lightdp_lab.reproduce import Profile, Target
-    from lightdp_lab.results import Line, Results
-
+from lightdp_lab.reproduce import Profile, Target, cells
+from lightdp_lab.results import Line, Results
 
 _MOST = 20  # trials of a cell that are looked for
 MODELS = {

@@ -5,17 +5,13 @@ Works on batches of tiles in buffers that are reused: every operation names its 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Data = tuple[NDArray[np.float32] | NDArray[np.float64], float]
+Data = tuple[NDArray[np.float32] | NDArray[np.float64], float]
 
 TILE = 1024
 _PAIRS = TILE // 2

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp import gaussian, sampling
-from lightdp.planning import on_grid
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from lightdp.planning import Plan
-    from lightdp.repair import Window
+from lightdp.planning import Plan, on_grid
+from lightdp.repair import Window
 
 _CLEARLY = 0.999  # a share of the budget that is below it by more than all roundings
 _AHEAD = 1000  # the most rounds that are looked ahead at once, each of them a number in a list

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp.accountant._composers import Ledger
+from lightdp.client_set import ClientSet
+from lightdp.planning import Plan
 from lightdp.repair import Window, late_cost, worst_cost
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    from lightdp.client_set import ClientSet
-    from lightdp.planning import Plan
 
 
 class Costs(Protocol):

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp._validate import integer
 from lightdp.accountant._composers import Composer, GaussianComposer, Ledger, SampledComposer
 from lightdp.accountant._costs import ConstantCosts, Costs, RepairCosts
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from lightdp.planning import Plan
+from lightdp.planning import Plan
 
 
 class Odometer:

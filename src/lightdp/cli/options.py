@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, get_args, get_type_hints
 
 import click
 import typer
 from click.core import ParameterSource
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
 
 
 def with_settings(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, PrivacySpent, SamplingMethod
 
@@ -12,11 +12,7 @@ from lightdp import gaussian
 from lightdp._validate import integer, non_negative, number
 from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lightdp.planning import Plan
+from lightdp.planning import Plan
 
 _ROUND_UP = 1 + 1e-9  # on a μ that was found from an ε: more than both roundings
 

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
+from numpy.typing import NDArray
 
 from lightdp._validate import integer, octets, rounded_up
 from lightdp.errors import ArgumentError, LightDPError, ProtocolError, to_text
 from lightdp.flower import _arrays
 from lightdp.flower._settings import KEY, LOG, Settings, planned
 from lightdp.flower._vault import Vault, opened
+from lightdp.planning import Plan
 from lightdp.protocol import Client
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from flwr.clientapp.typing import ClientAppCallable
-    from numpy.typing import NDArray
-
-    from lightdp.planning import Plan
 
 T = TypeVar("T")
 

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
 
 from lightdp.accountant import Odometer
+from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError, LightDPError, ProtocolError, code_of
 from lightdp.flower._arrays import values
 from lightdp.flower._settings import KEY, LOG
-from lightdp.protocol import Server
+from lightdp.planning import Plan
+from lightdp.protocol import Aggregate, Server
 from lightdp.repair import Repairs
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from flwr.serverapp import Grid
-
-    from lightdp.client_set import ClientSet
-    from lightdp.planning import Plan
-    from lightdp.protocol import Aggregate
-
-    Taken = tuple[Aggregate, dict[str, float]]
+Taken = tuple[Aggregate, dict[str, float]]
 
 _POLL = 0.5  # seconds between looks for nodes
 _ASK_AGAIN = 30.0  # seconds after which nodes that have not enrolled are asked again; a message may be lost with a node

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from flwr.app import Context
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
@@ -18,11 +20,6 @@ from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Identity, Pins
 from lightdp.keys.identity import NAME
 from lightdp.planning import Plan
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from flwr.app import Context
 
 T = TypeVar("T")
 

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterable
+from typing import cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid, PrivacySpent
 from flwr.serverapp.strategy import Result, Strategy
 
 from lightdp._validate import integer, positive, rounded_up
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower._accountant import Accountant
-from lightdp.flower._run import Narrow, NoNodesError, Run
+from lightdp.flower._run import Narrow, NoNodesError, Run, Taken
 from lightdp.flower._settings import KEY, LOG, refuse
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from flwr.serverapp import Grid, PrivacySpent
-
-    from lightdp.flower._run import Taken
-    from lightdp.planning import Plan
+from lightdp.planning import Plan
 
 
 class LightDP(Strategy):

@@ -6,18 +6,16 @@ import fcntl
 import json
 import os
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from flwr.app import ConfigRecord, Context
 
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower._settings import KEY
 from lightdp.protocol import File
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _FIELDS = {"serial": int, "client": str, "run": str, "plan": str, "length": int, "before": float, "budget": float}
 

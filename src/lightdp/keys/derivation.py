@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 from lightdp._validate import integer, octets
 from lightdp.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from lightdp.keys.identity import KeyPair
-    from lightdp.keys.roster import Roster
+from lightdp.keys.identity import KeyPair
+from lightdp.keys.roster import Roster
 
 
 class Keyring:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lightdp._validate import octets
 from lightdp.errors import ArgumentError, WireError
 from lightdp.keys.identity import NAME, Enrolment
-
-if TYPE_CHECKING:
-    import os
-    from collections.abc import Iterable, Mapping
 
 _PIN = re.compile(rf"({NAME.pattern})\s+([0-9a-f]{{64}})")
 _ROSTER = struct.Struct("<7sB16s32sI")  # magic, version, run id, plan digest, number of clients

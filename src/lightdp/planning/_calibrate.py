@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from lightdp.noise_graph import Graph
-    from lightdp.stragglers import StragglerLaw
+from lightdp.noise_graph import Graph
+from lightdp.stragglers import StragglerLaw
 
 GAMMA_MAX = 1024.0
 """The largest γ that the wire's fixed-point grid resolves (W1): σ_K of 2^12 units beside σ_U of 2^7."""

@@ -6,21 +6,18 @@ import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from lightdp import gaussian, sampling
 from lightdp._validate import non_negative, positive
 from lightdp.errors import InfeasibleError
 from lightdp.noise_graph import gain
 from lightdp.planning import _calibrate as calibrate
+from lightdp.planning._request import Request
 from lightdp.repair import repair_cost, worst_cost
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
-
-    from lightdp.planning._request import Request
 
 WIRE_STEPS = 16  # σ of a client's own noise in steps of the wire: rounding then hardly shows in it
 _ROUND_UP = 1 + 1e-12  # on σ: covers every rounding error between σ and the ε that is reported for it

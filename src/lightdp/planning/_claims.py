@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lightdp import gaussian
 from lightdp.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from lightdp.planning._plan import Plan
+from lightdp.planning._plan import Plan
 
 
 @dataclass(frozen=True)

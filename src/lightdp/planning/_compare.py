@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lightdp.errors import ArgumentError
 from lightdp.planning._calibrations import Noise
 from lightdp.planning._plan import Plan, solve
 from lightdp.schemes import BUILT_IN, Scheme
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)

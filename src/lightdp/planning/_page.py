@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import TYPE_CHECKING
 
 from lightdp._validate import rounded_up
 from lightdp.noise_graph import price_of_sparsity
-
-if TYPE_CHECKING:
-    from lightdp.planning._plan import Plan
+from lightdp.planning._plan import Plan
 
 _WIDTH, _MARGIN = 100, 14
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp import gaussian
 from lightdp._validate import choice, integer, positive, probability
@@ -15,12 +17,7 @@ from lightdp.errors import ArgumentError, InfeasibleError, MissingExtraError
 from lightdp.noise_graph import Graph, certified_noise, gain
 from lightdp.planning._calibrate import GAMMA_MAX, exact_gamma
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
+Floats = NDArray[np.float64]
 
 Target = Literal["mean", "sum"]
 _ROUND_UP = 1 + 1e-11  # on σ²: covers every rounding error between σ and the ε that is reported for it

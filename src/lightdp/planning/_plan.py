@@ -13,15 +13,14 @@ from scipy.special import ndtri_exp
 from lightdp import gaussian, sampling
 from lightdp._settings import takes
 from lightdp._validate import probability
+from lightdp.noise_graph import Graph
 from lightdp.planning._calibrations import CALIBRATIONS, WIRE_STEPS, Calibration, Noise
 from lightdp.planning._request import Request
+from lightdp.stragglers import StragglerLaw
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
-
-    from lightdp.noise_graph import Graph
-    from lightdp.stragglers import StragglerLaw
 
 _UNKNOWN_PARAMETERS = 2**30
 

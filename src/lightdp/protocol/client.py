@@ -5,22 +5,17 @@ from __future__ import annotations
 import hashlib
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from lightdp import masks
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Identity, KeyPair, Keyring, Pins, Roster
+from lightdp.planning import Plan
 from lightdp.protocol.history import ClientHistory
-from lightdp.protocol.state import ClientState
-from lightdp.protocol.vector import clipped
+from lightdp.protocol.state import ClientState, Store
+from lightdp.protocol.vector import Floats, clipped
+from lightdp.stream import Term
 from lightdp.wire import Announcement, Kind, Message, Upload
-
-if TYPE_CHECKING:
-    from lightdp.planning import Plan
-    from lightdp.protocol.state import Store
-    from lightdp.protocol.vector import Floats
-    from lightdp.stream import Term
 
 
 def agreement(plan: Plan, length: int, *, weighted: bool) -> bytes:

@@ -7,18 +7,14 @@ which it sent. So its state on disk is these facts alone, and a restart recomput
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import link
+from lightdp.planning import Plan
 from lightdp.repair import Repairs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from lightdp.planning import Plan
 
 
 class ClientHistory:

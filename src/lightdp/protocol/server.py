@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp import masks
 from lightdp._validate import integer, octets
 from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError
 from lightdp.keys import Enrolment, Roster
+from lightdp.planning import Plan
 from lightdp.protocol.client import agreement
 from lightdp.protocol.vector import weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from lightdp.planning import Plan
 
 
 @dataclass(frozen=True, eq=False)

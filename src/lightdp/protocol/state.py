@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from lightdp._files import durable
 from lightdp._validate import integer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Enrolment, KeyPair, Roster
-
-if TYPE_CHECKING:
-    import os
 
 _VERSION = 1
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp._validate import number
 from lightdp.clipping import clamp, clip_norm
 from lightdp.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from lightdp.planning import Plan
+from lightdp.planning import Plan
 
 Floats: TypeAlias = "NDArray[np.float32] | NDArray[np.float64]"
 

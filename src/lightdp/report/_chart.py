@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from lightdp.errors import ArgumentError, MissingExtraError
 
@@ -14,8 +14,7 @@ try:
 except ImportError:
     raise MissingExtraError("report", "A chart") from None
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["FONT", "FORMATS", "LOOK", "SOFT", "Chart", "alt", "check_path", "data", "save", "whole"]
 

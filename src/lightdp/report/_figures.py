@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 from rich.text import Text
 
 from lightdp._validate import rounded_up
+from lightdp.runlog import RunLog
 from lightdp.schemes import schemes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from lightdp.runlog import RunLog
 
 _STOPPED = {None: "at its end", "budget": "at the budget"}
 _UNITS = {"paper": "client, assumed"}

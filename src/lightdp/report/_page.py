@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import vl_convert
@@ -15,12 +16,8 @@ from lightdp.errors import ArgumentError
 from lightdp.report._chart import FONT, FORMATS, LOOK, alt, whole
 from lightdp.report._figures import LONG, caveats, facts, labels, printable
 from lightdp.report._panels import colours, panels, run_chart
+from lightdp.runlog import RunLog, Started
 from lightdp.schemes import BUILT_IN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from lightdp.runlog import RunLog, Started
 
 _DRAW = """
 for (const [id, spec] of Object.entries(JSON.parse(document.getElementById("specs").textContent)))

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from lightdp.report._chart import LOOK, SOFT, Chart, alt, data
 from lightdp.report._figures import labels
-from lightdp.runlog import RunLog
+from lightdp.runlog import Round, RunLog
 from lightdp.schemes import schemes as registry
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from lightdp.runlog import Round
 
 _DASHES = ([1, 0], [7, 4], [2, 3])
 _STATUS = {"used": "rgba(120, 136, 160, 0.35)", "late": "#f59e0b", "lost": "#dc2626"}

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from lightdp.errors import ArgumentError
-from lightdp.planning import compare, solve
+from lightdp.planning import Plan, compare, solve
 from lightdp.report._chart import Chart, alt, data
 from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import uniform
-
-if TYPE_CHECKING:
-    from lightdp.planning import Plan
 
 _POINTS = 48
 _FEW = 5  # values of plans that take seconds each; so few get dots, since a line needs two to be seen

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from lightdp._validate import choice, integer, non_negative, number, probability, share
 from lightdp.errors import ArgumentError
 from lightdp.schemes import BUILT_IN
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    Check: TypeAlias = Callable[[str, Any], Any]
+Check: TypeAlias = Callable[[str, Any], Any]
 
 CALIBRATIONS = tuple(name for name in BUILT_IN if name != "none")
 """The calibrations that the plan of a log may have."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from lightdp import planning
 from lightdp.errors import ArgumentError
 from lightdp.runlog._lines import Ended, Line, Round, Started, claimed_epsilon
 from lightdp.schemes import schemes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 _OF_PRIVACY = ("epsilon", "epsilon_claimed", "delta", "unit", "adjacency")
 

@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.random import Generator  # noqa: TID251  only its type
+from numpy.typing import NDArray
 
 from lightdp._validate import integer, non_negative, positive, share
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from numpy.random import Generator  # noqa: TID251  only its type
-    from numpy.typing import NDArray
-
-    _Law = Callable[[int], tuple[NDArray[np.bool_], NDArray[np.bool_]]]  # round -> came in time, came too late
-    _Draw = Callable[[Generator], NDArray[np.bool_]]  # -> missing
+_Law = Callable[[int], tuple[NDArray[np.bool_], NDArray[np.bool_]]]  # round -> came in time, came too late
+_Draw = Callable[[Generator], NDArray[np.bool_]]  # -> missing
 
 SPECS = (
     "none", "uniform", "links:PROBABILITY", "latency:MEDIAN:SPREAD:DEADLINE[:SLOWFRACTION:SLOWFACTOR]", "trace:FILE.csv"

@@ -9,9 +9,10 @@ of the arguments of `channel`: it is asked where messages, failures and time of 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,16 +20,12 @@ import torch
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError, ProtocolError
 from lightdp.noise_graph import Graph
+from lightdp.planning import Plan
 from lightdp.protocol import Client, ClientRound, Server
 from lightdp.repair import Debt, Repairs
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from lightdp.planning import Plan
-    from lightdp.training.arrivals import Arrivals
-    from lightdp.training.clients import Piece
-    from lightdp.training.config import Config
+from lightdp.training.arrivals import Arrivals
+from lightdp.training.clients import Piece
+from lightdp.training.config import Config
 
 
 @dataclass(frozen=True)

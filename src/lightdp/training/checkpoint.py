@@ -7,18 +7,15 @@ import hashlib
 import io
 import pickle
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from lightdp._files import durable
+from lightdp.planning import Plan
 from lightdp.runlog import ResumeError
 from lightdp.training.config import PLACES, Config
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from lightdp.planning import Plan
 
 
 @dataclass

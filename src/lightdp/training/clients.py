@@ -7,25 +7,20 @@ so that a round works on many clients at once, while memory stays bounded howeve
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.random import Generator  # noqa: TID251  only its type
+from numpy.typing import NDArray
 
 from lightdp.training import gradients, models, sgd, views
+from lightdp.training.config import Config
+from lightdp.training.data import Dataset
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.random import Generator  # noqa: TID251  only its type
-    from numpy.typing import NDArray
-
-    from lightdp.training.config import Config
-    from lightdp.training.data import Dataset
-
-    Piece = tuple[list[int], torch.Tensor]
-    """Some clients and their updates, one a row, or one row with their sum."""
+Piece = tuple[list[int], torch.Tensor]
+"""Some clients and their updates, one a row, or one row with their sum."""
 
 _PIECE_BYTES = {"cpu": 1 << 24, "cuda": 1 << 32}  # a CPU sums what its caches hold; a GPU wants all clients at once
 _COPY_BYTES = {"cpu": 1 << 26, "cuda": 1 << 33}  # up to here, scattered records are copied rather than cut into pieces

@@ -15,7 +15,7 @@ from lightdp._settings import like, setting
 from lightdp._validate import choice, integer, number, positive, share
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan, Request, Reserve, solve
-from lightdp.sampling import Adjacency  # noqa: TC001  the command line reads the fields' types at run time
+from lightdp.sampling import Adjacency
 from lightdp.schemes import scheme
 from lightdp.training.arrivals import straggler_law
 

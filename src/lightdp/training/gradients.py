@@ -18,9 +18,9 @@ into one vector and back; the server's step, the noise and the wire see only suc
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +29,6 @@ from torch.nn.functional import cross_entropy
 from lightdp._validate import integer, positive
 from lightdp.errors import ArgumentError
 from lightdp.training import fast
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["assign", "clipped_sums", "flatten"]
 

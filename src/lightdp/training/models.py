@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING
 
 from lightdp._validate import choice, integer
 from lightdp.errors import ArgumentError, MissingExtraError
@@ -28,8 +27,7 @@ try:
 except ImportError:
     raise MissingExtraError("train", "Training") from None
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 __all__ = ["NAMES", "build", "checked", "mirrored", "prepare"]
 

@@ -11,18 +11,15 @@ Dirichlet shares of each label, or shards of a few labels; `summary` describes t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.random import Generator  # noqa: TID251  only its type
+from numpy.typing import NDArray
 
 from lightdp._validate import integer, positive
 from lightdp.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.random import Generator  # noqa: TID251  only its type
-    from numpy.typing import NDArray
 
 _PURPOSE = int.from_bytes(b"part")
 _HOW = "iid, dirichlet:ALPHA or shards:COUNT"

@@ -9,8 +9,8 @@ A *plan* below is a client's batches, one a row, as indices of records; -1 fills
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,9 +20,6 @@ from torch.nn.functional import cross_entropy
 
 from lightdp._validate import integer, positive
 from lightdp.training import fast, gradients
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["local_updates"]
 

@@ -11,26 +11,22 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
 from lightdp.accountant import Odometer
 from lightdp.client_set import bitmap_size
 from lightdp.errors import ArgumentError, BudgetError
+from lightdp.planning import Plan
 from lightdp.runlog import Ended, Line, LogWriter, Round, RunLog, Started
 from lightdp.training import checkpoint, data, gradients, models, partition, statement
 from lightdp.training.arrivals import Arrivals, arrivals
 from lightdp.training.channel import channel
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import Clients
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from lightdp.planning import Plan
-    from lightdp.training.config import Config
+from lightdp.training.config import Config
 
 _CHECKPOINT_SECONDS = 60.0
 

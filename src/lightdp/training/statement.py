@@ -10,15 +10,11 @@ import platform
 import subprocess
 from contextlib import suppress
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 from lightdp._validate import rounded_up
+from lightdp.planning import Plan
 from lightdp.schemes import scheme
-
-if TYPE_CHECKING:
-    from lightdp.planning import Plan
-    from lightdp.training.config import Config
-
+from lightdp.training.config import Config
 
 _ASSUMED = "The sensitivity of this profile, 2 η clip/|D_i|, is assumed: no theorem bounds it for this training."
 _NOISE_ONLY = "This needs a secure aggregation protocol, of which only the noise was simulated here."

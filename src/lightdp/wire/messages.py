@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,9 +20,6 @@ from lightdp._validate import integer, octets
 from lightdp.client_set import ClientSet, bitmap_size
 from lightdp.errors import ArgumentError, WireError
 from lightdp.wire.packing import packed_size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

@@ -20,19 +20,15 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp._native import kernel
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, WireError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
 
 _COMPILED = kernel is not None and sys.byteorder == "little"
 _ROW = 1 << 15  # values in one numpy call: temporaries stay in the cache

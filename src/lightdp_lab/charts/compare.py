@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import altair as alt
 
 from lightdp.report import LOOK, Chart
 from lightdp_lab.compare import full_title, speeds
 from lightdp_lab.registry import ALL
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _OTHER = "#475569"
 _ROW = 23

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import altair as alt
 
@@ -14,16 +15,11 @@ from lightdp.report import LOOK, Chart
 from lightdp.schemes import BUILT_IN
 from lightdp_lab.differences import ONE_ROUND
 from lightdp_lab.registry import ALL, SCHEMES
-from lightdp_lab.reproduce import EPSILONS, MIDDLE, TABLES, models
+from lightdp_lab.reproduce import EPSILONS, MIDDLE, TABLES, Profile, models
+from lightdp_lab.results import Results
 from lightdp_lab.tables import MODELS, guaranteed, known, title, trials
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from lightdp_lab.reproduce import Profile
-    from lightdp_lab.results import Results
-
-    Row = dict[str, Any]
+Row = dict[str, Any]
 
 _LETTERS = {"colluders": "C̄, colluders", "stragglers": "S̄, stragglers", "epsilon": "ε of one round"}
 _GREY = "#526077"

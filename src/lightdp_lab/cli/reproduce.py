@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -15,15 +16,11 @@ from lightdp._validate import integer, rounded_up
 from lightdp.cli import table
 from lightdp.errors import ArgumentError
 from lightdp.runlog import Line, Round
+from lightdp.training.config import Config
 from lightdp_lab.cli._progress import progress
 from lightdp_lab.reproduce import TABLES, Profile, Target, cells
+from lightdp_lab.results import Results
 from lightdp_lab.tables import Cell, together
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lightdp.training.config import Config
-    from lightdp_lab.results import Results
 
 _REPLACED = 20
 HELP = """The paper's tables and figures, run again, and the same cells with a guarantee for the whole training.

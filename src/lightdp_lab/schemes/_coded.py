@@ -12,14 +12,15 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError, WireError
@@ -28,12 +29,6 @@ from lightdp.wire import packed_size
 from lightdp_lab.schemes._field import Elements, Field
 from lightdp_lab.schemes._net import Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Smpc, Task
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-
-    from numpy.typing import NDArray
-
 
 _NONCE = 12  # bytes, drawn anew for each letter
 

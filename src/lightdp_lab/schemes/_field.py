@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
+from numpy.typing import NDArray
 
 from lightdp._validate import integer, octets
 from lightdp.errors import ArgumentError, WireError
 from lightdp.wire import Accumulator, encode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
 
 Elements: TypeAlias = "NDArray[np.uint32]"
 

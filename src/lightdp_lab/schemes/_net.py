@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -12,8 +13,6 @@ from lightdp._validate import choice, integer, non_negative, positive, share
 from lightdp.errors import LightDPError, ProtocolError, WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
     from numpy.random import Generator  # noqa: TID251  faults are simulated, nothing that protects
 
 Peers = Literal["relayed", "direct"]

@@ -8,17 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp_lab.schemes._net import Faults, Links, Net, RoundFailedError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from lightdp_lab.schemes._scheme import Result, Scheme, Task
+from lightdp_lab.schemes._scheme import Result, Scheme, Task
 
 _FIRST = (128, 512)  # dimensions at which every scheme is quick; two give its slope
 _LEAPS = (2, 4, 8, 16, 32)  # how far beyond what was measured a line is trusted, when the next size is chosen

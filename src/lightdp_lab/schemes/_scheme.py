@@ -5,25 +5,20 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lightdp import stream
+from lightdp import schemes, stream
 from lightdp._settings import like, setting
 from lightdp._validate import integer, positive
 from lightdp.planning import WIRE_STEPS, CalibrationName, Plan, Request, plan
 from lightdp.wire import encode
 from lightdp_lab.schemes._net import Net, RoundFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    from lightdp import schemes
 
 Updates: TypeAlias = "Sequence[NDArray[np.float32]]"
 """Everybody's update, clipped. (N vectors of d)"""

@@ -12,18 +12,14 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp._validate import integer, octets
 from lightdp.errors import ArgumentError, WireError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 PRIME = 2**32 - 5
 LIMBS = 10

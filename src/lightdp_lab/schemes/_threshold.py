@@ -7,7 +7,6 @@ import os
 import secrets
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,8 +17,7 @@ try:
 except ImportError:  # said when the scheme is made
     gmpy2 = None
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 _SIEVE, _WINDOW = 1 << 18, 1 << 17  # primes that sieve, candidates that are sieved
 _CHECKS = 64  # of GMP's primality test: Baillie-PSW and 40 of Miller-Rabin

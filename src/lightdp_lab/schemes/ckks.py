@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp.errors import MissingExtraError, WireError
 from lightdp.wire import Accumulator
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Smpc, Task, Updates
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from numpy.typing import NDArray
-
 
 _DEGREE = 8192  # of the ring; half as many values in a ciphertext
 _ROOM = 24  # bits of the modulus beyond those of a sum: its error, and a wide margin

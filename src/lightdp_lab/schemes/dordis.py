@@ -16,26 +16,21 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes import _shamir
+from lightdp_lab.schemes._net import Net
 from lightdp_lab.schemes._scheme import Result, Task, Updates, gaussian_sum
 from lightdp_lab.schemes._secagg import Client, Server, recover, table
 from lightdp_lab.schemes.secagg import SecAgg
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
-
-    from lightdp_lab.schemes._net import Net
 
 _BEFORE = 2  # secrets of SecAgg, before the seeds of layers 1, 2, ...
 

@@ -21,8 +21,8 @@ The server follows the protocol but is curious, as in the paper. What a real run
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,11 +33,7 @@ from lightdp.wire import packed_size
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Coded, agree
 from lightdp_lab.schemes._net import Net, RoundFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lightdp_lab.schemes._scheme import Result, Task, Updates
+from lightdp_lab.schemes._scheme import Result, Task, Updates
 
 
 class LightSecAgg(Coded):

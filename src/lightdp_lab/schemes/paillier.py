@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,11 +19,9 @@ try:
 except ImportError:  # all schemes can be named without it
     gmpy2 = None
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
+from numpy.typing import NDArray
 
 _GUARD = 32  # bits of a plaintext that stay zero, so that damage shows
 _TAIL = 10  # standard deviations of noise in a slot, as in `Grid`

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -20,15 +21,12 @@ from lightdp.keys import KeyPair
 from lightdp.wire import Accumulator
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._masks import add_masks, derive, sign, words
+from lightdp_lab.schemes._net import Net
 from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Updates
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy as np
     from numpy.typing import NDArray
-
-    from lightdp_lab.schemes._net import Net
 
 _ROUND = struct.Struct("<Q")
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp import gaussian as exactly
 from lightdp_lab.registry import ALL, printed_sigma
 from lightdp_lab.schemes._net import Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Scheme, Updates, gaussian
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class Plain(Scheme):

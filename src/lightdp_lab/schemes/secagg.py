@@ -19,20 +19,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, WireError
 from lightdp_lab.registry import ALL
+from lightdp_lab.schemes._net import Net
 from lightdp_lab.schemes._scheme import Result, Smpc, Task, Updates
 from lightdp_lab.schemes._secagg import Client, Server
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lightdp_lab.schemes._net import Net
 
 _FAILURE = 2.0**-40
 

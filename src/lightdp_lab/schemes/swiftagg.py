@@ -25,8 +25,8 @@ The server follows the protocol but is curious, as in the paper. What a real run
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,11 +36,7 @@ from lightdp.errors import ArgumentError, WireError
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Coded, agree
 from lightdp_lab.schemes._net import Net, RoundFailedError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from lightdp_lab.schemes._scheme import Result, Task, Updates
+from lightdp_lab.schemes._scheme import Result, Task, Updates
 
 
 class SwiftAgg(Coded):

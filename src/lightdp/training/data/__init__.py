@@ -13,16 +13,14 @@ from __future__ import annotations
 import importlib
 import zipfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.training.data import _cifar10, _fashion_mnist
 from lightdp.training.data._made import VARIABLE, Dataset, made, reading, unit
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = ["NAMES", "VARIABLE", "Dataset", "load"]
 

@@ -6,17 +6,14 @@ import importlib
 import io
 import pickle
 import tarfile
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp.errors import ArgumentError
 from lightdp.training.data._made import VARIABLE, Part, Source
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
 _PYTHON = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 _BINARY = tuple(f"{name}.bin" for name in _PYTHON)

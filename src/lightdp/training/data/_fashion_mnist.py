@@ -5,14 +5,11 @@ from __future__ import annotations
 import gzip
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp.training.data._made import VARIABLE, Part, Source
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 

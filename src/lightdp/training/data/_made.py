@@ -7,20 +7,17 @@ import tarfile
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, LightDPError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from numpy.typing import NDArray
 
 Part = tuple["NDArray[Any]", "NDArray[Any]"]  # records and labels
 VARIABLE = "LIGHTDP_DATA"  # an environment variable: the folder that holds fashion-mnist/ and cifar10/

@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 import heapq
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,9 +25,6 @@ from lightdp.training.fast._gpu import kernels
 from lightdp.training.fast._layers import with_norms
 from lightdp.training.fast._layout import channels_last, inputs_last, padding, reorder
 from lightdp.training.models import StandardisedConv
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _LANES = 16  # with batches of 32, the kernels then start just fewer programs than a GPU of 132 processors runs at once
 _FEWER = (12, 8, 4)  # lanes of a step when the others have nothing left to do

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from lightdp.training.fast._gpu import norms
 from lightdp.training.models import Residual
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
