@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,14 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 import lightdp
 
-client = ClientApp(mods=[lightdp.flower.mod])
+OPTED_IN = sys.argv[2] == "yes"  # a worker has other arguments
+
+def opted_in(message, context, call_next):  # run_simulation, unlike `flwr run`, has no run_config
+    if OPTED_IN:
+        context.run_config = {"lightdp-simulation": True}
+    return call_next(message, context)
+
+client = ClientApp(mods=[opted_in, lightdp.flower.mod])
 
 @client.train()
 def train(message, context):
@@ -61,8 +69,13 @@ server = ServerApp()
 def main(grid, context):
     plan = lightdp.plan(clients=3, colluders=1, stragglers=1, rounds=2, epsilon=1e6, delta=1e-5, unit="client",
                         calibration="repair", clip=9.0)
-    strategy = lightdp.flower.LightDP(FedAvg(), plan, wait=240)
-    result = strategy.start(grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros((2, 3), np.float32))}))
+    strategy = lightdp.flower.LightDP(FedAvg(), plan, wait=120 if OPTED_IN else 5)
+    try:
+        result = strategy.start(grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros((2, 3), np.float32))}))
+    except lightdp.ProtocolError as error:
+        with open(sys.argv[1], "w") as file:
+            json.dump(str(error), file)
+        return
     found = {"w": result.arrays["w"].numpy().tolist(), "train": {t: dict(m) for t, m in
              result.train_metrics_clientapp.items()}, "x": [m["x"] for m in result.evaluate_metrics_clientapp.values()],
              "stopped": strategy.stopped}
@@ -73,16 +86,27 @@ run_simulation(server, client, num_supernodes=3, backend_config={"client_resourc
 """
 
 
-def test_flowers_own_simulation_engine_runs_it(tmp_path: Path) -> None:
+def simulated(folder: Path, opted_in: str) -> Any:
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    (tmp_path / "app.py").write_text(SIMULATION)
-    command = [sys.executable, str(tmp_path / "app.py"), str(tmp_path / "found.json")]
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)} | quiet
+    (folder / "app.py").write_text(SIMULATION)
+    command = [sys.executable, str(folder / "app.py"), str(folder / "found.json"), opted_in]
+    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder)} | quiet | kept
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
-    assert (tmp_path / "found.json").exists(), done.stderr
-    found = json.loads((tmp_path / "found.json").read_text())
+    assert (folder / "found.json").exists(), done.stderr
+    return json.loads((folder / "found.json").read_text())
+
+
+def test_flowers_own_simulation_engine_runs_it(tmp_path: Path) -> None:
+    found = simulated(tmp_path, "yes")
     assert np.array(found["w"]) == pytest.approx(np.full((2, 3), 0.4), abs=0.1)
     assert [each["lightdp-used"] for each in found["train"].values()] == [3, 3]
     assert "loss" not in found["train"]["1"]
     assert found["x"] == [2.0, 2.0]
     assert found["stopped"] is None
+
+
+def test_a_simulation_that_has_not_opted_in_says_how(tmp_path: Path) -> None:
+    why = simulated(tmp_path, "no")
+    assert "0 of the plan's 3 clients enrolled" in why
+    assert "a run in Flower's simulation engine says lightdp-simulation=true in run_config instead" in why
