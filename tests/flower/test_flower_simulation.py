@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -37,19 +37,16 @@ except ImportError as error:
 SIMULATION = """
 import json, sys
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 import lightdp
 
-OPTED_IN = sys.argv[2] == "yes"  # a worker has other arguments
-
 def opted_in(message, context, call_next):  # run_simulation, unlike `flwr run`, has no run_config
-    if OPTED_IN:
-        context.run_config = {"lightdp-simulation": True}
-    return call_next(message, context)
+    run = {"lightdp-simulation": True}
+    return call_next(message, Context(context.run_id, context.node_id, context.node_config, context.state, run))
 
 client = ClientApp(mods=[opted_in, lightdp.flower.mod])
 
@@ -69,13 +66,8 @@ server = ServerApp()
 def main(grid, context):
     plan = lightdp.plan(clients=3, colluders=1, stragglers=1, rounds=2, epsilon=1e6, delta=1e-5, unit="client",
                         calibration="repair", clip=9.0)
-    strategy = lightdp.flower.LightDP(FedAvg(), plan, wait=120 if OPTED_IN else 5)
-    try:
-        result = strategy.start(grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros((2, 3), np.float32))}))
-    except lightdp.ProtocolError as error:
-        with open(sys.argv[1], "w") as file:
-            json.dump(str(error), file)
-        return
+    strategy = lightdp.flower.LightDP(FedAvg(), plan, wait=120)
+    result = strategy.start(grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros((2, 3), np.float32))}))
     found = {"w": result.arrays["w"].numpy().tolist(), "train": {t: dict(m) for t, m in
              result.train_metrics_clientapp.items()}, "x": [m["x"] for m in result.evaluate_metrics_clientapp.values()],
              "stopped": strategy.stopped}
@@ -86,27 +78,17 @@ run_simulation(server, client, num_supernodes=3, backend_config={"client_resourc
 """
 
 
-def simulated(folder: Path, opted_in: str) -> Any:
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    (folder / "app.py").write_text(SIMULATION)
-    command = [sys.executable, str(folder / "app.py"), str(folder / "found.json"), opted_in]
-    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder)} | quiet | kept
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
-    assert (folder / "found.json").exists(), done.stderr
-    return json.loads((folder / "found.json").read_text())
-
-
 def test_flowers_own_simulation_engine_runs_it(tmp_path: Path) -> None:
-    found = simulated(tmp_path, "yes")
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    (tmp_path / "app.py").write_text(SIMULATION)
+    command = [sys.executable, str(tmp_path / "app.py"), str(tmp_path / "found.json")]
+    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)} | quiet | kept
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+    assert (tmp_path / "found.json").exists(), done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
     assert np.array(found["w"]) == pytest.approx(np.full((2, 3), 0.4), abs=0.1)
     assert [each["lightdp-used"] for each in found["train"].values()] == [3, 3]
     assert "loss" not in found["train"]["1"]
     assert found["x"] == [2.0, 2.0]
     assert found["stopped"] is None
-
-
-def test_a_simulation_that_has_not_opted_in_says_how(tmp_path: Path) -> None:
-    why = simulated(tmp_path, "no")
-    assert "0 of the plan's 3 clients enrolled" in why
-    assert "a run in Flower's simulation engine says lightdp-simulation=true in run_config instead" in why

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import mpmath
 import pytest
 
+from lightdp import gaussian
+from lightdp.errors import BudgetError
 from lightdp.flower import _total
 from lightdp.flower._plans import planned
+from lightdp.flower._settings import Settings
 from lightdp.protocol import Server
 from support.flower_talk import Talk, a_plan, enrolment, refused
 
@@ -83,6 +87,27 @@ def test_a_run_counts_what_was_sent_in_it_and_not_its_whole_plan(tmp_path: Path)
         exact = mu_of(8.0, 1e-5) ** 2 / 8
     assert ledger(tmp_path) == pytest.approx(float(exact), rel=1e-6)
     assert ledger(tmp_path) >= exact
+
+
+@pytest.mark.parametrize("changed", [{}, {"calibration": "repair"}, {"unit": "record", "sampling_rate": 0.1}])
+def test_the_first_run_may_cost_all_of_the_total_and_no_second_one_fits(changed: Any, tmp_path: Path) -> None:
+    plan = a_plan(**changed)
+    own = Settings(name="a", total_epsilon=plan.budget, total_delta=plan.delta, state=tmp_path)
+    _total.check(own, plan, 0.0)
+    _total.check(own, plan, 0.0, rounds=9)
+    for tighter in (
+        replace(own, total_epsilon=plan.budget * (1 - 1e-12)),
+        replace(own, total_delta=plan.delta * (1 - 1e-12)),
+    ):
+        with pytest.raises(BudgetError, match="with this plan all runs of this node could cost"):
+            _total.check(tighter, plan, 0.0)
+    for earlier in (1e-9, 1.0):
+        with pytest.raises(BudgetError):
+            _total.check(own, plan, earlier)
+    roomy = replace(own, total_epsilon=gaussian.epsilon(1.0, plan.delta) + plan.budget, total_delta=2 * plan.delta)
+    _total.check(roomy, plan, 1.0)  # (ε, δ) of earlier runs and of this one add up
+    with pytest.raises(BudgetError):
+        _total.check(replace(roomy, total_delta=plan.delta), a_plan(epsilon=plan.budget), 30.0)
 
 
 def test_a_run_that_is_asked_for_twice_is_counted_once_and_one_that_returns_again(tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ TESTS = {
     "test_a_client_that_is_late_in_every_round_does_not_end_the_training_of_the_others",
     "test_another_process_waits_for_the_lock",
     "test_flowers_own_simulation_engine_runs_it",
-    "test_a_simulation_that_has_not_opted_in_says_how",
     # lab
     "test_a_run_without_a_network_loads_no_module_of_the_lab",
     "test_any_compared_scheme_trains_and_its_rounds_take_time[paillier]",

@@ -108,7 +108,8 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
     text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
     length, plan = integer("length", order.get("length"), 1), planned(text)
     before, pins = _total.before(vault, run.hex()), settings.pins
-    _check(settings, plan, before + _total.at_worst(plan), records=records)
+    _check(settings, plan, records=records)
+    _total.check(settings, plan, before)
     if vault.record.get("run") == run.hex():
         if (vault.record["plan"], vault.record["length"]) != (text, length):
             raise ProtocolError("the plan must not change in a run")
@@ -129,7 +130,8 @@ def _train(
     if _get(order, "run", bytes).hex() != record["run"]:
         raise ProtocolError("the message is of another run than this node's last key round")
     client = Client.restore(plan, length=record["length"], store=vault, pins=settings.pins, threads=None)
-    _check(settings, plan, record["before"] + _total.at_worst(plan, client.next_round + 1), records=records)
+    _check(settings, plan, records=records)
+    _total.check(settings, plan, record["before"], client.next_round + 1)
     if "roster" in order:
         client.join(_get(order, "roster", bytes))
     begun = client.begin(_get(order, "start", bytes))  # before training, or it would train for nothing
@@ -152,9 +154,9 @@ def _train(
     return RecordDict({"arrays": ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))}), "metrics": allowed})
 
 
-def _check(settings: Settings, plan: Plan, squares: float, *, records: bool) -> None:
+def _check(settings: Settings, plan: Plan, *, records: bool) -> None:
     """Refuse a plan beyond the limits of the node, or one that the app does not serve."""
-    settings.check(plan, squares=squares)
+    settings.check(plan)
     if plan.unit == "record" and not records:
         raise ProtocolError(
             "the plan protects records, so the app must clip each record's part: it needs lightdp.flower.record_mod in "

@@ -14,9 +14,8 @@ from typing import Any, TypeVar, get_args
 
 from flwr.app import Context
 
-from lightdp import gaussian
 from lightdp._validate import choice, integer, positive, probability
-from lightdp.errors import ArgumentError, BudgetError, ProtocolError
+from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Identity, Pins
 from lightdp.keys.identity import NAME
 from lightdp.planning import Plan
@@ -154,16 +153,11 @@ class Settings:
             read[each.name] = each.metadata["tighter"](read.get(each.name, each.default), asked)
         return cls(**_placed(read, f"node-{context.node_id}"))
 
-    def check(self, plan: Plan, *, squares: float = 0.0) -> None:
-        """Refuse a plan beyond the limits of this node.
-
-        Args:
-            plan: to be checked.
-            squares: the μ² of all runs of this node together, with this plan at its worst.
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan beyond the limits of this node, its total aside.
 
         Raises:
             ProtocolError: the plan is beyond a limit, which the message names.
-            BudgetError: the total could be exceeded.
         """
         for what, value, wanted in (
             ("unit", plan.unit, self.unit),
@@ -189,13 +183,6 @@ class Settings:
         for what, value, side, key, limit in limits:
             if value > limit if side == "above" else value < limit * (1 - _ROUNDING):
                 raise ProtocolError(f"the plan's {what}={value:g} is {side} {key}={limit:g}")
-        if self.total_epsilon is not None and self.total_delta is not None:
-            epsilon = gaussian.epsilon(math.sqrt(squares), self.total_delta)
-            if epsilon > self.total_epsilon:
-                raise BudgetError(
-                    f"with this plan all runs of this node could cost epsilon={epsilon:.6g} at lightdp-total-delta="
-                    f"{self.total_delta:g}, above lightdp-total-epsilon={self.total_epsilon:g}"
-                )
 
 
 def _ours(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,12 @@ hides more. For runs of different adjacencies the sum bounds the loss under "add
 
 from __future__ import annotations
 
+import math
+
 from lightdp import gaussian
-from lightdp.errors import LightDPError
+from lightdp.errors import BudgetError, LightDPError
 from lightdp.flower._plans import planned
+from lightdp.flower._settings import Settings
 from lightdp.flower._vault import Vault
 from lightdp.planning import Plan
 from lightdp.protocol import Client
@@ -31,6 +34,36 @@ def at_worst(plan: Plan, rounds: int = 0) -> float:
     if plan.sampling_rate == 1:
         return (gaussian.mu(plan.budget, plan.delta) * _ROUND_UP) ** 2
     return _unamplified(plan, max(plan.rounds, rounds))
+
+
+def check(settings: Settings, plan: Plan, earlier: float, rounds: int = 0) -> None:
+    """Refuse a run that could exceed the total of this node, at its key round and at each round.
+
+    Of two valid bounds the smaller one counts: all μ² in one sum, or the plan's own (ε, δ) beside the earlier runs'.
+    The second is exact for a node's first run.
+
+    Args:
+        settings: of the node.
+        plan: of the run.
+        earlier: the μ² of all other runs.
+        rounds: rounds of the run that are over or about to begin.
+
+    Raises:
+        BudgetError: the total could be exceeded; nothing was spent.
+    """
+    limit, delta = settings.total_epsilon, settings.total_delta
+    if limit is None or delta is None:
+        return
+    epsilon = gaussian.epsilon(math.sqrt(earlier + at_worst(plan, rounds)), delta)
+    if earlier == 0 and plan.delta <= delta:
+        epsilon = min(epsilon, plan.budget)
+    elif plan.delta < delta:
+        epsilon = min(epsilon, gaussian.epsilon(math.sqrt(earlier), delta - plan.delta) + plan.budget)
+    if epsilon > limit:
+        raise BudgetError(
+            f"with this plan all runs of this node could cost epsilon={epsilon:.6g} at lightdp-total-delta={delta:g}, "
+            f"above lightdp-total-epsilon={limit:g}"
+        )
 
 
 def before(vault: Vault, run: str) -> float:
