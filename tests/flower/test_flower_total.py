@@ -11,6 +11,7 @@ import mpmath
 import pytest
 
 from lightdp import gaussian
+from lightdp.accountant import Odometer
 from lightdp.errors import BudgetError
 from lightdp.flower import _total
 from lightdp.flower._plans import planned
@@ -87,6 +88,22 @@ def test_a_run_counts_what_was_sent_in_it_and_not_its_whole_plan(tmp_path: Path)
         exact = mu_of(8.0, 1e-5) ** 2 / 8
     assert ledger(tmp_path) == pytest.approx(float(exact), rel=1e-6)
     assert ledger(tmp_path) >= exact
+
+
+def test_a_run_with_repair_counts_what_its_odometer_says_at_worst(tmp_path: Path) -> None:
+    talk = limited(Talk(plan=a_plan(calibration="repair", rounds=40)), tmp_path, 100.0, 1e-5)
+    assert a_run(talk, b"run number one..", 5)
+    odometer = Odometer(talk.plan, [0])
+    for _ in range(4):
+        odometer.record(range(3))
+    exact = odometer.mu(ahead=True, worst=True)[0] ** 2  # nobody has told it who was used in the last round
+    assert a_run(talk, b"run number two..", 0)
+    assert ledger(tmp_path) == pytest.approx(exact, rel=1e-6)
+    assert exact <= ledger(tmp_path) < 0.5 * _total.at_worst(talk.plan)
+    plain = Odometer(talk.plan, [0])
+    for _ in range(5):
+        plain.record(range(3))
+    assert ledger(tmp_path) > plain.mu()[0] ** 2
 
 
 @pytest.mark.parametrize("changed", [{}, {"calibration": "repair"}, {"unit": "record", "sampling_rate": 0.1}])

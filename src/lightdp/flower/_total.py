@@ -82,7 +82,8 @@ def _sent(vault: Vault) -> float:
         client = Client.restore(plan, length=vault.record["length"], store=vault)
     except LightDPError:
         return at_worst(plan)
-    return min(at_worst(plan, client.next_round), _unamplified(plan, client.next_round))
+    counted = (client.mu(worst=True) * _ROUND_UP) ** 2
+    return min(at_worst(plan, client.next_round), counted, _unamplified(plan, client.next_round))
 
 
 def _unamplified(plan: Plan, rounds: int) -> float:
