@@ -52,12 +52,13 @@ def check(settings: Settings, plan: Plan, earlier: float, rounds: int = 0) -> No
         BudgetError: the total could be exceeded; nothing was spent.
     """
     limit, delta = settings.total_epsilon, settings.total_delta
-    if limit is None or delta is None:
+    if limit is None or delta is None or (earlier == 0 and plan.budget <= limit and plan.delta <= delta):
         return
-    epsilon = gaussian.epsilon(math.sqrt(earlier + at_worst(plan, rounds)), delta)
-    if earlier == 0 and plan.delta <= delta:
-        epsilon = min(epsilon, plan.budget)
-    elif plan.delta < delta:
+    mu = math.sqrt(earlier + at_worst(plan, rounds))
+    if gaussian.delta(limit, mu) <= delta:  # takes less time than ε
+        return
+    epsilon = gaussian.epsilon(mu, delta)
+    if plan.delta < delta:
         epsilon = min(epsilon, gaussian.epsilon(math.sqrt(earlier), delta - plan.delta) + plan.budget)
     if epsilon > limit:
         raise BudgetError(
