@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,17 +15,7 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="How fast is it on this machine?"
 )
 
-MASKS_HELP = """How fast does this machine make the masks of one client, and on which path?
-
-Beside our noise runs what it is compared with: numpy's Philox generator, fast but unfit to protect anything,
-and the uniform AES mask of secure aggregation. One thread; methods take turns; figures are medians.
-
-Examples:
-
-- `lightdp bench masks`: 49 peers and a model of 11.2 million parameters, about a minute
-
-- `lightdp bench masks --dimension 1000000 --peers 20 --json`
-"""
+HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 _TITLES = {"philox": "Philox Gaussian (unfit)", "uniform": "AES uniform mask", "upload": "lightdp, whole upload"}
 
 
@@ -33,7 +24,7 @@ def bench() -> None:
     """A group, even with one command."""
 
 
-@app.command(help=MASKS_HELP)
+@app.command(help=HELP)
 def masks(
     *,
     dimension: Annotated[int, typer.Option(help="Parameters of the model.")] = 11_200_000,

@@ -23,27 +23,7 @@ from lightdp_lab.results import Results
 from lightdp_lab.tables import Cell, together
 
 _REPLACED = 20
-HELP = """The paper's tables and figures, run again, and the same cells with a guarantee for the whole training.
-
-What there is: `rounds` (accuracy against rounds at ε = 3, 6, 9), `table2` (colluders), `table3` (stragglers), `choices`
-(what the paper does not print), `links` (repair against SMPC + DP with failing links), `time` (accuracy against time,
-every scheme), `sensitivity` (how far one record moves an update, beside what the paper assumes), and `page`, which
-writes docs/results.md and its pictures from what was run.
-
-Every run is kept as a line in the folder of results and never run again; Ctrl-C loses nothing.
-
-Examples:
-
-- `lightdp reproduce table2 --profile paper --quick`: a small one on embedded data, in a minute
-
-- `lightdp reproduce table2 --profile repair --data-path DIR --trials 5`: CIFAR-10, scattering + linear, on a CPU
-
-- `lightdp reproduce table2 --profile paper --data-path DIR`: ResNet-18; needs a GPU, about two minutes a cell
-
-- `lightdp reproduce table3 --profile repair --data-path DIR --jobs 12`: several runs at once
-
-- `lightdp reproduce page`
-"""
+HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 
 
 def command(
