@@ -21,7 +21,9 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from lightdp import stream
 from lightdp._validate import integer
@@ -29,10 +31,6 @@ from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.planning import WIRE_STEPS, Plan
 from lightdp.stream import Floats, Term
 from lightdp.wire import encode
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _FINEST_BITS = 22  # individual noise is a sum of three Gaussians: σ_U, and two that are 2^11 and 2^22 times finer
 _BEYOND = 2e-20  # probability that a true Gaussian exceeds the largest sample of `lightdp.stream`

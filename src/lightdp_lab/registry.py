@@ -16,8 +16,6 @@ from typing import Any
 from lightdp.planning import Plan
 from lightdp.schemes import BUILT_IN, Scheme
 
-__all__ = ["ALL", "SCHEMES", "printed_sigma"]
-
 
 def printed_sigma(sensitivity: float, *, epsilon: float, delta: float, rounds: int) -> float:
     """The paper's σ for one client alone: sqrt(2 log(2/δ)) Δ/ε, variances scaled by sqrt(T) for T rounds (P3).

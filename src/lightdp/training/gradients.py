@@ -30,8 +30,6 @@ from lightdp._validate import integer, positive
 from lightdp.errors import ArgumentError
 from lightdp.training import fast
 
-__all__ = ["assign", "clipped_sums", "flatten"]
-
 _MARGIN = 1e-6  # more than rounding can add to a clipped norm: 9 · 2^-24 by `squares`, 2 · 2^-24 by the scaling
 _LEAST_CLIP = 1e-12  # far above what squares lose by underflow
 _MOST = 1e23  # a norm that, for the least clip, still leaves factors and scaled values above float32's underflow

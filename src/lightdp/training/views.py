@@ -15,19 +15,13 @@ torch.Size([1, 3, 1, 5, 5])
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightdp.errors import ArgumentError
 from lightdp.training import models
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-__all__ = ["crops", "draw", "mirrored"]
 
 _SHIFT = 4  # pixels that a crop may be off in each direction
 

@@ -22,11 +22,11 @@ from lightdp_lab.scaling import cells, scale
 from lightdp_lab.schemes import Task
 
 WIDTH = 120
+# Columns of the table, and which figure in which unit.
 _COSTS = {
     "up\nkB": ("up", 1e3), "down\nkB": ("down", 1e3), "peer\nkB": ("peer", 1e3),
     "client\nms": ("client", 1e-3), "server\nms": ("server", 1e-3), "round\ns": ("modelled", 1.0),
 }  # fmt: skip
-"""Columns of the table, and which figure in which unit."""
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 
 

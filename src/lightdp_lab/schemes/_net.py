@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from itertools import accumulate
+from typing import Literal
+
+from numpy.random import Generator  # noqa: TID251  only its type
 
 from lightdp._validate import choice, integer, non_negative, positive, share
 from lightdp.errors import LightDPError, ProtocolError, WireError
-
-if TYPE_CHECKING:
-    from numpy.random import Generator  # noqa: TID251  faults are simulated, nothing that protects
 
 Peers = Literal["relayed", "direct"]
 
@@ -174,6 +174,12 @@ class Net:
         heard = self.send(clients, lambda _: request)
         return self.collect(heard, lambda i: work(i, heard[i]))
 
+    def take(self, answers: Iterable[tuple[int, bytes]], keep: Callable[[int, bytes], object]) -> None:
+        """Hand the server's work, `keep`, each client and its message; one that is no such message does not count."""
+        for i, message in answers:
+            with self.server(), suppress(WireError):
+                keep(i, message)
+
     def hand_out(self, messages: Iterable[bytes], take: Callable[[int, bytes], object]) -> None:
         """From the server to every client, in order, who must all get theirs."""
         for i, message in enumerate(messages):
@@ -199,8 +205,6 @@ class Net:
 
     @property
     def _now(self) -> Stage:
-        if not self.stages:
-            self.stage("start")
         return self.stages[-1]
 
     # what the round cost
@@ -219,7 +223,11 @@ class Net:
         return sum(stage.server for stage in self.stages)
 
     def modelled_seconds(self) -> float:
-        """How long the round would take: stage after stage, each as long as its slowest client's work and wires."""
+        """How long the round would take."""
+        return self.ends()[-1] if self.stages else 0.0
+
+    def ends(self) -> list[float]:
+        """Modelled seconds until each stage ends, each being as long as its slowest client's work and wires."""
         links = self.links
 
         def busy(stage: Stage, i: int) -> float:
@@ -227,4 +235,5 @@ class Net:
             wires = (stage.up.get(i, 0) + stage.peer.get(i, 0)) / links.uplink + stage.down.get(i, 0) / links.downlink
             return stage.seconds.get(i, 0.0) + 8 * wires + links.latency * trips
 
-        return sum(stage.server + max(busy(stage, i) for i in range(self.clients)) for stage in self.stages)
+        clients = range(self.clients)
+        return list(accumulate(stage.server + max(busy(stage, i) for i in clients) for stage in self.stages))

@@ -72,14 +72,16 @@ class Cost:
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """A round that was run: its result or failure, its network and its cost."""
+    """A round that was run: its result or failure, its network and its cost.
+
+    `error` is the noise and rounding in the sum, (d,); None for a round that failed.
+    """
 
     result: Result | None
     failure: RoundFailedError | None
     net: Net
     cost: Cost
     error: NDArray[np.float64] | None
-    """The noise and rounding in the sum; None for a round that failed. (d,)"""
 
 
 class Player:

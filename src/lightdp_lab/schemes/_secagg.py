@@ -6,11 +6,13 @@ import os
 import secrets
 import struct
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet, bitmap_size
 from lightdp.errors import ProtocolError, WireError
@@ -21,10 +23,6 @@ from lightdp_lab.schemes._masks import add_masks, derive, sign, words
 from lightdp_lab.schemes._net import RoundFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
     from lightdp_lab.schemes.secagg import SecAgg
 
 SEED, PAIR = 0, 1  # of a client's secrets: b, and the private key of its masks

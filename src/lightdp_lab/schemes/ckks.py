@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from lightdp.errors import MissingExtraError, WireError
 from lightdp.wire import Accumulator
-from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Smpc, Task, Updates
 
@@ -21,7 +20,7 @@ _ROOM = 24  # bits of the modulus beyond those of a sum: its error, and a wide m
 _SURE = 0.25  # of a step: a decrypted value this near to an integer is that integer
 
 
-class Ckks(Smpc):
+class Ckks(Smpc, name="ckks"):
     """CKKS (Cheon et al. 2017) by TenSEAL (Benaissa et al. 2021) and DP noise; not secure against a single colluder.
 
     All clients hold the same secret key. One of them that hands it to the server opens every upload, in which lies
@@ -36,8 +35,6 @@ class Ckks(Smpc):
     that sees it next to the ciphertext finds the key (Li and Micciancio 2021). The integers are free of it. For the
     same reason all answers are equal, and the round fails if they are not.
     """
-
-    about = ALL["ckks"]
 
     def __init__(self, task: Task) -> None:
         try:

@@ -30,13 +30,12 @@ from lightdp._validate import integer
 from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
 from lightdp.wire import packed_size
-from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Coded, agree
 from lightdp_lab.schemes._net import Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Task, Updates
 
 
-class LightSecAgg(Coded):
+class LightSecAgg(Coded, name="lightsecagg"):
     """Coded shares of uniform masks; U answers recover their sum.
 
     Fails with fewer than N - S̄ uploads, fewer than U answers, or too many broken links between clients (`agree`).
@@ -46,8 +45,6 @@ class LightSecAgg(Coded):
         task: what is summed up.
         survivors: U; N - S̄ if None, the fewest bytes that the task's stragglers allow.
     """
-
-    about = ALL["lightsecagg"]
 
     def __init__(self, task: Task, survivors: int | None = None) -> None:
         most = task.clients - task.stragglers

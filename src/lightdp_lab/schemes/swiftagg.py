@@ -33,13 +33,12 @@ import numpy as np
 from lightdp._validate import integer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, WireError
-from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Coded, agree
 from lightdp_lab.schemes._net import Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Task, Updates
 
 
-class SwiftAgg(Coded):
+class SwiftAgg(Coded, name="swiftagg+"):
     """Coded shares of updates, summed up along chains of clients.
 
     Fails with more than S̄ positions lost, or with fewer than N - S̄ clients whose shares reached all the others.
@@ -48,8 +47,6 @@ class SwiftAgg(Coded):
         task: what is summed up.
         groups: Γ; as many as keep what a client sends within twice its update (K >= T + D) if None, or one.
     """
-
-    about = ALL["swiftagg+"]
 
     def __init__(self, task: Task, groups: int | None = None) -> None:
         lost = task.colluders + task.stragglers
