@@ -64,6 +64,7 @@ class Rehearsal:
             before, last = climbed[-2:] if len(climbed) > 1 else climbed * 2
             self.measured = last.dimension == parameters
             self.clean = last if self.measured else before.towards(last, parameters)
+            self.sent = self.clean.up + self.clean.peer  # bytes of a client in a round without faults
             self.short, self.quarter = sized(min(_SHORT, parameters)), sized(max(last.dimension // 4, 1))
         self.hides, self.follows = issubclass(kind, Smpc), scheme(config.scheme).simulated
         self.seconds = lru_cache(maxsize=None)(self._seconds)
@@ -71,11 +72,6 @@ class Rehearsal:
     def noise(self, used: int) -> float:
         """Variance of the scheme's noise in the sum of `used` clients, in units of σ_eff²."""
         return self.short.scheme.noise(used) / self.short.task.plan("smpc").sigma_effective ** 2
-
-    @property
-    def sent(self) -> float:
-        """Bytes of a client in a round without faults, to the server and to peers."""
-        return self.clean.up + self.clean.peer
 
     def about(self) -> dict[str, Any]:
         """For the record."""

@@ -94,15 +94,9 @@ def models(profile: Profile) -> tuple[str, ...]:
 
 
 def cells(
-    target: Target,
-    profile: Profile,
-    *,
-    model: str | None = None,
-    trials: int | None = None,
-    epsilons: tuple[float, ...] | None = None,
-    schemes: tuple[str, ...] | None = None,
-    quick: bool = False,
-) -> list[Config]:
+    target: Target, profile: Profile, *, model: str | None = None, trials: int | None = None,
+    epsilons: tuple[float, ...] | None = None, schemes: tuple[str, ...] | None = None, quick: bool = False,
+) -> list[Config]:  # fmt: skip
     """The runs of a table or figure, trial by trial, so that whatever is done first covers every cell.
 
     Cells in which a scheme is impossible, such as secure aggregation with C̄ + S̄ = N, are left out. With `quick` the

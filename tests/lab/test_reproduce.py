@@ -14,7 +14,7 @@ from lightdp import cli, plan
 from lightdp.errors import ArgumentError
 from lightdp.training import partition
 from lightdp.training.config import Config
-from lightdp_lab.charts import results_charts
+from lightdp_lab.charts.results import results_charts
 from lightdp_lab.differences import differences
 from lightdp_lab.page import page
 from lightdp_lab.reproduce import PROFILES, TABLES, TARGETS, cells, same

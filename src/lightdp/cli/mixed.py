@@ -40,11 +40,8 @@ def command(
     mixed = planning.plan_per_client(
         epsilons=[epsilon for count, _, epsilon in kinds for _ in range(count)],
         straggling=[share for count, share, _ in kinds for _ in range(count)],
-        colluders=colluders,
-        rounds=rounds,
-        delta=delta,
-        sensitivity=sensitivity,
-    )
+        colluders=colluders, rounds=rounds, delta=delta, sensitivity=sensitivity,
+    )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(mixed.to_dict(), indent=2, allow_nan=False))
     else:

@@ -271,11 +271,7 @@ def _stages(widths: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple
 
 
 _MAKERS = {
-    "linear": _linear,
-    "cnn": _cnn,
-    "scattering-linear": _linear,
-    "scattering-cnn": _scattering_cnn,
-    "resnet18": _resnet18,
-    "wrn-16-4": _wrn,
-}
+    "linear": _linear, "cnn": _cnn, "scattering-linear": _linear, "scattering-cnn": _scattering_cnn,
+    "resnet18": _resnet18, "wrn-16-4": _wrn,
+}  # fmt: skip
 NAMES = tuple(_MAKERS)

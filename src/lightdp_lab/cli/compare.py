@@ -57,7 +57,7 @@ def _compare(
             flags["schemes"] = tuple(name.strip() for name in schemes.split(","))
         found = _play(Setting(Task(**task), **flags), sizes=plot is not None if scaling is None else scaling)
     if plot is not None:
-        from lightdp_lab.charts import compare_chart  # noqa: PLC0415  an optional dependency
+        from lightdp_lab.charts.compare import compare_chart  # noqa: PLC0415  an optional dependency
 
         with Console(stderr=True).status(f"drawing {plot}"):
             save(compare_chart(found), plot)

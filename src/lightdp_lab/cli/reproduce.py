@@ -144,7 +144,7 @@ def _show(target: Target, cells: Sequence[Cell]) -> None:
 
 def _write(kept: Results, docs: Path) -> None:
     from lightdp.report import save  # noqa: PLC0415  needs optional dependencies
-    from lightdp_lab.charts import results_charts  # noqa: PLC0415  likewise
+    from lightdp_lab.charts.results import results_charts  # noqa: PLC0415  likewise
     from lightdp_lab.page import page  # noqa: PLC0415  likewise
 
     path, pictures = docs / "results.md", docs / "img"

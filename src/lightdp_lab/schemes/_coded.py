@@ -187,8 +187,10 @@ class Coded(Smpc):
         return Result(self.field.centred(total) * np.float64(self.grid.step), frozenset(used))
 
 
-def agree(held: NDArray[np.bool_], rows: int, columns: int) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
-    """Rows and columns with nothing missing between them, at least so many of each, or None if none are found.
+def agree(
+    held: NDArray[np.bool_], rows: int, columns: int, failure: RoundFailedError
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows and columns with nothing missing between them, at least so many of each; if none are found, the failure.
 
     A column that no row holds is out. As long as something is missing, the row or column that misses most leaves;
     of two alike the row, since columns are what is summed up. A side that has none to spare keeps all it has. (The
@@ -207,4 +209,4 @@ def agree(held: NDArray[np.bool_], rows: int, columns: int) -> tuple[NDArray[np.
             left = np.delete(left, of_rows.argmax())
         else:
             right = np.delete(right, of_columns.argmax())
-    return None
+    raise failure

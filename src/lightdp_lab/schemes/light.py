@@ -53,9 +53,8 @@ class Exact(Scheme, name="exact"):
         net.stage("upload")
         with net.server():
             start = self.server.announce(since=0)
-        for _, arrived in net.ask(
-            self.clients, start, lambda i, heard: self.clients[i].begin(heard).upload(updates[i])
-        ):
+        uploads = net.ask(self.clients, start, lambda i, heard: self.clients[i].begin(heard).upload(updates[i]))
+        for _, arrived in uploads:
             with net.server():
                 self.server.receive(arrived)
         with net.server():

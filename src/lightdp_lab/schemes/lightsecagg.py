@@ -87,9 +87,6 @@ class LightSecAgg(Coded, name="lightsecagg"):
         if len(reports) < self.least:
             raise RoundFailedError("upload", f"{len(reports)} uploads came, {self.least} are needed")
         came = sorted(reports)
-        choice = agree(np.array([reports[j].flags[came] for j in came]), self.survivors, self.least)
-        if choice is None:
-            why = f"no {self.survivors} clients hold the shares of the same {self.least}"
-            raise RoundFailedError("upload", why)
-        asked, used = choice
+        failure = RoundFailedError("upload", f"no {self.survivors} clients hold the shares of the same {self.least}")
+        asked, used = agree(np.array([reports[j].flags[came] for j in came]), self.survivors, self.least, failure)
         return [came[i] for i in used], [came[j] for j in asked]

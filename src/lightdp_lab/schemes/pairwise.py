@@ -93,9 +93,8 @@ class Pairwise(Smpc, name="pairwise"):
         net.stage("upload")
         start, self._rounds = _ROUND.pack(self._rounds), self._rounds + 1
         total, used = Accumulator(self.task.dimension, self.grid.bits), set()
-        for i, upload in net.ask(
-            range(len(updates)), start, lambda i, heard: self._clients[i].upload(heard, updates[i])
-        ):
+        uploads = net.ask(self._clients, start, lambda i, heard: self._clients[i].upload(heard, updates[i]))
+        for i, upload in uploads:
             with net.server():
                 total.add(upload)
             used.add(i)

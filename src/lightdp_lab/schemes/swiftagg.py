@@ -90,11 +90,8 @@ class SwiftAgg(Coded, name="swiftagg+"):
         if len(whole) < needed:
             raise RoundFailedError("reports", f"{len(whole)} positions are left, {needed} are needed")
         held = np.array([np.any([reports[j].flags for j in self.chain(position)], axis=0) for position in whole])
-        choice = agree(held, needed, self.least)
-        if choice is None:
-            why = f"no {needed} positions hold the shares of the same {self.least} clients"
-            raise RoundFailedError("reports", why)
-        going, used = choice
+        why = f"no {needed} positions hold the shares of the same {self.least} clients"
+        going, used = agree(held, needed, self.least, RoundFailedError("reports", why))
         return ClientSet.of(self.task.clients, used.tolist()), [whole[k] for k in going]
 
     def _sums(
