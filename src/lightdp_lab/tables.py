@@ -6,13 +6,15 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightdp.errors import ArgumentError
 from lightdp.training.config import Config
 from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import Profile, Target, cells
-from lightdp_lab.results import Line, Results
+
+if TYPE_CHECKING:
+    from lightdp_lab.results import Line, Results  # with torch, which `lightdp reproduce --help` does not need
 
 _MOST = 20  # trials of a cell that are looked for
 MODELS = {

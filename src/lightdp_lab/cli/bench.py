@@ -60,10 +60,8 @@ def show(record: dict[str, Any]) -> None:
 
 def _show_rates(title: str, rates: dict[str, Any]) -> None:
     work = f"{rates['peers']:,} masks of {rates['d']:,} samples, one thread, {rates['rounds']} turns"
-    lines = table.new(f"\n{title}: {work}")
-    lines.add_column("method", no_wrap=True)
-    for name in ("seconds", "M samples/s", "× Philox", "× AES uniform"):
-        lines.add_column(name, justify="right")
+    lines = table.new(f"\n{title}: {work}", ["method"], ["seconds", "M samples/s", "× Philox", "× AES uniform"])
+    lines.columns[0].no_wrap = True
     path = rates["conditions"]["backend"].split()[0]
     for name, row in rates["methods"].items():
         shown = [f"{row['seconds']:.4f}", f"{row['rate'] / 1e6:.0f}"]

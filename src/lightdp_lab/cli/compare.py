@@ -46,6 +46,7 @@ def _compare(
 ) -> None:
     if plot is not None:
         from lightdp.report import check_path, save  # noqa: PLC0415  an optional dependency
+        from lightdp_lab.charts.compare import compare_chart  # noqa: PLC0415  likewise
 
         check_path(plot, "plot")  # before the work
     if record is not None:
@@ -57,8 +58,6 @@ def _compare(
             flags["schemes"] = tuple(name.strip() for name in schemes.split(","))
         found = _play(Setting(Task(**task), **flags), sizes=plot is not None if scaling is None else scaling)
     if plot is not None:
-        from lightdp_lab.charts.compare import compare_chart  # noqa: PLC0415  an optional dependency
-
         with Console(stderr=True).status(f"drawing {plot}"):
             save(compare_chart(found), plot)
     if as_json:

@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -19,8 +19,10 @@ from lightdp.runlog import Line, Round
 from lightdp.training.config import Config
 from lightdp_lab.cli._progress import progress
 from lightdp_lab.reproduce import TABLES, Profile, Target, cells
-from lightdp_lab.results import Results
 from lightdp_lab.tables import Cell, together
+
+if TYPE_CHECKING:
+    from lightdp_lab.results import Results  # with torch, which the help page does not need
 
 _REPLACED = 20
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")

@@ -26,6 +26,15 @@ class RoundFailedError(LightDPError):
         self.stage, self.why = stage, why
 
 
+@contextmanager
+def ending(stage: str) -> Iterator[None]:
+    """Where a message that is malformed, a `WireError`, ends the round."""
+    try:
+        yield
+    except WireError as error:
+        raise RoundFailedError(stage, str(error)) from None
+
+
 @dataclass(frozen=True)
 class Links:
     """How messages travel.

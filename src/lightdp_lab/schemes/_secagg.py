@@ -20,7 +20,7 @@ from lightdp.keys import KeyPair
 from lightdp.wire import Accumulator
 from lightdp_lab.schemes import _shamir
 from lightdp_lab.schemes._masks import add_masks, derive, sign, words
-from lightdp_lab.schemes._net import RoundFailedError
+from lightdp_lab.schemes._net import RoundFailedError, ending
 
 if TYPE_CHECKING:
     from lightdp_lab.schemes.secagg import SecAgg
@@ -174,10 +174,8 @@ def recover(
     result: dict[int, list[bytes]] = {}
     for holders, owned in alike.items():
         revealed = np.stack([np.concatenate([shares[i][owner] for owner in owned]) for i in holders])
-        try:
+        with ending(stage):
             found = _shamir.combine([i + 1 for i in holders], revealed)
-        except WireError as error:
-            raise RoundFailedError(stage, str(error)) from None
         each = len(found) // len(owned)
         result |= {owner: found[k * each : (k + 1) * each] for k, owner in enumerate(owned)}
     return result

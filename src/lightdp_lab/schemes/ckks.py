@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightdp.errors import MissingExtraError, WireError
+from lightdp.errors import MissingExtraError
 from lightdp.wire import Accumulator
-from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._net import Net, RoundFailedError, ending
 from lightdp_lab.schemes._scheme import Result, Smpc, Task, Updates
 
 _DEGREE = 8192  # of the ring; half as many values in a ciphertext
@@ -94,14 +94,11 @@ class Ckks(Smpc, name="ckks"):
     def _opened(self, answers: set[bytes], net: Net) -> NDArray[np.float64]:
         """The sum, on which all answers must agree."""
         self.demand("decrypt", len(answers), 1)
-        with net.server():
+        with net.server(), ending("decrypt"):
             if len(answers) > 1:
                 raise RoundFailedError("decrypt", "clients do not agree on the sum")
             opened = Accumulator(self.task.dimension, self.grid.bits)
-            try:
-                opened.add(answers.pop())
-            except WireError as error:
-                raise RoundFailedError("decrypt", str(error)) from None
+            opened.add(answers.pop())
             return opened.total() * np.float64(self.grid.step)
 
     def _encrypt(self, values: NDArray[np.int64]) -> Iterator[bytes]:

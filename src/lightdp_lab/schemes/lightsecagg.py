@@ -31,7 +31,7 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
 from lightdp.wire import packed_size
 from lightdp_lab.schemes._coded import Coded, agree
-from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._net import Net, RoundFailedError, ending
 from lightdp_lab.schemes._scheme import Result, Task, Updates
 
 
@@ -75,11 +75,8 @@ class LightSecAgg(Coded, name="lightsecagg"):
         named = ClientSet.of(len(everybody), used).to_bytes()
         sums = net.ask(asked, named, lambda j, heard: self._answer(heard, held[j], everybody))
         masks = self._decode(net, sums, "answers came")
-        with net.server():
-            try:
-                total = self.field.total((uploads[i] for i in used), length)
-            except WireError as error:
-                raise RoundFailedError("upload", str(error)) from None
+        with net.server(), ending("upload"):
+            total = self.field.total((uploads[i] for i in used), length)
             return self._result(self.field.subtract(total, masks), used)
 
     def _chosen(self, reports: Mapping[int, ClientSet]) -> tuple[list[int], list[int]]:
