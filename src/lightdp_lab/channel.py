@@ -48,13 +48,12 @@ class Rehearsal:
     """
 
     def __init__(self, config: Config, parameters: int) -> None:
-        self.config = config
+        self.config, self.parameters = config, parameters
         kind = SCHEMES["plain" if config.scheme == "none" else config.scheme]
         failure = peer_failure(config.links)
         self.links = Links() if failure is None else Links("direct", failure)
         names = ("clients", "colluders", "stragglers", "epsilon", "delta", "rounds")
         task = Task(**{name: getattr(config, name) for name in names}, dimension=parameters)
-        self.parameters = parameters
 
         def sized(dimension: int) -> Player:
             return Player(kind, dataclasses.replace(task, dimension=dimension), self.links)

@@ -45,7 +45,6 @@ def _numbers() -> dict[str, Any]:
     exact, own, true = _middle(calibration="exact"), one.noise_in_mean(), one.epsilon()
     claims = {claim.rule: claim.true for claim in paper_claims(_middle(calibration="paper", rounds=150))}
     training = {kind: _middle(calibration=kind, rounds=150).noise_in_mean() for kind in ("exact", "repair", "smpc")}
-    seen = _middle(calibration="repair", rounds=150, late="seen").noise_in_mean()
     return {
         "printed": one.sigma_effective,
         "true": rounded_up(true, 3),
@@ -59,7 +58,7 @@ def _numbers() -> dict[str, Any]:
         "ratio": own / smpc,
         "fair": own / _middle(calibration="smpc", epsilon=true).noise_in_mean(),
         **{kind: training[kind] / training["smpc"] for kind in ("exact", "repair")},
-        "seen": seen / training["smpc"],
+        "seen": _middle(calibration="repair", rounds=150, late="seen").noise_in_mean() / training["smpc"],
     }
 
 

@@ -102,9 +102,7 @@ def trials(counts: Iterable[int]) -> str:
     ('1 to 3 trials', '1 trial', 'not run')
     """
     found = sorted(set(counts) - {0})
-    if not found:
-        return "not run"
-    return f"{span(found)} trial{'s' if found[-1] > 1 else ''}"
+    return f"{span(found)} trial{'s' if found[-1] > 1 else ''}" if found else "not run"
 
 
 def span(values: Iterable[int]) -> str:

@@ -16,6 +16,7 @@ app = typer.Typer(
 )
 
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+_PEAKS = "peak memory of that round, in vectors of the model's size, the data included, by number of masks"
 _TITLES = {"philox": "Philox Gaussian (unfit)", "uniform": "AES uniform mask", "upload": "lightdp, whole upload"}
 
 
@@ -53,9 +54,7 @@ def show(record: dict[str, Any]) -> None:
     peaks = record["peak_memory_in_vectors"]
     if peaks is not None:
         each = ", ".join(f"{vectors:.2f} for {peers}" for peers, vectors in peaks.items())
-        typer.echo(
-            f"peak memory of that round, in vectors of the model's size, the data included, by number of masks: {each}"
-        )
+        typer.echo(f"{_PEAKS}: {each}")
 
 
 def _show_rates(title: str, rates: dict[str, Any]) -> None:

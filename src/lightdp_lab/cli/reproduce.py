@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lightdp_lab.results import Results  # with torch, which the help page does not need
 
 _REPLACED = 20
+_ASSUMED = "Every ε is for the sensitivity 2 η clip/|D_i| that this profile assumes; no theorem bounds it here."
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 
 
@@ -139,9 +140,7 @@ def _show(target: Target, cells: Sequence[Cell]) -> None:
         shown.add_row(*row, cell.text(count=True), *("–" if one is None else rounded_up(one, 3) for one in epsilons))
     table.show(shown)
     if first.unit == "paper":
-        typer.echo(
-            "Every ε is for the sensitivity 2 η clip/|D_i| that this profile assumes; no theorem bounds it here."
-        )
+        typer.echo(_ASSUMED)
 
 
 def _write(kept: Results, docs: Path) -> None:

@@ -27,7 +27,7 @@ from lightdp.errors import ProtocolError, WireError
 from lightdp.keys import KeyPair, pair_key
 from lightdp.wire import packed_size
 from lightdp_lab.schemes._field import Elements, Field
-from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._net import Answers, Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Smpc, Task
 
 _NONCE = 12  # bytes, drawn anew for each letter
@@ -168,7 +168,7 @@ class Coded(Smpc):
             raise ProtocolError(f"asked for a sum of {len(asked)} clients, {self.least} needed, all of them held")
         return self.field.pack(self.field.total([*before, *(mine[i] for i in due)], self.code.length))
 
-    def _decode(self, net: Net, answers: Iterable[tuple[int, bytes]], what: str) -> Elements:
+    def _decode(self, net: Net, answers: Answers, what: str) -> Elements:
         """The last step: the sum of vectors, from sums of shares by position. Bytes that are no share do not count."""
         shares: dict[int, Elements] = {}
         for position, arrived in answers:

@@ -16,6 +16,7 @@ from lightdp._validate import choice, integer, non_negative, positive, share
 from lightdp.errors import LightDPError, ProtocolError, WireError
 
 Peers = Literal["relayed", "direct"]
+Answers = Iterator[tuple[int, bytes]]  # clients and what arrives of them, one by one
 
 
 class RoundFailedError(LightDPError):
@@ -162,7 +163,7 @@ class Net:
                 if arrived is not None:
                     yield sender, receiver, arrived
 
-    def collect(self, clients: Iterable[int], work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
+    def collect(self, clients: Iterable[int], work: Callable[[int], bytes]) -> Answers:
         """What arrives at the server of what each client makes, one by one; who gives up sends nothing, as above."""
         for i in filter(self.works, clients):
             message = None
@@ -176,14 +177,12 @@ class Net:
         """From the server, a message to each of these clients: what arrives, by client."""
         return {i: arrived for i in clients if (arrived := self.down(i, message(i))) is not None}
 
-    def ask(
-        self, clients: Iterable[int], request: bytes, work: Callable[[int, bytes], bytes]
-    ) -> Iterator[tuple[int, bytes]]:
+    def ask(self, clients: Iterable[int], request: bytes, work: Callable[[int, bytes], bytes]) -> Answers:
         """What arrives at the server of what each client makes of the server's request, as in `collect`."""
         heard = self.send(clients, lambda _: request)
         return self.collect(heard, lambda i: work(i, heard[i]))
 
-    def take(self, answers: Iterable[tuple[int, bytes]], keep: Callable[[int, bytes], object]) -> None:
+    def take(self, answers: Answers, keep: Callable[[int, bytes], object]) -> None:
         """Hand the server's work, `keep`, each client and its message; one that is no such message does not count."""
         for i, message in answers:
             with self.server(), suppress(WireError):

@@ -27,7 +27,7 @@ from lightdp.errors import WireError
 from lightdp_lab.schemes import _shamir
 from lightdp_lab.schemes._net import Net
 from lightdp_lab.schemes._scheme import Result, Task, Updates, gaussian_sum
-from lightdp_lab.schemes._secagg import Client, Server, recover, table
+from lightdp_lab.schemes._secagg import Client, Server, Shares, recover, table
 from lightdp_lab.schemes.secagg import SecAgg
 
 _BEFORE = 2  # secrets of SecAgg, before the seeds of layers 1, 2, ...
@@ -71,7 +71,7 @@ class LayeredServer(Server):
     def __init__(self, scheme: Dordis) -> None:
         super().__init__(scheme)
         self.seeds: dict[int, list[bytes]] = {}
-        self._shared: dict[int, dict[int, NDArray[np.uint32]]] = {}
+        self._shared: Shares = {}
 
     @property
     def excess(self) -> int:

@@ -25,7 +25,7 @@ The server follows the protocol but is curious, as in the paper. What a real run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 import numpy as np
@@ -34,7 +34,7 @@ from lightdp._validate import integer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, WireError
 from lightdp_lab.schemes._coded import Coded, agree
-from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._net import Answers, Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Task, Updates
 
 
@@ -94,9 +94,7 @@ class SwiftAgg(Coded, name="swiftagg+"):
         going, used = agree(held, needed, self.least, RoundFailedError("reports", why))
         return ClientSet.of(self.task.clients, used.tolist()), [whole[k] for k in going]
 
-    def _sums(
-        self, used: ClientSet, going: list[int], held: list[dict[int, bytes]], net: Net
-    ) -> Iterator[tuple[int, bytes]]:
+    def _sums(self, used: ClientSet, going: list[int], held: list[dict[int, bytes]], net: Net) -> Answers:
         """What arrives at the server: sums of shares by position, passed on from group to group."""
         context, last = self._context(b"sum"), self.groups - 1
         groups = [{i for i in range(self.task.clients) if self.group(i) == group} for group in range(self.groups)]
