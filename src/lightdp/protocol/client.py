@@ -117,7 +117,8 @@ class Client:
         """
         length, pair = integer("length", length, 1), KeyPair.generate()
         signed = (Identity.generate() if identity is None else identity).enrol(pair, run=run, name=name)
-        state = ClientState(agreement(plan, length, weighted=weighted), run, pair, signed)
+        agreed = agreement(plan, length, weighted=weighted)
+        state = ClientState(agreed, plan.to_json(), length, weighted, run, pair, signed)
         return cls(plan, state, length=length, pins=pins, weighted=weighted, store=store, threads=threads)
 
     @classmethod
@@ -148,7 +149,7 @@ class Client:
             ArgumentError: `store` holds no state, or one of another plan, length or weights.
         """
         expected = agreement(plan, integer("length", length, 1), weighted=weighted)
-        state = ClientState.from_bytes(store.load(), agreement=expected, clients=plan.clients)
+        state = ClientState.from_bytes(store.load(), agreement=expected)
         try:
             return cls(plan, state, length=length, pins=pins, weighted=weighted, store=store, threads=threads)
         except (ProtocolError, WireError) as error:

@@ -9,20 +9,31 @@ from pathlib import Path
 from typing import Protocol
 
 from lightdp._files import durable
-from lightdp._validate import integer
+from lightdp._validate import integer, octets
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Enrolment, KeyPair, Roster
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
 class ClientState:
     """All that a client must remember; everything else follows from it and the plan.
 
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=2, colluders=0, stragglers=0, rounds=3, epsilon=8, delta=1e-5)
+    >>> store = lightdp.File("bob.state")
+    >>> _ = lightdp.Client.new(plan, length=4, run=bytes(16), name="bob", store=store).enrol()
+    >>> state = ClientState.from_bytes(store.load())
+    >>> lightdp.Plan.from_json(state.plan).digest() == plan.digest(), state.length, state.weighted
+    (True, 4, False)
+
     Attributes:
         agreement: 32 bytes that bind the plan and the shape of uploads.
+        plan: the plan's settings as `Plan.to_json` writes them and `Plan.from_json` reads them.
+        length: number of values of an update.
+        weighted: whether updates carry weights.
         run: 16 bytes that name the run.
         pair: the one-time key pair. Private.
         enrolment: its signed public half.
@@ -33,6 +44,9 @@ class ClientState:
     """
 
     agreement: bytes
+    plan: str
+    length: int
+    weighted: bool
     run: bytes
     pair: KeyPair
     enrolment: Enrolment
@@ -46,6 +60,9 @@ class ClientState:
         facts = {
             "version": _VERSION,
             "agreement": self.agreement.hex(),
+            "plan": json.loads(self.plan),
+            "length": self.length,
+            "weighted": self.weighted,
             "run": self.run.hex(),
             "pair": self.pair.to_bytes().hex(),
             "enrolment": self.enrolment.to_bytes().hex(),
@@ -57,13 +74,12 @@ class ClientState:
         return json.dumps(facts).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, agreement: bytes, clients: int) -> ClientState:
+    def from_bytes(cls, data: bytes, *, agreement: bytes | None = None) -> ClientState:
         """What `to_bytes` returned.
 
         Args:
             data: the bytes.
-            agreement: that of the plan, length and weights with which the client goes on.
-            clients: N of the plan.
+            agreement: that of the plan, length and weights with which the client goes on; None to read any state.
 
         Raises:
             ArgumentError: the bytes are no state, or one of another agreement.
@@ -74,15 +90,19 @@ class ClientState:
                 raise ArgumentError(f"store must hold a client's state of version {_VERSION}, got {facts['version']!r}")
             run, pair = bytes.fromhex(facts["run"]), KeyPair(bytes.fromhex(facts["pair"]))
             enrolment = Enrolment.from_bytes(bytes.fromhex(facts["enrolment"]), run=run)
-            if bytes.fromhex(facts["agreement"]) != agreement:
+            agreed = octets("agreement", bytes.fromhex(facts["agreement"]), 32)
+            if agreement not in {None, agreed}:
                 raise ArgumentError("plan, length and weighted must be those of the state in store")
-            roster = facts["roster"]
+            clients, roster = integer("clients", facts["plan"]["clients"], 2), facts["roster"]
             return cls(
-                agreement,
+                agreed,
+                json.dumps(facts["plan"], sort_keys=True),
+                integer("length", facts["length"], 1),
+                _flag(facts["weighted"]),
                 run,
                 pair,
                 enrolment,
-                None if roster is None else Roster.from_bytes(bytes.fromhex(roster), run=run, plan=agreement),
+                None if roster is None else Roster.from_bytes(bytes.fromhex(roster), run=run, plan=agreed),
                 tuple(ClientSet.from_bytes(bytes.fromhex(used), clients) for used in facts["used"]),
                 frozenset(integer("sent", t, 0) for t in facts["sent"]),
                 None if facts.get("closing") is None else integer("closing", facts["closing"], 0),
@@ -92,6 +112,12 @@ class ClientState:
                 raise
             # the type alone: the text of some errors quotes what was read, and that holds the private key
             raise ArgumentError(f"store must hold a client's state, got {type(error).__name__}") from None
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ArgumentError(f"weighted must be true or false, got weighted={value!r}")
+    return value
 
 
 class Store(Protocol):
