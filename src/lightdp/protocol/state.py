@@ -1,18 +1,15 @@
-"""A client's state as a value, and where it lives: private, written whole or not at all, before uploads leave (W3)."""
+"""A client's state as a value, which is saved before what it tells of leaves (W3)."""
 
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
-from lightdp._files import durable
 from lightdp._validate import integer, octets
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Enrolment, KeyPair, Roster
+from lightdp.protocol.host import Host
 
 _VERSION = 2
 
@@ -41,6 +38,8 @@ class ClientState:
         used: the announced clients of each past round.
         sent: rounds that were answered.
         closing: the round that was answered without data, if there was one.
+        serial: how often the state was saved.
+        host: the machine that saved it.
     """
 
     agreement: bytes
@@ -54,11 +53,20 @@ class ClientState:
     used: tuple[ClientSet, ...] = ()
     sent: frozenset[int] = frozenset()
     closing: int | None = None
+    serial: int = 0
+    host: Host = field(default_factory=Host.here)
+
+    def next(self) -> ClientState:
+        """The state as it is saved: with the next serial number, and this machine."""
+        return replace(self, serial=self.serial + 1, host=Host.here())
 
     def to_bytes(self) -> bytes:
         """The state as JSON, with the private key in it."""
         facts = {
             "version": _VERSION,
+            "serial": self.serial,
+            "machine": self.host.machine,
+            "boot": self.host.boot,
             "agreement": self.agreement.hex(),
             "plan": json.loads(self.plan),
             "length": self.length,
@@ -105,7 +113,9 @@ class ClientState:
                 None if roster is None else Roster.from_bytes(bytes.fromhex(roster), run=run, plan=agreed),
                 tuple(ClientSet.from_bytes(bytes.fromhex(used), clients) for used in facts["used"]),
                 frozenset(integer("sent", t, 0) for t in facts["sent"]),
-                None if facts.get("closing") is None else integer("closing", facts["closing"], 0),
+                None if facts["closing"] is None else integer("closing", facts["closing"], 0),
+                integer("serial", facts["serial"], 1),
+                Host(*(None if facts[what] is None else str(facts[what]) for what in ("machine", "boot"))),
             )
         except (KeyError, TypeError, ProtocolError, ValueError) as error:
             if isinstance(error, ArgumentError):
@@ -118,47 +128,3 @@ def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ArgumentError(f"weighted must be true or false, got weighted={value!r}")
     return value
-
-
-class Store(Protocol):
-    """What keeps a client's state, which holds a private key.
-
-    `save` returns only when `load`, after any crash, would return these bytes or later ones.
-    """
-
-    def save(self, state: bytes) -> None:
-        """Keep the newest state."""
-
-    def load(self) -> bytes:
-        """The newest state."""
-
-
-class File:
-    """A state in a file that only its owner can read, replaced atomically and durably.
-
-    >>> import lightdp
-    >>> plan = lightdp.plan(clients=2, colluders=0, stragglers=0, rounds=3, epsilon=8, delta=1e-5)
-    >>> client = lightdp.Client.new(plan, length=4, run=bytes(16), name="ann", store=lightdp.File("ann.state"))
-    >>> message = client.enrol()  # saved before the message is returned
-    >>> again = lightdp.Client.restore(plan, length=4, store=lightdp.File("ann.state"))
-    >>> again.enrol() == message
-    True
-
-    Args:
-        path: the file; its folder must exist.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-
-    def save(self, state: bytes) -> None:
-        """Replace the file."""
-        with durable(self.path) as file:
-            file.write(state)
-
-    def load(self) -> bytes:
-        """What the file holds."""
-        try:
-            return self.path.read_bytes()
-        except OSError as error:
-            raise ArgumentError(f"path must hold a client's state, got path={str(self.path)!r}: {error}") from None
