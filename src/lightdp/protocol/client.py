@@ -38,6 +38,7 @@ class Client:
     Formal guarantees, whatever bytes arrive:
     - at most one upload leaves for each round, also after a restart from `store` or if several threads ask (W3);
       copies of the client are refused, and so is a client after its process was forked;
+    - what leaves is signed for its place in the run, so that nobody else can answer in this client's name;
     - what leaves is clipped to the plan's sensitivity (the whole vector for unit "client"; for unit "record" the
       caller clips each record), clamped to the plan's range, and carries the plan's noise;
     - `begin` raises `BudgetError`, and nothing leaves, if the round could exceed the budget (R2);
@@ -266,10 +267,11 @@ class Client:
             after = history.answered(begun.number, closing=begun.closing)
             self._adopt(replace(self._state, used=tuple(after.used), sent=after.sent, closing=after.closing))
             self._history = after
-        payload = Upload(length=len(vector), bits=self._grid.bits, packed=packed).to_bytes()
-        roster, me = history.chains[0], history.me
-        message = Message(kind=Kind.UPLOAD, run=self.run, round=begun.number, roster=roster, client=me, payload=payload)
-        return message.to_bytes()
+        upload = Upload(length=len(vector), bits=self._grid.bits, packed=packed)
+        place = {"run": self.run, "round": begun.number, "roster": history.chains[0], "client": history.me}
+        signature = self._state.pair.sign(upload.statement(**place, chain=history.chains[begun.number]))
+        payload = replace(upload, signature=signature).to_bytes()
+        return Message(kind=Kind.UPLOAD, **place, payload=payload).to_bytes()
 
     def _refuse_answered(self, number: int) -> None:
         if number < self.next_round:
