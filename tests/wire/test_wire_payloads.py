@@ -98,7 +98,9 @@ def test_what_is_signed_depends_on_each_part_of_an_upload_and_its_place() -> Non
         others.append((replace(one, packed=changed), place))
     others += [(replace(one, length=50, bits=16), place), (replace(one, bits=9), place)]
     assert len({upload.statement(**where) for upload, where in [(one, place), *others]}) == 1 + len(others)
-    assert replace(one, packed=memoryview(packed), signature=bytes([1]) * 64).statement(**place) == one.statement(**place)
+    assert replace(one, packed=memoryview(packed), signature=bytes([1]) * 64).statement(**place) == one.statement(
+        **place
+    )
 
 
 @pytest.mark.parametrize(("length", "bits"), [(99, 12), (101, 12), (100, 11), (100, 13), (104, 12), (1, 2)])
