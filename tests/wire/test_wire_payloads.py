@@ -83,6 +83,7 @@ def test_upload_round_trips(fine: NDArray[np.int32], bits: int) -> None:
     message = Message(kind=Kind.UPLOAD, run=RUN, payload=sent.to_bytes(), round=1, roster=ROSTER, client=0)
     got = Upload.from_bytes(receive(message.to_bytes()).payload, length=fine.size, bits=bits)
     assert got == sent
+    assert replace(message, payload=sent.head()).to_bytes(sent.packed) == message.to_bytes()
     assert decode(got.packed, got.length, bits) == [centred(int(v), bits) for v in fine]
 
 

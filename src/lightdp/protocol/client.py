@@ -272,8 +272,8 @@ class Client:
         upload = Upload(length=len(vector), bits=self._grid.bits, packed=packed)
         place = {"run": self.run, "round": begun.number, "roster": history.chains[0], "client": history.me}
         signature = self._state.pair.sign(upload.statement(**place, chain=history.chains[begun.number]))
-        payload = replace(upload, signature=signature).to_bytes()
-        return Message(kind=Kind.UPLOAD, **place, payload=payload).to_bytes()
+        payload = replace(upload, signature=signature).head()
+        return Message(kind=Kind.UPLOAD, **place, payload=payload).to_bytes(upload.packed)
 
     def _refuse_answered(self, number: int) -> None:
         if number < self.next_round:

@@ -16,7 +16,6 @@ from lightdp.keys import link
 from lightdp.planning import Plan
 from lightdp.repair import Repairs
 
-
 _MORE_ROUNDS, _MORE_TIMES = 100, 10
 
 
