@@ -40,13 +40,13 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
     - Of a train message, only the packed upload of `lightdp.protocol.Client`, metrics named in
       `lightdp-allow-metrics`, or a refusal made before the app was called leave the node.
-    - Once the app was called, an upload leaves and is charged. If the app fails, or its reply is no update or is not
-      finite, it is of zeros: a server that makes the model learns nothing from it. What happened stands in the log of
-      the node. An app that ends its process is charged too, and nothing leaves.
+    - A round is charged before the app is called. Then an upload leaves. If the app fails, or its reply is no update or
+      is not finite, it is of zeros: a server that makes the model learns nothing from it. What happened stands in the
+      log of the node. If the process ends, nothing leaves, and the round is over.
     - Nothing leaves without a plan within the limits of the node, recomputed here from its arguments, and a roster
       that binds it. `run_config`, which comes from the server, can tighten these limits and never loosen them.
     - Each round is answered at most once, also if messages are repeated or handled at the same time, or the node
-      restarts with `lightdp-state`. The state is durable before the upload leaves.
+      restarts with `lightdp-state`. The state is durable before the app is called.
 
     What the app prints, writes or sends by itself, how long it takes, and its replies to other messages are not
     protected: run only app code that was reviewed.
@@ -142,11 +142,8 @@ def _train(
         raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")
     if _get(order, "closing", bool) != begun.closing:
         raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
-    try:
-        update, metrics = (None, {}) if begun.closing else _trained(message, app, plan)
-    except BaseException:  # what ends the process must not be free either: the round is over, and nothing leaves
-        begun.upload(None)
-        raise
+    begun.claim()  # before training: an app that fails, or ends its process, must not be asked again
+    update, metrics = (None, {}) if begun.closing else _trained(message, app, plan)
     packed = begun.upload(update)
     line = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent, for one %s"
     LOG.info(line, rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit)
