@@ -17,6 +17,7 @@ from lightdp.flower import _total
 from lightdp.flower._plans import planned
 from lightdp.flower._settings import Settings
 from lightdp.protocol import Server
+from lightdp.protocol.host import Host
 from support.flower_talk import Talk, a_plan, enrolment, refused
 
 if TYPE_CHECKING:
@@ -189,6 +190,16 @@ def test_a_state_that_can_no_longer_be_restored_counts_as_its_whole_plan(tmp_pat
     assert talk.key(0, run=b"run number two..").has_content()
     assert ledger(tmp_path) == pytest.approx(_total.at_worst(talk.plan))
     assert math.isclose(_total.at_worst(planned(talk.plan.to_json())), _total.at_worst(talk.plan))
+
+
+def test_a_state_that_was_moved_to_another_machine_counts_what_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = limited(Talk(plan=a_plan(calibration="exact")), tmp_path, 100.0, 1e-5)
+    assert a_run(talk, b"run number one..", 1)
+    monkeypatch.setattr(Host, "here", lambda: Host("another machine", None))
+    assert talk.key(0, run=b"run number two..").has_content()
+    assert ledger(tmp_path) == pytest.approx(_total.at_worst(talk.plan) / 8, rel=1e-6)
 
 
 def ledger(folder: Path) -> float:

@@ -107,17 +107,17 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
     """The key round: a signed one-time key for this run, the same one if asked again."""
     text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
     length, plan = integer("length", order.get("length"), 1), planned(text)
-    before, pins = _total.before(vault, run.hex()), settings.pins
+    before = _total.before(vault, run.hex())
     _check(settings, plan, records=records)
     _total.check(settings, plan, before)
     if vault.record.get("run") == run.hex():
         if (vault.record["plan"], vault.record["length"]) != (text, length):
             raise ProtocolError("the plan must not change in a run")
-        client = Client.restore(plan, length=length, store=vault, pins=pins)
+        client = _restored(plan, settings, vault)
     else:
         vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before}
         name, identity = settings.name, settings.identity
-        client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=pins, store=vault)
+        client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=settings.pins, store=vault)
     return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
 
 
@@ -129,7 +129,7 @@ def _train(
     plan = planned(record["plan"])
     if _get(order, "run", bytes).hex() != record["run"]:
         raise ProtocolError("the message is of another run than this node's last key round")
-    client = Client.restore(plan, length=record["length"], store=vault, pins=settings.pins, threads=None)
+    client = _restored(plan, settings, vault)
     _check(settings, plan, records=records)
     _total.check(settings, plan, record["before"], client.next_round + 1)
     if "roster" in order:
@@ -149,6 +149,12 @@ def _train(
     LOG.info(line, rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit)
     allowed = MetricRecord({name: value for name, value in metrics.items() if name in settings.allow_metrics})
     return RecordDict({"arrays": ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))}), "metrics": allowed})
+
+
+def _restored(plan: Plan, settings: Settings, vault: Vault) -> Client:
+    """The client whose state is in `vault`; where that is the context, it goes where Flower takes it."""
+    moved, length = settings.state is None, vault.record["length"]
+    return Client.restore(plan, length=length, store=vault, pins=settings.pins, threads=None, moved=moved)
 
 
 def _check(settings: Settings, plan: Plan, *, records: bool) -> None:
