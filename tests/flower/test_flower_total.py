@@ -18,7 +18,7 @@ from lightdp.flower._plans import planned
 from lightdp.flower._settings import Settings
 from lightdp.protocol import Server
 from lightdp.protocol.host import Host
-from support.flower_talk import Talk, a_plan, enrolment, refused
+from support.flower_talk import Talk, a_plan, a_record_app, enrolment, records_of, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,6 +144,26 @@ def test_a_node_that_has_spent_its_total_is_still_in_its_last_run(tmp_path: Path
     assert talk.key(0, run=b"run number one..").has_content()
     assert talk.grid.handle(0, talk.start(run=b"run number one..")).has_content()
     assert refused(talk.key(0, run=b"run number two.."), "above lightdp-total-epsilon=8")
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({"unit": "record"}, {"unit": "client"}),
+        ({"adjacency": "add-remove"}, {"adjacency": "replace"}),
+    ],
+)
+def test_a_total_is_for_one_unit_and_adjacency(first: Any, then: Any, tmp_path: Path) -> None:
+    talk = limited(Talk(a_record_app(lambda w: w[None])), tmp_path, 100.0, 1e-5).sets(records_of(1.0))
+    for changed in (first, then):
+        talk.plan = a_plan(**changed)
+        talk.sets({f"lightdp-{key}": value for key, value in changed.items()} | {"lightdp-unit": talk.plan.unit})
+        if changed == first:
+            assert a_run(talk, b"run number one..", 1)
+    why = f"the state counts unit '{a_plan(**first).unit}' and adjacency 'add-remove'"
+    assert refused(talk.key(0, run=b"run number two.."), why)
+    del talk.grid.nodes[0].config["lightdp-total-epsilon"], talk.grid.nodes[0].config["lightdp-total-delta"]
+    assert talk.key(0, run=b"run number two..").has_content()
 
 
 def test_a_total_that_is_lowered_in_mid_run_holds_at_once(tmp_path: Path) -> None:

@@ -107,8 +107,8 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
     """The key round: a signed one-time key for this run, the same one if asked again."""
     text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
     length, plan = integer("length", order.get("length"), 1), planned(text)
-    before = _total.before(vault, run.hex())
     _check(settings, plan, records=records)
+    before = _total.before(settings, vault, plan, run.hex())
     _total.check(settings, plan, before)
     if vault.record.get("run") == run.hex():
         if (vault.record["plan"], vault.record["length"]) != (text, length):

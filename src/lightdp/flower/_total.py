@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from lightdp import gaussian
-from lightdp.errors import BudgetError, LightDPError
+from lightdp.errors import BudgetError, LightDPError, ProtocolError
 from lightdp.flower._plans import planned
 from lightdp.flower._settings import Settings
 from lightdp.flower._vault import Vault
@@ -67,18 +67,26 @@ def check(settings: Settings, plan: Plan, earlier: float, rounds: int = 0) -> No
         )
 
 
-def before(vault: Vault, run: str) -> float:
-    """The μ² of everything that this node has sent in other runs than `run`, each at its worst."""
+def before(settings: Settings, vault: Vault, plan: Plan, run: str) -> float:
+    """The μ² of everything that this node has sent in other runs than `run`, each at its worst.
+
+    Raises:
+        ProtocolError: the node has a total, and its last run was of another unit, or of a weaker adjacency.
+    """
     record = vault.record
     if not record:
         return 0.0
+    last = planned(record["plan"])
+    weaker = settings.adjacency == "replace" != last.adjacency
+    if settings.total_epsilon is not None and (last.unit != plan.unit or weaker):
+        kind = f"unit {last.unit!r} and adjacency {last.adjacency!r}"
+        raise ProtocolError(f"lightdp-total-epsilon is for one unit and adjacency, and the state counts {kind}")
     earlier = float(record["before"])
-    return earlier if record["run"] == run else earlier + _sent(vault)
+    return earlier if record["run"] == run else earlier + _sent(last, vault)
 
 
-def _sent(vault: Vault) -> float:
+def _sent(plan: Plan, vault: Vault) -> float:
     """The μ² of the run whose state is in `vault`; the whole plan's if the state cannot be read any more."""
-    plan = planned(vault.record["plan"])
     try:
         client = Client.restore(plan, length=vault.record["length"], store=vault, moved=True)  # it answers nothing
     except LightDPError:
