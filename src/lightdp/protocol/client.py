@@ -302,7 +302,7 @@ class Client:
         """Save that a round was answered."""
         after = begun._history.answered(begun.number, closing=begun.closing)  # noqa: SLF001
         self._adopt(replace(self._state, used=tuple(after.used), sent=after.sent, closing=after.closing))
-        self._history, self._claimed = after, None
+        self._history = after
 
     def _refuse_stale(self, begun: ClientRound) -> None:
         self._refuse_answered(begun.number)
