@@ -97,7 +97,7 @@ def _answer(message: Message, context: Context, app: Callable[[Message], Message
     order = message.content.config_records.get(KEY)
     if order is None:
         raise ProtocolError("a train message without a plan and roster: the server's strategy must be a LightDP")
-    with opened(context, settings.state) as vault:
+    with opened(context, settings.state, settings.anchor) as vault:
         if "plan" in order:
             return _enrol(order, settings, vault, records=records)
         return _train(message, app, settings, vault, records=records)
