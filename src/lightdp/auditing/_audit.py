@@ -47,7 +47,8 @@ class Audit:
         rounds: how many rounds were played, a closing one included.
         view: the uploads that the adversary saw, and who colluded.
         exact: of what was sent, for the noise that the plan promises (E2).
-        odometer: what client 0 says it spent, as far as it was told.
+        announced: what client 0 says it spent, as announced to it; lies may cost more.
+        odometer: what client 0 says it spent at worst, whatever was announced to whom (W5).
         budget: what the plan allows.
         measurements: of μ, from the bytes.
         deviations: of the covariance of the uploads from what the plan says.
@@ -64,6 +65,7 @@ class Audit:
     rounds: int
     view: View
     exact: Figure
+    announced: Figure
     odometer: Figure
     budget: Figure
     measurements: tuple[Measurement, ...]
@@ -73,8 +75,9 @@ class Audit:
 
     @property
     def claims(self) -> dict[str, Figure]:
-        """What must not be exceeded: the budget and, where clients are told the truth, what the odometer says."""
-        return {"the budget": self.budget} | ({"the odometer": self.odometer} if self.lies == "none" else {})
+        """What must not be exceeded; what the odometer says as announced, only where clients are told the truth."""
+        claims = {"the budget": self.budget, "the odometer at worst": self.odometer}
+        return claims | ({"the odometer": self.announced} if self.lies == "none" else {})
 
     @property
     def holds(self) -> bool:
@@ -131,7 +134,8 @@ class Audit:
             "confidence": self.confidence,
             "level": self.level,
             "exact": asdict(self.exact),
-            "odometer": asdict(self.odometer),
+            "odometer": asdict(self.announced),
+            "odometer_at_worst": asdict(self.odometer),
             "budget": asdict(self.budget),
             "measurements": measured,
             "deviations": [asdict(each) | {"holds": each.chance >= self.level} for each in self.deviations],
@@ -173,7 +177,12 @@ class Audit:
         table = Table("", box=SIMPLE_HEAD, pad_edge=False)
         for head in ("μ", f"ε at δ = {delta:g}"):
             table.add_column(head, justify="right")
-        names = {"budget": self.budget, "odometer of client 0": self.odometer, "exact, of what was sent": self.exact}
+        names = {
+            "budget of the plan": self.budget,
+            "odometer of client 0, at worst": self.odometer,
+            "odometer of client 0, as announced": self.announced,
+            "exact, of what was sent": self.exact,
+        }
         for name, figure in names.items():
             table.add_row(name, rounded_up(figure.mu), rounded_up(figure.epsilon))
         for each in self.measurements:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from lightdp.auditing._schedule import Telling
 from lightdp.auditing._stage import Stage, coins, made, widened
+from lightdp.auditing._stories import Telling
 from lightdp.auditing._view import VICTIM, View
 from lightdp.planning import Plan
 

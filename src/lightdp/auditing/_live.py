@@ -15,8 +15,9 @@ from lightdp._validate import choice, integer, probability
 from lightdp.auditing._audit import Audit, Figure
 from lightdp.auditing._clip import clip_held
 from lightdp.auditing._measure import Sample
-from lightdp.auditing._schedule import ROUNDS, Round, Telling, random_rounds, read_rounds, told
+from lightdp.auditing._schedule import ROUNDS, Round, answered, random_rounds, read_rounds, told
 from lightdp.auditing._stage import Stage, coins, made, widened
+from lightdp.auditing._stories import Script, Telling, climb, rotation
 from lightdp.auditing._view import View
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan
@@ -26,6 +27,7 @@ VALUES = 100_000
 """How many coordinates are measured by default."""
 _LEAST = 1000  # values below which the parametric interval is not to be trusted
 _LEAST_RATIO = 10  # values for each upload: the covariance is estimated from them
+_STEPS = 400  # stories that the search tries
 _KEPT = 1 << 22  # numbers of one run that are held at a time
 
 
@@ -81,7 +83,7 @@ def audit(
     values = integer("values", values, max(_LEAST, _LEAST_RATIO * len(view.uploads)))
     statements = 5 if plan.unit == "client" else 4  # three measurements, the covariance, the clip
     clip = clip_held(plan, level / statements, threads)
-    sample, spent = _measure(view, _model(view, rounds), values, threads, progress or (lambda _: None))
+    sample, (announced, worst) = _measure(view, _model(view, rounds), values, threads, progress or (lambda _: None))
     measured = (
         sample.linear(level / statements),
         sample.assumption_free(level / statements),
@@ -97,7 +99,8 @@ def audit(
         rounds=max(len(each.past) for each in tellings) + 1,
         view=view,
         exact=Figure.of(view.mu, plan.delta),
-        odometer=Figure(gaussian.mu(spent, plan.delta), spent),
+        announced=announced,
+        odometer=worst,
         budget=Figure(gaussian.mu(plan.budget, plan.delta), plan.budget),
         measurements=measured,
         deviations=sample.deviations(),
@@ -110,16 +113,30 @@ def _tellings(
     plan: Plan, schedule: str | Path, lies: Lies, play: int | None, seed: int
 ) -> tuple[Sequence[Telling], Sequence[Round] | None]:
     """The uploads to ask for and, if all clients are told the same, the rounds they belong to."""
-    if lies != "none":
-        raise NotImplementedError(lies)
-    if str(schedule) != "random":
-        if play is not None:
-            raise ArgumentError(f"play must be left out where a file lists the rounds, got play={play}")
-        rounds = read_rounds(Path(schedule), plan)
-    else:
-        default = min(ROUNDS, plan.rounds)
-        rounds = random_rounds(plan, default if play is None else integer("play", play, 1, plan.rounds), seed)
-    return told(rounds), rounds
+    if play is not None and str(schedule) != "random":
+        raise ArgumentError(f"play must be left out where a file lists the rounds, got play={play}")
+    number = min(ROUNDS, plan.rounds) if play is None else integer("play", play, 1, plan.rounds)
+    if lies == "none":
+        rounds = random_rounds(plan, number, seed) if str(schedule) == "random" else read_rounds(Path(schedule), plan)
+        return told(rounds), rounds
+    if str(schedule) != "random" or not (plan.graph.complete and plan.repairs):
+        raise ArgumentError(
+            f"lies must be none with a schedule of a file, a sparse graph or a plan without repair, got lies={lies!r}"
+        )
+    script = rotation(plan, play)
+    if lies == "search":
+        script = _worst(plan, script, seed)
+    return [each for each, refused in answered(plan, script.story(plan)) if refused is None], None
+
+
+def _worst(plan: Plan, script: Script, seed: int) -> Script:
+    """The script with the largest exact cost, in proportion to what was kept room for, that a search finds."""
+    found, best = script, 0.0
+    for tried, played in climb(plan, script, seed=seed, steps=_STEPS):
+        ratio = played.exact()[0] / played.reserved if played.reserved > 0 else 0.0
+        if ratio > best:
+            found, best = tried, ratio
+    return found
 
 
 def _model(view: View, rounds: Sequence[Round] | None) -> NDArray[np.bool_] | None:
@@ -131,12 +148,12 @@ def _model(view: View, rounds: Sequence[Round] | None) -> NDArray[np.bool_] | No
 
 def _measure(
     view: View, model: NDArray[np.bool_] | None, values: int, threads: int | None, progress: Callable[[float], None]
-) -> tuple[Sample, float]:
-    """All coordinates, in runs with fresh keys that fit the memory; and the ε that the victim's odometer says."""
+) -> tuple[Sample, tuple[Figure, Figure]]:
+    """All coordinates, in runs with fresh keys that fit the memory; and the victim's odometer, announced and worst."""
     plan = widened(view.plan, "record")
     runs = max(2, math.ceil(values * len(view.uploads) / _KEPT))
     sizes = [values // runs + (run < values % runs) for run in range(runs)]
-    sample, spent, done = None, 0.0, 0
+    sample, spent, done = None, (Figure(0.0, 0.0), Figure(0.0, 0.0)), 0
     for size in sizes:
         stage, secret = Stage(plan, view, size, threads), coins(size)
         if sample is None:
@@ -147,7 +164,7 @@ def _measure(
             uploads[row] = stage.ask(each, data)
             done += size
             progress(done / (values * len(view.uploads)))
-        spent = max(spent, stage.spent())
+        spent = Figure(*stage.spent(worst=False)), Figure(*stage.spent(worst=True))
         sample.add(uploads, secret)
     if sample is None:
         raise ArgumentError(f"values must be >= 1, got values={values}")

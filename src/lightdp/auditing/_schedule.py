@@ -5,15 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from lightdp.auditing._stories import Telling
 from lightdp.client_set import ClientSet
-from lightdp.errors import ArgumentError, BudgetError
+from lightdp.errors import ArgumentError, BudgetError, ProtocolError
 from lightdp.planning import Plan
 from lightdp.protocol.history import ClientHistory
 
@@ -22,20 +23,6 @@ ROUNDS = 5
 _VOID = 0.1  # share of rounds in which too few uploads come
 _LATE = 0.5  # share of stragglers whose uploads come too late but are seen
 _RANGE = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?")
-
-
-class Telling(NamedTuple):
-    """One upload: who is asked for it, and which past the client is told.
-
-    Attributes:
-        client: its number.
-        past: the used clients of every round before, as this client is told; so their number is the round's.
-        closing: whether the round carries no data.
-    """
-
-    client: int
-    past: tuple[ClientSet, ...]
-    closing: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,6 +102,26 @@ def _learn(histories: Sequence[ClientHistory], number: int, each: Round) -> None
         history.learn([(number, each.used)])
 
 
+def answered(plan: Plan, tellings: Iterable[Telling]) -> Iterator[tuple[Telling, str | None]]:
+    """Each telling, with the reason why a client would not answer it, or None; a refusal changes nothing."""
+    neighbours = plan.graph.neighbours().tolist()
+    histories = [ClientHistory(plan, i, bytes(32), neighbours[i]) for i in range(plan.clients)]
+    for each in tellings:
+        known, number, refused = histories[each.client], len(each.past), None
+        history = known.copied()
+        try:
+            history.learn(enumerate(each.past))
+            if number != len(history.used) or number in known.sent:
+                refused = f"round {number} was answered, or is over"
+            elif not each.closing:
+                history.odometer.admit()
+        except (BudgetError, ProtocolError) as error:
+            refused = str(error)
+        if refused is None:
+            histories[each.client] = history.answered(number, closing=each.closing)
+        yield each, refused
+
+
 def read_rounds(path: Path, plan: Plan) -> tuple[Round, ...]:
     """The rounds of a file, one after the other.
 
@@ -147,8 +154,9 @@ def read_rounds(path: Path, plan: Plan) -> tuple[Round, ...]:
         if not closing and 0 < len(used) < least:
             raise ArgumentError(f"used in {where} must name at least {least} clients or none, got {len(used)}")
         result.append(Round(used, late, closing))
-    if not any(0 in (each.used | each.late) and not each.closing for each in result):
-        raise ArgumentError(f"schedule must have an upload of client 0 with data, got schedule={str(path)!r}")
+    for telling, refused in answered(plan, told(result)):
+        if refused is not None:
+            raise ArgumentError(f"client {telling.client} would not answer schedule={str(path)!r}: {refused}")
     return tuple(result)
 
 

@@ -130,6 +130,7 @@ class Stage:
             self._chains[past] = link(chain, round=len(past) - 1, announcement=last)
         return self._chains[past]
 
-    def spent(self) -> float:
-        """The ε that the victim's odometer says, after all that it was told."""
-        return self.clients[VICTIM].epsilon()
+    def spent(self, *, worst: bool) -> tuple[float, float]:
+        """μ and ε that the victim's odometer says, as announced to it or at worst (W5)."""
+        victim = self.clients[VICTIM]
+        return victim.mu(worst=worst), victim.epsilon(worst=worst)

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from lightdp.auditing._schedule import Telling
+from lightdp.auditing._stories import Telling
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan
@@ -56,8 +56,8 @@ class Seen:
 class View:
     """All uploads of honest clients, as the server and its colluders see them.
 
-    The colluders are the plan's number of the victim's own neighbours, the worst ones on any graph. What they share
-    with honest clients is known to the adversary and hides nothing.
+    The colluders are the last of the victim's own neighbours, as many as the plan allows: no others know more of it.
+    What they share with honest clients is known to the adversary and hides nothing.
 
     Args:
         plan: the noise.
