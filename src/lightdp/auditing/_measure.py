@@ -197,7 +197,7 @@ class Sample:
         ratio = _pairs(whitened / self.values, self.precision)
         yield "own noise", ratio, _chance(ratio, self.values), self._two
         if self._common > 0:
-            ratio = self._again[0] / self._again[1]
+            ratio = self._again[0] / np.maximum(self._again[1], _SINGULAR * self._again[0])
             chance = 2 * np.minimum(*(each(self._common, self._common, ratio) for each in (fdtr, fdtrc)))
             yield (
                 "fresh keys",
