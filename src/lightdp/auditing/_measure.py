@@ -33,6 +33,7 @@ from lightdp.auditing._view import View
 Matrix = NDArray[np.float64]
 
 _EDGES = 600  # thresholds that the assumption-free attack chooses from
+_CAUTION = 1e-4  # the threshold is chosen by bounds at a stricter level, so that rare scores do not decide
 _BINS = 75  # of the histogram of scores
 _SINGULAR = 1e-12  # variance, in shares of the largest, below which there is none
 _TAIL = 8.0  # standard deviations beyond the means that they cover
@@ -89,7 +90,7 @@ class Sample:
         self.view, self.delta, self.model = view, delta, model
         self.shift = view.signs * view.plan.sensitivity
         self.expected = view.covariance(individual, pairwise)
-        self.precision = np.linalg.inv(self.expected)
+        self.precision: Matrix = np.linalg.inv(self.expected)
         direction = self.precision @ self.shift
         self.mu = math.sqrt(self.shift @ direction)  # of the noise as made
         self._best = direction / self.mu  # a score with variance 1, and means 0 and μ
@@ -140,7 +141,7 @@ class Sample:
     def assumption_free(self, level: float) -> Measurement:
         """A bound that holds whatever the distribution of the noise, with probability 1 − `level`."""
         each = level / 4  # TPR and FPR, at a threshold for μ and at one for ε
-        chosen, tested = (self._rates(half, each) for half in (0, 1))
+        chosen, tested = self._rates(0, each * _CAUTION), self._rates(1, each)
         at_mu, at_epsilon = (int(np.argmax(bound)) for bound in self._bounds(*chosen))
         mu, epsilon = self._bounds(*tested)
         return Measurement(
