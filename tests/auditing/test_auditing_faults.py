@@ -172,3 +172,8 @@ def test_no_lie_gets_more_than_is_claimed(lies: Any, monkeypatch: pytest.MonkeyP
     found = lightdp.audit(plan, values=20_000, confidence=SURE, lies=lies)
     assert found.problems == ()
     assert found.exact.mu > found.announced.mu  # what an odometer that believes all announcements would miss
+
+
+def test_lies_on_a_sparse_graph_get_no_more_than_is_claimed() -> None:
+    plan = planned(clients=9, degree=4, colluders=1, stragglers=2)
+    assert lightdp.audit(plan, values=20_000, confidence=SURE, lies="rotation").problems == ()

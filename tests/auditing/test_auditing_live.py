@@ -35,7 +35,7 @@ def planned(**changed: Any) -> Plan:
         ({}, {"lies": "white"}, "lies must be one of none, rotation, search, got lies='white'"),
         ({}, {"play": 7}, r"play must be in 1\.\.6, got play=7"),
         ({}, {"schedule": "a.csv", "play": 2}, "play must be left out where a file lists the rounds, got play=2"),
-        ({}, {"schedule": "a.csv", "lies": "rotation"}, "lies must be none with a schedule of a file"),
+        ({}, {"schedule": "a.csv", "lies": "rotation"}, "lies must be none with a file of rounds"),
         ({"calibration": "exact"}, {"lies": "search"}, "lies must be none with .* a plan without repair"),
         ({}, {"seed": -1}, "seed must be >= 0, got seed=-1"),
         ({"sampling_rate": 0.1}, {}, "sampling_rate must be 1 for an audit, got sampling_rate=0.1"),

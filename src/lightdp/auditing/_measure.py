@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from scipy.special import betaincinv, chdtr, chdtrc, fdtr, fdtrc, gammaincinv, n
 
 from lightdp.auditing._view import View
 
-Matrix = NDArray[np.float64]
+Matrix = NDArray[np.floating[Any]]
 
 _EDGES = 600  # thresholds that the assumption-free attack chooses from
 _CAUTION = 1e-4  # the threshold is chosen by bounds at a stricter level, so that rare scores do not decide
@@ -90,7 +91,7 @@ class Sample:
         self.view, self.delta, self.model = view, delta, model
         self.shift = view.signs * view.plan.sensitivity
         self.expected = view.covariance(individual, pairwise)
-        self.precision: Matrix = np.linalg.inv(self.expected)
+        self.precision = np.linalg.inv(self.expected)
         direction = self.precision @ self.shift
         self.mu = math.sqrt(self.shift @ direction)  # of the noise as made
         self._best = direction / self.mu  # a score with variance 1, and means 0 and μ

@@ -106,7 +106,8 @@ class Stage:
         upload = Upload.from_bytes(reply.payload, length=self.length, bits=self.grid.bits)
         total = Accumulator(self.length, self.grid.bits)
         total.add(upload.packed)
-        result: NDArray[np.float64] = total.total() * self.grid.wire_step
+        result = total.total().astype(np.float64)
+        result *= self.grid.wire_step
         known = self._known(seen)
         if known:
             noise = np.zeros(self.length, np.int32)
