@@ -9,7 +9,7 @@ from lightdp.auditing._claims import claimed
 from lightdp.auditing._finding import Finding
 from lightdp.auditing._live import VALUES, Lies, audit
 from lightdp.auditing._recorded import node, recorded
-from lightdp.auditing._stories import Played, Script, Telling, climb, play, rotation
+from lightdp.auditing._stories import Played, Script, Telling, Wire, climb, play, rotation
 
 __all__ = [
     "VALUES",
@@ -19,6 +19,7 @@ __all__ = [
     "Played",
     "Script",
     "Telling",
+    "Wire",
     "audit",
     "claimed",
     "climb",
