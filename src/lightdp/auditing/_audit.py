@@ -157,8 +157,10 @@ class Audit:
             f"{'with the worst signs' if self.view.worst_signs else 'always in one direction'}"
         )
         yield self._table()
+        yield "Variances that deviate most, with the probability of so much by chance:"
         for each in self.deviations:
-            yield f"{each.group:<10} {each.ratio:.4f} times the expected variance at the oddest place, {each.where}"
+            chance = f"(chance {each.chance:.2g})"
+            yield f"{each.group:<10} {each.ratio:.4f} times the expected variance {chance}, {each.where}"
         if self.clip is None:
             yield "clip       not audited: with unit record the application clips each record"
         else:

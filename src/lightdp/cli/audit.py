@@ -58,19 +58,30 @@ def _audit(
     schedule: Annotated[
         str, typer.Option(help="random, or a FILE.csv or FILE.json of used and late clients.", rich_help_panel=_PANEL)
     ] = "random",
-    lies: Annotated[Lies, typer.Option(help="What the server tells clients.", rich_help_panel=_PANEL)] = "none",
+    lies: Annotated[
+        Lies,
+        typer.Option(
+            help="What the server lies about: nothing, the rotation of lies, or the worst lies that a search finds.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = "none",
     play: Annotated[
-        int | None, typer.Option(help="Rounds to play of a random schedule.", rich_help_panel=_PANEL)
+        int | None, typer.Option(help="Rounds of a random schedule, by default 5 or all.", rich_help_panel=_PANEL)
     ] = None,
     values: Annotated[
-        float, typer.Option(help="Coordinates, each an experiment.", rich_help_panel=_PANEL)
+        float, typer.Option(help="Coordinates to measure, each an experiment.", rich_help_panel=_PANEL)
     ] = auditing.VALUES,
-    confidence: Annotated[float, typer.Option(help="Of all statements together.", rich_help_panel=_PANEL)] = 0.99,
-    seed: Annotated[int, typer.Option(help="Of the schedule and of the search.", rich_help_panel=_PANEL)] = 0,
+    confidence: Annotated[
+        float, typer.Option(help="Probability that all statements are right.", rich_help_panel=_PANEL)
+    ] = 0.99,
+    seed: Annotated[int, typer.Option(help="Draws the schedule, or the search.", rich_help_panel=_PANEL)] = 0,
     threads: Annotated[
         int | None, typer.Option(help="Cores that expand noise, by default all.", rich_help_panel=_PANEL)
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with charts.", rich_help_panel=_PANEL)] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page to FILE.html, or its charts to .png or .svg.", rich_help_panel=_PANEL),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Audit what the arguments name, print what was found, exit with 1 if it does not hold."""
