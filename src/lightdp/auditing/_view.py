@@ -45,12 +45,17 @@ class Seen:
     parts: tuple[Part, ...]
 
     @property
+    def round(self) -> int:
+        """The number of the round that it answers."""
+        return len(self.telling.past)
+
+    @property
     def has_data(self) -> bool:
         """Whether it holds data of the victim."""
         return self.telling.client == VICTIM and not self.telling.closing
 
     def __str__(self) -> str:
-        return f"client {self.telling.client} round {len(self.telling.past)}"
+        return f"client {self.telling.client} round {self.round}"
 
 
 class View:
