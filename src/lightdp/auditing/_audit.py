@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from lightdp import gaussian
-from lightdp._validate import rounded_up
+from lightdp._validate import rounded_down, rounded_up
 from lightdp.auditing._clip import Clip
 from lightdp.auditing._measure import Deviation, Measurement
 from lightdp.auditing._view import VICTIM, View
@@ -190,13 +189,11 @@ class Audit:
         for each in self.measurements:
             if each.high is not None:
                 low, high = (gaussian.epsilon(mu, delta) for mu in (each.low, each.high))
-                cells = f"{_down(each.low)} to {rounded_up(each.high)}", f"{_down(low)} to {rounded_up(high)}"
+                cells = (
+                    f"{rounded_down(each.low)} to {rounded_up(each.high)}",
+                    f"{rounded_down(low)} to {rounded_up(high)}",
+                )
             else:
-                cells = f">= {_down(each.low)}", f">= {_down(each.epsilon_low or 0.0)}"
+                cells = f">= {rounded_down(each.low)}", f">= {rounded_down(each.epsilon_low or 0.0)}"
             table.add_row(each.name, *cells)
         return table
-
-
-def _down(value: float) -> str:
-    """A lower end with four decimals, rounded down."""
-    return f"{math.floor(value * 1e4) / 1e4:.4f}"
