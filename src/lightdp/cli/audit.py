@@ -24,27 +24,7 @@ from lightdp.cli.options import GRAPH, graph_of, with_settings
 from lightdp.errors import ArgumentError
 from lightdp.planning import Request
 
-HELP = """Measure what real uploads reveal, and check logs, nodes and claims.
-
-Examples:
-
-- `lightdp audit --clients 10 --colluders 2 --stragglers 2 --rounds 8 --epsilon 8 --delta 1e-5 --calibration repair`
-
-- `lightdp audit ... --lies rotation --values 1e6`: a server that tells clients different histories
-
-- `lightdp audit ... --schedule rounds.csv --html audit.html`: these used and late clients; a page with charts
-
-- `lightdp audit run.jsonl`: recompute what a run's log says
-
-- `lightdp audit --client node.state`: what a node has spent
-
-- `lightdp audit --claim "clip=1 sensitivity=1e-4 epsilon=10 delta=1e-5 rounds=20"`: what a claim of others gives
-
-A schedule lists rounds one after the other. FILE.csv has the columns used,late,closing, where `0-7 9` names clients 0
-to 7 and 9; FILE.json is a list of {"used": [0, 1], "late": [2], "closing": false}. A round that uses nobody is void.
-
-Exit code 1: a lower end lies above what is claimed, or a check failed.
-"""
+HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 _PANEL = "Audit"
 
 
