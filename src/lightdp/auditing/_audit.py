@@ -128,7 +128,7 @@ class Audit:
             "lies": self.lies,
             "rounds": self.rounds,
             "uploads": len(self.view.uploads),
-            "signs": "worst" if self.view.worst_signs else "equal",
+            "signs": "worst" if self.view.worst_signs else "improved",
             "values": self.values,
             "confidence": self.confidence,
             "level": self.level,
@@ -153,7 +153,7 @@ class Audit:
         yield (
             f"{self.rounds} rounds, {len(self.view.uploads)} uploads of honest clients, {self.values:,} coordinates; "
             f"data moves by Δ = {plan.sensitivity:g} in each round, "
-            f"{'with the worst signs' if self.view.worst_signs else 'always in one direction'}"
+            f"with {'the worst signs' if self.view.worst_signs else 'signs that no single change betters'}"
         )
         yield self._table()
         yield "Variances that deviate most, with the probability of so much by chance:"
