@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,7 +60,10 @@ def test_the_dict_has_every_figure_as_json() -> None:
     wire = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert wire["holds"] is True
     assert wire["problems"] == []
-    assert wire["exact"] == {"mu": found.exact.mu, "epsilon": gaussian.epsilon(found.exact.mu, plan.delta)}
+    assert wire["exact"]["mu"] == found.exact.mu
+    assert wire["exact"]["epsilon"] == gaussian.epsilon(found.exact.mu, plan.delta)
+    power = NormalDist().cdf(NormalDist().inv_cdf(0.01) + found.exact.mu)
+    assert wire["exact"]["found"] == pytest.approx(power, rel=1e-9)
     assert wire["budget"]["epsilon"] == 8.0
     assert found.exact.mu <= found.announced.mu <= found.odometer.mu <= found.budget.mu
     assert [each["name"] for each in wire["measurements"]] == [

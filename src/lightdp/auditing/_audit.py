@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from scipy.special import ndtr, ndtri
+
 from lightdp import gaussian
 from lightdp._validate import rounded_down, rounded_up
 from lightdp.auditing._clip import Clip
@@ -16,6 +18,7 @@ from lightdp.planning import Plan
 if TYPE_CHECKING:
     from rich.table import Table
 
+_FALSE = 0.01  # false positives of the attack that outputs speak of
 _SLACK = 1 + 1e-9  # rounding errors of an exact figure
 
 
@@ -25,6 +28,15 @@ class Figure:
 
     mu: float
     epsilon: float
+
+    @property
+    def found(self) -> float:
+        """TPR of the best attack at 1 % false positives: Φ(Φ⁻¹(0.01) + μ)."""
+        return float(ndtr(ndtri(_FALSE) + self.mu))
+
+    def to_dict(self) -> dict[str, float]:
+        """μ, ε and what the best attack finds, as JSON values."""
+        return {"mu": self.mu, "epsilon": self.epsilon, "found": self.found}
 
     @classmethod
     def of(cls, mu: float, delta: float) -> Figure:
@@ -132,10 +144,10 @@ class Audit:
             "values": self.values,
             "confidence": self.confidence,
             "level": self.level,
-            "exact": asdict(self.exact),
-            "odometer": asdict(self.announced),
-            "odometer_at_worst": asdict(self.odometer),
-            "budget": asdict(self.budget),
+            "exact": self.exact.to_dict(),
+            "odometer": self.announced.to_dict(),
+            "odometer_at_worst": self.odometer.to_dict(),
+            "budget": self.budget.to_dict(),
             "measurements": measured,
             "deviations": [asdict(each) | {"holds": each.chance >= self.level} for each in self.deviations],
             "clip": None if self.clip is None else asdict(self.clip) | {"holds": self.clip.holds},
@@ -156,6 +168,8 @@ class Audit:
             f"with {'the worst signs' if self.view.worst_signs else 'signs that no single change betters'}"
         )
         yield self._table()
+        whose = "records" if plan.unit == "record" else "clients"
+        yield f"found: share of the {whose} in the data that an attacker finds who accuses 1 % of others falsely"
         yield "Variances that deviate most, with the probability of so much by chance:"
         for each in self.deviations:
             chance = f"(chance {each.chance:.2g})"
@@ -176,7 +190,7 @@ class Audit:
 
         delta = self.plan.delta
         table = Table("", box=SIMPLE_HEAD, pad_edge=False)
-        for head in ("μ", f"ε at δ = {delta:g}"):
+        for head in ("μ", f"ε at δ = {delta:g}", "found"):
             table.add_column(head, justify="right")
         names = {
             "budget of the plan": self.budget,
@@ -185,7 +199,8 @@ class Audit:
             "exact, of what was sent": self.exact,
         }
         for name, figure in names.items():
-            table.add_row(name, rounded_up(figure.mu), rounded_up(figure.epsilon))
+            found = f"{rounded_up(100 * figure.found, 1)} %"
+            table.add_row(name, rounded_up(figure.mu), rounded_up(figure.epsilon), found)
         for each in self.measurements:
             if each.high is not None:
                 low, high = (gaussian.epsilon(mu, delta) for mu in (each.low, each.high))

@@ -74,17 +74,20 @@ def audit_panels(found: Mapping[str, Any]) -> list[Panel]:
     return [_intervals(found), _scores(found), _trade_off(found)]
 
 
-def _rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, μ and ε of each claim and measurement."""
-    rows = [(name, rounded_up(found[key]["mu"]), rounded_up(found[key]["epsilon"])) for key, name in _CLAIMS.items()]
-    rows.append(("exact, of what was sent", rounded_up(found["exact"]["mu"]), rounded_up(found["exact"]["epsilon"])))
+def _rows(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Name, μ, ε and the best attack's true positives for each claim, and the first three for each measurement."""
+    claims = [(name, found[key]) for key, name in (_CLAIMS | {"exact": "exact, of what was sent"}).items()]
+    rows = [
+        (name, rounded_up(each["mu"]), rounded_up(each["epsilon"]), f"{rounded_up(100 * each['found'], 1)} %")
+        for name, each in claims
+    ]
     for each in found["measurements"]:
         if each["high"] is None:
-            rows.append((each["name"], f"≥ {rounded_down(each['low'])}", f"≥ {rounded_down(each['epsilon_low'])}"))
+            rows.append((each["name"], f"≥ {rounded_down(each['low'])}", f"≥ {rounded_down(each['epsilon_low'])}", ""))
         else:
             ends = [(each["low"], each["high"]), (each["epsilon_of_low"], each["epsilon_of_high"])]
             mu, epsilon = (f"{rounded_down(low)} to {rounded_up(high)}" for low, high in ends)
-            rows.append((each["name"], mu, epsilon))
+            rows.append((each["name"], mu, epsilon, ""))
     return rows
 
 
