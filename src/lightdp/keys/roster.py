@@ -16,6 +16,7 @@ from lightdp.errors import ArgumentError, WireError
 from lightdp.keys.identity import NAME, Enrolment
 
 _PIN = re.compile(rf"({NAME.pattern})\s+([0-9a-f]{{64}})")
+_VERSION = 2
 _ROSTER = struct.Struct("<7sB16s32sI")  # magic, version, run id, plan digest, number of clients
 
 
@@ -94,7 +95,7 @@ class Roster:
 
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
-        header = _ROSTER.pack(b"lightdp", 1, self.run, self.plan, len(self))
+        header = _ROSTER.pack(b"lightdp", _VERSION, self.run, self.plan, len(self))
         return header + b"".join(enrolment.to_bytes() for enrolment in self.enrolments)
 
     @classmethod
@@ -108,8 +109,8 @@ class Roster:
         if len(data) < _ROSTER.size:
             raise WireError(f"roster must have at least {_ROSTER.size} bytes, got {len(data)}")
         magic, version, its_run, its_plan, clients = _ROSTER.unpack_from(data)
-        if (magic, version) != (b"lightdp", 1):
-            raise WireError(f"roster must be of version 1, got {magic!r} version {version}")
+        if (magic, version) != (b"lightdp", _VERSION):
+            raise WireError(f"roster must be of version {_VERSION}, got {magic!r} version {version}")
         if its_run != run or its_plan != plan:
             raise WireError("roster is of another run or plan")
         enrolments = Enrolment.read_all(data[_ROSTER.size :], run=run)
@@ -172,12 +173,19 @@ class Pins:
         Raises:
             WireError: the roster contradicts the pins.
         """
-        names = {identity: name for name, identity in self.identities.items()}
         for client in roster.enrolments:
-            expected = self.identities.get(client.name)
-            if expected is None and complete:
-                raise WireError(f"roster has {client.name}, which is not pinned")
-            if expected not in {None, client.identity}:
-                raise WireError(f"roster has {client.name} with an identity other than the pinned one")
-            if names.get(client.identity, client.name) != client.name:
-                raise WireError(f"roster has {names[client.identity]}'s pinned identity as {client.name}")
+            self.check_one(client, complete=complete)
+
+    def check_one(self, client: Enrolment, *, complete: bool = False) -> None:
+        """Refuse an enrolment that contradicts the pins; arguments and errors as for `check`."""
+        expected = self.identities.get(client.name)
+        if expected is None and complete:
+            raise WireError(f"{client.name} is not pinned")
+        if expected not in {None, client.identity}:
+            raise WireError(f"{client.name} has an identity other than the pinned one")
+        if (name := self._names.get(client.identity, client.name)) != client.name:
+            raise WireError(f"{client.name} has the pinned identity of {name}")
+
+    @cached_property
+    def _names(self) -> dict[bytes, str]:
+        return {identity: name for name, identity in self.identities.items()}

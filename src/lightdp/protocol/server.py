@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from lightdp import masks
 from lightdp._validate import integer, octets
 from lightdp.client_set import ClientSet
-from lightdp.errors import ProtocolError
-from lightdp.keys import Enrolment, Roster
+from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.keys import Enrolment, Pins, Roster, link
 from lightdp.planning import Plan
 from lightdp.protocol.client import agreement
+from lightdp.protocol.history import max_rounds
 from lightdp.protocol.vector import weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 
@@ -58,33 +59,59 @@ class Server:
         length: number of values of an update.
         run: 16 bytes that name the run.
         weighted: whether updates carry weights, as the clients have it.
+        pins: the identities of all who may enrol, by name. Without them the first to use a name has it.
     """
 
-    def __init__(self, plan: Plan, *, length: int, run: bytes, weighted: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, *, length: int, run: bytes, weighted: bool = False, pins: Pins | None = None
+    ) -> None:
+        if pins is not None and len(pins.identities) < plan.clients:
+            raise ArgumentError(f"pins must name the plan's {plan.clients} clients, got {len(pins.identities)}")
         self.plan, self.run, self.weighted = plan, octets("run", run, 16), weighted
         self.length = integer("length", length, 1)
         self.minimum = plan.clients - plan.stragglers
         self._grid = masks.Grid.of(plan, length + weighted)
         self._agreement = agreement(plan, length, weighted=weighted)
+        self._pins = pins
         self._enrolments: dict[str, Enrolment] = {}
+        self._taken: dict[tuple[str, bytes], str] = {}  # identities and one-time keys, by whom
         self._roster: Roster | None = None
         self._used: list[ClientSet] = []  # of each past round
+        self._chains: list[bytes] = []  # of each round, as it goes into its keys
         self._late: dict[int, ClientSet] = {}
         self._closing = False
         self._sum: Accumulator | None = None  # of the open round
         self._received = np.zeros(plan.clients, dtype=bool)
 
     def enrol(self, message: bytes) -> str:
-        """Take in an ENROL message and return the client's name; a second one of a name must be the same."""
+        """Take in an ENROL message and return the client's name; a second one of a name must be the same.
+
+        Formal guarantee: after as many enrolments as the plan has clients, `roster` succeeds, whatever else was sent.
+
+        Raises:
+            WireError: it is malformed, of another run, or contradicts the pins; nothing changed.
+            ProtocolError: its name, identity or key is taken, or all clients have enrolled; nothing changed.
+        """
         if self._roster is not None:
             raise ProtocolError("the roster is fixed; a client that joins later needs a new run")
         content = Message.from_bytes(message, run=self.run)
         if content.kind != Kind.ENROL:
             raise ProtocolError(f"expected ENROL, got {content.kind.name}")
-        enrolment = Enrolment.from_bytes(bytes(content.payload), run=self.run)
-        if self._enrolments.setdefault(enrolment.name, enrolment) != enrolment:
-            raise ProtocolError(f"{enrolment.name} enrolled before with other keys")
-        return enrolment.name
+        new = Enrolment.from_bytes(bytes(content.payload), run=self.run)
+        if self._pins is not None:
+            self._pins.check_one(new, complete=True)
+        if self._enrolments.get(new.name, new) != new:
+            raise ProtocolError(f"{new.name} enrolled before with other keys")
+        if new.name not in self._enrolments:
+            if len(self._enrolments) == self.plan.clients:
+                raise ProtocolError(f"all {self.plan.clients} clients have enrolled, and {new.name} is none of them")
+            keys = ("identity", new.identity), ("key", new.public)
+            for key in keys:
+                if key in self._taken:
+                    raise ProtocolError(f"{new.name} enrolled with the {key[0]} of {self._taken[key]}")
+            self._taken |= dict.fromkeys(keys, new.name)
+            self._enrolments[new.name] = new
+        return new.name
 
     def roster(self) -> bytes:
         """Fix the roster, once all have enrolled, and return the ROSTER message for everybody."""
@@ -92,6 +119,7 @@ class Server:
             if len(self._enrolments) != self.plan.clients:
                 raise ProtocolError(f"{self.plan.clients} clients must enrol, {len(self._enrolments)} have")
             self._roster = Roster.of(self._enrolments.values(), run=self.run, plan=self._agreement)
+            self._chains = [self._roster.hash]
         return Message(kind=Kind.ROSTER, run=self.run, payload=self._roster.to_bytes()).to_bytes()
 
     @property
@@ -111,11 +139,20 @@ class Server:
             since: the first past round to announce; by default the last one. A client that was away from round r
                 on, or whose answer to round r got lost, needs `since=r`; 0 tells everything.
             closing: the last round, without data, in which only what stragglers left is repaired (R4).
+
+        Raises:
+            ProtocolError: the run is closed, or has had as many rounds as `max_rounds` allows but one, which is left
+                for the closing round.
         """
         roster = self._fixed()
         if self._sum is None:
             if self._closing:
                 raise ProtocolError("the run is closed")
+            if self.round >= (limit := max_rounds(self.plan)) - (not closing):
+                raise ProtocolError(
+                    f"a run of a plan of {self.plan.rounds} rounds has at most {limit}, with void ones and the closing "
+                    "one; a longer training needs a new run"
+                )
             self._sum = Accumulator(self.length + self.weighted, self._grid.bits)
             self._received[:] = False
             self._closing = closing
@@ -136,10 +173,12 @@ class Server:
             sender: the name of the client that they came from, where the transport knows it.
 
         Raises:
-            WireError: it is malformed or of another run or roster; nothing changed.
+            WireError: it is malformed, of another run or roster, or not signed by the client that it names, for this
+                round and what was announced before it; nothing changed.
             ProtocolError: it repeats one that was taken in, or is of a round that has not begun; nothing changed.
         """
-        content = Message.from_bytes(message, run=self.run, roster=self._fixed().hash)
+        roster = self._fixed()
+        content = Message.from_bytes(message, run=self.run, roster=roster.hash)
         if content.kind != Kind.UPLOAD:
             raise ProtocolError(f"expected UPLOAD, got {content.kind.name}")
         if content.client >= self.plan.clients:
@@ -147,11 +186,13 @@ class Server:
         if sender is not None and sender != self.names[content.client]:
             raise ProtocolError(f"{sender} sent an upload of {self.names[content.client]}")
         upload = Upload.from_bytes(content.payload, length=self.length + self.weighted, bits=self._grid.bits)
-        if content.round < self.round:
+        if content.round > self.round or (content.round == self.round and self._sum is None):
+            raise ProtocolError(f"round {content.round} has not begun")
+        statement = upload.statement(content, chain=self._chains[content.round])
+        roster.enrolments[content.client].verify(upload.signature, statement)
+        if content.round < self.round or self._sum is None:
             self._record_late(content.round, content.client)
             return False
-        if content.round > self.round or self._sum is None:
-            raise ProtocolError(f"round {content.round} has not begun")
         if self._received[content.client]:
             raise ProtocolError(f"client {content.client} has answered round {content.round} before")
         self._sum.add(upload.packed)
@@ -175,6 +216,7 @@ class Server:
             weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
         result = Aggregate(self.round, used, total, weight)
         self._used.append(used)
+        self._chains.append(link(self._chains[-1], round=result.round, announcement=used.to_bytes()))
         self._sum = None
         return result
 
