@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal, get_args
 
+import numpy as np
+
+from lightdp import gaussian
+from lightdp._validate import choice, integer, probability
+from lightdp.auditing._audit import Audit, Figure
+from lightdp.auditing._clip import clip_held
+from lightdp.auditing._measure import Sample
+from lightdp.auditing._schedule import ROUNDS, Round, answered, random_rounds, read_rounds, told
+from lightdp.auditing._stage import Stage, coins, made, widened
+from lightdp.auditing._stories import Script, Telling, climb, rotation
+from lightdp.auditing._view import View
+from lightdp.errors import ArgumentError
+from lightdp.masks import Grid
 from lightdp.planning import Plan
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 Lies = Literal["none", "rotation", "search"]
 VALUES = 100_000
 """How many coordinates are measured by default."""
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What an audit of a plan measured, and whether it holds."""
-
-    plan: Plan
-    problems: tuple[str, ...]
-
-    @property
-    def holds(self) -> bool:
-        """Whether nothing was found above what is claimed."""
-        return not self.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures as JSON values."""
-        return {"plan": self.plan.to_dict(), "problems": list(self.problems)}
-
-    def shown(self) -> Iterable[str | Table]:
-        """Lines and tables for the terminal."""
-        return self.problems
+_CLIENTS = 1000  # all of them are run, with keys for each two
+_MOST = 10**11  # values, which take days
+_LEAST = 1000  # values below which the parametric interval is not to be trusted
+_LEAST_RATIO = 10  # values for each upload: the covariance is estimated from them
+_STEPS = 400  # stories that the search tries
+_SEARCH = 0.5  # share of the progress bar that a search takes
+_KEPT = 1 << 22  # numbers of one run that are held at a time
 
 
 def audit(
@@ -50,5 +46,116 @@ def audit(
     threads: int | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Audit:
-    """Run real clients under `plan` and measure what their bytes reveal about client 0."""
-    raise NotImplementedError(plan, values, confidence, schedule, lies, play, seed, threads, progress)
+    """Run real clients under `plan` and measure what their bytes reveal about client 0.
+
+    The adversary is the server with as many colluders as the plan allows. It sees every upload, late ones too, and
+    takes out what its colluders know. Each of `values` coordinates is one experiment: the data of client 0 changes it
+    by one whole sensitivity or not, in every round. Measured are μ by the optimal linear test, by an attack without
+    assumptions and from the covariance of the uploads; the covariance is compared with what the plan says, and an
+    update beyond the clip is sent.
+
+    Formal guarantee: for clients that do as the plan says, the probability that the audit does not hold is at most
+    1 − `confidence`; that is shared equally by all statements.
+
+    Args:
+        plan: the noise; a plan that clients can follow alone, with whole batches.
+        values: number of coordinates; memory does not grow with it.
+        confidence: probability that all statements are right.
+        schedule: "random", or a file of used and late clients in each round.
+        lies: what the server tells clients: the truth, the rotation of (W5), or the worst that a search finds.
+        play: rounds of a random schedule, by default 5 or all.
+        seed: of the random schedule and of the search.
+        threads: cores that expand noise; None for all.
+        progress: is told the share that is done.
+
+    Raises:
+        ArgumentError: an argument is out of range, or the plan cannot be audited so.
+
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=4, colluders=1, stragglers=1, rounds=3, epsilon=8, delta=1e-5, unit="client")
+    >>> found = lightdp.audit(plan, values=2000)
+    >>> found.exact.mu <= found.budget.mu
+    True
+    """
+    if plan.sampling_rate != 1:
+        raise ArgumentError(f"sampling_rate must be 1 for an audit, got sampling_rate={plan.sampling_rate:g}")
+    integer("clients", plan.clients, 2, _CLIENTS)
+    choice("lies", lies, get_args(Lies))
+    level, seed = 1 - probability("confidence", confidence), integer("seed", seed, 0)
+    number = min(ROUNDS, plan.rounds) if play is None else integer("play", play, 1, plan.rounds)
+    if play is not None and str(schedule) != "random":
+        raise ArgumentError(f"play must be left out where a file lists the rounds, got play={play}")
+    report = progress or (lambda _: None)
+    rounds: Sequence[Round] | None = None
+    if lies != "none":
+        if str(schedule) != "random" or not plan.repairs:
+            raise ArgumentError(f"lies must be none with a file of rounds or a plan without repair, got lies={lies!r}")
+        script = rotation(plan, play)
+        if lies == "search":
+            script = _worst(plan, script, seed, lambda share: report(_SEARCH * share))
+        tellings: Sequence[Telling] = [each for each, refused in answered(plan, script.story(plan)) if refused is None]
+    else:
+        rounds = random_rounds(plan, number, seed) if str(schedule) == "random" else read_rounds(Path(schedule), plan)
+        tellings = told(rounds)
+    last = range(plan.clients - plan.colluders, plan.clients)  # those that lies are made for
+    view = View(plan, tellings, None if lies == "none" else last)
+    values = integer("values", values, max(_LEAST, _LEAST_RATIO * len(view.uploads)), _MOST)
+    statements = 5 if plan.unit == "client" else 4  # three measurements, the covariance, the clip
+    clip = clip_held(plan, level / statements, threads)
+    first = _SEARCH if lies == "search" else 0.0
+    stage, sample = _measure(view, rounds, values, threads, lambda share: report(first + (1 - first) * share))
+    measured = (
+        sample.linear(level / statements),
+        sample.assumption_free(level / statements),
+        sample.covariance(level / statements),
+    )
+    return Audit(
+        plan=plan,
+        lies=lies,
+        schedule=str(schedule),
+        confidence=confidence,
+        values=values,
+        level=level / statements,
+        rounds=max(len(each.past) for each in tellings) + 1,
+        view=view,
+        exact=Figure.of(view.mu, plan.delta),
+        announced=Figure(*stage.spent(worst=False)),
+        odometer=Figure(*stage.spent(worst=True)),
+        budget=Figure(gaussian.mu(plan.budget, plan.delta), plan.budget),
+        measurements=measured,
+        deviations=sample.deviations(),
+        clip=clip,
+        scores=sample.histogram(),
+    )
+
+
+def _worst(plan: Plan, script: Script, seed: int, progress: Callable[[float], None]) -> Script:
+    """The script with the largest exact cost, in proportion to what was kept room for, that a search finds."""
+    found, best = script, 0.0
+    for step, (tried, played) in enumerate(climb(plan, script, seed=seed, steps=_STEPS), start=1):
+        ratio = played.exact()[0] / played.reserved if played.reserved > 0 else 0.0
+        if ratio > best:
+            found, best = tried, ratio
+        progress(step / _STEPS)
+    return found
+
+
+def _measure(
+    view: View, rounds: Sequence[Round] | None, values: int, threads: int | None, progress: Callable[[float], None]
+) -> tuple[Stage, Sample]:
+    """The last of the runs with fresh keys, as many as fit the memory, and what they gave together."""
+    plan = widened(view.plan, "record")
+    runs = max(2, math.ceil(values * len(view.uploads) / _KEPT))
+    sizes = [values // runs + (run < values % runs) for run in range(runs)]
+    model = None if rounds is None else [each.telling.client in rounds[each.round].used for each in view.uploads]
+    sample = Sample(view, *made(Grid.of(plan, sizes[0])), plan.delta, None if model is None else np.array(model))
+    done = 0
+    for size in sizes:
+        stage, secret = Stage(plan, view, size, threads), coins(size)
+        uploads = np.zeros((len(view.uploads), size))
+        for row, each in enumerate(view.uploads):
+            uploads[row] = stage.ask(each, None if each.telling.closing else sample.shift[row] * secret)
+            done += size
+            progress(done / (values * len(view.uploads)))
+        sample.add(uploads, secret)
+    return stage, sample

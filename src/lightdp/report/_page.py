@@ -1,4 +1,4 @@
-"""Runs as one HTML page that needs nothing else: no network, no other file. Its markup is in page.html and page.js."""
+"""Runs as one HTML page without network or other files. Its markup is in frame.html and page.html, with page.js."""
 
 from __future__ import annotations
 
@@ -50,24 +50,25 @@ def run_page(logs: Sequence[RunLog]) -> str:
         for log, name, (colour, dashes) in zip(logs, names, colours(logs), strict=True)
     ]
     title = names[0] if len(logs) == 1 else f"{len(logs)} runs compared"
-    specs = {f"chart-{place}": _spec(panel.chart) for place, panel in enumerate(drawn)}
-    return _template().render(
+    specs = {f"chart-{place}": spec(panel.chart) for place, panel in enumerate(drawn)}
+    return template("page.html").render(
         title=title, font=FONT, summary=_summary(logs), runs=runs, caveats=caveats(logs), long=LONG, panels=drawn,
-        settings=_settings(logs), specs=specs, scripts=_scripts(),
+        settings=_settings(logs), specs=specs, scripts=scripts(),
     )  # fmt: skip
 
 
 @cache
-def _template() -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """A page inside the frame that all share; whatever is put into it is escaped."""
     files, strict = jinja2.FileSystemLoader(Path(__file__).parent), jinja2.StrictUndefined
     engine = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, undefined=strict)
     engine.filters |= {"printable": printable, "rounded_up": rounded_up}
     engine.policies["json.dumps_kwargs"] = {"allow_nan": False}
-    return engine.get_template("page.html")
+    return engine.get_template(name)
 
 
 @cache
-def _scripts() -> str:
+def scripts() -> str:
     """Everything that draws, for the version of charts that altair writes."""
     draw = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     return vl_convert.javascript_bundle(draw, vl_version=".".join(alt.SCHEMA_VERSION.split(".")[:2]))
@@ -119,6 +120,6 @@ def _value(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else printable(json.dumps(value, ensure_ascii=False))
 
 
-def _spec(chart: alt.Chart | alt.LayerChart) -> dict[str, Any]:
+def spec(chart: alt.Chart | alt.LayerChart) -> dict[str, Any]:
     """As wide as its place, transparent; the page's style gives the colour of its text."""
     return chart.properties(width="container").configure(**LOOK, background="transparent").to_dict()
