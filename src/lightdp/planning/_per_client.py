@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lightdp import gaussian
+from lightdp import attack, gaussian
 from lightdp._validate import choice, integer, positive, probability
 from lightdp.errors import ArgumentError, InfeasibleError, MissingExtraError
 from lightdp.noise_graph import Graph, certified_noise, gain
@@ -64,8 +64,12 @@ class PerClientPlan:
 
     def epsilon(self) -> Floats:
         """What each client's guarantee really is, rounded up. (N,)"""
-        mus = math.sqrt(self.rounds) * self.sensitivity / self.sigma_effective
-        return np.array([gaussian.epsilon(float(m), self.delta) for m in mus])
+        return np.array([gaussian.epsilon(float(m), self.delta) for m in self.mu])
+
+    @property
+    def mu(self) -> Floats:
+        """μ of each client's whole training, which is μ-GDP (E5). (N,)"""
+        return math.sqrt(self.rounds) * self.sensitivity / self.sigma_effective
 
     def to_dict(self) -> dict[str, Any]:
         """Settings and results as JSON values."""
@@ -76,6 +80,8 @@ class PerClientPlan:
             "sensitivity": self.sensitivity,
             "epsilon": self.epsilons.tolist(),
             "epsilon_true": self.epsilon().tolist(),
+            "mu": self.mu.tolist(),
+            "power": [gaussian.power(float(m), attack.FALSE_POSITIVES) for m in self.mu],
             "straggling": self.straggling.tolist(),
             "sigma_individual": self.sigma_individual.tolist(),
             "sigma_pairwise": self.sigma_pairwise.tolist(),

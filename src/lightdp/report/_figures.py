@@ -19,6 +19,7 @@ _UNITS = {"paper": "client, assumed"}
 LONG = {
     "accuracy": "test accuracy, final model",
     "ε true": "ε true, largest client",
+    "μ": "μ, largest client",
     "noise": "lasting noise std a round",
     "up": "up, client and round",
     "down": "down, client and round",
@@ -33,7 +34,7 @@ _CAVEATS: tuple[tuple[Callable[[RunLog], bool], str], ...] = (
         lambda log: log.started.plan is not None and not schemes()[log.scheme].private,
         "{name} trusts the server and others: it is broken by {broken}.",
     ),
-    (lambda log: log.exceeds, "{name} spent ε = {spent}, more than the {log.claimed:g} it claims."),
+    (lambda log: log.exceeds, "{name} spent ε = {spent} (μ = {mu}), more than the {log.claimed:g} it claims."),
     (lambda log: log.unit == "paper", "The ε of {name} rests on an assumed sensitivity that no theorem bounds."),
     (lambda log: log.ended is None, _NO_END),
 )
@@ -58,6 +59,7 @@ def facts(log: RunLog) -> dict[str, str]:
         "accuracy": _shown(log.accuracy, lambda x: f"{100 * x:.2f} %"),
         "ε claimed": _shown(log.claimed, lambda x: f"{x:g}") if private else "∞",
         "ε true": _shown(log.epsilon, rounded_up) if private else "∞",
+        "μ": _shown(log.mu, lambda x: f"{rounded_up(x)}{'' if log.gdp else ' at δ'}") if private else "∞",
         "δ": _shown(log.delta, lambda x: f"{x:g}"),
         "unit": _shown(log.unit, lambda x: _UNITS.get(x, printable(x))),
         "adjacency": _shown(log.adjacency, printable),
@@ -90,6 +92,7 @@ def caveats(logs: Sequence[RunLog]) -> list[str]:
             name=name,
             log=log,
             spent=_shown(log.epsilon, rounded_up),
+            mu=facts(log)["μ"],
             rounds=len(log.rounds),
             broken=schemes()[log.scheme].broken_by,
         )

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
+from typing import TypeAlias
 
-from lightdp._validate import rounded_up
+from lightdp import attack, gaussian
+from lightdp.accountant import Odometer
 from lightdp.planning import Plan
 from lightdp.schemes import scheme
 from lightdp.training.config import Config
+
+Seen: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 _ASSUMED = "The sensitivity of this profile, 2 η clip/|D_i|, is assumed: no theorem bounds it for this training."
 _NOISE_ONLY = "This needs a secure aggregation protocol, of which only the noise was simulated here."
@@ -35,27 +40,40 @@ def commit() -> str | None:
     return None
 
 
-def statement(config: Config, plan: Plan | None, epsilon: float | None) -> list[str]:
+def mu(plan: Plan | None, epsilon: float | None) -> float | None:
+    """The μ to report for an ε that was spent at the plan's δ, rounded up; None where there is none.
+
+    Args:
+        plan: of the run.
+        epsilon: what was spent.
+    """
+    return None if plan is None or epsilon is None else gaussian.mu(epsilon, plan.delta, up=True)
+
+
+def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Sequence[Seen]) -> list[str]:
     """What was guaranteed to whom, in plain sentences.
 
-    Guarantee: the ε in it is rounded up, and whatever the guarantee rests on beyond the noise is named.
+    Guarantee: the ε and μ in it are rounded up, and whatever the guarantee rests on beyond the noise is named.
 
     >>> from lightdp.training.config import Config
-    >>> statement(Config(scheme="none"), None, None)
+    >>> statement(Config(scheme="none"), None, None, [])
     ['No noise was added: nothing is guaranteed to anybody.']
 
     Args:
         config: the run.
         plan: its noise; None for none.
         epsilon: what the client that spent most has spent.
+        seen: who was used and who was late in each round.
     """
     if plan is None or epsilon is None:
         return ["No noise was added: nothing is guaranteed to anybody."]
     known, claim = scheme(config.scheme), f"ε = {plan.budget:g}"
     what = "any one record of a client" if config.unit == "record" else "everything that one client holds"
     whom = known.against(plan.colluders)
-    degree = f"ε = {rounded_up(epsilon)} at δ = {plan.delta:g} ({plan.adjacency})"
-    lines = [f"Whether {what} was in the training cannot be told by {whom}, up to {degree}, over the whole training."]
+    degree = attack.degree(epsilon, plan.delta, gaussian.mu(epsilon, plan.delta, up=True), gdp=plan.gdp)
+    untold = f"Whether {what} was in the training cannot be told by {whom}, up to {degree}"
+    lines = [f"{untold} over the whole training, {plan.adjacency}."]
+    lines.append(attack.sentence(_power(plan, epsilon, seen), config.unit, plan.adjacency))
     if known.understates:
         lines.append(f"The paper's formulas claim {claim} for this noise; no budget stopped the run.")
     elif config.unbounded:
@@ -68,3 +86,20 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None) -> list[
         _SIMULATED: config.fidelity == "distribution",
     }
     return lines + [sentence for sentence, applies in further.items() if applies]
+
+
+def _power(plan: Plan, spent: float, seen: Sequence[Seen]) -> float:
+    """The true-positive rate that no attack on the client that spent most exceeds at 1 % false positives."""
+    if plan.gdp:
+        return gaussian.power(gaussian.mu(spent, plan.delta, up=True), attack.FALSE_POSITIVES)
+
+    def at(delta: float) -> float:
+        """ε of the rounds so far; at another δ than the plan's by an odometer of its own."""
+        if delta == plan.delta:
+            return spent
+        odometer = Odometer(Plan(plan.request.but(delta=delta, records=None), plan.noise))
+        for used, late in seen:
+            odometer.record(used, late)
+        return odometer.max_epsilon()
+
+    return attack.power(at, plan.delta)
