@@ -24,6 +24,7 @@ ERRORS = {
 }
 PROMISED = ERRORS | {
     "Aggregate",
+    "Audit",
     "Client",
     "Config",
     "Dataset",
@@ -35,6 +36,7 @@ PROMISED = ERRORS | {
     "Request",
     "Run",
     "Server",
+    "audit",
     "errors",
     "flower",
     "plan",
@@ -95,10 +97,11 @@ except lightdp.MissingExtraError as error:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in lightdp.__all__ if name not in ("Aggregate", "flower") and not name.endswith("Error")]
+    "name",
+    [name for name in lightdp.__all__ if name not in ("Aggregate", "Audit", "flower") and not name.endswith("Error")],
 )
 def test_every_promised_name_has_an_example(name: str) -> None:
-    """`Client` shows what an `Aggregate` is, `errors` the exceptions; Flower's examples lie in examples/."""
+    """`Client` shows what an `Aggregate` is, `audit` an `Audit`, `errors` the exceptions; Flower's lie in examples/."""
     pytest.importorskip("torch")
     assert ">>>" in (inspect.getdoc(getattr(lightdp, name)) or "")
 

@@ -17,6 +17,7 @@ them, as their docstrings describe it.
 | `plan`, `Request`, `Plan` | how much noise clients must add, and what it guarantees | |
 | `plan_per_client` | the same for clients that differ in budget and reliability | |
 | `Odometer` | what a training has cost each client so far | |
+| `audit`, `Audit` | what real uploads of a plan reveal, measured on their bytes | |
 | `Client`, `Server`, `Aggregate`, `File` | the protocol without input or output, and a client's state on disk | |
 | `Identity`, `Pins` | long-lived keys, and whose keys a client trusts | |
 | `Config`, `Dataset` | settings and data of a simulated training | |
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lightdp import errors, flower
     from lightdp.accountant import Odometer
+    from lightdp.auditing import Audit, audit
     from lightdp.errors import (  # fmt: skip
         ArgumentError,
         BudgetError,
@@ -51,13 +53,14 @@ if TYPE_CHECKING:
     from lightdp.training.simulator import Run
 
 __all__ = [
-    "Aggregate", "ArgumentError", "BudgetError", "Client", "Config", "Dataset", "File", "Identity", "InfeasibleError",
-    "LightDPError", "MissingExtraError", "Odometer", "Pins", "Plan", "ProtocolError", "Request", "Run", "Server",
-    "WireError", "errors", "flower", "plan", "plan_per_client",
+    "Aggregate", "ArgumentError", "Audit", "BudgetError", "Client", "Config", "Dataset", "File", "Identity",
+    "InfeasibleError", "LightDPError", "MissingExtraError", "Odometer", "Pins", "Plan", "ProtocolError", "Request",
+    "Run", "Server", "WireError", "audit", "errors", "flower", "plan", "plan_per_client",
 ]  # fmt: skip
 _HOME = {
     "Odometer": "accountant", "Identity": "keys", "Pins": "keys", "Config": "training.config",
     "Dataset": "training.data", "Run": "training.simulator",
+    **dict.fromkeys(("Audit", "audit"), "auditing"),
     **dict.fromkeys(("Plan", "Request", "plan", "plan_per_client"), "planning"),
     **dict.fromkeys(("Aggregate", "Client", "File", "Server"), "protocol"),
 }  # fmt: skip

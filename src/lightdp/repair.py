@@ -8,6 +8,7 @@ added to the cost of a round that came too late.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -22,49 +23,40 @@ RETRIES = 2
 """How many more uploads may carry a repair that rode in an upload which came too late (R1)."""
 
 
-def late_cost(gamma: float, peers: int, least: int) -> float:
-    """(R1): cost of a round that came too late, if all its repairs come in time.
+def late_cost(gamma: float, peers: int, crossed: float, retries: float = 0.0) -> float:
+    """(R7): cost of a round that came too late.
 
-    >>> late_cost(1.0, peers=10, least=5)
-    0.5
+    >>> late_cost(1.0, peers=12, crossed=0.0)
+    0.2
 
     Args:
         gamma: γ.
         peers: a, honest neighbours that were used in that round.
-        least: the fewest honest clients, itself included, that a client finds in a round it is used in.
+        crossed: x, all its cross terms with other rounds.
+        retries: f, repairs of it by these peers that came too late themselves.
     """
-    if peers < 1 or gamma == 0:
+    if peers < 1 or gamma == 0 or crossed >= 2:
         return 1.0  # its own individual noise, which no late round exceeds
-    return min(1.0, (2 + 1 / gamma) / peers + 1 / least)
-
-
-def worst_late_cost(gamma: float, honest: int, stragglers: int) -> float:
-    """(R1): the most that a late round can cost, with `RETRIES` late repairs, all in void rounds, from each peer."""
-    peers = max(honest - stragglers, 0)
-    if peers < 1:
-        return 1.0
-    return min(1.0, late_cost(gamma, peers, peers) + RETRIES * (1 / peers + 1 / honest))
+    spread = (2 + 1 / gamma) / peers + retries / peers**2
+    return (spread + crossed - crossed**2 / 4) / (1 + spread)
 
 
 def lie_cost(gamma: float, honest: int, stragglers: int) -> float:
-    """(W5): the most that peers which a server tells other straggler sets can add to a client's used rounds.
+    """(W5): the most that one peer which a server tells another history can add to the costs of a client.
 
-    Each of the n − 1 honest peers leaves the client's history once. In a used round with a honest clients, k of which
-    leave there and repair what they share with the client up to 1 + `RETRIES` times, the round costs at most
-    u(a) + k e(a), and e falls with a.
+    It repairs noise that it shares with the client, up to 1 + `RETRIES` times, in a round in which the client was used
+    with at least n − S̄ honest clients, itself included.
     """
-    least = max(honest - stragglers, 2)  # a round with one honest client has no peers that could leave
-    if honest < 2 or gamma == 0:
+    if honest < 2:
         return 0.0
-    all_leave = 1 / (1 + (least - 1) * gamma / (1 + (2 + RETRIES) * gamma))
-    return (honest - 1) * (all_leave - 1 / float(gain(least, gamma))) / (least - 1)
+    least = max(honest - stragglers, 2)  # a round with one honest client has no peers that could leave
+    return (1 + RETRIES) * gamma**2 / ((1 + (least + 1 + RETRIES) * gamma) * (1 + least * gamma))
 
 
 def worst_cost(gamma: float, honest: int, stragglers: int, late: str, crossed: float = 0.0) -> float:
-    """(R1), (W5): the most that one more round can cost, which the budget must have left for it to begin.
+    """(W5): the most that one more round and all lies can cost, which the budget must have left for it to begin.
 
-    A server that tells clients different straggler sets may spread the costs of its lies over all rounds; room for
-    them is kept until the end, and it is not bounded by 1.
+    Every peer adds the cost of a lie once in the whole training, or retries its repair of this round if it is late.
 
     Args:
         gamma: γ.
@@ -73,11 +65,27 @@ def worst_cost(gamma: float, honest: int, stragglers: int, late: str, crossed: f
         late: whether late uploads are "seen" or "unseen".
         crossed: cross terms with repairs that ride in the round.
     """
-    used = 1 / float(gain(max(honest - stragglers, 1), gamma))
+    used = min(1.0, 1 / float(gain(max(honest - stragglers, 1), gamma)) + crossed)
     if late != "seen":
-        return min(1.0, used + crossed)
-    in_time_or_late = min(1.0, max(used, worst_late_cost(gamma, honest, stragglers)) + crossed)
-    return max(in_time_or_late, used + lie_cost(gamma, honest, stragglers) + crossed)
+        return used
+    lie = lie_cost(gamma, honest, stragglers)
+    return max(used + (honest - 1) * lie, _worst_late(gamma, honest, honest - stragglers, lie, crossed))
+
+
+def _worst_late(gamma: float, honest: int, least: int, lie: float, crossed: float) -> float:
+    """(W5): the most that a late round costs if c of the `least` used peers retry, and all other peers lied before.
+
+    With P = 1 − x/2 and Q = 1 + s, both linear in c, that is 1 − P²/Q + (n − 1 − c) e: concave in c, and largest where
+    its derivative vanishes, or at an end.
+    """
+    if least < 1 or gamma == 0 or crossed >= 2:
+        return 1 + (honest - 1) * lie
+    p, q = 1 - crossed / 2, 1 + 1 / (gamma * least)
+    p_slope, q_slope = (1 / least + RETRIES / honest) / (2 * least), (2 + RETRIES) / least**2
+    ratio = (math.sqrt(p_slope**2 + q_slope * lie) - p_slope) / q_slope  # P/Q at the largest
+    retrying = min(max((p - ratio * q) / (p_slope + ratio * q_slope), 0.0), float(least))
+    share = max(p - p_slope * retrying, 0.0) ** 2 / (q + q_slope * retrying)
+    return 1 - share + (honest - 1 - retrying) * lie
 
 
 def repair_cost(law: StragglerLaw, honest: int, gamma: float) -> float:
@@ -93,15 +101,17 @@ class Window:
     is used, however long that takes, and each round that it missed counts as a late repair, up to `RETRIES`.
 
     Attributes:
+        gamma: γ.
         honest: a_t, peers used in that round that are honest for sure.
         waiting: peers that may still repair it. (N,)
-        prompt: what the round costs if all repairs come in time.
+        crossed: its cross terms with other rounds, if all repairs come in time.
         retries: repairs by each peer that may have come too late, at most `RETRIES`. (N,)
     """
 
+    gamma: float
     honest: int
     waiting: NDArray[np.bool_]
-    prompt: float
+    crossed: float
     retries: NDArray[np.int64]
 
     def close(self, used: ClientSet, late: ClientSet) -> None:
@@ -113,7 +123,8 @@ class Window:
         """Cost of the round with its late repairs, or all that may still come, each perhaps in a void round."""
         retries = np.where(self.waiting, RETRIES, self.retries) if all_late else self.retries
         largest = int(np.sort(retries)[-self.honest :].sum())  # whichever peers collude
-        return min(1.0, self.prompt + largest / self.honest * (1 / self.honest + 1 / everyone))
+        crossed = self.crossed + largest / (self.honest * everyone)
+        return late_cost(self.gamma, self.honest, crossed, largest)
 
     def riders(self, carriers: ClientSet | None = None) -> int:
         """How many repairs, each of p = 1/`honest`, ride in uploads of `carriers`, by default of all peers left."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lightdp.accountant._composers import Ledger
 from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
-from lightdp.repair import Window, late_cost, worst_cost
+from lightdp.repair import Window, late_cost, lie_cost, worst_cost
 
 
 class Costs(Protocol):
@@ -27,8 +27,14 @@ class Costs(Protocol):
     def record(self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet) -> None:
         """Add a round to the ledger of each client."""
 
-    def reserved(self, ledgers: Sequence[Ledger], *, ahead: bool) -> list[Ledger]:
-        """Copies with all that may still be added to past rounds and, if `ahead`, one more round at its worst."""
+    def reserved(self, ledgers: Sequence[Ledger], *, ahead: bool, lies: bool = False) -> list[Ledger]:
+        """Copies with all that may still be added to past rounds.
+
+        Args:
+            ledgers: what to copy.
+            ahead: add one more round at its worst, and what all lies may add.
+            lies: add what all lies may add, also if not `ahead`.
+        """
 
 
 class ConstantCosts:
@@ -43,8 +49,8 @@ class ConstantCosts:
         for client, ledger in zip(clients, ledgers, strict=True):
             ledger.usual[self.usual] += seen[client]
 
-    def reserved(self, ledgers: Sequence[Ledger], *, ahead: bool) -> list[Ledger]:
-        """Copies with, if `ahead`, one more round."""
+    def reserved(self, ledgers: Sequence[Ledger], *, ahead: bool, lies: bool = False) -> list[Ledger]:  # noqa: ARG002
+        """Copies with, if `ahead`, one more round. Lies add nothing: nobody repeats noise."""
         copies = [Ledger(ledger.usual.copy()) for ledger in ledgers]
         for each in copies:
             each.usual[self.usual] += ahead
@@ -68,6 +74,8 @@ class RepairCosts:
         self._cost: list[float] = [math.inf, *plan.used_cost(np.arange(1, plan.honest + 1)).tolist()]
         self.usual = self._cost[self._least]
         self._worst = self._worst_round(0.0)
+        seen = plan.late == "seen"
+        self._lies = (plan.honest - 1) * lie_cost(plan.gamma, plan.honest, plan.stragglers) if seen else 0.0
         rows = None if plan.graph.complete else plan.graph.neighbours()
         self._peers = None if rows is None else {client: rows[client] for client in clients}
 
@@ -107,10 +115,11 @@ class RepairCosts:
 
     def _add_late(self, ledger: Ledger, others: int, waiting: NDArray[np.bool_], crossed: float) -> None:
         """Add a round that came too late, with at least `others` honest peers used and a window while they repair."""
-        cost = min(1.0, late_cost(self.plan.gamma, others, self._least) + crossed)
+        gamma, crossed = self.plan.gamma, crossed + 1 / self._least  # each repair that comes in time meets 1/least
         if others > 0:
-            ledger.windows[len(ledger.rare)] = Window(others, waiting, cost, np.zeros(waiting.size, dtype=np.int64))
-        ledger.rare.append(cost)
+            none = np.zeros(waiting.size, dtype=np.int64)
+            ledger.windows[len(ledger.rare)] = Window(gamma, others, waiting, crossed, none)
+        ledger.rare.append(late_cost(gamma, others, crossed))
 
     def _used_peers(self, client: int, used: ClientSet) -> NDArray[np.bool_]:
         """Which peers of a client that was not used itself were used. (N,)"""
@@ -120,8 +129,8 @@ class RepairCosts:
         flags[self._peers[client]] = used.flags[self._peers[client]]
         return flags
 
-    def reserved(self, ledgers: Sequence[Ledger], *, ahead: bool) -> list[Ledger]:
-        """Copies with all that late repairs may still add and, if `ahead`, one more round with all that may follow."""
+    def reserved(self, ledgers: Sequence[Ledger], *, ahead: bool, lies: bool = False) -> list[Ledger]:
+        """Copies with all that late repairs may still add, and one more round or lies at their worst (W5)."""
         copies = []
         for ledger in ledgers:
             after = Ledger(ledger.usual.copy(), ledger.rare.copy(), ledger.windows)
@@ -134,10 +143,12 @@ class RepairCosts:
                 after.rare.append(worst)
             elif ahead:
                 after.usual[worst] += 1
+            elif lies and self._lies > 0:
+                after.rare.append(self._lies)
             copies.append(after)
         return copies
 
     def _worst_round(self, riding: float) -> float:
-        """The most that one more round can cost, lies included (W5), with repairs of late rounds `riding` in it."""
+        """The most that one more round and all lies can cost (W5), with repairs of late rounds `riding` in it."""
         plan = self.plan
         return worst_cost(plan.gamma, plan.honest, plan.stragglers, plan.late, riding / self._least)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -107,15 +108,27 @@ class Odometer:
         self._costs.record(self.clients, self._ledgers, used, late)
         self.rounds += 1
 
-    def epsilon(self, delta: float | None = None, *, ahead: bool = False) -> NDArray[np.float64]:
+    def epsilon(self, delta: float | None = None, *, ahead: bool = False, worst: bool = False) -> NDArray[np.float64]:
         """What each tracked client has spent, rounded up. (clients,)
 
         Args:
             delta: the δ of the statement, by default the plan's.
-            ahead: count one more round too, at its worst case.
+            ahead: count one more round too, at its worst case, whatever was announced to whom.
+            worst: count what is true at worst if clients were told different histories (W5).
         """
-        ledgers = self._costs.reserved(self._ledgers, ahead=True) if ahead else self._ledgers
-        return np.array([self._composer.epsilon(ledger, delta) for ledger in ledgers])
+        return np.array([self._composer.epsilon(ledger, delta) for ledger in self._counted(ahead, worst)])
+
+    def mu(self, *, ahead: bool = False, worst: bool = False) -> NDArray[np.float64]:
+        """What each tracked client has spent, as μ of μ-GDP. (clients,)
+
+        With sampled batches it is what whole batches would have cost, which bounds it from above.
+
+        Args:
+            ahead: as for `epsilon`.
+            worst: as for `epsilon`.
+        """
+        share = self.plan.sensitivity / self.plan.scale
+        return np.array([math.sqrt(ledger.total()) * share for ledger in self._counted(ahead, worst)])
 
     def max_epsilon(self) -> float:
         """The ε of the client that has spent most; with sampled batches an upper bound on it, by one composition."""
@@ -136,6 +149,9 @@ class Odometer:
         result = copy.copy(self)
         vars(result)["_ledgers"] = [ledger.copied() for ledger in self._ledgers]
         return result
+
+    def _counted(self, ahead: bool, worst: bool) -> Sequence[Ledger]:
+        return self._costs.reserved(self._ledgers, ahead=ahead, lies=worst) if ahead or worst else self._ledgers
 
     def _over(self) -> dict[int, float]:
         """The ε of each tracked client that one more round could take over the budget."""

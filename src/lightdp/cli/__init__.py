@@ -4,6 +4,7 @@ Each command has a file of its own, which is imported when the command is called
 and a command needs only its own dependencies. All commands end in the same way:
 
 - exit code 0: done; results are on standard output, progress is on standard error.
+- exit code 1: `lightdp audit` found that something does not hold.
 - exit code 2: wrong arguments, an exhausted budget, or a file or memory that the machine refuses; a message on standard
   error names the argument and its value.
 - exit code 130: interrupted by Ctrl-C or SIGTERM.
@@ -13,7 +14,7 @@ Other packages add commands through the entry point group "lightdp.commands". Ea
 `typer.Typer`, or a function with options annotated for typer; the module's `HELP` is then the text of its help page.
 
 >>> sorted(COMMANDS)
-['plan', 'plan-mixed', 'report', 'run']
+['audit', 'plan', 'plan-mixed', 'report', 'run']
 >>> app.commands["plan"].help == COMMANDS["plan"][1]
 True
 """
@@ -41,6 +42,7 @@ COMMANDS = {
     "plan-mixed": ("lightdp.cli.mixed:command", "Noise for clients that differ in privacy budget and reliability."),
     "run": ("lightdp.cli.run:command", "Train a private model over many clients, and report what was guaranteed."),
     "report": ("lightdp.cli.report:command", "One page about one run, or about several laid over each other."),
+    "audit": ("lightdp.cli.audit:command", "Measure what real uploads reveal, and check logs, nodes and claims."),
 }
 _PIPE_WIDTH = "100"  # columns of help pages that no terminal shows
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -24,9 +25,14 @@ import click
 import typer
 from click.core import ParameterSource
 
+from lightdp.errors import ArgumentError
+
+GRAPH = "Who shares noise with whom: complete, circulant:DEGREE or circulant:DEGREE:SEED."
+"""Help text of `--graph`, which stands for the settings degree and graph_seed."""
+
 
 def with_settings(
-    function: Callable[..., None], *settings: type, leave_out: Collection[str] = ()
+    function: Callable[..., None], *settings: type, leave_out: Collection[str] = (), optional: bool = False
 ) -> Callable[..., None]:
     """A command with a flag for each field of `settings`, and then the options of `function` itself.
 
@@ -39,11 +45,12 @@ def with_settings(
             options of its own, annotated for typer.
         *settings: dataclasses whose fields were made by `lightdp._settings.setting` or `like`, with different names.
         leave_out: fields that get no flag here.
+        optional: whether fields without a default may be left out too; `function` then checks what it needs.
     """
     hints = {name: kind for each in settings for name, kind in get_type_hints(each).items()}
     every = [field for each in settings for field in dataclasses.fields(each)]
     fields = [field for field in every if field.init and field.name not in leave_out]
-    flags = [_flag(field, hints[field.name]) for field in fields]
+    flags = [_flag(field, hints[field.name], optional=optional) for field in fields]
     types = get_type_hints(function, include_extras=True)
     _, *options = inspect.signature(function).parameters.values()
     own = [option.replace(annotation=types[option.name]) for option in options]
@@ -59,13 +66,33 @@ def with_settings(
     return command
 
 
-def _flag(field: dataclasses.Field[Any], kind: Any) -> inspect.Parameter:  # noqa: ANN401  a type
+def graph_of(text: str, clients: int) -> tuple[int | None, int]:
+    """Degree and seed of `--graph`; a complete graph has no degree, and 0 stands for no seed.
+
+    Raises:
+        ArgumentError: the text names no graph, or one with too many peers.
+
+    >>> graph_of("circulant:4", clients=10)
+    (4, 0)
+    """
+    found = re.fullmatch("complete|circulant:([0-9]{1,20})(?::([0-9]{1,20}))?", text)
+    if found is None:
+        raise ArgumentError(f"graph must be complete, circulant:DEGREE or circulant:DEGREE:SEED, got graph={text!r}")
+    degree, seed = (None if part is None else int(part) for part in found.groups())
+    if degree is not None and degree >= clients:
+        raise ArgumentError(f"graph must have a degree below clients={clients}, got graph={text!r}")
+    return degree, 0 if seed is None else seed
+
+
+def _flag(field: dataclasses.Field[Any], kind: Any, *, optional: bool) -> inspect.Parameter:  # noqa: ANN401  a type
     """The field as a keyword of a function that typer reads."""
     if str in get_args(kind) and type(None) not in get_args(kind):
         kind = str
     option = typer.Option(help=field.metadata["help"], rich_help_panel=field.metadata["group"])
     kind = field.metadata["flag"] or kind
-    default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+    default = field.default
+    if default is dataclasses.MISSING:
+        default, kind = (None, kind | None) if optional else (inspect.Parameter.empty, kind)
     return inspect.Parameter(
         field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
     )

@@ -13,7 +13,6 @@ With `--plot` a chart is drawn as well; the path is checked before anything is c
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +21,7 @@ import typer
 from lightdp import gaussian, planning
 from lightdp._validate import rounded_up
 from lightdp.cli import table
-from lightdp.cli.options import with_settings
-from lightdp.errors import ArgumentError
+from lightdp.cli.options import GRAPH, graph_of, with_settings
 from lightdp.planning import Plan, Request
 
 HELP = """How much noise must clients add, what does it really guarantee, and what does it cost?
@@ -43,9 +41,7 @@ Examples:
 def _plan(
     flags: dict[str, Any],
     *,
-    graph: Annotated[
-        str, typer.Option(help="Who shares noise with whom: complete, circulant:DEGREE or circulant:DEGREE:SEED.")
-    ] = "complete",
+    graph: Annotated[str, typer.Option(help=GRAPH)] = "complete",
     compare: Annotated[bool, typer.Option("--compare", help="Every scheme at the same true guarantee.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the noise to FILE.html, .png or .svg.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -55,7 +51,7 @@ def _plan(
         from lightdp.report import check_path, plan_chart, save  # noqa: PLC0415  an optional dependency
 
         check_path(plot, "plot")  # before the work
-    degree, seed = _graph(graph, flags["clients"])
+    degree, seed = graph_of(graph, flags["clients"])
     chosen = planning.plan(**flags, degree=degree, graph_seed=seed)
     rows = planning.compare(chosen) if compare else ()
     if plot is not None:
@@ -77,17 +73,6 @@ def _plan(
 
 
 command = with_settings(_plan, Request, leave_out=("degree", "graph_seed"))  # `graph` says both
-
-
-def _graph(text: str, clients: int) -> tuple[int | None, int]:
-    """Degree and seed of `--graph`; a complete graph has no degree, and 0 stands for no seed."""
-    found = re.fullmatch("complete|circulant:([0-9]{1,20})(?::([0-9]{1,20}))?", text)
-    if found is None:
-        raise ArgumentError(f"graph must be complete, circulant:DEGREE or circulant:DEGREE:SEED, got graph={text!r}")
-    degree, seed = (None if part is None else int(part) for part in found.groups())
-    if degree is not None and degree >= clients:
-        raise ArgumentError(f"graph must have a degree below clients={clients}, got graph={text!r}")
-    return degree, 0 if seed is None else seed
 
 
 def _row_json(row: planning.Comparison) -> dict[str, Any]:

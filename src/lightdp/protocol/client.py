@@ -217,17 +217,32 @@ class Client:
         """The first round that this client may still answer."""
         return max(self._state.sent, default=-1) + 1
 
-    def epsilon(self) -> float:
+    def epsilon(self, *, worst: bool = False) -> float:
         """What this client's data has cost: an upper bound from the announcements received so far.
 
         The last upload counts at its worst case until the next announcement says who was used; what peers repair of a
         round that came too late counts once it is announced (`begin` kept room for all of it). A closing round, which
         has no data and needs no budget, counts like any other if a server goes on after it: then this number may exceed
         the budget, and what was revealed does not.
+
+        Args:
+            worst: bound the truth at this moment for any server, whatever it announced to whom (W5). It never exceeds
+                the budget, for which `begin` kept room.
         """
         if self._history is None:
             return 0.0
-        return float(self._history.odometer.epsilon(ahead=self._history.pending)[0])
+        spent = float(self._history.odometer.epsilon(ahead=self._history.pending, worst=worst)[0])
+        return min(spent, self.plan.budget) if worst else spent
+
+    def mu(self, *, worst: bool = False) -> float:
+        """What this client's data has cost, as μ of μ-GDP; with sampled batches, as if they had been whole.
+
+        Args:
+            worst: as for `epsilon`, but not bounded by the budget.
+        """
+        if self._history is None:
+            return 0.0
+        return float(self._history.odometer.mu(ahead=self._history.pending, worst=worst)[0])
 
     def _answer(self, begun: ClientRound, update: Floats | None, weight: float) -> bytes:
         """The upload of a round that was begun on the present state, which is saved before it is returned."""

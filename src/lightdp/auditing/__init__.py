@@ -1,0 +1,13 @@
+"""The adversary's seat: what uploads really reveal, measured on bytes, and whether logs, nodes and claims hold.
+
+`audit` runs real clients, `recorded` reads a run's log, `node` a client's state, `claimed` a claim of others. Each
+returns a `Finding`.
+"""
+
+from lightdp.auditing._audit import Audit
+from lightdp.auditing._claims import claimed
+from lightdp.auditing._finding import Finding
+from lightdp.auditing._live import VALUES, Lies, audit
+from lightdp.auditing._recorded import node, recorded
+
+__all__ = ["VALUES", "Audit", "Finding", "Lies", "audit", "claimed", "node", "recorded"]

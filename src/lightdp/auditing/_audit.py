@@ -1,0 +1,200 @@
+"""`Audit`: what an audit of a plan found, as numbers, as a table and as sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from lightdp import gaussian
+from lightdp._validate import rounded_up
+from lightdp.auditing._clip import Clip
+from lightdp.auditing._measure import Deviation, Measurement
+from lightdp.auditing._view import VICTIM, View
+from lightdp.planning import Plan
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_SLACK = 1 + 1e-9  # rounding errors of an exact figure
+
+
+@dataclass(frozen=True)
+class Figure:
+    """μ, and the ε that it means at the plan's δ."""
+
+    mu: float
+    epsilon: float
+
+    @classmethod
+    def of(cls, mu: float, delta: float) -> Figure:
+        """The figure of a μ."""
+        return cls(mu, gaussian.epsilon(mu, delta))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What an audit of a plan measured, and whether it holds. Made by `lightdp.audit`.
+
+    Attributes:
+        plan: what was audited.
+        lies: what the server told clients.
+        schedule: "random", or the file.
+        confidence: probability that all statements are right.
+        values: number of coordinates that were measured.
+        level: probability that one statement is wrong.
+        rounds: how many rounds were played, a closing one included.
+        view: the uploads that the adversary saw, and who colluded.
+        exact: of what was sent, for the noise that the plan promises (E2).
+        announced: what client 0 says it spent, as announced to it; lies may cost more.
+        odometer: what client 0 says it spent at worst, whatever was announced to whom (W5).
+        budget: what the plan allows.
+        measurements: of μ, from the bytes.
+        deviations: of the covariance of the uploads from what the plan says.
+        clip: the client's clip; None for unit "record".
+        scores: how the best score is distributed for both values of the secret: edges of bins, and counts.
+    """
+
+    plan: Plan
+    lies: str
+    schedule: str
+    confidence: float
+    values: int
+    level: float
+    rounds: int
+    view: View
+    exact: Figure
+    announced: Figure
+    odometer: Figure
+    budget: Figure
+    measurements: tuple[Measurement, ...]
+    deviations: tuple[Deviation, ...]
+    clip: Clip | None
+    scores: dict[str, list[float]]
+
+    @property
+    def claims(self) -> dict[str, Figure]:
+        """What must not be exceeded; what the odometer says as announced, only where clients are told the truth."""
+        claims = {"the budget": self.budget, "the odometer at worst": self.odometer}
+        return claims | ({"the odometer": self.announced} if self.lies == "none" else {})
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing lies above what is claimed, and no check failed."""
+        return not self.problems
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What does not hold, in sentences."""
+        limits = {"the exact μ of the plan's noise": self.exact} | self.claims
+        found = [
+            f"exact μ {self.exact.mu:.4f} of what was sent lies above that of {name}, {claim.mu:.4f}"
+            for name, claim in self.claims.items()
+            if self.exact.mu > claim.mu * _SLACK
+        ]
+        for each in self.measurements:
+            over = [name for name, limit in limits.items() if each.low > limit.mu * _SLACK]
+            if over:
+                found.append(f"{each.name}: μ >= {each.low:.4f} lies above {', '.join(over)}")
+            over = [name for name, limit in limits.items() if (each.epsilon_low or 0.0) > limit.epsilon * _SLACK]
+            if over:
+                found.append(f"{each.name}: ε >= {each.epsilon_low:.4f} lies above {', '.join(over)}")
+        found += [
+            f"{each.group}: {each.where}: {each.ratio:.4g} of the variance that the plan says "
+            f"(by chance with probability at most {each.chance:.1g})"
+            for each in self.deviations
+            if each.chance < self.level
+        ]
+        if self.clip is not None and not self.clip.holds:
+            found.append(
+                f"clip: an update beyond {self.clip.clip:g} left with a norm of at least {self.clip.norm[0]:.4g}"
+            )
+        return tuple(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON values, with the ε of each end of an interval."""
+        delta = self.plan.delta
+        measured = [
+            asdict(each)
+            | {"epsilon_of_low": gaussian.epsilon(each.low, delta)}
+            | {"epsilon_of_high": None if each.high is None else gaussian.epsilon(each.high, delta)}
+            for each in self.measurements
+        ]
+        return {
+            "plan": self.plan.to_dict(),
+            "victim": VICTIM,
+            "colluders": list(self.view.colluders),
+            "schedule": self.schedule,
+            "lies": self.lies,
+            "rounds": self.rounds,
+            "uploads": len(self.view.uploads),
+            "signs": "worst" if self.view.worst_signs else "equal",
+            "values": self.values,
+            "confidence": self.confidence,
+            "level": self.level,
+            "exact": asdict(self.exact),
+            "odometer": asdict(self.announced),
+            "odometer_at_worst": asdict(self.odometer),
+            "budget": asdict(self.budget),
+            "measurements": measured,
+            "deviations": [asdict(each) | {"holds": each.chance >= self.level} for each in self.deviations],
+            "clip": None if self.clip is None else asdict(self.clip) | {"holds": self.clip.holds},
+            "scores": self.scores,
+            "problems": list(self.problems),
+            "holds": self.holds,
+        }
+
+    def shown(self) -> Iterator[str | Table]:
+        """What was played, the table of figures, the checks, and what does not hold."""
+        plan = self.plan
+        helpers = ", ".join(map(str, self.view.colluders)) or "nobody"
+        told = {"none": "the truth", "rotation": "rotating lies", "search": "the worst lies that a search found"}
+        yield f"Client {VICTIM} against the server, helped by {helpers}; clients are told {told[self.lies]}"
+        yield (
+            f"{self.rounds} rounds, {len(self.view.uploads)} uploads of honest clients, {self.values:,} coordinates; "
+            f"data moves by Δ = {plan.sensitivity:g} in each round, "
+            f"{'with the worst signs' if self.view.worst_signs else 'always in one direction'}"
+        )
+        yield self._table()
+        for each in self.deviations:
+            yield f"{each.group:<10} {each.ratio:.4f} of the plan's variance at the most unusual place: {each.where}"
+        if self.clip is None:
+            yield "clip       not audited: with unit record the application clips each record"
+        else:
+            low, high = self.clip.norm
+            yield f"clip       an update beyond {self.clip.clip:g} left with a norm of {low:.4g} to {high:.4g}"
+        yield ""
+        yield from (f"DOES NOT HOLD  {each}" for each in self.problems)
+        if self.holds:
+            yield f"holds: nothing lies above what is claimed, at confidence {self.confidence:g}"
+
+    def _table(self) -> Table:
+        from rich.box import SIMPLE_HEAD  # noqa: PLC0415  slow to import
+        from rich.table import Table  # noqa: PLC0415  likewise
+
+        delta = self.plan.delta
+        table = Table("", box=SIMPLE_HEAD, pad_edge=False)
+        for head in ("μ", f"ε at δ = {delta:g}"):
+            table.add_column(head, justify="right")
+        names = {
+            "budget of the plan": self.budget,
+            "odometer of client 0, at worst": self.odometer,
+            "odometer of client 0, as announced": self.announced,
+            "exact, of what was sent": self.exact,
+        }
+        for name, figure in names.items():
+            table.add_row(name, rounded_up(figure.mu), rounded_up(figure.epsilon))
+        for each in self.measurements:
+            if each.high is not None:
+                low, high = (gaussian.epsilon(mu, delta) for mu in (each.low, each.high))
+                cells = f"{_down(each.low)} to {rounded_up(each.high)}", f"{_down(low)} to {rounded_up(high)}"
+            else:
+                cells = f">= {_down(each.low)}", f">= {_down(each.epsilon_low or 0.0)}"
+            table.add_row(each.name, *cells)
+        return table
+
+
+def _down(value: float) -> str:
+    """A lower end with four decimals, rounded down."""
+    return f"{math.floor(value * 1e4) / 1e4:.4f}"

@@ -1,0 +1,171 @@
+"""`lightdp audit` of a plan: real clients, keys and bytes, seen from the seat of the server and its colluders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightdp import gaussian
+from lightdp._validate import choice, integer, probability
+from lightdp.auditing._audit import Audit, Figure
+from lightdp.auditing._clip import clip_held
+from lightdp.auditing._measure import Sample
+from lightdp.auditing._schedule import ROUNDS, Round, answered, random_rounds, read_rounds, told
+from lightdp.auditing._stage import Stage, coins, made, widened
+from lightdp.auditing._stories import Script, Telling, climb, rotation
+from lightdp.auditing._view import View
+from lightdp.errors import ArgumentError
+from lightdp.planning import Plan
+
+Lies = Literal["none", "rotation", "search"]
+VALUES = 100_000
+"""How many coordinates are measured by default."""
+_LEAST = 1000  # values below which the parametric interval is not to be trusted
+_LEAST_RATIO = 10  # values for each upload: the covariance is estimated from them
+_STEPS = 400  # stories that the search tries
+_KEPT = 1 << 22  # numbers of one run that are held at a time
+
+
+def audit(
+    plan: Plan,
+    *,
+    values: int = VALUES,
+    confidence: float = 0.99,
+    schedule: str | Path = "random",
+    lies: Lies = "none",
+    play: int | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Audit:
+    """Run real clients under `plan` and measure what their bytes reveal about client 0.
+
+    The adversary is the server with as many colluders as the plan allows. It sees every upload, late ones too, and
+    takes out what its colluders know. Each of `values` coordinates is one experiment: the data of client 0 changes it
+    by one whole sensitivity or not, in every round. Measured are μ by the optimal linear test, by an attack without
+    assumptions and from the covariance of the uploads; the covariance is compared with what the plan says, and an
+    update beyond the clip is sent.
+
+    Formal guarantee: for clients that do as the plan says, the probability that the audit does not hold is at most
+    1 − `confidence`; that is shared equally by all statements.
+
+    Args:
+        plan: the noise; a plan that clients can follow alone, with whole batches.
+        values: number of coordinates; memory does not grow with it.
+        confidence: probability that all statements are right.
+        schedule: "random", or a file of used and late clients in each round.
+        lies: what the server tells clients: the truth, the rotation of (W5), or the worst that a search finds.
+        play: rounds of a random schedule, by default 5 or all.
+        seed: of the random schedule and of the search.
+        threads: cores that expand noise; None for all.
+        progress: is told the share that is done.
+
+    Raises:
+        ArgumentError: an argument is out of range, or the plan cannot be audited so.
+
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=4, colluders=1, stragglers=1, rounds=3, epsilon=8, delta=1e-5, unit="client")
+    >>> found = lightdp.audit(plan, values=2000)
+    >>> found.exact.mu <= found.budget.mu
+    True
+    """
+    if plan.sampling_rate != 1:
+        raise ArgumentError(f"sampling_rate must be 1 for an audit, got sampling_rate={plan.sampling_rate:g}")
+    choice("lies", lies, get_args(Lies))
+    level = 1 - probability("confidence", confidence)
+    tellings, rounds = _tellings(plan, schedule, lies, play, integer("seed", seed, 0))
+    view = View(plan, tellings)
+    values = integer("values", values, max(_LEAST, _LEAST_RATIO * len(view.uploads)))
+    statements = 5 if plan.unit == "client" else 4  # three measurements, the covariance, the clip
+    clip = clip_held(plan, level / statements, threads)
+    sample, (announced, worst) = _measure(view, _model(view, rounds), values, threads, progress or (lambda _: None))
+    measured = (
+        sample.linear(level / statements),
+        sample.assumption_free(level / statements),
+        sample.covariance(level / statements),
+    )
+    return Audit(
+        plan=plan,
+        lies=lies,
+        schedule=str(schedule),
+        confidence=confidence,
+        values=values,
+        level=level / statements,
+        rounds=max(len(each.past) for each in tellings) + 1,
+        view=view,
+        exact=Figure.of(view.mu, plan.delta),
+        announced=announced,
+        odometer=worst,
+        budget=Figure(gaussian.mu(plan.budget, plan.delta), plan.budget),
+        measurements=measured,
+        deviations=sample.deviations(),
+        clip=clip,
+        scores=sample.histogram(),
+    )
+
+
+def _tellings(
+    plan: Plan, schedule: str | Path, lies: Lies, play: int | None, seed: int
+) -> tuple[Sequence[Telling], Sequence[Round] | None]:
+    """The uploads to ask for and, if all clients are told the same, the rounds they belong to."""
+    if play is not None and str(schedule) != "random":
+        raise ArgumentError(f"play must be left out where a file lists the rounds, got play={play}")
+    number = min(ROUNDS, plan.rounds) if play is None else integer("play", play, 1, plan.rounds)
+    if lies == "none":
+        rounds = random_rounds(plan, number, seed) if str(schedule) == "random" else read_rounds(Path(schedule), plan)
+        return told(rounds), rounds
+    if str(schedule) != "random" or not (plan.graph.complete and plan.repairs):
+        raise ArgumentError(
+            f"lies must be none with a schedule of a file, a sparse graph or a plan without repair, got lies={lies!r}"
+        )
+    script = rotation(plan, play)
+    if lies == "search":
+        script = _worst(plan, script, seed)
+    return [each for each, refused in answered(plan, script.story(plan)) if refused is None], None
+
+
+def _worst(plan: Plan, script: Script, seed: int) -> Script:
+    """The script with the largest exact cost, in proportion to what was kept room for, that a search finds."""
+    found, best = script, 0.0
+    for tried, played in climb(plan, script, seed=seed, steps=_STEPS):
+        ratio = played.exact()[0] / played.reserved if played.reserved > 0 else 0.0
+        if ratio > best:
+            found, best = tried, ratio
+    return found
+
+
+def _model(view: View, rounds: Sequence[Round] | None) -> NDArray[np.bool_] | None:
+    """Which uploads enter the model, if the server tells all clients the same. (uploads,)"""
+    if rounds is None:
+        return None
+    return np.array([each.telling.client in rounds[len(each.telling.past)].used for each in view.uploads])
+
+
+def _measure(
+    view: View, model: NDArray[np.bool_] | None, values: int, threads: int | None, progress: Callable[[float], None]
+) -> tuple[Sample, tuple[Figure, Figure]]:
+    """All coordinates, in runs with fresh keys that fit the memory; and the victim's odometer, announced and worst."""
+    plan = widened(view.plan, "record")
+    runs = max(2, math.ceil(values * len(view.uploads) / _KEPT))
+    sizes = [values // runs + (run < values % runs) for run in range(runs)]
+    sample, spent, done = None, (Figure(0.0, 0.0), Figure(0.0, 0.0)), 0
+    for size in sizes:
+        stage, secret = Stage(plan, view, size, threads), coins(size)
+        if sample is None:
+            sample = Sample(view, *made(stage.grid), plan.delta, model)
+        uploads = np.zeros((len(view.uploads), size))
+        for row, each in enumerate(view.uploads):
+            data = None if each.telling.closing else sample.shift[row] * secret
+            uploads[row] = stage.ask(each, data)
+            done += size
+            progress(done / (values * len(view.uploads)))
+        spent = Figure(*stage.spent(worst=False)), Figure(*stage.spent(worst=True))
+        sample.add(uploads, secret)
+    if sample is None:
+        raise ArgumentError(f"values must be >= 1, got values={values}")
+    return sample, spent

@@ -1,0 +1,189 @@
+"""Who answers which round, and what each client is told: schedules of honest servers, random or from a file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lightdp.auditing._stories import Telling
+from lightdp.client_set import ClientSet
+from lightdp.errors import ArgumentError, BudgetError, ProtocolError
+from lightdp.planning import Plan
+from lightdp.protocol.history import ClientHistory
+
+ROUNDS = 5
+"""How many rounds of a random schedule are played by default."""
+_VOID = 0.1  # share of rounds in which too few uploads come
+_LATE = 0.5  # share of stragglers whose uploads come too late but are seen
+_RANGE = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?")
+
+
+@dataclass(frozen=True)
+class Round:
+    """A round of a server that tells all clients the same.
+
+    Attributes:
+        used: clients whose uploads are added; none for a void round.
+        late: other clients whose uploads are seen.
+        closing: whether it carries no data.
+    """
+
+    used: ClientSet
+    late: ClientSet
+    closing: bool = False
+
+
+def told(rounds: Sequence[Round]) -> tuple[Telling, ...]:
+    """The uploads of a schedule, in order: in each round first those that are used.
+
+    >>> nobody, all_three = ClientSet.none(3), ClientSet.all(3)
+    >>> [each.client for each in told([Round(all_three, nobody), Round(nobody, ClientSet.of(3, [1]))])]
+    [0, 1, 2, 1]
+    """
+    past = tuple(each.used for each in rounds)
+    return tuple(
+        Telling(client, past[:number], each.closing)
+        for number, each in enumerate(rounds)
+        for client in (*each.used, *each.late)
+    )
+
+
+def random_rounds(plan: Plan, rounds: int, seed: int) -> tuple[Round, ...]:
+    """Rounds with stragglers by the plan's law; some are void, some stragglers are seen, and a closing round ends it.
+
+    Client 0 is used in the first round. A client whose budget does not allow another round stays away, as it would
+    in a training, which ends when more stay away than the plan allows.
+
+    Args:
+        plan: the noise and the straggler law.
+        rounds: how many rounds to play, without the closing one.
+        seed: of the draw.
+    """
+    rng = np.random.default_rng(seed)  # noqa: TID251  a schedule, not a secret
+    everybody, result = ClientSet.all(plan.clients), list[Round]()
+    neighbours = plan.graph.neighbours().tolist()
+    histories = [ClientHistory(plan, i, bytes(32), neighbours[i]) for i in range(plan.clients)]
+    for number in range(rounds):
+        away = ClientSet.of(plan.clients, [i for i, each in enumerate(histories) if not _admitted(each)])
+        if len(away) > plan.stragglers:
+            break
+        count = int(rng.choice(plan.stragglers + 1, p=plan.law.pmf))
+        drawn = [i for i in rng.permutation(plan.clients).tolist() if i not in away and (i > 0 or number > 0)]
+        missing = ClientSet.of(plan.clients, drawn[: max(count - len(away), 0)])
+        seen = ClientSet.of(plan.clients, [i for i in missing if plan.late == "seen" and rng.random() < _LATE])
+        used, void = everybody - missing - away, number > 0 and rng.random() < _VOID
+        each = Round(ClientSet.none(plan.clients), used) if void else Round(used, seen)
+        _learn(histories, number, each)
+        result.append(each)
+    if plan.repairs:
+        result.append(Round(everybody, ClientSet.none(plan.clients), closing=True))
+    return tuple(result)
+
+
+def _admitted(history: ClientHistory) -> bool:
+    try:
+        history.odometer.admit()
+    except BudgetError:
+        return False
+    return True
+
+
+def _learn(histories: Sequence[ClientHistory], number: int, each: Round) -> None:
+    for client, history in enumerate(histories):
+        if client in each.used or client in each.late:
+            history.sent |= {number}
+        history.learn([(number, each.used)])
+
+
+def answered(plan: Plan, tellings: Iterable[Telling]) -> Iterator[tuple[Telling, str | None]]:
+    """Each telling, with the reason why a client would not answer it, or None; a refusal changes nothing."""
+    neighbours = plan.graph.neighbours().tolist()
+    histories = [ClientHistory(plan, i, bytes(32), neighbours[i]) for i in range(plan.clients)]
+    for each in tellings:
+        known, number, refused = histories[each.client], len(each.past), None
+        history = known.copied()
+        try:
+            history.learn(enumerate(each.past))
+            if number != len(history.used) or number in known.sent:
+                refused = f"round {number} was answered, or is over"
+            elif not each.closing:
+                history.odometer.admit()
+        except (BudgetError, ProtocolError) as error:
+            refused = str(error)
+        if refused is None:
+            histories[each.client] = history.answered(number, closing=each.closing)
+        yield each, refused
+
+
+def read_rounds(path: Path, plan: Plan) -> tuple[Round, ...]:
+    """The rounds of a file, one after the other.
+
+    FILE.json holds a list of {"used": [0, 1], "late": [2], "closing": false}; FILE.csv has a line for each round with
+    columns used, late and, if wanted, closing (0 or 1), where `0-3 5` names clients 0 to 3 and 5. No used client makes
+    a round void. Only the last round may be closing.
+
+    Args:
+        path: the file.
+        plan: how many clients there are, and how many may straggle.
+
+    Raises:
+        ArgumentError: the file cannot be read, or a round breaks the plan; the message names the round.
+    """
+    rows = _rows(path)
+    result = []
+    for number, row in enumerate(rows):
+        where = f"round {number} of schedule={str(path)!r}"
+        if not isinstance(row, dict) or not row.keys() <= {"used", "late", "closing"} or "used" not in row:
+            raise ArgumentError(f"{where} must have used and may have late and closing")
+        used, late = (_members(row.get(name), plan.clients, f"{name} in {where}") for name in ("used", "late"))
+        closing = row.get("closing") in (True, "1", "true")
+        if not closing and row.get("closing") not in (None, False, "", "0", "false"):
+            raise ArgumentError(f"closing in {where} must be 0 or 1, got {row['closing']!r}")
+        if closing and number < len(rows) - 1:
+            raise ArgumentError(f"{where} must be the last if it is closing")
+        if used & late:
+            raise ArgumentError(f"late in {where} must not name used clients, got {list(used & late)} in both")
+        least = plan.clients - plan.stragglers
+        if not closing and 0 < len(used) < least:
+            raise ArgumentError(f"used in {where} must name at least {least} clients or none, got {len(used)}")
+        result.append(Round(used, late, closing))
+    for telling, refused in answered(plan, told(result)):
+        if refused is not None:
+            raise ArgumentError(f"client {telling.client} would not answer schedule={str(path)!r}: {refused}")
+    return tuple(result)
+
+
+def _rows(path: Path) -> Sequence[Any]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix == ".csv":
+            return list(csv.DictReader(text.splitlines(), skipinitialspace=True))
+        if path.suffix == ".json" and isinstance(found := json.loads(text), list):
+            return found
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ArgumentError(f"schedule must be readable, got schedule={str(path)!r}: {reason}") from None
+    raise ArgumentError(f"schedule must be random, a .csv file or a .json list, got schedule={str(path)!r}")
+
+
+def _members(value: Any, clients: int, name: str) -> ClientSet:  # noqa: ANN401  what a file holds
+    """A set that a file names by a list of numbers, or by text such as "0-3 5"."""
+    numbers: Iterable[Any] = () if value is None else value
+    if isinstance(value, str):
+        found = [_RANGE.fullmatch(part) for part in value.split()]
+        if None in found:
+            raise ArgumentError(f"{name} must be numbers and ranges such as 0-3 5, got {value!r}")
+        ends = [(int(each[1]), int(each[2] or each[1])) for each in found if each is not None]
+        if any(last >= clients for _, last in ends):
+            raise ArgumentError(f"{name} must name clients below {clients}, got {value!r}")
+        numbers = (i for first, last in ends for i in range(first, last + 1))
+    elif not isinstance(numbers, list | tuple):
+        raise ArgumentError(f"{name} must be a list of client numbers, got {value!r}")
+    return ClientSet.of(clients, numbers, name=name)

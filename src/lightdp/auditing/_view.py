@@ -1,0 +1,154 @@
+"""What the adversary sees, exactly: which noise each honest upload holds, and the μ that follows (E2).
+
+Who adds and repairs which noise is worked out here from the announcements alone, by the text of (R1) and (W4) and not
+by the code of the clients that are audited.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightdp.auditing._stories import Telling
+from lightdp.client_set import ClientSet
+from lightdp.errors import ArgumentError
+from lightdp.planning import Plan
+from lightdp.repair import RETRIES
+
+VICTIM = 0
+"""The client whose data the adversary wants."""
+_UPLOADS = 2000  # the adversary solves a system with as many unknowns
+_SIGNED = 12  # uploads of the victim for which all signs are tried
+
+
+@dataclass(frozen=True)
+class Part:
+    """Pairwise noise in an upload: of which round, with which peers, added or (undo) taken out again."""
+
+    round: int
+    peers: tuple[int, ...]
+    undo: bool
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An upload of an honest client, and the pairwise noise it must hold."""
+
+    telling: Telling
+    parts: tuple[Part, ...]
+
+    @property
+    def has_data(self) -> bool:
+        """Whether it holds data of the victim."""
+        return self.telling.client == VICTIM and not self.telling.closing
+
+    def __str__(self) -> str:
+        return f"client {self.telling.client} round {len(self.telling.past)}"
+
+
+class View:
+    """All uploads of honest clients, as the server and its colluders see them.
+
+    The colluders are the last of the victim's own neighbours, as many as the plan allows: no others know more of it.
+    What they share with honest clients is known to the adversary and hides nothing.
+
+    Args:
+        plan: the noise.
+        tellings: the uploads that the server asks for, in order; those of colluders are left out.
+
+    Attributes:
+        plan: as given.
+        colluders: who helps the server.
+        uploads: those of honest clients, in order.
+
+    Raises:
+        ArgumentError: no upload has data of the victim, or there are too many uploads to solve for.
+    """
+
+    def __init__(self, plan: Plan, tellings: Sequence[Telling]) -> None:
+        self.plan = plan
+        self._rows = [row.tolist() for row in plan.graph.neighbours()]
+        strangers = [i for i in range(plan.clients) if i != VICTIM and i not in self._rows[VICTIM]]
+        self.colluders = ClientSet.of(plan.clients, [*reversed(self._rows[VICTIM]), *strangers][: plan.colluders])
+        honest = [each for each in tellings if each.client not in self.colluders]
+        if len(honest) > _UPLOADS:
+            raise ArgumentError(f"play must leave at most {_UPLOADS} uploads of honest clients, got {len(honest)}")
+        sent: dict[int, set[int]] = defaultdict(set)
+        self.uploads: list[Seen] = []
+        for each in honest:
+            self.uploads.append(Seen(each, self._parts(each, sent[each.client])))
+            sent[each.client].add(len(each.past))
+        if not self.mine.any():
+            raise ArgumentError(f"schedule must have an upload of client {VICTIM} with data, got none")
+
+    @property
+    def mine(self) -> NDArray[np.bool_]:
+        """Which uploads hold data of the victim. (uploads,)"""
+        return np.array([each.has_data for each in self.uploads])
+
+    def _parts(self, telling: Telling, sent: set[int]) -> tuple[Part, ...]:
+        """(R1): the round's own pairwise noise, unless it is closing, and what the client owes."""
+        peers = self._rows[telling.client]
+        own = () if telling.closing else (Part(len(telling.past), tuple(peers), undo=False),)
+        owed: tuple[int, tuple[int, ...], int] | None = None
+        for number, used in enumerate(telling.past):
+            mine, absent = telling.client in used, tuple(j for j in peers if j not in used)
+            if owed is not None and (mine or number in sent):
+                tries = owed[2] - 1
+                owed = None if mine or tries == 0 else (*owed[:2], tries)
+            if mine and absent:
+                owed = number, absent, 1 + RETRIES
+        if owed is None or not self.plan.repairs:
+            return own
+        return (*own, Part(owed[0], owed[1], undo=True))
+
+    def shared(self) -> NDArray[np.float64]:
+        """Covariance of the pairwise noise that honest clients share, in units of σ_K². (uploads, uploads)"""
+        wires: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
+        for row, each in enumerate(self.uploads):
+            me = each.telling.client
+            for part in each.parts:
+                past = each.telling.past[: part.round]  # two clients share noise if they were told the same before it
+                for peer in part.peers:
+                    if peer not in self.colluders:
+                        sign = (1 if me < peer else -1) * (-1 if part.undo else 1)
+                        wires[min(me, peer), max(me, peer), past].append((row, sign))
+        result = np.zeros((len(self.uploads), len(self.uploads)))
+        for ends in wires.values():
+            for (row, sign), (other, its) in itertools.product(ends, ends):
+                result[row, other] += sign * its
+        return result
+
+    def covariance(self, individual: float, pairwise: float) -> NDArray[np.float64]:
+        """Covariance of the uploads for these two variances of noise. (uploads, uploads)"""
+        return individual * np.eye(len(self.uploads)) + pairwise * self.shared()
+
+    @cached_property
+    def signs(self) -> NDArray[np.float64]:
+        """The change of each upload by the victim's data, in units of Δ: the worst signs if they are few, else +1."""
+        rows = np.flatnonzero(self.mine)
+        result = self.mine.astype(float)
+        if self.worst_signs:
+            precision = np.linalg.inv(self.covariance(1.0, self.plan.gamma))[np.ix_(rows, rows)]
+            tried = np.array([(1, *rest) for rest in itertools.product((1, -1), repeat=len(rows) - 1)], dtype=float)
+            result[rows] = tried[np.einsum("si,ij,sj->s", tried, precision, tried).argmax()]
+        return result
+
+    @property
+    def worst_signs(self) -> bool:
+        """Whether the uploads with data are few enough to try all signs."""
+        return int(self.mine.sum()) <= _SIGNED
+
+    @cached_property
+    def mu(self) -> float:
+        """(E2): the exact μ of the view about the victim, for the noise that the plan promises."""
+        covariance = self.covariance(1.0, self.plan.gamma)
+        squared = float(self.signs @ np.linalg.solve(covariance, self.signs))
+        return math.sqrt(squared) * self.plan.sensitivity / self.plan.sigma_individual

@@ -1,0 +1,141 @@
+"""`lightdp audit`: measure what real uploads reveal, and check logs, nodes and claims.
+
+What is audited decides which arguments are read: a run's log is the argument FILE, a node's state `--client`, a claim
+of others `--claim`; without them the flags of `lightdp plan` describe the plan whose clients are run. The exit code is
+0 if everything that is claimed holds, 1 if something does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
+
+from lightdp import auditing, planning
+from lightdp.auditing import Finding, Lies
+from lightdp.cli import table
+from lightdp.cli.options import GRAPH, graph_of, with_settings
+from lightdp.errors import ArgumentError
+from lightdp.planning import Request
+
+HELP = """Measure what real uploads reveal, and check logs, nodes and claims.
+
+Examples:
+
+- `lightdp audit --clients 10 --colluders 2 --stragglers 2 --rounds 8 --epsilon 8 --delta 1e-5 --calibration repair`
+
+- `lightdp audit ... --lies rotation --values 1e6`: a server that tells clients different histories
+
+- `lightdp audit ... --schedule rounds.csv --html audit.html`: these used and late clients; a page with charts
+
+- `lightdp audit run.jsonl`: recompute what a run's log says
+
+- `lightdp audit --client node.state`: what a node has spent
+
+- `lightdp audit --claim "clip=1 sensitivity=1e-4 epsilon=10 delta=1e-5 rounds=20"`: what a claim of others gives
+
+Exit code 1: a lower end lies above what is claimed, or a check failed.
+"""
+_PANEL = "Audit"
+
+
+def _audit(
+    flags: dict[str, Any],
+    *,
+    file: Annotated[Path | None, typer.Argument(help="A run's log to audit instead of a plan.")] = None,
+    client: Annotated[Path | None, typer.Option(help="A node's state file to audit instead of a plan.")] = None,
+    claim: Annotated[str | None, typer.Option(help="A claim to audit instead of a plan: NAME=VALUE ...")] = None,
+    graph: Annotated[str, typer.Option(help=GRAPH, rich_help_panel="Clients")] = "complete",
+    schedule: Annotated[
+        str, typer.Option(help="random, or a FILE.csv or FILE.json of used and late clients.", rich_help_panel=_PANEL)
+    ] = "random",
+    lies: Annotated[Lies, typer.Option(help="What the server tells clients.", rich_help_panel=_PANEL)] = "none",
+    play: Annotated[
+        int | None, typer.Option(help="Rounds to play of a random schedule.", rich_help_panel=_PANEL)
+    ] = None,
+    values: Annotated[
+        float, typer.Option(help="Coordinates, each an experiment.", rich_help_panel=_PANEL)
+    ] = auditing.VALUES,
+    confidence: Annotated[float, typer.Option(help="Of all statements together.", rich_help_panel=_PANEL)] = 0.99,
+    seed: Annotated[int, typer.Option(help="Of the schedule and of the search.", rich_help_panel=_PANEL)] = 0,
+    threads: Annotated[
+        int | None, typer.Option(help="Cores that expand noise, by default all.", rich_help_panel=_PANEL)
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with charts.", rich_help_panel=_PANEL)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Audit what the arguments name, print what was found, exit with 1 if it does not hold."""
+    save = None if html is None else _page(html)
+    others = {"FILE": file, "client": client, "claim": claim, "html": html}
+    named = [name for name, value in others.items() if value is not None] + sorted(flags)
+    if {"FILE", "client", "claim"} & set(named) and len(named) > 1:
+        raise ArgumentError(f"one thing can be audited at a time, and only a plan has a page, got {', '.join(named)}")
+    found: Finding
+    if file is not None:
+        found = auditing.recorded(file)
+    elif client is not None:
+        found = auditing.node(client)
+    elif claim is not None:
+        found = auditing.claimed(claim)
+    else:
+        options = {"schedule": schedule, "lies": lies, "play": play, "confidence": confidence, "seed": seed}
+        found = _measured(_planned(flags, graph), values=_whole("values", values), threads=threads, **options)
+    if save is not None:
+        save(found.to_dict())
+    _print(found, html, as_json=as_json)
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+command = with_settings(_audit, Request, leave_out=("degree", "graph_seed"), optional=True)
+
+
+def _planned(flags: dict[str, Any], graph: str) -> planning.Plan:
+    """The plan that the flags describe."""
+    needed = [each.name for each in dataclasses.fields(Request) if each.default is dataclasses.MISSING]
+    if missing := [f"--{name}" for name in needed if name not in flags]:
+        raise ArgumentError(f"a plan, FILE, --client or --claim must be given; the plan lacks {', '.join(missing)}")
+    degree, seed = graph_of(graph, flags["clients"])
+    return planning.plan(**flags, degree=degree, graph_seed=seed)
+
+
+def _page(html: Path) -> Callable[[Mapping[str, Any]], None]:
+    """What writes the page; the path is checked before the work."""
+    from lightdp.report import check_path, save_audit  # noqa: PLC0415  an optional dependency
+
+    check_path(html, "html")
+    return lambda found: save_audit(found, html)
+
+
+def _print(found: Finding, html: Path | None, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
+        return
+    for each in found.shown():
+        if isinstance(each, str):
+            typer.echo(each)
+        else:
+            table.show(each)
+    if html is not None:
+        typer.echo(f"wrote {html}")
+
+
+def _measured(plan: planning.Plan, **options: Any) -> auditing.Audit:  # noqa: ANN401  those of `audit`
+    """Run the clients, with a progress bar on standard error."""
+    columns = "auditing", BarColumn(bar_width=None), TaskProgressColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("audit", total=1.0)
+        return auditing.audit(plan, progress=lambda share: bar.update(task, completed=share), **options)
+
+
+def _whole(name: str, value: float) -> int:
+    """A number such as 1e6 as an integer."""
+    if not value.is_integer():  # neither inf nor nan is
+        raise ArgumentError(f"{name} must be an integer, got {name}={value:g}")
+    return int(value)
