@@ -1,7 +1,8 @@
-"""Files that appear complete or not at all, even if the machine stops."""
+"""Files that appear complete or not at all, even if the machine stops, and files that are locks."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -43,4 +44,23 @@ def durable(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[I
     try:
         os.fsync(descriptor)
     finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Hold the lock that is the file `path`, which is made if there is none; all others who want it wait.
+
+    Args:
+        path: the name; its folder must exist, on a file system with locks.
+
+    >>> with locked("state.lock"):
+    ...     pass
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # not by closing alone: a forked child may hold it open
         os.close(descriptor)

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightdp import keys
-from lightdp.errors import ArgumentError
+from lightdp.errors import ArgumentError, WireError
 from lightdp.keys import Identity, KeyPair, Keyring, Roster
+from lightdp.wire import Upload
 from support.key_holders import ENROLMENTS, NAMES, PLAN, ROSTER, RUN, enrolment_of, identity_of, pair_of
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "keys.json").read_text())
@@ -57,6 +58,36 @@ def expand(key: bytes, info: bytes) -> bytes:
     return hmac.digest(key, info + b"\x01", "sha256")
 
 
+def ed25519(seed: bytes, message: bytes) -> tuple[bytes, bytes]:
+    """Public key and signature, RFC 8032 section 5.1 by its formulas, on integers."""
+    prime, order = 2**255 - 19, 2**252 + 27742317777372353535851937790883648493
+    d = -121665 * pow(121666, -1, prime)
+    y = 4 * pow(5, -1, prime) % prime
+    square = (y * y - 1) * pow(d * y * y + 1, -1, prime)
+    x = pow(square, (prime + 3) // 8, prime)
+    if (x * x - square) % prime != 0:
+        x = x * pow(2, (prime - 1) // 4, prime) % prime
+    base = (x if x % 2 == 0 else prime - x, y)
+
+    def add(p: tuple[int, int], q: tuple[int, int]) -> tuple[int, int]:
+        t = d * p[0] * q[0] * p[1] * q[1] % prime
+        first = (p[0] * q[1] + q[0] * p[1]) * pow(1 + t, -1, prime)
+        return first % prime, (p[1] * q[1] + p[0] * q[0]) * pow(1 - t, -1, prime) % prime
+
+    def times(k: int) -> bytes:
+        total, power = (0, 1), base
+        while k > 0:
+            total, power, k = add(total, power) if k % 2 == 1 else total, add(power, power), k // 2
+        return (total[1] | total[0] % 2 << 255).to_bytes(32, "little")
+
+    digest = hashlib.sha512(seed).digest()
+    secret = int.from_bytes(digest[:32], "little") & ~7 & (2**254 - 1) | 2**254
+    nonce = int.from_bytes(hashlib.sha512(digest[32:] + message).digest(), "little") % order
+    public, point = times(secret), times(nonce)
+    challenge = int.from_bytes(hashlib.sha512(point + public + message).digest(), "little")
+    return public, point + ((nonce + challenge * secret) % order).to_bytes(32, "little")
+
+
 # --- key derivation ---
 
 
@@ -68,12 +99,47 @@ def test_x25519_gives_the_secret_of_rfc_7748() -> None:
 
 
 def test_ed25519_gives_the_public_key_of_rfc_8032() -> None:
-    assert Identity(bytes.fromhex(VECTORS["rfc8032"]["private"])).public.hex() == VECTORS["rfc8032"]["public"]
+    vector = VECTORS["rfc8032"]
+    assert Identity(bytes.fromhex(vector["private"])).public.hex() == vector["public"]
+    assert ed25519(bytes.fromhex(vector["private"]), b"")[0].hex() == vector["public"]  # so does the oracle
 
 
 def test_roster_equals_the_golden_one() -> None:
     assert ROSTER.to_bytes().hex() == VECTORS["roster"]["bytes"]
     assert ROSTER.hash.hex() == VECTORS["roster"]["hash"]
+
+
+def test_golden_roster_follows_from_integers_and_hmac_alone() -> None:
+    data = b"lightdp\x02" + RUN + PLAN + struct.pack("<I", len(NAMES))
+    for name in NAMES:
+        identity, private = (hashlib.sha256(f"{what} {name}".encode()).digest() for what in ("identity", "pair"))
+        public = x25519(private, (9).to_bytes(32, "little"))
+        signer, _ = ed25519(hkdf(private, bytes(32), b"lightdp/2 upload key"), b"")
+        signed = b"lightdp/2 enrolment" + RUN + public + signer + ed25519(identity, b"")[0] + name.encode()
+        parts = public, signer, *ed25519(identity, signed)
+        data += bytes([len(name)]) + name.encode() + b"".join(parts)
+    assert data.hex() == VECTORS["roster"]["bytes"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["uploads"])
+def test_signature_of_an_upload_equals_the_golden_one(vector: dict[str, Any]) -> None:
+    client = NAMES.index(vector["name"])
+    packed, chain = bytes.fromhex(vector["packed"]), bytes.fromhex(vector["chain"])
+    upload = Upload(length=vector["length"], bits=vector["bits"], packed=packed)
+    statement = upload.statement(run=RUN, round=vector["round"], roster=ROSTER.hash, client=client, chain=chain)
+    digest = hashlib.sha256(struct.pack("<QQ", vector["length"], vector["bits"]) + packed).digest()
+    place = RUN + struct.pack("<Q", vector["round"]) + ROSTER.hash + struct.pack("<I", client) + chain
+    assert statement == b"lightdp/2 upload" + place + digest
+    seed = hkdf(pair_of(vector["name"]).to_bytes(), bytes(32), b"lightdp/2 upload key")
+    assert ed25519(seed, statement)[1].hex() == vector["signature"]
+    signature = pair_of(vector["name"]).sign(statement)
+    assert signature.hex() == vector["signature"]
+    ROSTER.enrolments[client].verify(signature, statement)
+    for wrong in ((bytes(64), statement), (signature, statement + b"\0"), (signature[:63], statement)):
+        with pytest.raises(WireError, match=f"{vector['name']} did not sign this"):
+            ROSTER.enrolments[client].verify(*wrong)
+    with pytest.raises(WireError, match="did not sign this"):
+        ROSTER.enrolments[client - 1].verify(signature, statement)
 
 
 @pytest.mark.parametrize("vector", VECTORS["streams"])
@@ -189,6 +255,6 @@ def test_generated_keys_are_fresh() -> None:
 def test_secrets_are_not_in_repr() -> None:
     identity, pair = identity_of("alice"), pair_of("alice")
     shown = repr(identity) + repr(pair) + repr(rings(ROSTER)[0]) + repr(ROSTER)
-    for secret in (identity.to_bytes(), pair.to_bytes(), rings(ROSTER)[0]._keys[1]):
+    for secret in (identity.to_bytes(), pair.to_bytes(), pair._signing.private_bytes_raw(), rings(ROSTER)[0]._keys[1]):
         assert secret.hex() not in shown
         assert repr(secret) not in shown

@@ -19,7 +19,7 @@ def read(data: bytes) -> Roster:
     return Roster.from_bytes(data, run=RUN, plan=PLAN)
 
 
-def roster_bytes(enrolments: list[bytes], run: bytes = RUN, plan: bytes = PLAN, version: int = 1) -> bytes:
+def roster_bytes(enrolments: list[bytes], run: bytes = RUN, plan: bytes = PLAN, version: int = 2) -> bytes:
     header = b"lightdp" + bytes([version]) + run + plan + struct.pack("<I", len(enrolments))
     return header + b"".join(enrolments)
 
@@ -47,7 +47,7 @@ def test_nothing_and_two_enrolments_are_refused_as_one() -> None:
             Enrolment.from_bytes(ENROLMENTS[0].to_bytes() * count, run=RUN)
 
 
-@pytest.mark.parametrize("field", ["run", "public", "identity", "signature"])
+@pytest.mark.parametrize("field", ["run", "public", "signer", "identity", "signature"])
 def test_fields_of_an_enrolment_are_bytes_of_one_size(field: str) -> None:
     fields: dict[str, Any] = dict(vars(ENROLMENTS[0]))
     copied = Enrolment(**fields | {field: bytearray(fields[field])})
@@ -130,7 +130,7 @@ def test_unsorted_roster_is_refused() -> None:
         read(roster_bytes(encoded[::-1]))
 
 
-@pytest.mark.parametrize("changed", [{"run": bytes(16)}, {"plan": bytes(32)}, {"version": 0}, {"version": 2}], ids=str)
+@pytest.mark.parametrize("changed", [{"run": bytes(16)}, {"plan": bytes(32)}, {"version": 1}, {"version": 3}], ids=str)
 def test_foreign_roster_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(WireError):
         read(roster_bytes([enrolment.to_bytes() for enrolment in ENROLMENTS], **changed))
@@ -174,9 +174,9 @@ SMALL_ORDER = [
 def forged(point: int) -> bytes:
     """The bytes of an enrolment, properly signed, of any 32 bytes in place of a key."""
     public = point.to_bytes(32, "little")
-    identity = identity_of("mallory")
-    signature = identity._key.sign(b"lightdp/1 enrolment" + RUN + public + identity.public + b"mallory")
-    return b"\x07mallory" + public + identity.public + signature
+    identity, signer = identity_of("mallory"), pair_of("mallory").signer
+    signature = identity._key.sign(b"lightdp/2 enrolment" + RUN + public + signer + identity.public + b"mallory")
+    return b"\x07mallory" + public + signer + identity.public + signature
 
 
 @pytest.mark.parametrize("point", SMALL_ORDER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -11,7 +11,9 @@ import pytest
 from lightdp import sampling, stream
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Identity, KeyPair
-from lightdp.protocol import Client, File, Server
+from lightdp.planning import Plan
+from lightdp.protocol import Client, ClientState, File, Server
+from lightdp.protocol.client import agreement
 from support.parties import RUN, Tape, joined, planned, play, residual
 
 if TYPE_CHECKING:
@@ -77,8 +79,8 @@ def test_a_state_of_another_plan_or_no_state_is_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps(facts | broken))
         with pytest.raises(ArgumentError, match="store must hold a client's state"):
             Client.restore(planned(), length=5, store=File(path))
-    path.write_text('{"version": 2}')
-    with pytest.raises(ArgumentError, match="a client's state of version 1"):
+    path.write_text('{"version": 1}')
+    with pytest.raises(ArgumentError, match="a client's state of version 2"):
         Client.restore(planned(), length=5, store=File(path))
     path.write_text("not json")
     with pytest.raises(ArgumentError, match="store must hold a client's state"):
@@ -128,16 +130,36 @@ def test_restoring_reads_only_and_makes_no_keys(tmp_path: Path, monkeypatch: pyt
     assert (again.next_round, again.epsilon()) == (1, clients[0].epsilon())
 
 
-def test_the_stored_format_is_that_of_version_1(tmp_path: Path) -> None:
+def test_the_stored_format_is_that_of_version_2(tmp_path: Path) -> None:
     server, clients = joined(planned(), 5, folder=tmp_path)
     play(server, clients, [0, 1, 2])
     clients[0].begin(server.announce(closing=True)).upload(None)
     facts = json.loads((tmp_path / "client-00.json").read_bytes())
-    names = ["version", "agreement", "run", "pair", "enrolment", "roster", "used", "sent", "closing"]
-    assert list(facts) == names
-    assert {name: facts[name] for name in ("version", "run", "used", "sent", "closing")} == {
-        "version": 1, "run": RUN.hex(), "used": ["07"], "sent": [0, 1], "closing": 1,
+    first = ["version", "serial", "machine", "boot", "agreement", "plan", "length", "weighted"]
+    assert list(facts) == [*first, "run", "pair", "enrolment", "roster", "used", "sent", "closing"]
+    assert {name: facts[name] for name in ("version", "serial", "run", "used", "sent", "closing")} == {
+        "version": 2, "serial": 4, "run": RUN.hex(), "used": ["07"], "sent": [0, 1], "closing": 1,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"calibration": "repair"}, {"calibration": "exact"}, {"straggler_law": "binomial:0.1"}, {"unit": "record"}],
+    ids=str,
+)
+def test_a_state_tells_the_plan_and_shape_that_it_was_made_with(tmp_path: Path, changed: dict[str, Any]) -> None:
+    plan, store = planned(**changed), File(tmp_path / "a.json")
+    weighted = plan.unit == "client"
+    Client.new(plan, length=7, run=RUN, name="a", weighted=weighted, store=store).enrol()
+    state = ClientState.from_bytes(store.load())
+    found = Plan.from_json(state.plan)
+    assert found.digest() == plan.digest()
+    assert (state.length, state.weighted, state.used) == (7, weighted, ())
+    assert state.agreement == agreement(found, state.length, weighted=state.weighted)
+    for wrong in ({"length": 8}, {"weighted": not weighted}):
+        if not (wrong.get("weighted") and plan.unit == "record"):
+            with pytest.raises(ArgumentError, match="plan, length and weighted must be those of the state"):
+                Client.restore(plan, store=store, **{"length": 7, "weighted": weighted} | wrong)
 
 
 def test_a_client_with_sampled_batches_composes_nothing_before_it_is_asked(

@@ -43,7 +43,7 @@ def test_message_round_trips(message: Message) -> None:
 
 
 def test_envelope_equals_the_documented_one() -> None:
-    fields = b"LDP\x01" + struct.pack("<IQ", 4, 7) + RUN + ROSTER + struct.pack("<IQ", 3, 10)
+    fields = b"LDP\x02" + struct.pack("<IQ", 4, 7) + RUN + ROSTER + struct.pack("<IQ", 3, 10)
     checksum = struct.pack("<I", zlib.crc32(fields + b"0123456789"))
     assert UPLOAD.to_bytes() == fields + checksum + b"0123456789"
 
@@ -84,7 +84,7 @@ def test_every_flipped_bit_is_refused(size: int) -> None:
     [
         (0, b"ldp", "version"),
         (3, b"\x00", "version"),
-        (3, b"\x02", "version"),
+        (3, b"\x01", "version"),
         (4, b"\x00", "Kind"),
         (4, b"\x05", "Kind"),
         (4, b"\x01", "ENROL"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -77,11 +78,27 @@ def test_announcement_that_cannot_be_true_is_refused(data: bytes) -> None:
 
 @given(fine=VECTORS, bits=st.integers(2, 32))
 def test_upload_round_trips(fine: NDArray[np.int32], bits: int) -> None:
-    sent = Upload(length=fine.size, bits=bits, packed=encode(fine, shift=0, bits=bits))
+    signature = bytes(range(64))
+    sent = Upload(length=fine.size, bits=bits, packed=encode(fine, shift=0, bits=bits), signature=signature)
     message = Message(kind=Kind.UPLOAD, run=RUN, payload=sent.to_bytes(), round=1, roster=ROSTER, client=0)
     got = Upload.from_bytes(receive(message.to_bytes()).payload, length=fine.size, bits=bits)
     assert got == sent
     assert decode(got.packed, got.length, bits) == [centred(int(v), bits) for v in fine]
+
+
+def test_what_is_signed_depends_on_each_part_of_an_upload_and_its_place() -> None:
+    place: dict[str, Any] = {"run": RUN, "round": 1, "roster": ROSTER, "client": 0, "chain": bytes(32)}
+    packed = bytes(range(100))
+    one = Upload(length=100, bits=8, packed=packed)
+    others = [(one, place | {"run": bytes(16)}), (one, place | {"round": 2}), (one, place | {"roster": bytes(32)})]
+    others += [(one, place | {"client": 1}), (one, place | {"chain": ROSTER})]
+    for flipped in (0, 99):
+        changed = bytearray(packed)
+        changed[flipped] ^= 1
+        others.append((replace(one, packed=changed), place))
+    others += [(replace(one, length=50, bits=16), place), (replace(one, bits=9), place)]
+    assert len({upload.statement(**where) for upload, where in [(one, place), *others]}) == 1 + len(others)
+    assert replace(one, packed=memoryview(packed), signature=bytes([1]) * 64).statement(**place) == one.statement(**place)
 
 
 @pytest.mark.parametrize(("length", "bits"), [(99, 12), (101, 12), (100, 11), (100, 13), (104, 12), (1, 2)])
@@ -93,7 +110,7 @@ def test_upload_for_another_plan_is_refused(length: int, bits: int) -> None:
 
 def test_upload_that_lies_about_its_size_is_refused() -> None:
     with pytest.raises(WireError, match="upload"):
-        Upload.from_bytes(struct.pack("<QQ", 2**63, 32) + bytes(4), length=1, bits=32)
+        Upload.from_bytes(struct.pack("<QQ", 2**63, 32) + bytes(64 + 4), length=1, bits=32)
 
 
 def test_decoding_allocates_no_more_than_it_is_given() -> None:

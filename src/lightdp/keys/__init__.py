@@ -1,8 +1,10 @@
 """Identities, one-time keys, the roster, and a fresh stream key for each pair and round (W2)-(W4).
 
 A client has one long-lived Ed25519 identity and, for each roster, a new X25519 key pair that it enrols with a
-signature. The roster is the sorted list of all enrolments, and its hash goes into every key:
+signature, together with the Ed25519 key of its uploads. The roster is the sorted list of all enrolments, and its hash
+goes into every key:
 
+    upload = Ed25519 key from HKDF-SHA256(private_i, info = "lightdp/2 upload key")              once
     secret = X25519(private_i, public_j) = X25519(private_j, public_i)
     pair   = HKDF-SHA256(secret, salt = roster hash, info = "lightdp/1 pair", i, j), i < j       once
     stream = HKDF-Expand(pair, info = "lightdp/1 stream", run id, round, chain, i, j)            each round
@@ -14,6 +16,7 @@ Formal guarantees:
 | show clients different rosters, runs, rounds or announcements | unrelated keys: noise stays, nothing leaks (W4) |
 | alter a byte of an enrolment or roster | `WireError`: an `Enrolment` or `Roster` that exists is valid |
 | enrol a key that makes secrets predictable (a point of small order) | `WireError` |
+| upload in the name of another client, or alter its upload | `WireError` from `Enrolment.verify` |
 | swap a pinned identity or name | `WireError` from `Pins.check` |
 
 Integers are little-endian. `repr` shows no secret; Python cannot promise to erase secrets from memory.

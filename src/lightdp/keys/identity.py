@@ -6,13 +6,15 @@ import os
 import re
 import struct
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from lightdp._files import durable
 from lightdp._validate import octets
@@ -21,7 +23,7 @@ from lightdp.errors import ArgumentError, WireError
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
 _FIELD_PRIME = 2**255 - 19
-_KEYS = struct.Struct("32s32s64s")  # X25519 key, Ed25519 key, signature
+_KEYS = struct.Struct("32s32s32s64s")  # X25519 key, Ed25519 key of uploads, Ed25519 identity, signature
 _PEM = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
@@ -91,25 +93,28 @@ class Identity:
         return cls(key.private_bytes_raw())
 
     def enrol(self, pair: KeyPair, *, run: bytes, name: str) -> Enrolment:
-        """Sign a one-time key: "in this run, `name` is this identity and uses this key".
+        """Sign one-time keys: "in this run, `name` is this identity and uses these keys".
 
         Args:
             pair: the one-time key pair, made for this run alone.
             run: the run id, 16 bytes.
             name: the client's name: 1 to 64 letters, digits or ._@+-, beginning with a letter or digit.
         """
-        statement = _statement(octets("run", run, 16), _check_name(name), pair.public, self.public)
-        return Enrolment(run, name, pair.public, self.public, self._key.sign(statement))
+        statement = _statement(octets("run", run, 16), _check_name(name), pair.public, pair.signer, self.public)
+        return Enrolment(run, name, pair.public, pair.signer, self.public, self._key.sign(statement))
 
 
 class KeyPair:
-    """A one-time X25519 key pair: a new one for each roster (W2).
+    """A client's one-time keys: a new pair for each roster (W2).
+
+    The secret is that of an X25519 key pair, from which peers get shared noise. The Ed25519 key that signs uploads is
+    derived from it by HKDF, so that a client has one secret to keep, and its long-lived identity need not be at hand.
 
     Args:
         private: 32 secret bytes; `generate` draws them.
 
     Attributes:
-        public: the 32 bytes that the client enrols.
+        public: the X25519 key that the client enrols, 32 bytes.
 
     >>> ann, bob = KeyPair.generate(), KeyPair.generate()
     >>> ann.agree(bob.public) == bob.agree(ann.public)
@@ -132,6 +137,20 @@ class KeyPair:
         """The 32 private bytes, for the state that survives a restart."""
         return self._key.private_bytes_raw()
 
+    @property
+    def signer(self) -> bytes:
+        """The Ed25519 key with which uploads are verified, which the client enrols too, 32 bytes."""
+        return self._signing.public_key().public_bytes_raw()
+
+    def sign(self, statement: bytes) -> bytes:
+        """The 64-byte Ed25519 signature that `Enrolment.verify` accepts."""
+        return self._signing.sign(statement)
+
+    @cached_property
+    def _signing(self) -> Ed25519PrivateKey:
+        seed = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"lightdp/2 upload key").derive(self.to_bytes())
+        return Ed25519PrivateKey.from_private_bytes(seed)
+
     def agree(self, public: bytes) -> bytes:
         """The 32-byte X25519 secret shared with the owner of `public`.
 
@@ -146,18 +165,19 @@ class KeyPair:
 
 @dataclass(frozen=True)
 class Enrolment:
-    """A client's signed statement of its one-time key for one run.
+    """A client's signed statement of its one-time keys for one run.
 
-    Formal guarantee: an enrolment that exists is signed by `identity` for this run, name and one-time key, and that
-    key is a canonical point of large order.
+    Formal guarantee: an enrolment that exists is signed by `identity` for this run, name and one-time keys, of which
+    `public` is a canonical point of large order.
 
-    Bytes: length of the name (1), name, X25519 key (32), Ed25519 key (32), signature (64). The run id is not
-    among them: the signature covers it, so an enrolment for another run does not verify.
+    Bytes: length of the name (1), name, X25519 key (32), Ed25519 key of uploads (32), Ed25519 identity (32), signature
+    (64). The run id is not among them: the signature covers it, so an enrolment for another run does not verify.
 
     Attributes:
         run: the run id, 16 bytes.
         name: the client's name in the roster.
         public: the one-time X25519 key, 32 bytes.
+        signer: the one-time Ed25519 key that signs uploads, 32 bytes.
         identity: the long-lived Ed25519 key, 32 bytes.
         signature: 64 bytes.
 
@@ -173,22 +193,35 @@ class Enrolment:
     run: bytes
     name: str
     public: bytes
+    signer: bytes
     identity: bytes
     signature: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        for what, size in (("run", 16), ("public", 32), ("identity", 32), ("signature", 64)):
+        for what, size in (("run", 16), ("public", 32), ("signer", 32), ("identity", 32), ("signature", 64)):
             value = getattr(self, what)
             if not isinstance(value, bytes) or len(value) != size:
                 object.__setattr__(self, what, octets(what, value, size))
         _check_name(self.name)
-        if (fault := _fault(self.run, self.name, self.public, self.identity, self.signature)) is not None:
+        keys = self.public, self.signer, self.identity
+        if (fault := _fault(self.run, self.name, *keys, self.signature)) is not None:
             raise WireError(fault)
+
+    def verify(self, signature: bytes, statement: bytes) -> None:
+        """Refuse a statement that this client did not sign with its one-time key.
+
+        Raises:
+            WireError: the signature is not that of `signer`.
+        """
+        try:
+            Ed25519PublicKey.from_public_bytes(self.signer).verify(signature, statement)
+        except (InvalidSignature, ValueError):
+            raise WireError(f"{self.name} did not sign this") from None
 
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
         name = self.name.encode()
-        return bytes([len(name)]) + name + self.public + self.identity + self.signature
+        return bytes([len(name)]) + name + self.public + self.signer + self.identity + self.signature
 
     @classmethod
     def from_bytes(cls, data: bytes, *, run: bytes) -> Enrolment:
@@ -224,13 +257,15 @@ class Enrolment:
 
 
 @lru_cache(maxsize=4096)  # a stateless client reads its roster again with each message
-def _fault(run: bytes, name: str, public: bytes, identity: bytes, signature: bytes) -> str | None:
+def _fault(  # noqa: PLR0917  the fields of an enrolment
+    run: bytes, name: str, public: bytes, signer: bytes, identity: bytes, signature: bytes
+) -> str | None:
     """What makes an enrolment invalid, if anything does."""
     if int.from_bytes(public, "little") >= _FIELD_PRIME:
         return f"X25519 key {public.hex()} of {name} is not canonical"
     try:
         _PROBE.agree(public)
-        Ed25519PublicKey.from_public_bytes(identity).verify(signature, _statement(run, name, public, identity))
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, _statement(run, name, public, signer, identity))
     except WireError as error:
         return str(error)
     except (InvalidSignature, ValueError):
@@ -238,9 +273,9 @@ def _fault(run: bytes, name: str, public: bytes, identity: bytes, signature: byt
     return None
 
 
-def _statement(run: bytes, name: str, public: bytes, identity: bytes) -> bytes:
+def _statement(run: bytes, name: str, public: bytes, signer: bytes, identity: bytes) -> bytes:
     """The bytes that an identity signs; all parts but the last have a fixed length."""
-    return b"lightdp/1 enrolment" + run + public + identity + name.encode()
+    return b"lightdp/2 enrolment" + run + public + signer + identity + name.encode()
 
 
 def _check_name(name: str) -> str:

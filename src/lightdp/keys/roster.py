@@ -16,6 +16,7 @@ from lightdp.errors import ArgumentError, WireError
 from lightdp.keys.identity import NAME, Enrolment
 
 _PIN = re.compile(rf"({NAME.pattern})\s+([0-9a-f]{{64}})")
+_VERSION = 2
 _ROSTER = struct.Struct("<7sB16s32sI")  # magic, version, run id, plan digest, number of clients
 
 
@@ -94,7 +95,7 @@ class Roster:
 
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
-        header = _ROSTER.pack(b"lightdp", 1, self.run, self.plan, len(self))
+        header = _ROSTER.pack(b"lightdp", _VERSION, self.run, self.plan, len(self))
         return header + b"".join(enrolment.to_bytes() for enrolment in self.enrolments)
 
     @classmethod
@@ -108,8 +109,8 @@ class Roster:
         if len(data) < _ROSTER.size:
             raise WireError(f"roster must have at least {_ROSTER.size} bytes, got {len(data)}")
         magic, version, its_run, its_plan, clients = _ROSTER.unpack_from(data)
-        if (magic, version) != (b"lightdp", 1):
-            raise WireError(f"roster must be of version 1, got {magic!r} version {version}")
+        if (magic, version) != (b"lightdp", _VERSION):
+            raise WireError(f"roster must be of version {_VERSION}, got {magic!r} version {version}")
         if its_run != run or its_plan != plan:
             raise WireError("roster is of another run or plan")
         enrolments = Enrolment.read_all(data[_ROSTER.size :], run=run)

@@ -30,6 +30,7 @@ training) moves these bytes.
 
 from lightdp.protocol.client import Client, ClientRound
 from lightdp.protocol.server import Aggregate, Server
-from lightdp.protocol.state import ClientState, File, Store
+from lightdp.protocol.state import ClientState
+from lightdp.protocol.store import File, Store
 
 __all__ = ["Aggregate", "Client", "ClientRound", "ClientState", "File", "Server", "Store"]

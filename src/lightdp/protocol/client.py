@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import os
 import threading
 from dataclasses import replace
+from typing import NoReturn, SupportsIndex
 
 from lightdp import masks
 from lightdp._validate import integer
@@ -12,10 +15,14 @@ from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Identity, KeyPair, Keyring, Pins, Roster
 from lightdp.planning import Plan
 from lightdp.protocol.history import ClientHistory
-from lightdp.protocol.state import ClientState, Store
+from lightdp.protocol.host import Host
+from lightdp.protocol.state import ClientState
+from lightdp.protocol.store import Store
 from lightdp.protocol.vector import Floats, clipped
 from lightdp.stream import Term
 from lightdp.wire import Announcement, Kind, Message, Upload
+
+_LOG = logging.getLogger("lightdp")
 
 
 def agreement(plan: Plan, length: int, *, weighted: bool) -> bytes:
@@ -30,6 +37,8 @@ class Client:
 
     Formal guarantees, whatever bytes arrive:
     - at most one upload leaves for each round, also after a restart from `store` or if several threads ask (W3);
+      copies of the client are refused, and so is a client after its process was forked;
+    - what leaves is signed for its place in the run, so that nobody else can answer in this client's name;
     - what leaves is clipped to the plan's sensitivity (the whole vector for unit "client"; for unit "record" the
       caller clips each record), clamped to the plan's range, and carries the plan's noise;
     - `begin` raises `BudgetError`, and nothing leaves, if the round could exceed the budget (R2);
@@ -78,6 +87,7 @@ class Client:
         self.plan, self.length, self.weighted, self.threads = plan, length, weighted, threads
         self._grid = masks.Grid.of(plan, length + weighted)
         self._state, self._pins, self._store = state, pins, store
+        self._process = os.getpid()
         self._lock = threading.Lock()  # what is decided on a state is done before another message is looked at
         self._keyring: Keyring | None = None
         self._history: ClientHistory | None = None
@@ -117,7 +127,8 @@ class Client:
         """
         length, pair = integer("length", length, 1), KeyPair.generate()
         signed = (Identity.generate() if identity is None else identity).enrol(pair, run=run, name=name)
-        state = ClientState(agreement(plan, length, weighted=weighted), run, pair, signed)
+        agreed = agreement(plan, length, weighted=weighted)
+        state = ClientState(agreed, plan.to_json(), length, weighted, run, pair, signed)
         return cls(plan, state, length=length, pins=pins, weighted=weighted, store=store, threads=threads)
 
     @classmethod
@@ -130,11 +141,12 @@ class Client:
         pins: Pins | None = None,
         weighted: bool = False,
         threads: int | None = 1,
+        moved: bool = False,
     ) -> Client:
         """The client whose state is in `store`; it only reads.
 
-        The state must be the newest, and of no other client that still runs: an older copy, or a second client of one
-        state, would let a round be answered twice.
+        The state must be the newest: an older copy would let a round be answered twice. `File` refuses those that it
+        can notice, and lets one of several clients of one state go on.
 
         Args:
             plan: as it was made with.
@@ -143,16 +155,29 @@ class Client:
             pins: as for `new`.
             weighted: as it was made with.
             threads: as for `new`.
+            moved: whether the state may come from another machine, where nothing uses it any more.
 
         Raises:
             ArgumentError: `store` holds no state, or one of another plan, length or weights.
+            ProtocolError: it was saved on another machine, or is an older copy as far as `store` can tell.
         """
         expected = agreement(plan, integer("length", length, 1), weighted=weighted)
-        state = ClientState.from_bytes(store.load(), agreement=expected, clients=plan.clients)
+        state = ClientState.from_bytes(store.load(), agreement=expected)
+        if not moved and not state.host.same(Host.here()):
+            raise ProtocolError(
+                "the state was saved on another machine, or before a reboot of one without a machine id: "
+                "say moved=True if nothing else uses it or a copy of it, or enrol anew"
+            )
+        if state.host.boot != Host.here().boot:
+            _LOG.info("lightdp: the state was saved before this boot; no copy of it may be in use elsewhere")
         try:
             return cls(plan, state, length=length, pins=pins, weighted=weighted, store=store, threads=threads)
         except (ProtocolError, WireError) as error:
             raise ArgumentError(f"store must hold a client's state, got {type(error).__name__}") from None
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse copies and pickles, which would answer rounds a second time."""
+        raise ProtocolError("a client must not be copied: both would answer the same rounds")
 
     @property
     def run(self) -> bytes:
@@ -161,7 +186,7 @@ class Client:
 
     def enrol(self) -> bytes:
         """The ENROL message: this client's signed one-time key."""
-        with self._lock:
+        with self._alone():
             if self._state.roster is None:
                 self._adopt(self._state)
         return Message(kind=Kind.ENROL, run=self.run, payload=self._state.enrolment.to_bytes()).to_bytes()
@@ -177,7 +202,7 @@ class Client:
         if content.kind != Kind.ROSTER:
             raise ProtocolError(f"expected ROSTER, got {content.kind.name}")
         roster = Roster.from_bytes(bytes(content.payload), run=self.run, plan=self._state.agreement)
-        with self._lock:
+        with self._alone():
             known = self._state.roster
             if known is None:
                 keyring, history = self._entered(roster)
@@ -196,7 +221,7 @@ class Client:
             ProtocolError: the round was answered before or is out of order, or its past contradicts what is known.
             BudgetError: the round could take this client over its budget.
         """
-        with self._lock:
+        with self._alone():
             if self._state.roster is None or self._history is None:
                 raise ProtocolError("the client has no roster yet")
             content = Message.from_bytes(message, run=self.run, roster=self._state.roster.hash)
@@ -246,7 +271,7 @@ class Client:
 
     def _answer(self, begun: ClientRound, update: Floats | None, weight: float) -> bytes:
         """The upload of a round that was begun on the present state, which is saved before it is returned."""
-        with self._lock:
+        with self._alone():
             self._refuse_answered(begun.number)
             if self._history is not begun._basis:  # noqa: SLF001  the two classes are one machine
                 raise ProtocolError(f"round {begun.number} was begun before another round was answered; begin it again")
@@ -257,17 +282,25 @@ class Client:
             after = history.answered(begun.number, closing=begun.closing)
             self._adopt(replace(self._state, used=tuple(after.used), sent=after.sent, closing=after.closing))
             self._history = after
-        payload = Upload(length=len(vector), bits=self._grid.bits, packed=packed).to_bytes()
-        roster, me = history.chains[0], history.me
-        message = Message(kind=Kind.UPLOAD, run=self.run, round=begun.number, roster=roster, client=me, payload=payload)
-        return message.to_bytes()
+        upload = Upload(length=len(vector), bits=self._grid.bits, packed=packed)
+        place = {"run": self.run, "round": begun.number, "roster": history.chains[0], "client": history.me}
+        signature = self._state.pair.sign(upload.statement(**place, chain=history.chains[begun.number]))
+        payload = replace(upload, signature=signature).to_bytes()
+        return Message(kind=Kind.UPLOAD, **place, payload=payload).to_bytes()
 
     def _refuse_answered(self, number: int) -> None:
         if number < self.next_round:
             raise ProtocolError(f"round {number} was answered, or is over")
 
+    def _alone(self) -> threading.Lock:
+        """The lock under which a message is handled; refused in another process than the client's."""
+        if os.getpid() != self._process:
+            raise ProtocolError("the client belongs to the process that this one was forked from; make it here")
+        return self._lock
+
     def _adopt(self, state: ClientState) -> None:
         """Go on from `state` once it is saved."""
+        state = state.next()
         if self._store is not None:
             self._store.save(state.to_bytes())
         self._state = state

@@ -11,7 +11,7 @@ from lightdp import masks
 from lightdp._validate import integer, octets
 from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError
-from lightdp.keys import Enrolment, Roster
+from lightdp.keys import Enrolment, Roster, link
 from lightdp.planning import Plan
 from lightdp.protocol.client import agreement
 from lightdp.protocol.vector import weight_share
@@ -69,6 +69,7 @@ class Server:
         self._enrolments: dict[str, Enrolment] = {}
         self._roster: Roster | None = None
         self._used: list[ClientSet] = []  # of each past round
+        self._chains: list[bytes] = []  # of each round, as it goes into its keys
         self._late: dict[int, ClientSet] = {}
         self._closing = False
         self._sum: Accumulator | None = None  # of the open round
@@ -92,6 +93,7 @@ class Server:
             if len(self._enrolments) != self.plan.clients:
                 raise ProtocolError(f"{self.plan.clients} clients must enrol, {len(self._enrolments)} have")
             self._roster = Roster.of(self._enrolments.values(), run=self.run, plan=self._agreement)
+            self._chains = [self._roster.hash]
         return Message(kind=Kind.ROSTER, run=self.run, payload=self._roster.to_bytes()).to_bytes()
 
     @property
@@ -136,10 +138,12 @@ class Server:
             sender: the name of the client that they came from, where the transport knows it.
 
         Raises:
-            WireError: it is malformed or of another run or roster; nothing changed.
+            WireError: it is malformed, of another run or roster, or not signed by the client that it names, for this
+                round and what was announced before it; nothing changed.
             ProtocolError: it repeats one that was taken in, or is of a round that has not begun; nothing changed.
         """
-        content = Message.from_bytes(message, run=self.run, roster=self._fixed().hash)
+        roster = self._fixed()
+        content = Message.from_bytes(message, run=self.run, roster=roster.hash)
         if content.kind != Kind.UPLOAD:
             raise ProtocolError(f"expected UPLOAD, got {content.kind.name}")
         if content.client >= self.plan.clients:
@@ -147,11 +151,14 @@ class Server:
         if sender is not None and sender != self.names[content.client]:
             raise ProtocolError(f"{sender} sent an upload of {self.names[content.client]}")
         upload = Upload.from_bytes(content.payload, length=self.length + self.weighted, bits=self._grid.bits)
-        if content.round < self.round:
+        if content.round > self.round or (content.round == self.round and self._sum is None):
+            raise ProtocolError(f"round {content.round} has not begun")
+        place = {"run": self.run, "round": content.round, "roster": roster.hash, "client": content.client}
+        statement = upload.statement(**place, chain=self._chains[content.round])
+        roster.enrolments[content.client].verify(upload.signature, statement)
+        if content.round < self.round or self._sum is None:
             self._record_late(content.round, content.client)
             return False
-        if content.round > self.round or self._sum is None:
-            raise ProtocolError(f"round {content.round} has not begun")
         if self._received[content.client]:
             raise ProtocolError(f"client {content.client} has answered round {content.round} before")
         self._sum.add(upload.packed)
@@ -175,6 +182,7 @@ class Server:
             weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
         result = Aggregate(self.round, used, total, weight)
         self._used.append(used)
+        self._chains.append(link(self._chains[-1], round=result.round, announcement=used.to_bytes()))
         self._sum = None
         return result
 

@@ -2,11 +2,12 @@
 
 Whatever the bytes, decoding returns a value or raises `WireError`, and it copies no more than it was given. A
 length is believed only after it was compared with the bytes that are there. The checksum finds accidents. It
-does not authenticate: anyone can compute it.
+does not authenticate: anyone can compute it. Enrolments and uploads are signed; `lightdp.protocol` verifies that.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from lightdp.wire.packing import packed_size
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-VERSION = 1
+VERSION = 2
 NO_ROSTER = bytes(32)  # the roster hash of messages that are sent before there is a roster
 NOBODY = 2**32 - 1  # the client index of messages whose sender is the server, or has no index yet
 
@@ -31,7 +32,9 @@ _HEADER = struct.Struct("<3sBIQ16s32sIQ")
 _CHECKSUM = struct.Struct("<I")
 _ENVELOPE = _HEADER.size + _CHECKSUM.size  # 80, so that payloads stay aligned
 _ANNOUNCEMENT = struct.Struct("<II")
-_UPLOAD = struct.Struct("<QQ")
+_UPLOAD = struct.Struct("<QQ64s")
+_SHAPE = struct.Struct("<QQ")
+_PLACE = struct.Struct("<16s16sQ32sI32s")
 
 
 class Kind(IntEnum):
@@ -146,15 +149,30 @@ class Announcement:
 
 @dataclass(frozen=True, kw_only=True)
 class Upload:
-    """Payload of UPLOAD: length of the vector (8 bytes), bits (8 bytes), the packed vector."""
+    """Payload of UPLOAD: length of the vector (8 bytes), bits (8), the client's signature (64), the packed vector."""
 
     length: int
     bits: int
     packed: Buffer
+    signature: bytes = bytes(64)
 
     def to_bytes(self) -> bytes:
         """The payload."""
-        return b"".join((_UPLOAD.pack(self.length, self.bits), self.packed))
+        return b"".join((_UPLOAD.pack(self.length, self.bits, self.signature), self.packed))
+
+    def statement(self, *, run: bytes, round: int, roster: bytes, client: int, chain: bytes) -> bytes:  # noqa: A002
+        """What the client signs: this vector, in its place.
+
+        Args:
+            run: as in the message that carries it.
+            round: as in the message.
+            roster: as in the message.
+            client: as in the message.
+            chain: 32 bytes, the hash chain of announcements before the round.
+        """
+        digest = hashlib.sha256(_SHAPE.pack(self.length, self.bits))
+        digest.update(self.packed)
+        return _PLACE.pack(b"lightdp/2 upload", run, round, roster, client, chain) + digest.digest()
 
     @classmethod
     def from_bytes(cls, data: Buffer, *, length: int, bits: int) -> Upload:
@@ -162,6 +180,7 @@ class Upload:
         size = _UPLOAD.size + packed_size(length, bits)
         if len(data) != size:
             raise WireError(f"upload must have {size} bytes, got {len(data)}")
-        if _UPLOAD.unpack_from(data) != (length, bits):
-            raise WireError(f"upload says (length, bits)={_UPLOAD.unpack_from(data)}, not {(length, bits)}")
-        return cls(length=length, bits=bits, packed=memoryview(data)[_UPLOAD.size :])
+        its_length, its_bits, signature = _UPLOAD.unpack_from(data)
+        if (its_length, its_bits) != (length, bits):
+            raise WireError(f"upload says (length, bits)={(its_length, its_bits)}, not {(length, bits)}")
+        return cls(length=length, bits=bits, packed=memoryview(data)[_UPLOAD.size :], signature=signature)

@@ -1,0 +1,154 @@
+"""Where a client's state lives: private, written whole or not at all, and never older than what was written last."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from lightdp._files import durable, locked
+from lightdp.errors import ArgumentError, ProtocolError
+
+_MARK = re.compile(r"([0-9a-f]{32}) ([0-9]{1,20})")
+
+
+class Store(Protocol):
+    """What keeps a client's state, which holds a private key.
+
+    `save` returns only when `load`, after any crash, would return these bytes or later ones.
+    """
+
+    def save(self, state: bytes) -> None:
+        """Keep the newest state."""
+
+    def load(self) -> bytes:
+        """The newest state."""
+
+
+class File:
+    """A state in a file that only its owner can read, replaced atomically and durably, by one client.
+
+    A state has a serial number that grows by one with each save. Its run and number are also kept in `path`.serial,
+    which is the lock of a save too, and in the file `anchor` if there is one.
+
+    Formal guarantees, for all processes that use `path` on a file system with locks:
+    - of several clients that were restored from one state, one can save, and so answer a round (W3);
+    - `load` refuses a state that is older than its number in `path`.serial or `anchor`. An older copy of all of them
+      cannot be told from the newest state: keep `anchor` where backups and snapshots of `path` do not reach.
+
+    `path`.serial is not waited for: after a power failure it may lag behind `path`, and is never ahead of it.
+
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=2, colluders=0, stragglers=0, rounds=3, epsilon=8, delta=1e-5)
+    >>> client = lightdp.Client.new(plan, length=4, run=bytes(16), name="ann", store=lightdp.File("ann.state"))
+    >>> message = client.enrol()  # saved before the message is returned
+    >>> again = lightdp.Client.restore(plan, length=4, store=lightdp.File("ann.state"))
+    >>> again.enrol() == message
+    True
+    >>> client.enrol()
+    Traceback (most recent call last):
+    ...
+    lightdp.errors.ProtocolError: ann.state was saved by another client, or replaced by a copy: nothing was saved
+
+    Args:
+        path: the file; its folder must exist.
+        anchor: a second file that keeps the number of the newest state; its folder must exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, anchor: str | os.PathLike[str] | None = None) -> None:
+        self.path = Path(path)
+        self._lock = Path(f"{self.path}.serial")
+        self._marks = (self._lock,) if anchor is None else (self._lock, Path(anchor))
+
+    def save(self, state: bytes) -> None:
+        """Replace the file.
+
+        Raises:
+            ProtocolError: it does not hold the state that the new one follows; nothing was saved.
+        """
+        new = _Mark.of(state)
+        if new is None:
+            raise ArgumentError("state must be a JSON object with its run and serial")
+        with locked(self._lock):
+            marks = self._kept()
+            last = _Mark.of(self.path.read_bytes()) if self.path.exists() else next(iter(marks), None)
+            if not new.follows(last) or any(new.run == mark.run and new.serial <= mark.serial for mark in marks):
+                raise ProtocolError(
+                    f"{self.path} was saved by another client, or replaced by a copy: nothing was saved"
+                )
+            with durable(self.path) as file:
+                file.write(state)
+            for path in self._marks:
+                new.write(path)
+
+    def load(self) -> bytes:
+        """What the file holds.
+
+        Raises:
+            ProtocolError: it is older than what was saved last.
+        """
+        marks = self._kept()  # before the file, which another process may replace in between
+        try:
+            state = self.path.read_bytes()
+        except OSError as error:
+            raise ArgumentError(f"path must hold a client's state, got path={str(self.path)!r}: {error}") from None
+        found = _Mark.of(state)
+        for mark in marks:
+            if found is not None and (found.run != mark.run or found.serial < mark.serial):
+                raise ProtocolError(
+                    f"{self.path} holds an older state (serial {found.serial}) than was saved last (serial "
+                    f"{mark.serial}): it could answer a round again. Move it and {self._lock} away to enrol anew"
+                )
+        return state
+
+    def _kept(self) -> list[_Mark]:
+        return [mark for path in self._marks if (mark := _Mark.read(path)) is not None]
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """The place of a state in the order of all states of a file."""
+
+    run: str
+    serial: int
+
+    @classmethod
+    def of(cls, state: bytes) -> _Mark | None:
+        """That of a state, or None if the bytes are no state; whoever goes on from it refuses those."""
+        try:
+            facts = json.loads(state)
+            match = _MARK.fullmatch(f"{facts['run']} {facts['serial']}")
+        except (KeyError, TypeError, ValueError):
+            return None
+        return None if match is None else cls(match[1], int(match[2]))
+
+    def follows(self, last: _Mark | None) -> bool:
+        """Whether a state may replace the last one: it is the next, or the first of another run."""
+        return last is None or self.serial == last.serial + 1 or (self.serial == 1 and self.run != last.run)
+
+    @classmethod
+    def read(cls, path: Path) -> _Mark | None:
+        """What `write` left in a file; None if there is nothing in it, as a power failure may leave it."""
+        try:
+            text = path.read_bytes().strip(b"\0\n ").decode("ascii", errors="replace")
+        except FileNotFoundError:
+            return None
+        if text == "":
+            return None
+        if (match := _MARK.fullmatch(text)) is None:
+            raise ArgumentError(f"{path} must hold the serial number of a state, which it does not")
+        return cls(match[1], int(match[2]))
+
+    def write(self, path: Path) -> None:
+        """Put the mark into a file, in place; the first of a run waits for the disk, or the state would not be read."""
+        known = self.read(path)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.pwrite(descriptor, f"{self.run} {self.serial:<20}\n".encode(), 0)
+            if known is None or known.run != self.run:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
