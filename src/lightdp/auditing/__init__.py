@@ -9,5 +9,21 @@ from lightdp.auditing._claims import claimed
 from lightdp.auditing._finding import Finding
 from lightdp.auditing._live import VALUES, Lies, audit
 from lightdp.auditing._recorded import node, recorded
+from lightdp.auditing._stories import Played, Script, Telling, climb, play, rotation
 
-__all__ = ["VALUES", "Audit", "Finding", "Lies", "audit", "claimed", "node", "recorded"]
+__all__ = [
+    "VALUES",
+    "Audit",
+    "Finding",
+    "Lies",
+    "Played",
+    "Script",
+    "Telling",
+    "audit",
+    "claimed",
+    "climb",
+    "node",
+    "play",
+    "recorded",
+    "rotation",
+]

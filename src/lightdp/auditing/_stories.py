@@ -1,0 +1,254 @@
+"""Lies: what a server tells each client of the past, and what that reveals, by exact algebra on their histories (W5).
+
+A story is a list of tellings. Each asks one client for an upload and tells it who was used in all rounds before, not
+always the truth, nor the same to all. Who adds and repairs which noise follows from the histories alone, which are the
+real ones of `lightdp.protocol`; so does what the client whose data is at stake, client 0, keeps room for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random  # noqa: TID251  chooses lies, protects nothing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightdp.client_set import ClientSet
+from lightdp.errors import ProtocolError
+from lightdp.planning import Plan
+from lightdp.protocol.history import ClientHistory
+from lightdp.repair import RETRIES
+
+Wire = tuple[int, int, int, bytes]
+"""Two clients, a round, a chain: what the key of their shared noise is made of."""
+
+_SIGNS = 12  # of the victim's uploads, for which all signs of its changes are tried
+
+
+@dataclass(frozen=True)
+class Telling:
+    """A message that asks a client for an upload.
+
+    Attributes:
+        client: who is asked.
+        past: the used clients of each round before, as it is told.
+        closing: whether it is told that the round has no data.
+    """
+
+    client: int
+    past: tuple[ClientSet, ...]
+    closing: bool = False
+
+
+@dataclass(frozen=True)
+class Sent:
+    """An upload that a telling was answered by.
+
+    Attributes:
+        telling: what was told.
+        wires: sign of the pairwise noise of each wire that is in the upload; those to colluders are left out.
+    """
+
+    telling: Telling
+    wires: Mapping[Wire, int]
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of a story. Costs are squared μ in units of (Δ/σ_U)².
+
+    Attributes:
+        plan: the noise.
+        sent: all uploads of honest clients, in order.
+        announced: what client 0's odometer charges at the end for what it was told.
+        worst: what it says then that all this may have cost, whoever was told what.
+        reserved: what client 0 had kept room for when it sent data for the last time.
+    """
+
+    plan: Plan
+    sent: Sequence[Sent]
+    announced: float
+    worst: float
+    reserved: float
+
+    @property
+    def mine(self) -> NDArray[np.intp]:
+        """The places of client 0's data among the uploads. (uploads with data,)"""
+        data = [each.telling.client == 0 and not each.telling.closing for each in self.sent]
+        return np.flatnonzero(data)
+
+    def covariance(self) -> NDArray[np.float64]:
+        """(E1) of all uploads, in units of σ_U². (uploads, uploads)"""
+        wires = {wire: at for at, wire in enumerate({wire for each in self.sent for wire in each.wires})}
+        pairwise = np.zeros((len(self.sent), len(wires)))
+        for row, each in zip(pairwise, self.sent, strict=True):
+            row[[wires[wire] for wire in each.wires]] = list(each.wires.values())
+        return np.eye(len(self.sent)) + self.plan.gamma * pairwise @ pairwise.T
+
+    def exact(self) -> tuple[float, NDArray[np.float64]]:
+        """(E2): the cost of all uploads together, and the changes of client 0's data that show best. (len(mine),)
+
+        All signs are tried up to 12 uploads with data, beyond that those that no single change of sign betters.
+        """
+        mine = self.mine
+        precision = np.linalg.inv(self.covariance())[np.ix_(mine, mine)]
+        if mine.size <= _SIGNS:
+            signs = np.array(list(itertools.product((1.0, -1.0), repeat=max(mine.size - 1, 0))))
+            signs = np.hstack([np.ones((len(signs), min(mine.size, 1))), signs])  # the first one may be fixed
+            costs = np.einsum("si,ij,sj->s", signs, precision, signs)
+            return float(costs.max()), signs[costs.argmax()]
+        best = np.ones(mine.size)
+        while (
+            (gain := -best * (precision @ best) + np.diag(precision)) > 1e-12
+        ).any():  # a quarter of what a flip adds
+            best[gain.argmax()] *= -1
+        return float(best @ precision @ best), best
+
+
+def play(plan: Plan, story: Iterable[Telling]) -> Played:
+    """Tell a story to histories of all honest clients; the last `plan.colluders` collude.
+
+    Tellings that a client refuses are left out. Budgets are not enforced: the question is whether room was kept.
+    """
+    honest = plan.clients - plan.colluders
+    neighbours = plan.graph.neighbours().tolist()
+    histories = [ClientHistory(plan, i, bytes(32), neighbours[i]) for i in range(honest)]
+    sent: list[Sent] = []
+    unit = (plan.scale / plan.sensitivity) ** 2
+    reserved = 0.0
+    for telling in story:
+        client, now = telling.client, len(telling.past)
+        history = histories[client].copied()
+        try:
+            history.learn(enumerate(telling.past))
+        except ProtocolError:
+            continue
+        if now != len(history.used) or now < max(history.sent, default=-1) + 1:
+            continue
+        if client == 0 and not telling.closing:
+            reserved = float(history.odometer.mu(ahead=True)[0]) ** 2 * unit
+        sent.append(Sent(telling, dict(_wires(history, now, honest, closing=telling.closing))))
+        histories[client] = history.answered(now, closing=telling.closing)
+    odometer, pending = histories[0].odometer, histories[0].pending
+    announced, worst = (float(odometer.mu(ahead=pending, worst=lies)[0]) ** 2 * unit for lies in (False, True))
+    return Played(plan, sent, announced, worst, reserved)
+
+
+def _wires(history: ClientHistory, now: int, honest: int, *, closing: bool) -> Iterator[tuple[Wire, int]]:
+    """What an upload shares with honest peers: noise of the round, and that of another which it repairs."""
+    parts = [] if closing else [(now, history.neighbours, 1)]
+    parts += [] if history.repair is None else [(*history.repair, -1)]
+    for of, peers, sign in parts:
+        for peer in peers:
+            if peer < honest:
+                wire = min(history.me, peer), max(history.me, peer), of, history.chains[of]
+                yield wire, sign if history.me < peer else -sign
+
+
+@dataclass(frozen=True)
+class Script:
+    """A story as tables that a search can change. Clients are the honest ones, in all rounds.
+
+    Attributes:
+        told: who was used in a round, as each client is told. (clients, rounds, N)
+        asked: whether a client is asked for an upload. (clients, rounds)
+        closing: whether it is told that the round has no data. (clients, rounds)
+    """
+
+    told: NDArray[np.bool_]
+    asked: NDArray[np.bool_]
+    closing: NDArray[np.bool_]
+
+    def story(self, plan: Plan) -> list[Telling]:
+        """The tellings, round by round, with sets that no client would refuse.
+
+        A client is not told that it was used where it did not send, and a set that is too small is told as void.
+        """
+        told, least = self.told.copy(), plan.clients - plan.stragglers
+        for client in range(len(told)):
+            told[client, :, client] &= self.asked[client]
+        told[told.sum(axis=2) < least] = False
+        sets = [[ClientSet(used) for used in rounds] for rounds in told]
+        clients, rounds = self.asked.shape
+        return [
+            Telling(client, tuple(sets[client][:now]), bool(self.closing[client, now]))
+            for now in range(rounds)
+            for client in range(clients)
+            if self.asked[client, now]
+        ]
+
+
+def rotation(plan: Plan, rounds: int | None = None) -> Script:
+    """(W5): client 0 and one group of peers after the other are said to be used; each group is told that 0 was not.
+
+    The groups are as small as the protocol allows. Each, once told, repairs what it shares with client 0 three times,
+    in closing rounds, which hide nothing else.
+
+    Args:
+        plan: the noise.
+        rounds: how many groups, by default as many as there are.
+    """
+    honest = plan.clients - plan.colluders
+    size = max(plan.honest - plan.stragglers, 2) - 1
+    groups = [range(start, min(start + size, honest)) for start in range(1, honest, size)][:rounds]
+    length = len(groups) + 1 + RETRIES
+    told = np.zeros((honest, length, plan.clients), dtype=bool)
+    asked, closing = np.zeros((2, honest, length), dtype=bool)
+    colluders = range(honest, plan.clients)
+    for now, group in enumerate(groups):
+        told[:, now][:, [0, *group, *colluders]] = True
+        told[list(group), now] = True
+        told[list(group), now, 0] = False
+        gone = range(1, group[0])
+        told[gone, now] = False
+        asked[[0, *group, *gone], now] = True
+        closing[gone, now] = True
+    asked[:, len(groups) :] = closing[:, len(groups) :] = True
+    return Script(told, asked, closing)
+
+
+def climb(plan: Plan, script: Script, *, seed: int, steps: int) -> Iterator[tuple[Script, Played]]:
+    """Change a script at random, and go on from each change that does not lower exact over reserved cost.
+
+    Yields:
+        Every story that was tried, with what came of it.
+    """
+    rng = random.Random(seed)  # noqa: S311  a search, not a secret
+    best = -1.0
+    for step in range(steps):
+        tried = _changed(script, plan, rng) if step else script
+        played = play(plan, tried.story(plan))
+        yield tried, played
+        ratio = played.exact()[0] / played.reserved if played.reserved > 0 else 0.0
+        if ratio >= best:
+            best, script = ratio, tried
+
+
+def _changed(script: Script, plan: Plan, rng: random.Random) -> Script:
+    """The script with one to three changes: of what some clients are told of a round, or of whether they are asked."""
+    told, asked, closing = script.told.copy(), script.asked.copy(), script.closing.copy()
+    clients, rounds = asked.shape
+    for _ in range(rng.randint(1, 3)):
+        now, one = rng.randrange(rounds), rng.randrange(clients)
+        some = [one] if rng.random() < 0.5 else [i for i in range(clients) if rng.random() < 0.5]
+        kind = rng.randrange(7)
+        if kind == 0:  # as somebody else is told
+            told[some, now] = told[rng.randrange(clients), now]
+        elif kind == 1:  # one client more or less
+            told[some, now, rng.randrange(plan.clients)] ^= True
+        elif kind == 2:  # void
+            told[some, now] = False
+        elif kind == 3:  # everybody but one
+            told[some, now] = True
+            told[some, now, 0 if rng.random() < 0.7 else one] = False
+        elif kind == 4:
+            asked[some, now] ^= True
+        elif kind == 5:
+            closing[some, now] ^= True
+        else:  # as somebody else is told, asked and so on from here
+            other = rng.randrange(clients)
+            for table in (told, asked, closing):
+                table[some, now:] = table[other, now:]
+    return replace(script, told=told, asked=asked, closing=closing)
