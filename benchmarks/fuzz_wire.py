@@ -23,7 +23,8 @@ RUN, PLAN, HASH = bytes(16), bytes(32), bytes([1]) * 32
 
 def sealed(data: bytes) -> bytes:
     """Give the bytes a right checksum, so that the fuzzer sees what lies behind it."""
-    checksum = zlib.crc32(data[80:], zlib.crc32(data[:76]))
+    covered = data[80:160] if data[4:8] == struct.pack("<I", Kind.UPLOAD) else data[80:]
+    checksum = zlib.crc32(covered, zlib.crc32(data[:76]))
     return data[:76] + struct.pack("<I", checksum) + data[80:]
 
 

@@ -70,19 +70,19 @@ def test_pins_that_agree_are_accepted(tmp_path: Path) -> None:
 
 
 def test_pinned_name_with_another_identity_is_refused() -> None:
-    with pytest.raises(WireError, match="bob with an identity other"):
+    with pytest.raises(WireError, match="bob has an identity other"):
         Pins.parse(line("bob", of="eve")).check(ROSTER)
 
 
 def test_pinned_identity_with_another_name_is_refused() -> None:
-    with pytest.raises(WireError, match="robert's pinned identity as bob"):
+    with pytest.raises(WireError, match="bob has the pinned identity of robert"):
         Pins.parse(line("robert", of="bob")).check(ROSTER)
 
 
 def test_client_without_a_pin_is_refused_only_if_all_must_be_pinned() -> None:
     pins = Pins.parse("\n".join(line(name) for name in NAMES[:3]))
     pins.check(ROSTER)
-    with pytest.raises(WireError, match="dave, which is not pinned"):
+    with pytest.raises(WireError, match="dave is not pinned"):
         pins.check(ROSTER, complete=True)
     Pins.parse("\n".join(map(line, NAMES))).check(ROSTER, complete=True)
 

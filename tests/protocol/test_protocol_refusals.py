@@ -149,7 +149,7 @@ def test_a_changed_roster_a_foreign_plan_and_wrong_pins_are_refused() -> None:
     third = Server(plan, length=5, run=RUN)
     third.enrol(careful.enrol())
     third.enrol(Client.new(plan, length=5, run=RUN, name="client-01").enrol())
-    with pytest.raises(WireError, match="client-01 with an identity other than the pinned one"):
+    with pytest.raises(WireError, match="client-01 has an identity other than the pinned one"):
         careful.join(third.roster())
     fourth = Server(plan, length=5, run=RUN)
     fourth.enrol(careful.enrol())

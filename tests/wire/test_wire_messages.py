@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,6 +43,12 @@ def test_message_round_trips(message: Message) -> None:
     assert receive(message.to_bytes()) == message
 
 
+@given(message=messages(), at=st.integers(0, 60))
+def test_a_payload_in_two_parts_makes_the_same_message(message: Message, at: int) -> None:
+    whole = bytes(message.payload) * 2
+    assert replace(message, payload=whole[:at]).to_bytes(whole[at:]) == replace(message, payload=whole).to_bytes()
+
+
 def test_envelope_equals_the_documented_one() -> None:
     fields = b"LDP\x02" + struct.pack("<IQ", 4, 7) + RUN + ROSTER + struct.pack("<IQ", 3, 10)
     checksum = struct.pack("<I", zlib.crc32(fields + b"0123456789"))
@@ -69,10 +76,12 @@ def test_trailing_bytes_are_refused(message: Message, extra: bytes) -> None:
         receive(message.to_bytes() + extra)
 
 
-@pytest.mark.parametrize("size", [0, 1, 40])
-def test_every_flipped_bit_is_refused(size: int) -> None:
-    data = Message(kind=Kind.UPLOAD, run=RUN, payload=bytes(size), round=7, roster=ROSTER, client=3).to_bytes()
-    for position in range(8 * len(data)):
+@pytest.mark.parametrize(("kind", "size"), [(Kind.UPLOAD, 0), (Kind.UPLOAD, 1), (Kind.UPLOAD, 90), (Kind.ROSTER, 90)])
+def test_every_flipped_bit_is_refused_but_in_the_vector_of_an_upload_which_is_signed(kind: Kind, size: int) -> None:
+    where: dict[str, Any] = {"round": 7, "roster": ROSTER, "client": 3} if kind == Kind.UPLOAD else {}
+    data = Message(kind=kind, run=RUN, payload=bytes(size), **where).to_bytes()
+    covered = len(data) if kind == Kind.ROSTER else min(len(data), 80 + 80)
+    for position in range(8 * covered):
         flipped = bytearray(data)
         flipped[position // 8] ^= 1 << position % 8
         with pytest.raises(WireError):

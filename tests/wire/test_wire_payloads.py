@@ -83,6 +83,7 @@ def test_upload_round_trips(fine: NDArray[np.int32], bits: int) -> None:
     message = Message(kind=Kind.UPLOAD, run=RUN, payload=sent.to_bytes(), round=1, roster=ROSTER, client=0)
     got = Upload.from_bytes(receive(message.to_bytes()).payload, length=fine.size, bits=bits)
     assert got == sent
+    assert replace(message, payload=sent.head()).to_bytes(sent.packed) == message.to_bytes()
     assert decode(got.packed, got.length, bits) == [centred(int(v), bits) for v in fine]
 
 
@@ -98,7 +99,9 @@ def test_what_is_signed_depends_on_each_part_of_an_upload_and_its_place() -> Non
         others.append((replace(one, packed=changed), place))
     others += [(replace(one, length=50, bits=16), place), (replace(one, bits=9), place)]
     assert len({upload.statement(**where) for upload, where in [(one, place), *others]}) == 1 + len(others)
-    assert replace(one, packed=memoryview(packed), signature=bytes([1]) * 64).statement(**place) == one.statement(**place)
+    assert replace(one, packed=memoryview(packed), signature=bytes([1]) * 64).statement(**place) == one.statement(
+        **place
+    )
 
 
 @pytest.mark.parametrize(("length", "bits"), [(99, 12), (101, 12), (100, 11), (100, 13), (104, 12), (1, 2)])

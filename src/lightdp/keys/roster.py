@@ -173,12 +173,19 @@ class Pins:
         Raises:
             WireError: the roster contradicts the pins.
         """
-        names = {identity: name for name, identity in self.identities.items()}
         for client in roster.enrolments:
-            expected = self.identities.get(client.name)
-            if expected is None and complete:
-                raise WireError(f"roster has {client.name}, which is not pinned")
-            if expected not in {None, client.identity}:
-                raise WireError(f"roster has {client.name} with an identity other than the pinned one")
-            if names.get(client.identity, client.name) != client.name:
-                raise WireError(f"roster has {names[client.identity]}'s pinned identity as {client.name}")
+            self.check_one(client, complete=complete)
+
+    def check_one(self, client: Enrolment, *, complete: bool = False) -> None:
+        """Refuse an enrolment that contradicts the pins; arguments and errors as for `check`."""
+        expected = self.identities.get(client.name)
+        if expected is None and complete:
+            raise WireError(f"{client.name} is not pinned")
+        if expected not in {None, client.identity}:
+            raise WireError(f"{client.name} has an identity other than the pinned one")
+        if (name := self._names.get(client.identity, client.name)) != client.name:
+            raise WireError(f"{client.name} has the pinned identity of {name}")
+
+    @cached_property
+    def _names(self) -> dict[bytes, str]:
+        return {identity: name for name, identity in self.identities.items()}

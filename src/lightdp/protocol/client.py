@@ -218,7 +218,8 @@ class Client:
 
         Raises:
             WireError: the message is malformed or of another run or roster.
-            ProtocolError: the round was answered before or is out of order, or its past contradicts what is known.
+            ProtocolError: the round was answered before, is out of order or beyond `max_rounds`, or its past
+                contradicts what is known.
             BudgetError: the round could take this client over its budget.
         """
         with self._alone():
@@ -227,6 +228,7 @@ class Client:
             content = Message.from_bytes(message, run=self.run, roster=self._state.roster.hash)
             if content.kind != Kind.ANNOUNCE:
                 raise ProtocolError(f"expected ANNOUNCE, got {content.kind.name}")
+            self._history.refuse_beyond(content.round)  # before anything is done with its past
             start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
             self._refuse_answered(start.round)
             history = self._history.copied()
@@ -285,8 +287,8 @@ class Client:
         upload = Upload(length=len(vector), bits=self._grid.bits, packed=packed)
         place = {"run": self.run, "round": begun.number, "roster": history.chains[0], "client": history.me}
         signature = self._state.pair.sign(upload.statement(**place, chain=history.chains[begun.number]))
-        payload = replace(upload, signature=signature).to_bytes()
-        return Message(kind=Kind.UPLOAD, **place, payload=payload).to_bytes()
+        payload = replace(upload, signature=signature).head()
+        return Message(kind=Kind.UPLOAD, **place, payload=payload).to_bytes(upload.packed)
 
     def _refuse_answered(self, number: int) -> None:
         if number < self.next_round:

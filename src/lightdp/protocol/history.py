@@ -16,6 +16,23 @@ from lightdp.keys import link
 from lightdp.planning import Plan
 from lightdp.repair import Repairs
 
+_MORE_ROUNDS, _MORE_TIMES = 100, 10
+
+
+def max_rounds(plan: Plan) -> int:
+    """The most rounds of a run: void ones, those that a client missed, and the closing one included.
+
+    Each round is a set that every client reads and keeps, so a limit keeps a server from sending histories without
+    end. A run may have more rounds than the plan: where nobody straggles, the budget of a client lasts for about
+    n/(n − S̄) T rounds (R1), and rounds that it stays away from cost it nothing. Ten times T leaves room for both, and
+    100 more for outages in short runs. Server and clients count alike, and the server stops itself first.
+
+    >>> import lightdp
+    >>> max_rounds(lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5))
+    1600
+    """
+    return _MORE_TIMES * plan.rounds + _MORE_ROUNDS
+
 
 class ClientHistory:
     """The announced sets of one client's run (W4), and the keys, repairs and costs that follow from them."""
@@ -30,6 +47,8 @@ class ClientHistory:
         self.closing: int | None = None  # the round in which it sent without data
         self.chains = [start]  # chains[t] goes into the keys of round t
         self.repairs = Repairs(plan.graph, [me])
+        self._alone, self._nobody = ClientSet.of(plan.clients, [me]), ClientSet.none(plan.clients)
+        self._others = ~self._alone
 
     @property
     def repair(self) -> tuple[int, tuple[int, ...]] | None:
@@ -71,21 +90,30 @@ class ClientHistory:
             elif self.used[number] != used:
                 raise ProtocolError(f"announcement of round {number} contradicts an earlier one")
 
+    def refuse_beyond(self, number: int) -> None:
+        """Refuse a round that no run of the plan has.
+
+        Raises:
+            ProtocolError: there are not that many.
+        """
+        if number >= (limit := max_rounds(self.plan)):
+            raise ProtocolError(f"a run of a plan of {self.plan.rounds} rounds has at most {limit}, got round {number}")
+
     def _add(self, number: int, used: ClientSet) -> None:
-        mine = self.me in used
-        if mine and number not in self.sent:
+        self.refuse_beyond(number)
+        sent = number in self.sent
+        if not sent and self.me in used:
             raise ProtocolError(
                 f"announcement says that client {self.me} was used in round {number}, which it did not send"
             )
-        late = ClientSet.none(self.plan.clients)
+        late = self._nobody
         if self.plan.late == "seen" or not used:  # uploads of a void round came in time: they were seen
-            late = ~used if number in self.sent else ~used - ClientSet.of(self.plan.clients, [self.me])
+            late = ~used if sent else self._others - used
         try:
             self.odometer.record(used, late)
         except ArgumentError as error:
             raise ProtocolError(f"announcement of round {number} breaks the protocol: {error}") from None
         self.used.append(used)
         self.chains.append(link(self.chains[-1], round=number, announcement=used.to_bytes()))
-        if self.plan.repairs:
-            sent = used | ClientSet.of(self.plan.clients, [self.me] if number in self.sent else [])
-            self.repairs.close(number, used, sent)
+        if self.plan.repairs and (sent or used):
+            self.repairs.close(number, used, used | self._alone if sent else used)

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from lightdp import masks
 from lightdp._validate import integer, octets
 from lightdp.client_set import ClientSet
-from lightdp.errors import ProtocolError
-from lightdp.keys import Enrolment, Roster, link
+from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.keys import Enrolment, Pins, Roster, link
 from lightdp.planning import Plan
 from lightdp.protocol.client import agreement
+from lightdp.protocol.history import max_rounds
 from lightdp.protocol.vector import weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 
@@ -58,15 +59,22 @@ class Server:
         length: number of values of an update.
         run: 16 bytes that name the run.
         weighted: whether updates carry weights, as the clients have it.
+        pins: the identities of all who may enrol, by name. Without them the first to use a name has it.
     """
 
-    def __init__(self, plan: Plan, *, length: int, run: bytes, weighted: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, *, length: int, run: bytes, weighted: bool = False, pins: Pins | None = None
+    ) -> None:
+        if pins is not None and len(pins.identities) < plan.clients:
+            raise ArgumentError(f"pins must name the plan's {plan.clients} clients, got {len(pins.identities)}")
         self.plan, self.run, self.weighted = plan, octets("run", run, 16), weighted
         self.length = integer("length", length, 1)
         self.minimum = plan.clients - plan.stragglers
         self._grid = masks.Grid.of(plan, length + weighted)
         self._agreement = agreement(plan, length, weighted=weighted)
+        self._pins = pins
         self._enrolments: dict[str, Enrolment] = {}
+        self._taken: dict[bytes, str] = {}  # identities and one-time keys, by whom
         self._roster: Roster | None = None
         self._used: list[ClientSet] = []  # of each past round
         self._chains: list[bytes] = []  # of each round, as it goes into its keys
@@ -76,16 +84,34 @@ class Server:
         self._received = np.zeros(plan.clients, dtype=bool)
 
     def enrol(self, message: bytes) -> str:
-        """Take in an ENROL message and return the client's name; a second one of a name must be the same."""
+        """Take in an ENROL message and return the client's name; a second one of a name must be the same.
+
+        Formal guarantee: after as many enrolments as the plan has clients, `roster` succeeds, whatever else was sent.
+
+        Raises:
+            WireError: it is malformed, of another run, or contradicts the pins; nothing changed.
+            ProtocolError: its name, identity or key is taken, or all clients have enrolled; nothing changed.
+        """
         if self._roster is not None:
             raise ProtocolError("the roster is fixed; a client that joins later needs a new run")
         content = Message.from_bytes(message, run=self.run)
         if content.kind != Kind.ENROL:
             raise ProtocolError(f"expected ENROL, got {content.kind.name}")
-        enrolment = Enrolment.from_bytes(bytes(content.payload), run=self.run)
-        if self._enrolments.setdefault(enrolment.name, enrolment) != enrolment:
-            raise ProtocolError(f"{enrolment.name} enrolled before with other keys")
-        return enrolment.name
+        new = Enrolment.from_bytes(bytes(content.payload), run=self.run)
+        if self._pins is not None:
+            self._pins.check_one(new, complete=True)
+        if self._enrolments.get(new.name, new) != new:
+            raise ProtocolError(f"{new.name} enrolled before with other keys")
+        if new.name not in self._enrolments:
+            if len(self._enrolments) == self.plan.clients:
+                raise ProtocolError(f"all {self.plan.clients} clients have enrolled, and {new.name} is none of them")
+            keys = {"identity": new.identity, "key": new.public}
+            for what, value in keys.items():
+                if value in self._taken:
+                    raise ProtocolError(f"{new.name} enrolled with the {what} of {self._taken[value]}")
+            self._taken |= dict.fromkeys(keys.values(), new.name)
+            self._enrolments[new.name] = new
+        return new.name
 
     def roster(self) -> bytes:
         """Fix the roster, once all have enrolled, and return the ROSTER message for everybody."""
@@ -113,11 +139,20 @@ class Server:
             since: the first past round to announce; by default the last one. A client that was away from round r
                 on, or whose answer to round r got lost, needs `since=r`; 0 tells everything.
             closing: the last round, without data, in which only what stragglers left is repaired (R4).
+
+        Raises:
+            ProtocolError: the run is closed, or has had as many rounds as `max_rounds` allows but one, which is left
+                for the closing round.
         """
         roster = self._fixed()
         if self._sum is None:
             if self._closing:
                 raise ProtocolError("the run is closed")
+            if self.round >= (limit := max_rounds(self.plan)) - (not closing):
+                raise ProtocolError(
+                    f"a run of a plan of {self.plan.rounds} rounds has at most {limit}, with void ones and the closing "
+                    "one; a longer training needs a new run"
+                )
             self._sum = Accumulator(self.length + self.weighted, self._grid.bits)
             self._received[:] = False
             self._closing = closing

@@ -2,7 +2,8 @@
 
 Whatever the bytes, decoding returns a value or raises `WireError`, and it copies no more than it was given. A
 length is believed only after it was compared with the bytes that are there. The checksum finds accidents. It
-does not authenticate: anyone can compute it. Enrolments and uploads are signed; `lightdp.protocol` verifies that.
+does not authenticate: anyone can compute it. Enrolments and uploads are signed; `lightdp.protocol` verifies that, and
+the checksum leaves out the vector of an upload, so that it is read once.
 """
 
 from __future__ import annotations
@@ -29,8 +30,7 @@ NO_ROSTER = bytes(32)  # the roster hash of messages that are sent before there 
 NOBODY = 2**32 - 1  # the client index of messages whose sender is the server, or has no index yet
 
 _HEADER = struct.Struct("<3sBIQ16s32sIQ")
-_CHECKSUM = struct.Struct("<I")
-_ENVELOPE = _HEADER.size + _CHECKSUM.size  # 80, so that payloads stay aligned
+_ENVELOPE = _HEADER.size + 4  # 80, so that payloads stay aligned
 _ANNOUNCEMENT = struct.Struct("<II")
 _UPLOAD = struct.Struct("<QQ64s")
 _SHAPE = struct.Struct("<QQ")
@@ -51,8 +51,8 @@ class Message:
     """The envelope of every message: 80 bytes, little-endian, then the payload.
 
     In this order: "LDP", version (1 byte), kind (4), round (8), run id (16), roster hash (32), client (4),
-    length of the payload (8), CRC-32 of everything else (4). Before there is a roster, that is in ENROL and
-    ROSTER, the hash is `NO_ROSTER` and the round 0. Only UPLOAD names a client.
+    length of the payload (8), CRC-32 of everything else but the vector of an upload (4). Before there is a roster,
+    that is in ENROL and ROSTER, the hash is `NO_ROSTER` and the round 0. Only UPLOAD names a client.
     """
 
     kind: Kind
@@ -73,12 +73,15 @@ class Message:
         if (self.kind == Kind.UPLOAD) == (self.client == NOBODY):
             raise ArgumentError(f"{self.kind.name} must not have client={self.client}")
 
-    def to_bytes(self) -> bytes:
-        """The message as it travels."""
-        sizes = (self.client, len(self.payload))
+    def to_bytes(self, rest: Buffer = b"") -> bytes:
+        """The message as it travels.
+
+        Args:
+            rest: of the payload, after what `payload` holds; a long vector is then copied once.
+        """
+        sizes = (self.client, len(self.payload) + len(rest))
         header = _HEADER.pack(b"LDP", VERSION, self.kind, self.round, self.run, self.roster, *sizes)
-        checksum = zlib.crc32(self.payload, zlib.crc32(header))
-        return b"".join((header, _CHECKSUM.pack(checksum), self.payload))
+        return b"".join((header, _checksum(header, self.kind, self.payload, rest), self.payload, rest))
 
     @classmethod
     def from_bytes(cls, data: Buffer, *, run: bytes, roster: bytes = NO_ROSTER) -> Message:
@@ -92,7 +95,7 @@ class Message:
             raise WireError(f"message must be LDP version {VERSION}, got {magic!r} version {version}")
         if length != len(payload):
             raise WireError(f"message says it has {length} bytes of payload, but has {len(payload)}")
-        if _CHECKSUM.unpack_from(view, _HEADER.size) != (zlib.crc32(payload, zlib.crc32(header)),):
+        if view[_HEADER.size : _ENVELOPE] != _checksum(header, kind, payload):
             raise WireError("message has a wrong checksum")
         if its_run != run:
             raise WireError(f"message is of run {its_run.hex()}, not {run.hex()}")
@@ -103,6 +106,14 @@ class Message:
             return cls(kind=Kind(kind), run=its_run, payload=payload, **fields)
         except ValueError as error:  # an unknown kind, or fields that do not belong to it
             raise WireError(f"message is inconsistent: {error}") from None
+
+
+def _checksum(header: Buffer, kind: int, *payload: Buffer) -> bytes:
+    found, left = zlib.crc32(header), _UPLOAD.size if kind == Kind.UPLOAD else None
+    for part in payload:
+        covered = memoryview(part)[:left]
+        found, left = zlib.crc32(covered, found), None if left is None else left - len(covered)
+    return found.to_bytes(4, "little")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,9 +167,13 @@ class Upload:
     packed: Buffer
     signature: bytes = bytes(64)
 
+    def head(self) -> bytes:
+        """The payload before the packed vector."""
+        return _UPLOAD.pack(self.length, self.bits, self.signature)
+
     def to_bytes(self) -> bytes:
         """The payload."""
-        return b"".join((_UPLOAD.pack(self.length, self.bits, self.signature), self.packed))
+        return b"".join((self.head(), self.packed))
 
     def statement(self, *, run: bytes, round: int, roster: bytes, client: int, chain: bytes) -> bytes:  # noqa: A002
         """What the client signs: this vector, in its place.
