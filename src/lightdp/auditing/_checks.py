@@ -90,12 +90,12 @@ def of_noise(log: RunLog, plan: Plan) -> Iterator[str]:
         yield f"the noise of the rounds is {expected / denominator:.6g} times the plan's"
     for line, std in zip(seen, stds, strict=True):
         if not math.isclose(std * denominator, 1.0, rel_tol=_SAME):
-            yield f"round {line.round}: its noise is {std * denominator:.6g} times what the plan gives {line.used} clients"
+            yield f"round {line.round}: its noise is {std * denominator:.6g} times the plan's of {line.used} clients"
 
 
 def _denominator(log: RunLog, plan: Plan) -> float | None:
     """What sums were divided by, where the log shows it."""
-    if log.unit == "client" or log.unit == "paper":
+    if log.unit in {"client", "paper"}:
         return float(plan.clients)
     return sum(map(sum, log.counts)) * plan.sampling_rate if log.counts else None
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _WORST = "at worst, whatever was announced"
+_KEYS = {"announced": "as announced", "worst": _WORST, "budget": "budget"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +100,9 @@ class Node:
             "unit": self.plan.unit,
             "adjacency": self.plan.adjacency,
             "gdp": self.plan.gdp,
-            "spent": {name: {"mu": mu, "epsilon": epsilon} for name, (mu, epsilon) in self.figures.items()},
+            "spent": {
+                key: dict(zip(("mu", "epsilon"), self.figures[name], strict=True)) for key, name in _KEYS.items()
+            },
             "left": self.left,
             "epsilon_of_all_runs": self.total,
             "problems": list(self.problems),
