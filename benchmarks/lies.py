@@ -5,7 +5,7 @@ begins with the rotation of lies, with everybody told the truth, or with random 
 told, asked and told to close, keeping changes that raise exact over reserved cost. Every story tried is compared with
 both bounds: what client 0 had kept room for when it sent last, and what it says at the end that all may have cost.
 
-Run: python benchmarks/lies.py [--stories 100000] [--steps 400] [--processes 2] [--seed 0] [--out benchmarks/records/lies.json]
+Run: python benchmarks/lies.py --processes 2 --out benchmarks/records/lies.json (`--help` lists more)
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _worst_late(gamma: float, honest: int, least: int, lie: float, crossed: floa
 
 def repair_cost(law: StragglerLaw, honest: int, gamma: float) -> float:
     """(R1): the mean cost of a used round under a straggler law."""
-    return float(law.pmf @ (1 / gain(np.maximum(honest - law.counts, 1.0), gamma)))
+    return law.mean(lambda stragglers: 1 / gain(np.maximum(honest - stragglers, 1.0), gamma))
 
 
 @dataclass

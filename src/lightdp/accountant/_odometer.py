@@ -22,14 +22,15 @@ class Odometer:
 
     Formal guarantee: if a client uploads only after `admit`, and every round is recorded, the adversary's view of its
     data is (`epsilon`, plan.delta)-DP and `epsilon` never exceeds plan.budget, for every sequence of straggler sets and
-    whether or not the server saw uploads that came too late. With plan.late = "unseen" this holds as long as such
+    whether or not the server saw uploads that came too late. If the server told clients different sets, the budget
+    holds too, and `epsilon(worst=True)` bounds what is true (W5). With plan.late = "unseen" this holds as long as such
     uploads stay unseen: one that was seen after all is counted, but no budget was reserved for it. Straggler sets may
     depend on earlier rounds where whole batches are used (a privacy filter); with sampled batches they must not.
 
     | round of a client | its cost k under repair | otherwise |
     | --- | --- | --- |
     | used | (1 + γ)/(aγ + 1), more while peers repair a late round of it | 1 |
-    | too late, perhaps seen | about (3 + 1/γ)/a, more for repairs that come late too, at most 1 | as used |
+    | too late, perhaps seen | at most (3 + 1/γ)/a, more for repairs that come late too, below 1 | as used |
     | too late, unseen as the plan says | 0 | 0 |
     | in a void round, perhaps seen | as used, with a = n | as used |
     | never sent | 0 | 0 |

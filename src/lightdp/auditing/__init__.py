@@ -10,7 +10,7 @@ from lightdp.auditing._finding import Finding
 from lightdp.auditing._live import VALUES, Lies, audit
 from lightdp.auditing._node import node
 from lightdp.auditing._recorded import recorded
-from lightdp.auditing._stories import Played, Script, Telling, climb, play, rotation
+from lightdp.auditing._stories import Played, Script, Telling, Wire, climb, play, rotation
 
 __all__ = [
     "VALUES",
@@ -20,6 +20,7 @@ __all__ = [
     "Played",
     "Script",
     "Telling",
+    "Wire",
     "audit",
     "claimed",
     "climb",

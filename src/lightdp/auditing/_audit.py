@@ -101,7 +101,7 @@ class Audit:
             if over:
                 found.append(f"{each.name}: ε >= {each.epsilon_low:.4f} lies above {', '.join(over)}")
         found += [
-            f"{each.group}: {each.where}: {each.ratio:.4g} of the variance that the plan says "
+            f"{each.group}: {each.ratio:.4g} times the expected variance, {each.where} "
             f"(by chance with probability at most {each.chance:.1g})"
             for each in self.deviations
             if each.chance < self.level
@@ -158,7 +158,7 @@ class Audit:
         )
         yield self._table()
         for each in self.deviations:
-            yield f"{each.group:<10} {each.ratio:.4f} of the plan's variance at the most unusual place: {each.where}"
+            yield f"{each.group:<10} {each.ratio:.4f} times the expected variance at the oddest place, {each.where}"
         if self.clip is None:
             yield "clip       not audited: with unit record the application clips each record"
         else:

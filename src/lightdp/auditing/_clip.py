@@ -13,8 +13,7 @@ from lightdp.auditing._stories import Telling
 from lightdp.auditing._view import VICTIM, View
 from lightdp.planning import Plan
 
-_BEYOND = 100.0  # ranges by which each coordinate of the update is too large
-_CLEAR = 40.0  # standard deviations at which an update that is only clamped to its range would show
+_CLEAR = 40.0  # standard deviations at which an update that is not clipped shows
 _LENGTHS = (1024, 1_000_000)
 
 
@@ -39,9 +38,9 @@ class Clip:
 def clip_held(plan: Plan, level: float, threads: int | None) -> Clip | None:
     """Measure the clip of the victim; None for unit "record", where the application clips each record itself.
 
-    The update has all coordinates far beyond the clip, with random signs, so that its direction is known. Along it the
-    upload is the clipped norm plus Gaussian noise of a known variance: an exact interval, which misses the norm with
-    probability `level`.
+    All coordinates of the update are at the end of their range, with random signs: its norm is far beyond the clip, and
+    its direction is known. Along it the upload is the clipped norm plus Gaussian noise of a known variance: an exact
+    interval, which misses the norm with probability `level`.
     """
     if plan.unit != "client":
         return None
@@ -51,7 +50,7 @@ def clip_held(plan: Plan, level: float, threads: int | None) -> Clip | None:
     length = min(max(math.ceil((_CLEAR * spread / wide.upload_range) ** 2), _LENGTHS[0]), _LENGTHS[1])
     stage = Stage(wide, view, length, threads)
     signs = np.where(coins(length), 1.0, -1.0)
-    upload = stage.ask(view.uploads[0], signs * (_BEYOND * wide.upload_range))
+    upload = stage.ask(view.uploads[0], signs * wide.upload_range)
     found = float(signs @ upload) / math.sqrt(length)
     width = float(-ndtri(level / 2)) * math.sqrt(float(view.covariance(*made(stage.grid))[0, 0]))
     return Clip(plan.clip, (found - width, found + width))

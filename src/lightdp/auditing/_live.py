@@ -79,7 +79,8 @@ def audit(
     choice("lies", lies, get_args(Lies))
     level = 1 - probability("confidence", confidence)
     tellings, rounds = _tellings(plan, schedule, lies, play, integer("seed", seed, 0))
-    view = View(plan, tellings)
+    last = range(plan.clients - plan.colluders, plan.clients)  # those that lies are made for
+    view = View(plan, tellings, None if lies == "none" else last)
     values = integer("values", values, max(_LEAST, _LEAST_RATIO * len(view.uploads)))
     statements = 5 if plan.unit == "client" else 4  # three measurements, the covariance, the clip
     clip = clip_held(plan, level / statements, threads)
@@ -119,10 +120,8 @@ def _tellings(
     if lies == "none":
         rounds = random_rounds(plan, number, seed) if str(schedule) == "random" else read_rounds(Path(schedule), plan)
         return told(rounds), rounds
-    if str(schedule) != "random" or not (plan.graph.complete and plan.repairs):
-        raise ArgumentError(
-            f"lies must be none with a schedule of a file, a sparse graph or a plan without repair, got lies={lies!r}"
-        )
+    if str(schedule) != "random" or not plan.repairs:
+        raise ArgumentError(f"lies must be none with a file of rounds or a plan without repair, got lies={lies!r}")
     script = rotation(plan, play)
     if lies == "search":
         script = _worst(plan, script, seed)

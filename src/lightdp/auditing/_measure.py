@@ -14,7 +14,8 @@ is an upload vector without the secret:
 
 `deviations` tests W against Σ as a whole: for every fixed direction a, aᵀWa/aᵀΣa follows χ² with n degrees of freedom
 exactly. The directions are each upload, sums and differences of each two, the same for Σ⁻¹y (in which the own noise of
-an upload stands out most), the sum that enters the model, and sums and differences of runs with different keys.
+an upload stands out most), and the sum that enters the model. Noise that does not depend on keys comes again in the
+next run: the variance of Σ⁻¹y plus that of another run, over that of their difference, follows the F distribution.
 """
 
 from __future__ import annotations
@@ -22,17 +23,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, chdtr, chdtrc, gammaincinv, ndtri
+from scipy.special import betaincinv, chdtr, chdtrc, fdtr, fdtrc, gammaincinv, ndtri
 
 from lightdp.auditing._view import View
 
-Matrix = NDArray[np.float64]
+Matrix = NDArray[np.floating[Any]]
 
 _EDGES = 600  # thresholds that the assumption-free attack chooses from
+_CAUTION = 1e-4  # the threshold is chosen by bounds at a stricter level, so that rare scores do not decide
 _BINS = 75  # of the histogram of scores
+_SINGULAR = 1e-12  # variance, in shares of the largest, below which there is none
 _TAIL = 8.0  # standard deviations beyond the means that they cover
 
 
@@ -59,7 +63,7 @@ class Deviation:
 
     Attributes:
         group: "uploads", "own noise", "fresh keys" or "model".
-        ratio: variance measured over variance expected.
+        ratio: variance measured over variance expected; for "fresh keys", that of sums over that of differences.
         chance: probability of so much by chance in any direction of any group, at most.
         where: the direction in words.
     """
@@ -138,7 +142,7 @@ class Sample:
     def assumption_free(self, level: float) -> Measurement:
         """A bound that holds whatever the distribution of the noise, with probability 1 − `level`."""
         each = level / 4  # TPR and FPR, at a threshold for μ and at one for ε
-        chosen, tested = (self._rates(half, each) for half in (0, 1))
+        chosen, tested = self._rates(0, each * _CAUTION), self._rates(1, each)
         at_mu, at_epsilon = (int(np.argmax(bound)) for bound in self._bounds(*chosen))
         mu, epsilon = self._bounds(*tested)
         return Measurement(
@@ -162,7 +166,9 @@ class Sample:
     def covariance(self, level: float) -> Measurement:
         """μ from the covariance of the uploads alone, with its exact interval."""
         freedom = self.values - len(self.expected) + 1
-        inverse = float(self.shift @ np.linalg.solve(self._products, self.shift))
+        sizes, axes = np.linalg.eigh(self._products)
+        sizes = np.maximum(sizes, _SINGULAR * sizes[-1])  # noise that repeats leaves directions without any
+        inverse = float(((axes.T @ self.shift) ** 2 / sizes).sum())
         low, high = (math.sqrt(inverse * 2 * gammaincinv(freedom / 2, p)) for p in (level / 2, 1 - level / 2))
         return Measurement("covariance method", low, high)
 
@@ -175,29 +181,37 @@ class Sample:
         return {"edges": edges.tolist(), "secret_0": zero, "secret_1": one}
 
     def deviations(self) -> tuple[Deviation, ...]:
-        """In each group of directions, the one whose variance is the least probable, by exact χ² tests."""
+        """In each group of directions, the one whose variance is the least probable, by exact tests."""
         groups = list(self._groups())
         tests = sum(ratio.size for _, ratio, _, _ in groups)
         result = []
-        for name, ratio, freedom, words in groups:
-            chance = 2 * np.minimum(chdtr(freedom, ratio * freedom), chdtrc(freedom, ratio * freedom))
+        for name, ratio, chance, words in groups:
             at = np.unravel_index(int(np.argmin(chance)), chance.shape)
             place = words(*(int(i) for i in at))
             result.append(Deviation(name, float(ratio[at]), min(float(chance[at]) * tests, 1.0), place))
         return tuple(result)
 
-    def _groups(self) -> Iterator[tuple[str, Matrix, int, Callable[..., str]]]:
-        """Name, variances over expected ones, degrees of freedom, and what to call a direction, for each group."""
+    def _groups(self) -> Iterator[tuple[str, Matrix, Matrix, Callable[..., str]]]:
+        """Name, ratios of variances, how probable each is, and what to call a direction, for each group."""
         whitened = self.precision @ self._products @ self.precision
-        yield "uploads", _pairs(self._products / self.values, self.expected), self.values, self._two
-        yield "own noise", _pairs(whitened / self.values, self.precision), self.values, self._two
+        ratio = _pairs(self._products / self.values, self.expected)
+        yield "uploads", ratio, _chance(ratio, self.values), self._two
+        ratio = _pairs(whitened / self.values, self.precision)
+        yield "own noise", ratio, _chance(ratio, self.values), self._two
         if self._common > 0:
-            yield "fresh keys", self._again / self._common, self._common, self._runs
+            ratio = self._again[0] / np.maximum(self._again[1], _SINGULAR * self._again[0])
+            chance = 2 * np.minimum(*(each(self._common, self._common, ratio) for each in (fdtr, fdtrc)))
+            yield (
+                "fresh keys",
+                ratio,
+                chance,
+                lambda i: f"{self.view.uploads[i]} plus and minus itself under other keys",
+            )
         if self.model is not None:
             model = self.model.astype(float)
             variance = model @ self._products @ model / self.values
             ratio = np.atleast_1d(variance / (model @ self.expected @ model))
-            yield "model", ratio, self.values, lambda _: "the sum of all used uploads"
+            yield "model", ratio, _chance(ratio, self.values), lambda _: "the sum of all used uploads"
 
     def _two(self, one: int, other: int) -> str:
         if one == other:
@@ -205,8 +219,10 @@ class Sample:
         sign, (first, last) = "plus" if one < other else "minus", sorted((one, other))
         return f"{self.view.uploads[first]} {sign} {self.view.uploads[last]}"
 
-    def _runs(self, which: int, upload: int) -> str:
-        return f"{self.view.uploads[upload]} {('plus', 'minus')[which]} itself under other keys"
+
+def _chance(ratio: Matrix, freedom: int) -> Matrix:
+    """How probable a ratio of variances is that lies as far from 1 as this one or farther, by χ²."""
+    return 2 * np.minimum(chdtr(freedom, ratio * freedom), chdtrc(freedom, ratio * freedom))
 
 
 def _pairs(measured: Matrix, expected: Matrix) -> Matrix:

@@ -99,13 +99,15 @@ class Stage:
         telling = seen.telling
         number, past = len(telling.past), b"".join(used.to_bytes() for used in telling.past)
         start = Announcement(round=number, clients=self.plan.clients, used=past, closing=telling.closing)
-        envelope = {"run": self._run, "roster": self._roster.hash}
-        message = Message(kind=Kind.ANNOUNCE, round=number, payload=start.to_bytes(), **envelope).to_bytes()
-        reply = Message.from_bytes(self.clients[telling.client].begin(message).upload(update), **envelope)
+        run, roster = self._run, self._roster.hash
+        message = Message(kind=Kind.ANNOUNCE, run=run, round=number, roster=roster, payload=start.to_bytes())
+        answer = self.clients[telling.client].begin(message.to_bytes()).upload(update)
+        reply = Message.from_bytes(answer, run=run, roster=roster)
         upload = Upload.from_bytes(reply.payload, length=self.length, bits=self.grid.bits)
         total = Accumulator(self.length, self.grid.bits)
         total.add(upload.packed)
-        result = total.total() * self.grid.wire_step
+        result = total.total().astype(np.float64)
+        result *= self.grid.wire_step
         known = self._known(seen)
         if known:
             noise = np.zeros(self.length, np.int32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -56,12 +56,13 @@ class Seen:
 class View:
     """All uploads of honest clients, as the server and its colluders see them.
 
-    The colluders are the last of the victim's own neighbours, as many as the plan allows: no others know more of it.
-    What they share with honest clients is known to the adversary and hides nothing.
+    What colluders share with honest clients is known to the adversary and hides nothing.
 
     Args:
         plan: the noise.
         tellings: the uploads that the server asks for, in order; those of colluders are left out.
+        colluders: who helps the server; by default the last of the victim's own neighbours, as many as the plan allows,
+            since no others know more of it.
 
     Attributes:
         plan: as given.
@@ -72,11 +73,12 @@ class View:
         ArgumentError: no upload has data of the victim, or there are too many uploads to solve for.
     """
 
-    def __init__(self, plan: Plan, tellings: Sequence[Telling]) -> None:
+    def __init__(self, plan: Plan, tellings: Sequence[Telling], colluders: Iterable[int] | None = None) -> None:
         self.plan = plan
         self._rows = [row.tolist() for row in plan.graph.neighbours()]
         strangers = [i for i in range(plan.clients) if i != VICTIM and i not in self._rows[VICTIM]]
-        self.colluders = ClientSet.of(plan.clients, [*reversed(self._rows[VICTIM]), *strangers][: plan.colluders])
+        worst = [*reversed(self._rows[VICTIM]), *strangers][: plan.colluders]
+        self.colluders = ClientSet.of(plan.clients, worst if colluders is None else colluders)
         honest = [each for each in tellings if each.client not in self.colluders]
         if len(honest) > _UPLOADS:
             raise ArgumentError(f"play must leave at most {_UPLOADS} uploads of honest clients, got {len(honest)}")

@@ -40,6 +40,9 @@ Examples:
 
 - `lightdp audit --claim "clip=1 sensitivity=1e-4 epsilon=10 delta=1e-5 rounds=20"`: what a claim of others gives
 
+A schedule lists rounds one after the other. FILE.csv has the columns used,late,closing, where `0-7 9` names clients 0
+to 7 and 9; FILE.json is a list of {"used": [0, 1], "late": [2], "closing": false}. A round that uses nobody is void.
+
 Exit code 1: a lower end lies above what is claimed, or a check failed.
 """
 _PANEL = "Audit"
@@ -129,7 +132,8 @@ def _print(found: Finding, html: Path | None, *, as_json: bool) -> None:
 def _measured(plan: planning.Plan, **options: Any) -> auditing.Audit:  # noqa: ANN401  those of `audit`
     """Run the clients, with a progress bar on standard error."""
     columns = "auditing", BarColumn(bar_width=None), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    screen = Console(stderr=True)
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("audit", total=1.0)
         return auditing.audit(plan, progress=lambda share: bar.update(task, completed=share), **options)
 

@@ -1,4 +1,4 @@
-"""Runs as one HTML page that needs nothing else: no network, no other file. Its markup is in page.html."""
+"""Runs as one HTML page that needs no network and no other file. Its markup is in page.html, inside frame.html."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run_page(logs: Sequence[RunLog]) -> str:
         {"log": log, "name": name, "colour": colour, "dashes": dashes, "facts": facts(log)}
         for log, name, (colour, dashes) in zip(logs, names, colours(logs), strict=True)
     ]
-    return _template().render(
+    return template("page.html").render(
         title=names[0] if len(logs) == 1 else f"{len(logs)} runs compared",
         font=FONT,
         summary=_summary(logs),
@@ -63,13 +63,14 @@ def run_page(logs: Sequence[RunLog]) -> str:
         long=LONG,
         panels=drawn,
         settings=_settings(logs),
-        specs={f"chart-{place}": _spec(panel.chart) for place, panel in enumerate(drawn)},
-        scripts=_scripts(),
+        specs={f"chart-{place}": spec(panel.chart) for place, panel in enumerate(drawn)},
+        scripts=scripts(),
     )
 
 
 @cache
-def _template() -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """A page inside the frame that all share; whatever is put into it is escaped."""
     engine = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -78,11 +79,11 @@ def _template() -> jinja2.Template:
     )
     engine.filters |= {"printable": printable, "rounded_up": rounded_up}
     engine.policies["json.dumps_kwargs"] = {"allow_nan": False}
-    return engine.get_template("page.html")
+    return engine.get_template(name)
 
 
 @cache
-def _scripts() -> str:
+def scripts() -> str:
     """Everything that draws, for the version of charts that altair writes."""
     return vl_convert.javascript_bundle(_DRAW, vl_version=".".join(alt.SCHEMA_VERSION.split(".")[:2]))
 
@@ -133,6 +134,6 @@ def _value(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else printable(json.dumps(value, ensure_ascii=False))
 
 
-def _spec(chart: alt.Chart | alt.LayerChart) -> dict[str, Any]:
+def spec(chart: alt.Chart | alt.LayerChart) -> dict[str, Any]:
     """As wide as its place, transparent; the page's style gives the colour of its text."""
     return chart.properties(width="container").configure(**LOOK, background="transparent").to_dict()

@@ -1,0 +1,111 @@
+"""`lightdp.audit`: what it refuses, what it returns, and how it uses memory."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import lightdp
+from lightdp import gaussian
+from lightdp.auditing import _live
+from lightdp.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightdp.planning import Plan
+
+SURE = 1 - 1e-8
+
+
+def planned(**changed: Any) -> Plan:
+    asked: dict[str, Any] = {"clients": 4, "colluders": 1, "stragglers": 1, "rounds": 6, "epsilon": 8.0, "delta": 1e-5}
+    return lightdp.plan(**(asked | {"calibration": "repair"} | changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "words"),
+    [
+        ({}, {"values": 10}, "values must be >= 1000, got values=10"),
+        ({"clients": 30, "rounds": 9}, {"values": 1100}, "values must be >= 17.., got values=1100"),
+        ({}, {"confidence": 1.0}, r"confidence must be in \(0, 1\), got confidence=1"),
+        ({}, {"lies": "white"}, "lies must be one of none, rotation, search, got lies='white'"),
+        ({}, {"play": 7}, r"play must be in 1\.\.6, got play=7"),
+        ({}, {"schedule": "a.csv", "play": 2}, "play must be left out where a file lists the rounds, got play=2"),
+        ({}, {"schedule": "a.csv", "lies": "rotation"}, "lies must be none with a file of rounds"),
+        ({"calibration": "exact"}, {"lies": "search"}, "lies must be none with .* a plan without repair"),
+        ({}, {"seed": -1}, "seed must be >= 0, got seed=-1"),
+        ({"sampling_rate": 0.1}, {}, "sampling_rate must be 1 for an audit, got sampling_rate=0.1"),
+        ({"calibration": "smpc"}, {}, "calibration must be one whose clients add noise alone, got calibration='smpc'"),
+        ({"calibration": "central"}, {}, "calibration must be one whose clients add noise alone"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_by_name(
+    changed: dict[str, Any], options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        lightdp.audit(planned(**changed), **options)
+
+
+def test_the_dict_has_every_figure_as_json() -> None:
+    plan = planned(unit="client")
+    found = lightdp.audit(plan, values=2000, confidence=SURE)
+    wire = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert wire["holds"] is True
+    assert wire["problems"] == []
+    assert wire["exact"] == {"mu": found.exact.mu, "epsilon": gaussian.epsilon(found.exact.mu, plan.delta)}
+    assert wire["budget"]["epsilon"] == 8.0
+    assert found.exact.mu <= found.announced.mu <= found.odometer.mu <= found.budget.mu
+    assert [each["name"] for each in wire["measurements"]] == [
+        "optimal linear test",
+        "assumption-free bound",
+        "covariance method",
+    ]
+    assert [each["group"] for each in wire["deviations"]] == ["uploads", "own noise", "fresh keys", "model"]
+    assert wire["clip"]["norm"][0] < plan.clip < wire["clip"]["norm"][1] + plan.clip
+    assert wire["level"] == pytest.approx((1 - SURE) / 5)
+    assert wire["colluders"] == [3]
+
+
+def test_a_lower_end_above_a_claim_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim is halved, not the noise: exact and measured figures then lie above it, and each says so."""
+    monkeypatch.setattr(lightdp.Client, "mu", lambda _, *, worst=False: 0.3 if worst else 0.2)
+    found = lightdp.audit(planned(), values=20_000)
+    assert any("exact μ" in problem and "the odometer at worst, 0.3000" in problem for problem in found.problems)
+    assert any("optimal linear test: μ >=" in problem and "the odometer" in problem for problem in found.problems)
+    assert not found.holds
+
+
+def test_a_file_of_rounds_is_played(tmp_path: Path) -> None:
+    (tmp_path / "rounds.csv").write_text("used,late\n0-3,\n0-2,3\n,0-3\n")
+    found = lightdp.audit(planned(), values=2000, schedule=tmp_path / "rounds.csv", confidence=SURE)
+    assert found.rounds == 3
+    assert len(found.view.uploads) == 9
+    assert found.holds
+
+
+def test_memory_does_not_grow_with_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_live, "_KEPT", 1 << 16)
+    peaks = []
+    for values in (20_000, 20_000, 120_000):
+        tracemalloc.start()
+        lightdp.audit(planned(), values=values, play=2, confidence=SURE)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] < 1.3 * peaks[1]
+
+
+def test_progress_ends_at_one() -> None:
+    told: list[float] = []
+    lightdp.audit(planned(), values=1000, play=1, progress=told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+
+
+def test_every_run_has_other_noise() -> None:
+    one, other = (lightdp.audit(planned(), values=1000, play=1, confidence=SURE) for _ in range(2))
+    assert one.exact == other.exact
+    assert one.measurements != other.measurements
