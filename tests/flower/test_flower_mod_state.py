@@ -61,7 +61,7 @@ def test_an_older_file_does_not_answer_again_while_the_context_is_newer(tmp_path
     old, message = path.read_bytes(), talk.start()
     assert talk.grid.handle(0, message).has_content()
     path.write_bytes(old)
-    assert refused(talk.grid.handle(0, message), "holds an older state")
+    assert refused(talk.grid.handle(0, message), "an older copy could answer a round again")
     (tmp_path / "s.json.serial").unlink()
     assert refused(talk.grid.handle(0, message), "round 0 was answered")
 

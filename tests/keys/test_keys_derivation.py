@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lightdp import keys
 from lightdp.errors import ArgumentError, WireError
 from lightdp.keys import Identity, KeyPair, Keyring, Roster
-from lightdp.wire import Upload
+from lightdp.wire import Kind, Message, Upload
 from support.key_holders import ENROLMENTS, NAMES, PLAN, ROSTER, RUN, enrolment_of, identity_of, pair_of
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "keys.json").read_text())
@@ -126,7 +126,8 @@ def test_signature_of_an_upload_equals_the_golden_one(vector: dict[str, Any]) ->
     client = NAMES.index(vector["name"])
     packed, chain = bytes.fromhex(vector["packed"]), bytes.fromhex(vector["chain"])
     upload = Upload(length=vector["length"], bits=vector["bits"], packed=packed)
-    statement = upload.statement(run=RUN, round=vector["round"], roster=ROSTER.hash, client=client, chain=chain)
+    where: dict[str, Any] = {"run": RUN, "round": vector["round"], "roster": ROSTER.hash, "client": client}
+    statement = upload.statement(Message(kind=Kind.UPLOAD, payload=b"", **where), chain=chain)
     digest = hashlib.sha256(struct.pack("<QQ", vector["length"], vector["bits"]) + packed).digest()
     place = RUN + struct.pack("<Q", vector["round"]) + ROSTER.hash + struct.pack("<I", client) + chain
     assert statement == b"lightdp/2 upload" + place + digest

@@ -88,20 +88,21 @@ def test_upload_round_trips(fine: NDArray[np.int32], bits: int) -> None:
 
 
 def test_what_is_signed_depends_on_each_part_of_an_upload_and_its_place() -> None:
-    place: dict[str, Any] = {"run": RUN, "round": 1, "roster": ROSTER, "client": 0, "chain": bytes(32)}
-    packed = bytes(range(100))
+    message = Message(kind=Kind.UPLOAD, run=RUN, payload=b"", round=1, roster=ROSTER, client=0)
+    packed, chain = bytes(range(100)), bytes(32)
     one = Upload(length=100, bits=8, packed=packed)
-    others = [(one, place | {"run": bytes(16)}), (one, place | {"round": 2}), (one, place | {"roster": bytes(32)})]
-    others += [(one, place | {"client": 1}), (one, place | {"chain": ROSTER})]
+    places: list[dict[str, Any]] = [{"run": bytes(16)}, {"round": 2}, {"roster": bytes([1]) * 32}, {"client": 1}]
+    statements = [one.statement(replace(message, **changed), chain=chain) for changed in [{}, *places]]
+    statements.append(one.statement(message, chain=ROSTER))
     for flipped in (0, 99):
         changed = bytearray(packed)
         changed[flipped] ^= 1
-        others.append((replace(one, packed=changed), place))
-    others += [(replace(one, length=50, bits=16), place), (replace(one, bits=9), place)]
-    assert len({upload.statement(**where) for upload, where in [(one, place), *others]}) == 1 + len(others)
-    assert replace(one, packed=memoryview(packed), signature=bytes([1]) * 64).statement(**place) == one.statement(
-        **place
-    )
+        statements.append(replace(one, packed=changed).statement(message, chain=chain))
+    shapes: list[dict[str, Any]] = [{"length": 50, "bits": 16}, {"bits": 9}]
+    statements += [replace(one, **shape).statement(message, chain=chain) for shape in shapes]
+    assert len(set(statements)) == len(statements) == 10
+    signed = replace(one, packed=memoryview(packed), signature=bytes([1]) * 64)
+    assert signed.statement(message, chain=chain) == statements[0]
 
 
 @pytest.mark.parametrize(("length", "bits"), [(99, 12), (101, 12), (100, 11), (100, 13), (104, 12), (1, 2)])

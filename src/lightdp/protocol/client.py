@@ -285,10 +285,10 @@ class Client:
             self._adopt(replace(self._state, used=tuple(after.used), sent=after.sent, closing=after.closing))
             self._history = after
         upload = Upload(length=len(vector), bits=self._grid.bits, packed=packed)
-        place = {"run": self.run, "round": begun.number, "roster": history.chains[0], "client": history.me}
-        signature = self._state.pair.sign(upload.statement(**place, chain=history.chains[begun.number]))
-        payload = replace(upload, signature=signature).head()
-        return Message(kind=Kind.UPLOAD, **place, payload=payload).to_bytes(upload.packed)
+        roster, me = history.chains[0], history.me
+        message = Message(kind=Kind.UPLOAD, run=self.run, round=begun.number, roster=roster, client=me, payload=b"")
+        signature = self._state.pair.sign(upload.statement(message, chain=history.chains[begun.number]))
+        return replace(message, payload=replace(upload, signature=signature).head()).to_bytes(upload.packed)
 
     def _refuse_answered(self, number: int) -> None:
         if number < self.next_round:

@@ -188,8 +188,7 @@ class Server:
         upload = Upload.from_bytes(content.payload, length=self.length + self.weighted, bits=self._grid.bits)
         if content.round > self.round or (content.round == self.round and self._sum is None):
             raise ProtocolError(f"round {content.round} has not begun")
-        place = {"run": self.run, "round": content.round, "roster": roster.hash, "client": content.client}
-        statement = upload.statement(**place, chain=self._chains[content.round])
+        statement = upload.statement(content, chain=self._chains[content.round])
         roster.enrolments[content.client].verify(upload.signature, statement)
         if content.round < self.round or self._sum is None:
             self._record_late(content.round, content.client)

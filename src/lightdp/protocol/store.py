@@ -74,15 +74,15 @@ class File:
             raise ArgumentError("state must be a JSON object with its run and serial")
         with locked(self._lock):
             marks = self._kept()
-            last = _Mark.of(self.path.read_bytes()) if self.path.exists() else next(iter(marks), None)
-            if not new.follows(last) or any(new.run == mark.run and new.serial <= mark.serial for mark in marks):
+            last = _Mark.of(self.path.read_bytes()) if self.path.exists() else next(iter(marks.values()), None)
+            if not new.follows(last) or any(m.run == new.run and m.serial >= new.serial for m in marks.values()):
                 raise ProtocolError(
                     f"{self.path} was saved by another client, or replaced by a copy: nothing was saved"
                 )
             with durable(self.path) as file:
                 file.write(state)
             for path in self._marks:
-                new.write(path)
+                new.write(path, first=path not in marks or marks[path].run != new.run)
 
     def load(self) -> bytes:
         """What the file holds.
@@ -96,16 +96,17 @@ class File:
         except OSError as error:
             raise ArgumentError(f"path must hold a client's state, got path={str(self.path)!r}: {error}") from None
         found = _Mark.of(state)
-        for mark in marks:
+        for path, mark in marks.items():
             if found is not None and (found.run != mark.run or found.serial < mark.serial):
+                older = f"{self.path} has serial {found.serial} of run {found.run}, but {path} says that serial "
                 raise ProtocolError(
-                    f"{self.path} holds an older state (serial {found.serial}) than was saved last (serial "
-                    f"{mark.serial}): it could answer a round again. Move it and {self._lock} away to enrol anew"
+                    f"{older}{mark.serial} of run {mark.run} was saved last: an older copy could answer a round again. "
+                    "Move both files away to enrol anew"
                 )
         return state
 
-    def _kept(self) -> list[_Mark]:
-        return [mark for path in self._marks if (mark := _Mark.read(path)) is not None]
+    def _kept(self) -> dict[Path, _Mark]:
+        return {path: mark for path in self._marks if (mark := _Mark.read(path)) is not None}
 
 
 @dataclass(frozen=True)
@@ -142,13 +143,12 @@ class _Mark:
             raise ArgumentError(f"{path} must hold the serial number of a state, which it does not")
         return cls(match[1], int(match[2]))
 
-    def write(self, path: Path) -> None:
+    def write(self, path: Path, *, first: bool) -> None:
         """Put the mark into a file, in place; the first of a run waits for the disk, or the state would not be read."""
-        known = self.read(path)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.pwrite(descriptor, f"{self.run} {self.serial:<20}\n".encode(), 0)
-            if known is None or known.run != self.run:
+            if first:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -175,19 +175,17 @@ class Upload:
         """The payload."""
         return b"".join((self.head(), self.packed))
 
-    def statement(self, *, run: bytes, round: int, roster: bytes, client: int, chain: bytes) -> bytes:  # noqa: A002
+    def statement(self, message: Message, *, chain: bytes) -> bytes:
         """What the client signs: this vector, in its place.
 
         Args:
-            run: as in the message that carries it.
-            round: as in the message.
-            roster: as in the message.
-            client: as in the message.
+            message: what carries the upload, for its run, round, roster and client.
             chain: 32 bytes, the hash chain of announcements before the round.
         """
+        place = message.run, message.round, message.roster, message.client, octets("chain", chain, 32)
         digest = hashlib.sha256(_SHAPE.pack(self.length, self.bits))
         digest.update(self.packed)
-        return _PLACE.pack(b"lightdp/2 upload", run, round, roster, client, chain) + digest.digest()
+        return _PLACE.pack(b"lightdp/2 upload", *place) + digest.digest()
 
     @classmethod
     def from_bytes(cls, data: Buffer, *, length: int, bits: int) -> Upload:
