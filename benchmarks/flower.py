@@ -10,7 +10,7 @@ whose mod is the method's own, and a Grid that counts, and loses what it is told
 plain:    FedAvg of the message API.
 local:    the same with Flower's `LocalDpMod`.
 secagg+:  Flower's `SecAggPlusWorkflow` and `secaggplus_mod` (legacy API), shares for everybody, threshold one half.
-exact, repair: `lightdp.flower.LightDP` around FedAvg with `lightdp.flower.mod`.
+exact, repair: `lightdp.flower.LightDP` around FedAvg with `lightdp.flower.record_mod`.
 
 seconds: a round of 1,000,000 float32 parameters and trivial work (a constant is added). Methods take turns in blocks
     of rounds; medians, without the first round of each block, which for lightdp holds the key round.
@@ -64,8 +64,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 import lightdp
-from lightdp.flower import LightDP
-from lightdp.flower import mod as lightdp_mod
+from lightdp.flower import LightDP, record_mod
 from lightdp_lab import bench
 
 if TYPE_CHECKING:
@@ -110,13 +109,13 @@ def digits() -> tuple[np.ndarray, np.ndarray]:
     return np.c_[x / 16, np.ones(len(x))][order], np.eye(10)[y[order]]
 
 
-def gradient_step(weights: np.ndarray, partition: int, partitions: int) -> np.ndarray:
-    """Minus the sum of a client's clipped gradients, one for each record."""
+def gradient_step(weights: np.ndarray, partition: int, partitions: int) -> tuple[np.ndarray, int]:
+    """Minus the sum of a client's clipped gradients, one for each record, and their number."""
     x, y = (part[TEST:][partition::partitions] for part in digits())
     scores = np.exp(x @ weights)
     error = scores / scores.sum(1, keepdims=True) - y
     norms = np.linalg.norm(error, axis=1) * np.linalg.norm(x, axis=1)
-    return -RATE * partitions * x.T @ (error / np.maximum(norms, 1)[:, None])
+    return -RATE * partitions * x.T @ (error / np.maximum(norms, 1)[:, None]), len(x)
 
 
 def work(message: Message, context: Context) -> Message:
@@ -124,9 +123,14 @@ def work(message: Message, context: Context) -> Message:
     [received] = message.content.array_records.values()
     note = message.content.config_records[NOTE]
     if note["task"] == "digits":
-        [weights] = received.to_numpy_ndarrays()
-        node = context.node_config
-        change = gradient_step(weights, int(node["partition-id"]), int(node["num-partitions"]))
+        [(name, array)] = received.items()
+        weights, node = array.numpy(), context.node_config
+        change, records = gradient_step(weights, int(node["partition-id"]), int(node["num-partitions"]))
+        if note["method"] in {"exact", "repair"}:
+            total = lightdp.flower.RecordSum(received, context)
+            total.add_clipped({name: change}, records=records)
+            content = RecordDict({"arrays": total.arrays(), "metrics": MetricRecord({"num-examples": 1})})
+            return Message(content, reply_to=message)
         arrays = [weights + change.astype(weights.dtype)]
     else:
         arrays = [array + np.float32(STEP) for array in received.to_numpy_ndarrays()]
@@ -146,9 +150,10 @@ def method_mod(message: Message, context: Context, call_next: Callable[[Message,
         return LocalDpMod(1e9, note["sensitivity"], note["epsilon"], DELTA)(message, context, call_next)
     if note["method"] == "secagg+":
         return secaggplus_mod(message, context, call_next)
-    config = context.run_config | {"lightdp-record-clip": RATE * int(context.node_config["num-partitions"])}
+    clip = RATE * int(context.node_config["num-partitions"])
+    config = context.run_config | {"lightdp-simulation": True, "lightdp-record-clip": clip}
     own = Context(context.run_id, context.node_id, context.node_config, context.state, config)
-    return lightdp_mod(message, own, call_next)
+    return record_mod(message, own, call_next)
 
 
 # Server.

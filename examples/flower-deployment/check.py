@@ -46,6 +46,17 @@ Noise = dict[int, "NDArray[np.float64]"]
 SURE = 5.0  # standard deviations beyond which a statistic is rejected; the wrong ones are much farther away
 
 
+def update(weights: NDArray[np.float64], path: Path, clip: float) -> NDArray[np.float64]:
+    """What a client adds to the model, by a way of its own: an image's gradient has rank one, so its norm is known."""
+    with np.load(path) as data:
+        x, y = data["x"], data["y"]
+    scores = x @ weights
+    scores = np.exp(scores - scores.max(1, keepdims=True))
+    error = scores / scores.sum(1, keepdims=True) - y
+    norms = np.linalg.norm(error, axis=1) * np.linalg.norm(x, axis=1)
+    return -clip * x.T @ (error / np.maximum(norms, 1)[:, None])
+
+
 @dataclass(frozen=True)
 class Claim:
     """Something that must hold, and what was found."""
@@ -164,7 +175,7 @@ class Evidence:
         """What the clients' data added to each round's sum."""
         return {
             t: sum(
-                (task.update(self.model(t), self._data(self.names[i]), self.plan.clip).ravel() for i in self.used[t]),
+                (update(self.model(t), self._data(self.names[i]), self.plan.clip).ravel() for i in self.used[t]),
                 np.zeros(self.length),
             )
             for t in range(len(self.used))

@@ -170,9 +170,14 @@ class Deployment:
             "lightdp-state": str(self.folder / "state" / f"node-{node}.json"),
             "lightdp-identity": str(keys / f"identity-{node}"),
             "lightdp-pins": str(keys / "pins"),
+            "lightdp-unit": plan.unit,
+            "lightdp-adjacency": plan.adjacency,
             "lightdp-max-epsilon": plan.budget,
             "lightdp-max-delta": plan.delta,
+            "lightdp-total-epsilon": plan.budget,  # one run
+            "lightdp-total-delta": plan.delta,
             "lightdp-min-colluders": plan.colluders,
+            "lightdp-max-stragglers": plan.stragglers,
             "lightdp-record-clip": plan.clip,
         }
         if node == SLOW:

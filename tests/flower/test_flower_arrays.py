@@ -9,8 +9,6 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lightdp.errors import ArgumentError
 from lightdp.flower import LightDP, _arrays
@@ -143,57 +141,3 @@ def test_a_model_without_floats_is_refused() -> None:
 def test_trained_arrays_must_have_the_names_that_were_received() -> None:
     with pytest.raises(ArgumentError, match=r"trained arrays must be \['w'\], got \['v', 'w'\]"):
         _arrays.difference({"v": Array(np.zeros(5)), **zeros()}, zeros())
-
-
-@given(
-    kinds=st.lists(st.sampled_from([np.float16, np.float32, np.float64]), min_size=1, max_size=3),
-    seed=st.integers(0, 2**32 - 1),
-    scale=st.integers(-8, 3),
-    ahead=st.integers(-3, 12),
-)
-@settings(max_examples=200, deadline=None)
-def test_rounding_moves_two_sums_apart_by_no_more_than_is_reckoned(
-    kinds: list[Any], seed: int, scale: int, ahead: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    start = [(rng.standard_normal(5) * 10.0 ** rng.integers(-6, 3)).astype(kind) for kind in kinds]
-    received = {str(key): Array(array) for key, array in enumerate(start)}
-    largest, apart = _arrays.reach(received, most=1.0, largest=10.0**ahead)
-    if largest == 0:
-        return
-    steps = 10.0**scale * rng.standard_normal((2, len(kinds), 5))
-    steps[1] = steps[0] + rng.choice([1e-7, 1e-3, 1.0]) * steps[1]  # now and then beyond what is let out
-
-    def uploaded(added: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):
-            sums = {
-                str(key): Array((a + add).astype(a.dtype))
-                for key, (a, add) in enumerate(zip(start, added, strict=True))
-            }
-        return np.clip(_arrays.difference(sums, received, wide=True), -largest, largest) * 0.75
-
-    found = np.linalg.norm(uploaded(steps[0]) - uploaded(steps[1])) / 0.75
-    assert found <= (np.linalg.norm(steps[0] - steps[1]) + apart) * (1 + 1e-12)
-
-
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-def test_what_is_reckoned_for_rounding_is_of_its_order(kind: Any) -> None:
-    start = np.full(10_000, 1, kind)
-    largest, apart = _arrays.reach({"w": Array(start)}, most=np.inf, largest=1.0)
-    half = np.spacing(kind(1)) / 2
-    moved = (start.astype(np.longdouble) + 1.01 * half).astype(kind) - start  # as far as a little over half a step goes
-    assert largest == 1
-    assert np.linalg.norm(moved.astype(float)) == pytest.approx(200 * half)
-    assert 200 * half <= apart <= 10 * 200 * half
-
-
-def test_arrays_coarser_than_the_received_ones_are_refused_where_rounding_counts() -> None:
-    received = {"w": Array(np.zeros(3, np.float32))}
-    for kind in (np.float16, np.int64):
-        with pytest.raises(
-            ArgumentError, match=f"trained array w must be as fine as the received float32, got {kind.__name__}"
-        ):
-            _arrays.difference({"w": Array(np.ones(3, kind))}, received, wide=True)
-    assert _arrays.difference({"w": Array(np.full(3, 0.1))}, received, wide=True) == pytest.approx(
-        np.full(3, 0.1), abs=0
-    )

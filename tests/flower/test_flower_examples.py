@@ -131,6 +131,12 @@ def test_the_change_is_two_lines_their_imports_and_a_plan() -> None:
     ]
 
 
+def test_the_configuration_changes_by_one_key_the_budget_and_the_dependency() -> None:
+    plain, private = ((QUICKSTART / app / "pyproject.toml").read_text().splitlines() for app in ("plain", "private"))
+    added = [line for line in private if line not in plain]
+    assert [line.partition(" ")[0] for line in added] == ["dependencies", "epsilon", "lightdp-simulation"]
+
+
 def test_a_deployment_with_a_killed_and_a_slow_node_holds_what_it_promises(tmp_path: Path, tools: Any) -> None:
     folder = tmp_path / "kept"
     run = subprocess.run(

@@ -45,7 +45,9 @@ def test_one_message_goes_down_and_one_up_in_each_round_and_the_roster_only_once
 
 def test_only_packed_bytes_and_allowed_metrics_leave_and_other_messages_are_untouched() -> None:
     plan = planned(rounds=1)
-    grid = LocalGrid(an_app(), 5, run_config={"lightdp-allow-metrics": "loss, accuracy"})
+    grid = LocalGrid(an_app(), 5)
+    for node in grid.nodes:
+        node.config["lightdp-allow-metrics"] = "loss, accuracy"
     _, result = trained(grid, plan)
     keys, uploads, evaluations = grid.left[:5], grid.left[5:10], grid.left[10:]
     assert all(list(each.content) == ["lightdp"] for _, each in keys)

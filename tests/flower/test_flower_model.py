@@ -51,7 +51,9 @@ def test_the_model_is_the_sum_of_what_was_used_and_no_mask_is_used_twice(
     faults: str, calibration: Any, tape: Tape, tmp_path: Path
 ) -> None:
     plan = planned(calibration=calibration)
-    grid = LocalGrid(an_app(), 5, run_config={"lightdp-state": str(tmp_path)})
+    grid = LocalGrid(an_app(), 5)
+    for node in grid.nodes:
+        node.config["lightdp-state"] = str(tmp_path)
     grid.faults = FAULTS[faults]
     strategy, result = trained(grid, plan)
     assert strategy.stopped is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -36,14 +37,18 @@ except ImportError as error:
 SIMULATION = """
 import json, sys
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 import lightdp
 
-client = ClientApp(mods=[lightdp.flower.mod])
+def opted_in(message, context, call_next):  # run_simulation, unlike `flwr run`, has no run_config
+    run = {"lightdp-simulation": True}
+    return call_next(message, Context(context.run_id, context.node_id, context.node_config, context.state, run))
+
+client = ClientApp(mods=[opted_in, lightdp.flower.mod])
 
 @client.train()
 def train(message, context):
@@ -61,7 +66,7 @@ server = ServerApp()
 def main(grid, context):
     plan = lightdp.plan(clients=3, colluders=1, stragglers=1, rounds=2, epsilon=1e6, delta=1e-5, unit="client",
                         calibration="repair", clip=9.0)
-    strategy = lightdp.flower.LightDP(FedAvg(), plan, wait=240)
+    strategy = lightdp.flower.LightDP(FedAvg(), plan, wait=120)
     result = strategy.start(grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros((2, 3), np.float32))}))
     found = {"w": result.arrays["w"].numpy().tolist(), "train": {t: dict(m) for t, m in
              result.train_metrics_clientapp.items()}, "x": [m["x"] for m in result.evaluate_metrics_clientapp.values()],
@@ -77,7 +82,8 @@ def test_flowers_own_simulation_engine_runs_it(tmp_path: Path) -> None:
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     (tmp_path / "app.py").write_text(SIMULATION)
     command = [sys.executable, str(tmp_path / "app.py"), str(tmp_path / "found.json")]
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)} | quiet
+    kept = {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)} | quiet | kept
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
     assert (tmp_path / "found.json").exists(), done.stderr
     found = json.loads((tmp_path / "found.json").read_text())

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.serverapp import strategy as strategies
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 
+import lightdp
 from lightdp.errors import ArgumentError, LightDPError, ProtocolError
 from lightdp.flower import LightDP
 from lightdp.planning import Noise, Plan
@@ -81,6 +82,14 @@ def test_strategies_that_need_each_update_are_refused(inner: Strategy) -> None:
 def test_settings_that_cannot_work_are_refused(inner: Strategy, plan: Plan, why: str) -> None:
     with pytest.raises(LightDPError, match=why):
         LightDP(inner, plan)
+
+
+def test_a_plan_that_does_not_say_what_it_protects_is_refused() -> None:
+    asked: dict[str, Any] = {"clients": 3, "colluders": 1, "stragglers": 1, "rounds": 4, "epsilon": 8, "delta": 1e-5}
+    with pytest.raises(ArgumentError, match=r"plan must be made with unit='client' or unit='record', got one without"):
+        LightDP(FedAvg(), lightdp.plan(**asked))
+    for unit in ("client", "record"):
+        assert LightDP(FedAvg(), lightdp.plan(**asked, unit=unit)).plan.unit == unit
 
 
 def test_a_plan_made_by_hand_is_refused() -> None:

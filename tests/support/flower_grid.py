@@ -41,6 +41,12 @@ Fault = Literal[
     "impostor",  # the node sends the upload of the node before it in the list
 ]
 
+LIMITS: dict[str, Any] = {
+    "lightdp-unit": "client",
+    "lightdp-max-epsilon": 1e9,
+    "lightdp-max-delta": 0.5,
+}  # what a node must set
+
 _RUNS = itertools.count(1)
 
 
@@ -67,7 +73,7 @@ class LocalGrid(Grid):
         self.run_id = next(_RUNS)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self.run_id, SUPERLINK_NODE_ID, 1
         self.app, self.run_config = app, {} if run_config is None else run_config
-        self.nodes = [Node(1000 + 7 * i, {"partition-id": i, "num-partitions": nodes}) for i in range(nodes)]
+        self.nodes = [Node(1000 + 7 * i, {"partition-id": i, "num-partitions": nodes} | LIMITS) for i in range(nodes)]
         self.faults: dict[tuple[int, int], Fault] = {}
         self.left: list[tuple[int, Message]] = []
         self.pushed: list[str] = []

@@ -39,6 +39,25 @@ def an_app(change: Callable[[np.ndarray[Any, Any]], Any] = lambda w: w + 0.1) ->
     return app
 
 
+def a_record_app(parts: Callable[[np.ndarray[Any, Any]], Any]) -> ClientApp:
+    """An app that sums what `parts` makes of each array, one part for each record along the first axis."""
+    app = ClientApp(mods=[lightdp.flower.record_mod])
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        received = message.content.array_records["arrays"]
+        total = lightdp.flower.RecordSum(received, context)
+        total.add({name: parts(array.numpy()) for name, array in received.items()})
+        return Message(RecordDict({"arrays": total.arrays()}), reply_to=message)
+
+    return app
+
+
+def records_of(clip: float) -> dict[str, Any]:
+    """What a node sets that lets its app clip records."""
+    return {"lightdp-unit": "record", "lightdp-record-clip": clip}
+
+
 class Talk:
     """A server that says what it likes to three nodes."""
 
@@ -57,6 +76,19 @@ class Talk:
     def key(self, at: int, **changed: Any) -> Message:
         order = {"plan": self.plan.to_json(), "run": RUN, "length": 4} | changed
         return self.grid.handle(at, self.order(**order))
+
+    def sets(self, config: dict[str, Any]) -> Talk:
+        """With this in the configuration of every node."""
+        for node in self.grid.nodes:
+            node.config |= config
+        return self
+
+    def mean(self) -> np.ndarray[Any, Any]:
+        """Of a round that all three answer."""
+        for at in range(3):
+            upload = self.grid.handle(at, self.start()).content.array_records["arrays"]["lightdp"]
+            assert self.server.receive(upload.numpy().tobytes())
+        return self.server.close().mean()
 
     def enrol(self) -> None:
         for at in range(3):

@@ -34,10 +34,11 @@ TESTS = {
     # flower
     "test_a_closing_round_is_held_only_if_something_is_left_to_repair",
     "test_a_plan_travels_as_its_arguments",
-    "test_a_plan_whose_clip_or_batches_are_smaller_than_the_apps_is_refused",
+    "test_a_plan_whose_clip_or_batches_are_smaller_than_the_nodes_is_refused",
     "test_evaluation_is_left_out_if_there_are_too_few_nodes",
     "test_every_shape_and_type_comes_back_as_it_went",
-    "test_rounding_moves_two_sums_apart_by_no_more_than_is_reckoned",
+    "test_of_80_small_runs_so_many_are_let_in_as_the_sum_of_squares_allows",
+    "test_sampled_batches_count_without_amplification_and_each_round_beyond_the_plans_too",
     "test_the_model_is_the_sum_of_what_was_used_and_no_mask_is_used_twice",
     "test_a_client_that_is_late_in_every_round_does_not_end_the_training_of_the_others",
     "test_another_process_waits_for_the_lock",

@@ -8,7 +8,8 @@ Messages between the two, all of type TRAIN, with a ConfigRecord "lightdp":
     key round, once:    plan (its arguments), run, length  ->  enrolment
     each round:         run, start, closing [, roster]     ->  one uint8 array: the packed upload; allowed metrics
 
-The bytes are those of `lightdp.protocol`. Evaluate and query messages pass untouched.
+The bytes are those of `lightdp.protocol`. Evaluate and query messages pass untouched. For plans of unit "record" the
+mod is `record_mod`, and the app replies with the arrays of a `RecordSum`.
 """
 
 from lightdp.errors import MissingExtraError
@@ -19,7 +20,8 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("flower", "lightdp.flower") from error
 
 from lightdp.flower._accountant import Accountant
-from lightdp.flower._mod import mod
+from lightdp.flower._mod import mod, record_mod
+from lightdp.flower._records import RecordSum
 from lightdp.flower._strategy import LightDP
 
-__all__ = ["Accountant", "LightDP", "mod"]
+__all__ = ["Accountant", "LightDP", "RecordSum", "mod", "record_mod"]

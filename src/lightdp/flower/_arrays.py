@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -40,49 +39,26 @@ def length(arrays: Mapping[str, Array]) -> int:
     return result
 
 
-def difference(trained: Mapping[str, Array], received: Mapping[str, Array], *, wide: bool = False) -> NDArray[Any]:
-    """The vector of trained − received, in float64 if one of the received arrays is, otherwise in float32.
+def places(arrays: Mapping[str, Array]) -> Iterator[tuple[str, tuple[int, ...], slice]]:
+    """The float arrays: their names, shapes and places in the vector."""
+    return ((key, array.shape, place) for key, array, place in _floats(arrays))
 
-    With `wide` it is in float64, and trained arrays must have types at least as fine as the received ones.
-    """
+
+def difference(trained: Mapping[str, Array], received: Mapping[str, Array]) -> NDArray[Any]:
+    """The vector of trained − received, in float64 if one of the received arrays is, otherwise in float32."""
     if set(trained) != set(received):
         raise ArgumentError(f"trained arrays must be {sorted(received)}, got {sorted(trained)}")
     before = list(_floats(received))
-    kind = np.float64 if wide or any(array.dtype == np.float64 for _, array, _ in before) else np.float32
+    kind = np.float64 if any(array.dtype == np.float64 for _, array, _ in before) else np.float32
     vector = np.empty(sum(array.size for _, array, _ in before), kind)
     for key, old, place in before:
         new = values(trained[key])
         if new.shape != old.shape or new.dtype.kind not in "fiub":
             wanted = f"numbers of shape {old.shape}"
             raise ArgumentError(f"trained array {key} must be {wanted}, got {new.dtype} {new.shape}")
-        if wide and (new.dtype.kind != "f" or new.dtype.itemsize < old.dtype.itemsize):
-            raise ArgumentError(f"trained array {key} must be as fine as the received {old.dtype}, got {new.dtype}")
         with np.errstate(all="ignore"):  # the caller looks for what is not finite
             np.subtract(new, old, out=vector[place].reshape(old.shape), dtype=kind, casting="unsafe")
     return vector
-
-
-def reach(arrays: Mapping[str, Array], *, most: float, largest: float) -> tuple[float, float]:
-    """How large values may be that are added to these arrays, and how far rounding may then move two sums apart.
-
-    The first is `largest`, halved until the second, an L2 norm, is at most `most`; (0, inf) if it never is.
-    A sum is off by half of the step between floats at |a| + r, so two of them are by a step, which is at most twice
-    the larger of those at a and at r. Taking a off in float64 and scaling what is left rounds sums of float64 twice
-    more, by no more than that each; beside the steps of other types it is nothing.
-    """
-    squares, sizes = 0.0, Counter[type[np.floating[Any]]]()
-    with np.errstate(all="ignore"):  # what is not finite fits nothing
-        for _, array, _ in _floats(arrays):
-            kind = array.dtype.type
-            times = 3**2 if kind is np.float64 else 1  # squared: how often a sum is rounded until it is in an upload
-            squares += times * float(np.square(np.spacing(np.abs(array)), dtype=np.float64).sum())
-            sizes[kind] += times * array.size
-        while largest > 0:
-            added = (size * float(np.spacing(kind(largest))) ** 2 for kind, size in sizes.items())
-            if (apart := 2 * math.sqrt(squares + sum(added))) <= most:
-                return largest, apart
-            largest /= 2
-    return 0.0, math.inf
 
 
 def moved(arrays: Mapping[str, Array], vector: NDArray[np.float64]) -> ArrayRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,20 +14,23 @@ from numpy.typing import NDArray
 from lightdp import gaussian
 from lightdp._validate import integer, octets, rounded_up
 from lightdp.errors import ArgumentError, LightDPError, ProtocolError, to_text
-from lightdp.flower import _arrays
-from lightdp.flower._settings import KEY, LOG, Settings, planned
+from lightdp.flower import _arrays, _total
+from lightdp.flower._plans import planned
+from lightdp.flower._records import sum_of
+from lightdp.flower._settings import KEY, LOG, Settings
 from lightdp.flower._vault import Vault, opened
 from lightdp.planning import Plan
 from lightdp.protocol import Client
 
 T = TypeVar("T")
+Metrics = dict[str, Any]
 
-_COARSE = 0.01  # of the clip: the most that rounding may add to a record's part of an update
-_ROUNDING = 1e-7  # more than all roundings in float64 that are not counted
+_ROUNDING = 1e-7  # of the clip: more than rounding the sum of clipped parts to float64 adds
+_FAILED = "lightdp/error: this node failed, and nothing left it; see its log"
 
 
 def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Flower mod that replaces the model in a train reply by a masked upload.
+    """Flower mod that replaces the model in a train reply by a masked upload, for plans of unit "client".
 
         app = ClientApp(mods=[lightdp.flower.mod])
 
@@ -37,17 +40,17 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     Formal guarantees, whatever the server sends and the app returns:
 
     - Of a train message, only the packed upload of `lightdp.protocol.Client`, metrics named in
-      `lightdp-allow-metrics`, or an error without data leave the node. The text of an exception of the app stays in
-      the log of the node. An update that is not finite counts as zero, since a refusal would tell a server that makes
-      the model something about the data. With unit "record", the app itself must leave out records whose part is not
-      finite: the zero would be a different sum.
+      `lightdp-allow-metrics`, or a refusal made before the app was called leave the node.
+    - Once the app was called, an upload leaves and is charged. If the app fails, or its reply is no update or is not
+      finite, it is of zeros: a server that makes the model learns nothing from it. What happened stands in the log of
+      the node. An app that ends its process is charged too, and nothing leaves.
     - Nothing leaves without a plan within the limits of the node, recomputed here from its arguments, and a roster
-      that binds it.
+      that binds it. `run_config`, which comes from the server, can tighten these limits and never loosen them.
     - Each round is answered at most once, also if messages are repeated or handled at the same time, or the node
       restarts with `lightdp-state`. The state is durable before the upload leaves.
 
-    What the app prints, writes or sends by itself, and its replies to other messages, are not protected: run only app
-    code that was reviewed.
+    What the app prints, writes or sends by itself, how long it takes, and its replies to other messages are not
+    protected: run only app code that was reviewed.
 
     Args:
         message: from the server.
@@ -57,57 +60,79 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     Returns:
         The reply. A refusal is an error whose reason reads `lightdp/<code>: message`, with a code of `lightdp.errors`.
     """
+    return _reply(message, context, call_next, records=False)
+
+
+def record_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """As `mod`, for an app that replies with a `RecordSum`; plans of unit "record" are accepted too.
+
+        app = ClientApp(mods=[lightdp.flower.record_mod])
+
+    Formal guarantee: as `mod`. Under a plan of unit "record", what leaves is the sum of a `RecordSum`, in which one
+    record has a part of norm at most `lightdp-record-clip`. Any other reply counts as a failure of the app.
+
+    Args:
+        message: as for `mod`.
+        context: as for `mod`.
+        call_next: as for `mod`.
+    """
+    return _reply(message, context, call_next, records=True)
+
+
+def _reply(message: Message, context: Context, call_next: ClientAppCallable, *, records: bool) -> Message:
     if message.metadata.message_type.partition(".")[0] in (MessageType.EVALUATE, MessageType.QUERY):
         return call_next(message, context)
     try:
-        return Message(_answer(message, context, lambda asked: call_next(asked, context)), reply_to=message)
+        content = _answer(message, context, lambda asked: call_next(asked, context), records=records)
+        return Message(content, reply_to=message)
     except LightDPError as error:
         LOG.warning("lightdp: nothing left this node: %s", error)
         return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, to_text(error)), reply_to=message)
-    except Exception as error:  # noqa: BLE001  what it says may quote data
-        LOG.exception("lightdp: training failed, and nothing left this node")
-        reason = f"lightdp: the app raised {type(error).__name__}; see the node's log"
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+    except Exception:  # noqa: BLE001  what it says stays in the log
+        LOG.exception("lightdp: this node failed, and nothing left it")
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, _FAILED), reply_to=message)
 
 
-def _answer(message: Message, context: Context, app: Callable[[Message], Message]) -> RecordDict:
+def _answer(message: Message, context: Context, app: Callable[[Message], Message], *, records: bool) -> RecordDict:
     settings = Settings.of(context)
     order = message.content.config_records.get(KEY)
     if order is None:
         raise ProtocolError("a train message without a plan and roster: the server's strategy must be a LightDP")
     with opened(context, settings.state) as vault:
         if "plan" in order:
-            return _enrol(order, settings, vault)
-        return _train(message, app, settings, vault)
+            return _enrol(order, settings, vault, records=records)
+        return _train(message, app, settings, vault, records=records)
 
 
-def _enrol(order: ConfigRecord, settings: Settings, vault: Vault) -> RecordDict:
+def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bool) -> RecordDict:
     """The key round: a signed one-time key for this run, the same one if asked again."""
     text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
     length, plan = integer("length", order.get("length"), 1), planned(text)
-    before, pins = vault.before(run.hex()), settings.pins
-    settings.check(plan, spent=before)
+    before, pins = _total.before(vault, run.hex()), settings.pins
+    _check(settings, plan, records=records)
+    _total.check(settings, plan, before)
     if vault.record.get("run") == run.hex():
         if (vault.record["plan"], vault.record["length"]) != (text, length):
             raise ProtocolError("the plan must not change in a run")
         client = Client.restore(plan, length=length, store=vault, pins=pins)
     else:
-        vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before, "budget": 0.0}
+        vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before}
         name, identity = settings.name, settings.identity
         client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=pins, store=vault)
-        if np.isinf(settings.max_epsilon):
-            LOG.info("lightdp: no lightdp-max-epsilon: this node accepts epsilon=%g of the server", plan.budget)
     return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
 
 
-def _train(message: Message, app: Callable[[Message], Message], settings: Settings, vault: Vault) -> RecordDict:
+def _train(
+    message: Message, app: Callable[[Message], Message], settings: Settings, vault: Vault, *, records: bool
+) -> RecordDict:
     """One round: begin it, train, and answer with the masked update."""
     order, record = message.content.config_records[KEY], vault.known()
     plan = planned(record["plan"])
-    settings.check(plan, spent=record["before"])
     if _get(order, "run", bytes).hex() != record["run"]:
         raise ProtocolError("the message is of another run than this node's last key round")
     client = Client.restore(plan, length=record["length"], store=vault, pins=settings.pins, threads=None)
+    _check(settings, plan, records=records)
+    _total.check(settings, plan, record["before"], client.next_round + 1)
     if "roster" in order:
         client.join(_get(order, "roster", bytes))
     begun = client.begin(_get(order, "start", bytes))  # before training, or it would train for nothing
@@ -118,53 +143,67 @@ def _train(message: Message, app: Callable[[Message], Message], settings: Settin
         raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")
     if _get(order, "closing", bool) != begun.closing:
         raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
-    update, reply = (None, RecordDict()) if begun.closing else _trained(message, app, plan)
-    record["budget"] = plan.budget
+    try:
+        update, metrics = (None, {}) if begun.closing else _trained(message, app, plan)
+    except BaseException:  # what ends the process must not be free either: the round is over, and nothing leaves
+        begun.upload(None)
+        raise
     packed = begun.upload(update)
     line = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent (%sμ = %s), for one %s"
     spent, words = client.epsilon(), "" if plan.gdp else "at this δ as with "
     mu = gaussian.mu(spent, plan.delta, up=True)
     LOG.info(line, rounded_up(spent), plan.budget, plan.delta, words, rounded_up(mu), plan.unit)
-    metrics = {k: v for each in reply.metric_records.values() for k, v in each.items() if k in settings.allow_metrics}
-    upload = ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))})
-    return RecordDict({"arrays": upload, "metrics": MetricRecord(metrics)})
+    allowed = MetricRecord({name: value for name, value in metrics.items() if name in settings.allow_metrics})
+    return RecordDict({"arrays": ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))}), "metrics": allowed})
 
 
-def _trained(message: Message, app: Callable[[Message], Message], plan: Plan) -> tuple[NDArray[Any], RecordDict]:
-    """The update that the app makes of a message, and its whole reply."""
-    received, records = dict(_only(message.content, "message")), plan.unit == "record"
-    largest, share = _room(received, plan) if records else (np.inf, 1.0)
+def _check(settings: Settings, plan: Plan, *, records: bool) -> None:
+    """Refuse a plan beyond the limits of the node, or one that the app does not serve."""
+    settings.check(plan)
+    if plan.unit == "record" and not records:
+        raise ProtocolError(
+            "the plan protects records, so the app must clip each record's part: it needs lightdp.flower.record_mod in "
+            "its mods and a lightdp.flower.RecordSum in its reply; unit='client' needs neither"
+        )
+
+
+def _trained(message: Message, app: Callable[[Message], Message], plan: Plan) -> tuple[NDArray[Any] | None, Metrics]:
+    """The update that the app makes of a message, None for zeros, and its metrics.
+
+    Whether and how an app fails may depend on its data, so it must not be seen outside the node.
+    """
+    received = dict(_only(message.content, "message"))
     message.content = RecordDict({key: value for key, value in message.content.items() if key != KEY})
     try:
-        reply = app(message)
-    except LightDPError as error:
-        raise RuntimeError("the app's own, whose text is not ours to send") from error
+        return _used(app(message), received, plan)
+    except Exception:  # noqa: BLE001  logged with its traceback
+        LOG.exception("lightdp: the app made no update: zeros are sent in its place, and the round is charged")
+        return None, {}
+
+
+def _used(reply: Message, received: dict[str, Array], plan: Plan) -> tuple[NDArray[Any], Metrics]:
+    """Update and metrics in a reply of the app."""
     if reply.has_error():
-        raise ProtocolError(f"the app replied with error {reply.error.code}; see the node's log")
-    update = _arrays.difference(_only(reply.content, "reply"), received, wide=records)
-    np.clip(update, -largest, largest, out=update)  # of records, also what has overflown: rounding is monotone
+        raise ArgumentError(f"the app must reply with arrays, got error {reply.error.code}: {reply.error.reason}")
+    arrays = _only(reply.content, "reply")
+    update = _summed(arrays, received, plan) if plan.unit == "record" else _arrays.difference(arrays, received)
     if not np.isfinite([update.min(), update.max()]).all():
-        LOG.warning("lightdp: the app's update is not finite: this round it counts as zero")
-        update[:] = 0
-    update *= share
-    return update, reply.content
+        raise ArgumentError("the app's update must be finite, got NaN or infinity")
+    return update, {name: value for each in reply.content.metric_records.values() for name, value in each.items()}
 
 
-def _room(received: Mapping[str, Array], plan: Plan) -> tuple[float, float]:
-    """Bound on the values of an update, and the share of it that leaves, which keep a record's part within the clip.
-
-    The app clips each record's part, but can return only the sum, rounded to floats. If these are large, a record
-    moves the sum by whole steps between floats or not at all. The share takes off as much as rounding may have added;
-    both numbers depend only on what the server knows. A model for which that were more than a hundredth of the clip is
-    refused.
-    """
-    largest, apart = _arrays.reach(received, most=_COARSE * plan.clip, largest=plan.upload_range)
-    if largest < min(plan.clip, plan.upload_range):
-        raise ProtocolError(
-            "the received arrays are so large, many or coarse that rounding may move an update by more than "
-            f"{_COARSE:.0%} of the record's clip={plan.clip:g}; finer floats would do"
-        )
-    return largest, plan.clip / (plan.clip + apart) * (1 - _ROUNDING)
+def _summed(arrays: ArrayRecord, received: dict[str, Array], plan: Plan) -> NDArray[np.float64]:
+    """The sum of clipped parts behind the app's arrays."""
+    total = sum_of(arrays)
+    if total is None:
+        raise ArgumentError("the app must reply with the arrays() of a RecordSum, got other arrays")
+    if total.clip > plan.clip * (1 + _ROUNDING / 2):
+        raise ArgumentError(f"the RecordSum must clip to the plan's clip={plan.clip:g}, got clip={total.clip:g}")
+    vector = total.vector()
+    if vector.size != _arrays.length(received):
+        raise ArgumentError(f"the RecordSum must be of the received arrays, got one of {vector.size} values")
+    vector *= 1 - _ROUNDING
+    return vector
 
 
 def _only(content: RecordDict, where: str) -> ArrayRecord:

@@ -1,39 +1,35 @@
-"""What goes together: the limits of a node, plans as they travel, and the strategies that a plan allows."""
+"""What protects a node: the limits that its operator sets, which a server can tighten and never loosen."""
 
 from __future__ import annotations
 
 import logging
 import math
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from flwr.app import Context
-from flwr.serverapp import strategy as strategies
-from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
-from lightdp._validate import integer, positive, probability
+from lightdp._validate import choice, integer, positive, probability
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Identity, Pins
 from lightdp.keys.identity import NAME
 from lightdp.planning import Plan
+from lightdp.planning import Unit as UnitName
+from lightdp.sampling import Adjacency
 
 T = TypeVar("T")
 
 KEY = "lightdp"  # of our records in messages and contexts, and before a hyphen in configurations
 LOG = logging.getLogger("flwr.lightdp")
 
+_SIMULATION = f"{KEY}-simulation"
+_ENGINE = {"partition-id", "num-partitions"}  # the node_config of Flower's simulation engine
 _ROUNDING = 1e-9  # numbers that were written down and read again
-_LINEAR = (FedAvg.aggregate_train, FedAvgM.aggregate_train)  # FedProx is FedAvg for the server
-_SEPARATE = (
-    strategies.Bulyan, strategies.FedMedian, strategies.FedTrimmedAvg, strategies.FedXgbBagging,
-    strategies.FedXgbCyclic, strategies.Krum, strategies.MultiKrum, strategies.QFedAvg,
-    strategies.DifferentialPrivacyClientSideAdaptiveClipping, strategies.DifferentialPrivacyClientSideFixedClipping,
-    strategies.DifferentialPrivacyServerSideAdaptiveClipping, strategies.DifferentialPrivacyServerSideFixedClipping,
-)  # fmt: skip  # they need each client's update for itself
 
 
 def _text(wanted: str, pattern: re.Pattern[str], made: Callable[[str], T], key: str, value: object) -> T:
@@ -49,6 +45,7 @@ def _split(text: str) -> frozenset[str]:
 _path = partial(_text, "a path", re.compile("(?s).+"), lambda text: Path(text).expanduser())
 _name = partial(_text, "1 to 64 letters, digits or ._@+- (not first)", NAME, str)
 _names = partial(_text, "names with commas between them", re.compile("(?s).*"), _split)
+_count = partial(integer, low=0)
 
 
 def _loaded(key: str, value: object, *, kind: type[Identity | Pins]) -> Identity | Pins:
@@ -64,132 +61,167 @@ def _rate(key: str, value: object) -> float:
     return positive(key, value)
 
 
-def _read_by(reader: Callable[[str, Any], Any], default: Any = None) -> Any:  # noqa: ANN401  as `field`
-    """A setting, with the function that reads its value from a configuration."""
-    return field(default=default, metadata={"reader": reader})
+def _clip(key: str, value: object) -> float:
+    if not 1e-100 <= positive(key, value) <= 1e100:
+        raise ArgumentError(f"{key} must be in [1e-100, 1e+100], got {key}={value!r}")
+    return positive(key, value)
+
+
+def _setting(
+    reader: Callable[[str, Any], Any],
+    default: Any = None,  # noqa: ANN401  as `field`
+    *,
+    tighter: Callable[[Any, Any], Any] | None = None,
+    needed: bool = False,
+) -> Any:  # noqa: ANN401  as `field`
+    """A setting: the function that reads its value, the tighter of two values, and whether a node must have it."""
+    return field(default=default, metadata={"reader": reader, "tighter": tighter, "needed": needed})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The `lightdp-...` values of `node_config`; `run_config` supplies those that it does not set.
+    """The `lightdp-...` values of `node_config`, tightened by `run_config`, which comes from the server.
 
-    An invalid value raises `ArgumentError`, and so does an unknown `lightdp-...` key in `node_config`: a misspelt
-    limit must not be a missing one.
+    Formal guarantee: no value of `run_config` makes a node accept, send or forget anything that it would not without
+    it. Limits and allowed metrics it may tighten; other keys are refused there. The exception is a simulation, which
+    has no operator: `lightdp-simulation = true` in `run_config` makes all of them count, and is believed only in a
+    worker of Flower's simulation engine whose `node_config` is the engine's.
+
+    An invalid value raises `ArgumentError`, and so does an unknown `lightdp-...` key: a misspelt limit must not be a
+    missing one.
 
     Attributes:
+        unit: the only unit of plans that this node accepts.
+        adjacency: the only adjacency of such plans; None for both.
         max_epsilon: largest ε of a plan that this node accepts.
         max_delta: largest δ of such a plan.
         min_colluders: least number of colluders that a plan must withstand.
-        total_epsilon: largest sum of the ε of all plans under which this node has sent something. It needs a `state`
-            whose place no server decides.
+        max_stragglers: largest number of stragglers of a plan; where they are many, little of the noise is shared by
+            clients that answer, and much of the budget is kept for lies.
+        total_epsilon: ε of everything that this node has sent, over all runs, at `total_delta`. It needs a `state`.
+        total_delta: the δ of `total_epsilon`.
         state: the state file of this node, which survives a restart; a folder gets one for each name.
         identity: the long-lived Ed25519 key of the node, from a file; by default a new key for each run.
         pins: the identities of peers, from a file.
         name: the name of the node in the roster; by default made from its id.
         allow_metrics: names of the metrics that may leave, unprotected.
-        record_clip: for unit "record", the L2 norm to which the app clips each record's part of its update. The noise
-            fits the plan's `clip`, which the server chooses, so that must not be smaller.
+        record_clip: for unit "record", the L2 norm to which `RecordSum` clips each record's part of the update. The
+            noise fits the plan's `clip`, which the server chooses, so that must not be smaller.
         record_rate: for unit "record", the probability with which the app puts a record into a (Poisson) batch; the
             plan's must not be smaller.
     """
 
-    max_epsilon: float = _read_by(positive, math.inf)
-    max_delta: float = _read_by(probability, 1.0)
-    min_colluders: int = _read_by(partial(integer, low=0), 0)
-    total_epsilon: float = _read_by(positive, math.inf)
-    state: Path | None = _read_by(_path)
-    identity: Identity | None = _read_by(partial(_loaded, kind=Identity))
-    pins: Pins | None = _read_by(partial(_loaded, kind=Pins))
-    name: str = _read_by(_name)
-    allow_metrics: frozenset[str] = _read_by(_names, frozenset())
-    record_clip: float | None = _read_by(positive)
-    record_rate: float = _read_by(_rate, 1.0)
+    unit: str | None = _setting(partial(choice, options=get_args(UnitName)), needed=True)
+    adjacency: str | None = _setting(partial(choice, options=get_args(Adjacency)))
+    max_epsilon: float = _setting(positive, math.inf, tighter=min, needed=True)
+    max_delta: float = _setting(probability, 1.0, tighter=min, needed=True)
+    min_colluders: int = _setting(_count, 0, tighter=max)
+    max_stragglers: float = _setting(_count, math.inf, tighter=min)
+    total_epsilon: float | None = _setting(positive)
+    total_delta: float | None = _setting(probability)
+    state: Path | None = _setting(_path)
+    identity: Identity | None = _setting(partial(_loaded, kind=Identity))
+    pins: Pins | None = _setting(partial(_loaded, kind=Pins))
+    name: str = _setting(_name)
+    allow_metrics: frozenset[str] = _setting(_names, frozenset(), tighter=frozenset.intersection)
+    record_clip: float | None = _setting(_clip)
+    record_rate: float = _setting(_rate, 1.0)
 
     @classmethod
     def of(cls, context: Context) -> Settings:
         """The present settings of a node."""
-        own, known = context.node_config, {f"{KEY}-{each.name.replace('_', '-')}": each for each in fields(cls)}
-        unknown = [key for key in own if key.startswith(f"{KEY}-") and key not in known]
-        if unknown:
-            raise ArgumentError(f"node_config must not have {unknown}; known are {', '.join(known)}")
-        given = {**context.run_config, **own}
-        read = {each.name: each.metadata["reader"](key, given[key]) for key, each in known.items() if key in given}
-        read.setdefault("name", f"node-{context.node_id}")
-        folder = "state" in read and read["state"].is_dir()
-        # what was spent must be found again: neither the run's config nor the node's id may lead to another file
-        fixed = "lightdp-state" in own and ("lightdp-name" in own or not folder)
-        if "total_epsilon" in read and not fixed:
+        known = {f"{KEY}-{each.name.replace('_', '-')}": each for each in fields(cls)}
+        own, run = _ours(context.node_config), _ours(context.run_config)
+        simulated = _simulated(context, run.pop(_SIMULATION, False))
+        if simulated:
+            own, run = run, {}
+        for where, config in (("node_config", own), ("run_config", run)):
+            if unknown := [key for key in config if key not in known]:
+                raise ArgumentError(f"{where} must not have {unknown}; known are {', '.join(known)}")
+        if foreign := [key for key in run if known[key].metadata["tighter"] is None]:
             raise ArgumentError(
-                "lightdp-total-epsilon needs lightdp-state in node_config, which remembers what was spent: a file, or "
-                "a folder with lightdp-name"
+                f"run_config must not have {foreign}: they belong in node_config, by the node's operator"
             )
-        if folder:
-            read["state"] /= f"{read['name']}.json"
-        return cls(**read)
+        missing = [key for key, each in known.items() if each.metadata["needed"] and key not in own]
+        if missing and not simulated:
+            hint = f"; a run in Flower's simulation engine says {_SIMULATION}=true in run_config instead"
+            raise ArgumentError(f"node_config must have {', '.join(missing)}, which operators set{hint}")
+        read = {known[key].name: known[key].metadata["reader"](key, value) for key, value in own.items()}
+        for key, value in run.items():
+            each = known[key]
+            asked = each.metadata["reader"](key, value)
+            read[each.name] = each.metadata["tighter"](read.get(each.name, each.default), asked)
+        return cls(**_placed(read, f"node-{context.node_id}"))
 
-    def check(self, plan: Plan, *, spent: float = 0.0) -> None:
-        """Refuse a plan beyond the limits of this node.
-
-        Args:
-            plan: to be checked.
-            spent: ε of all earlier plans together.
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan beyond the limits of this node, its total aside.
 
         Raises:
             ProtocolError: the plan is beyond a limit, which the message names.
         """
+        for what, value, wanted in (
+            ("unit", plan.unit, self.unit),
+            ("adjacency", plan.adjacency, self.adjacency),
+        ):
+            if wanted is not None and value != wanted:
+                raise ProtocolError(f"the plan's {what} is {value!r}, and this node accepts lightdp-{what}={wanted!r}")
         limits: list[tuple[str, float, str, str, float]] = [
             ("epsilon", plan.budget, "above", "lightdp-max-epsilon", self.max_epsilon),
             ("delta", plan.delta, "above", "lightdp-max-delta", self.max_delta),
             ("colluders", plan.colluders, "below", "lightdp-min-colluders", self.min_colluders),
+            ("stragglers", plan.stragglers, "above", "lightdp-max-stragglers", self.max_stragglers),
         ]
         if plan.unit == "record":
             if self.record_clip is None:
-                clip = "lightdp-record-clip must say to what norm"
-                raise ProtocolError(f"the plan protects records, and only the app can clip them: {clip}")
+                raise ProtocolError(
+                    "the plan protects records: lightdp-record-clip must say to what norm each is clipped"
+                )
             limits += [
-                ("clip", plan.clip, "below", "the app's, lightdp-record-clip", self.record_clip),
+                ("clip", plan.clip, "below", "lightdp-record-clip", self.record_clip),
                 ("sampling_rate", plan.sampling_rate, "below", "lightdp-record-rate", self.record_rate),
             ]
         for what, value, side, key, limit in limits:
             if value > limit if side == "above" else value < limit * (1 - _ROUNDING):
                 raise ProtocolError(f"the plan's {what}={value:g} is {side} {key}={limit:g}")
-        if spent + plan.budget > self.total_epsilon:
-            after = f"after {spent:g} spent is above lightdp-total-epsilon={self.total_epsilon:g}"
-            raise ProtocolError(f"the plan's epsilon={plan.budget:g} {after}")
 
 
-@lru_cache(maxsize=8)
-def planned(text: str) -> Plan:
-    """The plan of a request that came from the server.
+def _ours(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if key.startswith(f"{KEY}-")}
 
-    A Flower server can read replies that come too late, so no plan may assume that they stay unseen, whatever its
-    calibration: under late="unseen" a client counts no round that was announced as too late.
+
+def _simulated(context: Context, asked: object) -> bool:
+    """Whether `run_config` asks for a simulation; raises if it does on a node that is none.
+
+    A server decides `run_config`, so it must not be what tells a simulated node from a real one. The engine gives its
+    nodes these two keys and no other, and runs them in workers of Ray; a SuperNode does neither.
     """
-    plan = Plan.from_json(text)
-    if plan.late == "unseen":
-        raise ProtocolError("the plan says late='unseen', but Flower keeps replies that come too late")
-    return plan
+    if not isinstance(asked, bool):
+        raise ArgumentError(f"{_SIMULATION} must be true or false, got {_SIMULATION}={asked!r}")
+    if asked and not (set(context.node_config) == _ENGINE and _in_ray()):
+        raise ArgumentError(
+            f"{_SIMULATION} must not be true on a node outside Flower's simulation engine: its operator sets what "
+            "protects it in node_config"
+        )
+    return asked
 
 
-def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
-    """Raise if strategy and plan cannot work together; `linear` as for `LightDP`."""
-    name = type(strategy).__name__
-    if isinstance(strategy, _SEPARATE):
-        raise ArgumentError(f"strategy must not need each client's own update, which lightdp hides, got {name}")
-    if plan.repairs and not linear and type(strategy).aggregate_train not in _LINEAR:
+def _in_ray() -> bool:
+    ray = sys.modules.get("ray")  # a worker has imported it
+    return ray is not None and bool(ray.is_initialized())
+
+
+def _placed(read: dict[str, Any], name: str) -> dict[str, Any]:
+    """Settings with a name and, if `state` is a folder, the file in it; refuses totals that could be lost."""
+    if ("total_epsilon" in read) != ("total_delta" in read):
+        raise ArgumentError("lightdp-total-epsilon and lightdp-total-delta must be set together, got one of them")
+    folder = "state" in read and read["state"].is_dir()
+    # what was spent must be found again: the node's id, which the server gives, must not lead to another file
+    if "total_epsilon" in read and ("state" not in read or (folder and "name" not in read)):
         raise ArgumentError(
-            f"strategy must be linear for calibration='repair', got {name}: noise that stragglers leave in a round is "
-            "taken out in the next, which a non-linear update would not undo (R3); use calibration='exact', or say "
-            "linear=True if it is linear"
+            "lightdp-total-epsilon needs lightdp-state, which remembers what was spent: a file, or a folder with "
+            "lightdp-name"
         )
-    if (fraction := getattr(strategy, "fraction_train", 1.0)) != 1.0:
-        raise ArgumentError(
-            f"fraction_train must be 1, got fraction_train={fraction}: noise cancels only if every client is asked"
-        )
-    for bound in ("min_train_nodes", "min_available_nodes"):
-        if (asked := getattr(strategy, bound, 0)) > plan.clients:
-            raise ArgumentError(f"{bound} must be at most the plan's {plan.clients} clients, got {bound}={asked}")
-    if type(strategy).start is not Strategy.start:
-        LOG.warning("lightdp: %s has a start of its own, which is not used", name)
-    if planned(plan.to_json()).digest() != plan.digest():
-        raise ArgumentError("plan must be as lightdp.plan makes it")
+    read.setdefault("name", name)
+    if folder:
+        read["state"] /= f"{read['name']}.json"
+    return read

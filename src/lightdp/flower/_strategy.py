@@ -14,8 +14,9 @@ from lightdp._validate import integer, positive, rounded_up
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower._accountant import Accountant
+from lightdp.flower._plans import refuse
 from lightdp.flower._run import Narrow, NoNodesError, Run, Taken
-from lightdp.flower._settings import KEY, LOG, refuse
+from lightdp.flower._settings import KEY, LOG
 from lightdp.planning import Plan
 
 

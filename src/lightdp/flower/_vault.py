@@ -17,7 +17,7 @@ from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower._settings import KEY
 from lightdp.protocol import File
 
-_FIELDS = {"serial": int, "client": str, "run": str, "plan": str, "length": int, "before": float, "budget": float}
+_FIELDS = {"serial": int, "client": str, "run": str, "plan": str, "length": int, "before": float}
 
 _NEWEST: dict[tuple[int, int], bytes] = {}  # the last state of each node without a file, by run and node id
 _LOCKS: dict[tuple[int, int], threading.Lock] = {}
@@ -32,8 +32,7 @@ class Vault:
 
     Attributes:
         record: empty if there is no state, otherwise "serial", "client" (the state of a `Client`), "run", "plan" (its
-            arguments), "length", "budget" (ε of the plan once something was sent under it) and "before" (ε of earlier
-            plans).
+            arguments), "length" and "before" (μ² of earlier runs).
     """
 
     def __init__(self, context: Context, path: Path | None) -> None:
@@ -68,11 +67,6 @@ class Vault:
                 "this node has no state of the run: it missed the key round or lost its state; it may join the next"
             )
         return self.record
-
-    def before(self, run: str) -> float:
-        """The ε of all plans under which something was sent before this run."""
-        last = 0.0 if self.record.get("run") == run else self.record.get("budget", 0.0)
-        return float(self.record.get("before", 0.0) + last)
 
 
 @contextmanager

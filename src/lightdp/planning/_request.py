@@ -26,6 +26,15 @@ _UNKNOWN_RECORDS_PER_CLIENT = 1024
 _CHOICES = {"calibration": CalibrationName, "unit": Unit, "adjacency": Adjacency, "reserve": Reserve, "late": Late}
 
 
+class Unasked(str):
+    """The default of a setting that was not given: equal to its text, and told apart by its type."""
+
+    __slots__ = ()
+
+
+_RECORD: Any = Unasked("record")
+
+
 @described
 @dataclass(frozen=True, kw_only=True)
 class Request:
@@ -52,7 +61,7 @@ class Request:
         "exact", group="Noise",
     )
     clip: float = setting("L2 norm to which a record's part, or a client's update, is clipped.", 1.0, group="Privacy")
-    unit: Unit = setting("What is protected: one record, or all data of one client.", "record", group="Privacy")
+    unit: Unit = setting("What is protected: one record, or all data of one client.", _RECORD, group="Privacy")
     adjacency: Adjacency = setting("Neighbours differ by one unit added, or replaced.", "add-remove", group="Privacy")
     sampling_rate: float = setting("Poisson rate of a round's batches (unit record).", 1.0, group="Training")
     degree: int | None = setting("Number of peers that share noise with a client, or all.", None, group="Clients")
@@ -123,6 +132,11 @@ class Request:
                 raise ArgumentError(f"gamma must be in [0, {GAMMA_MAX:g}], got gamma={self.gamma:g}")
         if not self.graph.complete and self.calibration == "paper":
             raise ArgumentError(f"the paper's calibration needs the complete graph, got degree={self.degree}")
+
+    @property
+    def names_unit(self) -> bool:
+        """Whether the unit was asked for, and is not the default."""
+        return not isinstance(self.unit, Unasked)
 
     @cached_property
     def graph(self) -> Graph:

@@ -1,0 +1,62 @@
+"""What goes together: plans as they travel, and the strategies that a plan allows."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from flwr.serverapp import strategy as strategies
+from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
+
+from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.flower._settings import LOG
+from lightdp.planning import Plan
+
+_LINEAR = (FedAvg.aggregate_train, FedAvgM.aggregate_train)  # FedProx is FedAvg for the server
+_SEPARATE = (
+    strategies.Bulyan, strategies.FedMedian, strategies.FedTrimmedAvg, strategies.FedXgbBagging,
+    strategies.FedXgbCyclic, strategies.Krum, strategies.MultiKrum, strategies.QFedAvg,
+    strategies.DifferentialPrivacyClientSideAdaptiveClipping, strategies.DifferentialPrivacyClientSideFixedClipping,
+    strategies.DifferentialPrivacyServerSideAdaptiveClipping, strategies.DifferentialPrivacyServerSideFixedClipping,
+)  # fmt: skip  # they need each client's update for itself
+
+
+@lru_cache(maxsize=8)
+def planned(text: str) -> Plan:
+    """The plan of a request that came from the server.
+
+    A Flower server can read replies that come too late, so no plan may assume that they stay unseen, whatever its
+    calibration: under late="unseen" a client counts no round that was announced as too late.
+    """
+    plan = Plan.from_json(text)
+    if plan.late == "unseen":
+        raise ProtocolError("the plan says late='unseen', but Flower keeps replies that come too late")
+    return plan
+
+
+def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
+    """Raise if strategy and plan cannot work together; `linear` as for `LightDP`."""
+    name = type(strategy).__name__
+    if isinstance(strategy, _SEPARATE):
+        raise ArgumentError(f"strategy must not need each client's own update, which lightdp hides, got {name}")
+    if plan.repairs and not linear and type(strategy).aggregate_train not in _LINEAR:
+        raise ArgumentError(
+            f"strategy must be linear for calibration='repair', got {name}: noise that stragglers leave in a round is "
+            "taken out in the next, which a non-linear update would not undo (R3); use calibration='exact', or say "
+            "linear=True if it is linear"
+        )
+    if not plan.request.names_unit:
+        raise ArgumentError(
+            "plan must be made with unit='client' or unit='record', got one without unit: 'client' protects all data "
+            "of a client; 'record' needs an app that clips each record's part (lightdp.flower.RecordSum)"
+        )
+    if (fraction := getattr(strategy, "fraction_train", 1.0)) != 1.0:
+        raise ArgumentError(
+            f"fraction_train must be 1, got fraction_train={fraction}: noise cancels only if every client is asked"
+        )
+    for bound in ("min_train_nodes", "min_available_nodes"):
+        if (asked := getattr(strategy, bound, 0)) > plan.clients:
+            raise ArgumentError(f"{bound} must be at most the plan's {plan.clients} clients, got {bound}={asked}")
+    if type(strategy).start is not Strategy.start:
+        LOG.warning("lightdp: %s has a start of its own, which is not used", name)
+    if planned(plan.to_json()).digest() != plan.digest():
+        raise ArgumentError("plan must be as lightdp.plan makes it")

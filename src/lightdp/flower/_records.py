@@ -1,0 +1,158 @@
+"""Unit "record": the sum of clipped parts, one for each record, which the app replies with and the mod believes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Context
+from numpy.typing import ArrayLike, NDArray
+
+from lightdp._validate import integer
+from lightdp.errors import ArgumentError
+from lightdp.flower import _arrays
+from lightdp.flower._settings import KEY, Settings
+
+_STEPS = 36  # bits of a clip's fixed-point values, so that int64 holds the sum of `_MOST` parts
+_MOST = 1 << 26  # records
+_PIECE = 1 << 18  # values that are clipped at once
+_SURPLUS = 1e-6  # relative: roundings of a sum that the app has clipped itself
+
+
+class RecordSum:
+    """The update of an app that protects records: a sum of parts, one for each record, each clipped by the node.
+
+        total = lightdp.flower.RecordSum(message.content["arrays"], context)
+        total.add({"w": parts})                                  # (records, *shape of "w"), as often as needed
+        reply = RecordDict({"arrays": total.arrays(), ...})
+
+    Formal guarantee: one record that is added once changes the sum by a vector of L2 norm at most `clip`, in exact
+    arithmetic. Parts are clipped to the node's own `lightdp-record-clip`, rounded towards zero to a fixed grid and
+    added as integers. A part that is not finite, or whose norm is beyond 1e154, is left out.
+
+    What remains for the app: add each record at most once a round, and let its part depend on this record and on the
+    received model alone. One step on all records, or on a Poisson batch, does; several local steps do not.
+
+    Args:
+        arrays: the received model.
+        context: of the node.
+
+    Attributes:
+        clip: L2 norm to which parts are clipped.
+        records: how many were added.
+
+    Raises:
+        ArgumentError: the node has no `lightdp-record-clip`, or the model no floats.
+
+    >>> from flwr.app import Array, RecordDict
+    >>> own = {"lightdp-unit": "record", "lightdp-max-epsilon": 8.0, "lightdp-max-delta": 1e-5}
+    >>> node = Context(1, 2, own | {"lightdp-record-clip": 5.0}, RecordDict(), {})
+    >>> total = RecordSum(ArrayRecord({"w": Array(np.zeros(2))}), node)
+    >>> total.add({"w": [[30.0, 40.0], [1.0, 0.0], [np.inf, 0.0]]})
+    >>> total.arrays()["w"].numpy().round(6)
+    array([4., 4.])
+    """
+
+    def __init__(self, arrays: ArrayRecord, context: Context) -> None:
+        clip = Settings.of(context).record_clip
+        if clip is None:
+            raise ArgumentError("lightdp-record-clip must say to what norm each record's part is clipped")
+        self.clip, self.records = clip, 0
+        self._received, self._ended = arrays, False
+        self._step = 2.0 ** (math.frexp(clip)[1] - _STEPS)
+        self._steps = np.zeros(_arrays.length(arrays), np.int64)
+        self._given: NDArray[np.float64] | None = None  # sums that the app has clipped itself
+
+    def add(self, parts: Mapping[str, ArrayLike]) -> None:
+        """Clip the parts of some records and add them.
+
+        Args:
+            parts: for each float array of the model, by its name, the parts of all these records along its first axis.
+
+        Raises:
+            ArgumentError: the parts do not fit the model.
+        """
+        columns = self._columns(parts, batched=True)
+        count = len(columns[0][0])
+        self._count(count)
+        size = self._steps.size
+        margin = 1 + (size + 8) * 2.0**-51  # roundings of a norm, a factor and a product
+        for low in range(0, count, max(1, _PIECE // size)):
+            rows = slice(low, low + max(1, _PIECE // size))
+            pieces = [(part[rows].astype(np.float64).reshape(-1, place.stop - place.start), place)
+                      for part, place in columns]  # fmt: skip
+            with np.errstate(all="ignore"):  # what is not finite is left out
+                norms = np.sqrt(sum(np.einsum("ij,ij->i", piece, piece) for piece, _ in pieces))
+                factors = np.minimum(self.clip / (norms * margin), 1) / self._step
+            finite = np.isfinite(norms)
+            for piece, place in pieces:
+                kept = piece if finite.all() else piece[finite]
+                kept *= factors[finite, None]
+                self._steps[place] += kept.astype(np.int64).sum(axis=0)  # astype rounds towards zero
+
+    def add_clipped(self, total: Mapping[str, ArrayLike], *, records: int) -> None:
+        """Add a sum of parts that the app has clipped itself, for example on a GPU.
+
+        The guarantee is then the app's, roundings of its sum included. What can be seen is checked: a sum of so many
+        parts of norm `clip` has norm at most `records` · `clip`.
+
+        Args:
+            total: the sum, by the names of the model's float arrays.
+            records: how many parts it has.
+
+        Raises:
+            ArgumentError: the sum does not fit the model, is not finite, or is larger than clipped parts can be.
+        """
+        self._count(integer("records", records, 0))
+        vector = np.empty(self._steps.size)
+        for part, place in self._columns(total, batched=False):
+            vector[place] = part.ravel()
+        norm, most = float(np.linalg.norm(vector)), records * self.clip
+        if not norm <= most * (1 + _SURPLUS):
+            raise ArgumentError(f"total must be of {records} parts of norm at most {self.clip:g}, got norm {norm:g}")
+        self._given = vector if self._given is None else self._given + vector
+
+    def arrays(self) -> ArrayRecord:
+        """The received model plus the sum, for the reply. The mod sends the sum itself; nothing can be added after."""
+        self._ended = True
+        result = _arrays.moved(self._received, self.vector())
+        vars(result)[KEY] = self
+        return result
+
+    def vector(self) -> NDArray[np.float64]:
+        """The sum, in the order of the model's vector."""
+        result = self._steps * np.float64(self._step)
+        return result if self._given is None else result + self._given
+
+    def _count(self, records: int) -> None:
+        if self._ended:
+            raise ArgumentError("a RecordSum serves one reply, got parts after arrays(): make a new one each round")
+        if self.records + records > _MOST:
+            raise ArgumentError(f"records must be at most {_MOST} in all, got {self.records + records}")
+        self.records += records
+
+    def _columns(self, parts: Mapping[str, ArrayLike], *, batched: bool) -> list[tuple[NDArray[Any], slice]]:
+        """The given arrays in the order of the vector, with their places in it."""
+        wanted = {name: (shape, place) for name, shape, place in _arrays.places(self._received)}
+        if set(parts) != set(wanted):
+            raise ArgumentError(f"parts must be given for {sorted(wanted)}, got {sorted(parts)}")
+        found, counts = [], set[int]()
+        for name, (shape, place) in wanted.items():
+            part = np.asarray(parts[name])
+            inner = part.shape[1:] if batched and part.ndim > 0 else part.shape
+            if inner != shape or part.dtype.kind not in "fiub" or (batched and part.ndim == 0):
+                first = "(records, ...) with " if batched else ""
+                raise ArgumentError(f"parts of {name} must be numbers of shape {first}{shape}, got {part.shape}")
+            counts.add(len(part) if batched else 0)
+            found.append((part, place))
+        if len(counts) > 1:
+            raise ArgumentError(f"parts must be of the same number of records for all arrays, got {sorted(counts)}")
+        return found
+
+
+def sum_of(arrays: ArrayRecord) -> RecordSum | None:
+    """The sum behind the arrays of a reply, if a `RecordSum` made them."""
+    found = vars(arrays).get(KEY)
+    return found if isinstance(found, RecordSum) else None

@@ -1,0 +1,186 @@
+"""What a node has spent over all its runs: one ledger of μ², with an (ε, δ) of its own."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import mpmath
+import pytest
+
+from lightdp import gaussian
+from lightdp.accountant import Odometer
+from lightdp.errors import BudgetError
+from lightdp.flower import _total
+from lightdp.flower._plans import planned
+from lightdp.flower._settings import Settings
+from lightdp.protocol import Server
+from support.flower_talk import Talk, a_plan, enrolment, refused
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def limited(talk: Talk, folder: Path, epsilon: float, delta: float) -> Talk:
+    talk.grid.nodes[0].config |= {
+        "lightdp-state": str(folder / "s.json"), "lightdp-total-epsilon": epsilon, "lightdp-total-delta": delta,
+    }  # fmt: skip
+    return talk
+
+
+def a_run(talk: Talk, run: bytes, rounds: int) -> bool:
+    """Whether node 0 enrols; then it answers so many rounds, which are all used, and starts again."""
+    if talk.key(0, run=run).has_error():
+        return False
+    talk.server = Server(talk.plan, length=4, run=run)
+    for at in range(3):
+        talk.server.enrol(enrolment(talk.key(at, run=run)))
+    talk.server.roster()
+    for _ in range(rounds):
+        for at in range(3):
+            reply = talk.grid.handle(at, talk.start(run=run))
+            talk.server.receive(reply.content.array_records["arrays"]["lightdp"].numpy().tobytes())
+        talk.server.close()
+    talk.grid.restart(0)
+    return True
+
+
+def delta_of(epsilon: float, mu: Any) -> Any:
+    """(E5) in mpmath."""
+    return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+
+
+def mu_of(epsilon: float, delta: float) -> Any:
+    """The largest μ with (ε, δ), by bisection in mpmath."""
+    low, high = mpmath.mpf(0), mpmath.mpf(100)
+    for _ in range(120):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_of(epsilon, middle) <= delta else (low, middle)
+    return low
+
+
+def test_of_80_small_runs_so_many_are_let_in_as_the_sum_of_squares_allows(tmp_path: Path) -> None:
+    plan = a_plan(epsilon=0.1, delta=0.4, rounds=1, calibration="exact")
+    talk = limited(Talk(plan=plan), tmp_path, 20.0, 1e-5)
+    admitted = 0
+    while admitted < 80 and a_run(talk, b"run %012d" % admitted, 1):
+        admitted += 1
+    with mpmath.workdps(40):
+        square = mu_of(0.1, 0.4) ** 2
+        runs = max(n for n in range(1, 81) if delta_of(20.0, mpmath.sqrt(n * square)) <= 1e-5)
+    assert admitted == runs
+    assert 3 < runs < 20  # ε of 0.1 each would let in all 80, whose true ε at 1e-5 is 94
+    assert refused(talk.key(0, run=b"one more of them"), "lightdp/budget: with this plan all runs of this node could")
+
+
+def test_a_run_counts_what_was_sent_in_it_and_not_its_whole_plan(tmp_path: Path) -> None:
+    talk = limited(Talk(plan=a_plan(calibration="exact")), tmp_path, 8.5, 1e-5)  # of 8 rounds, ε = 8
+    assert a_run(talk, b"run number one..", 0)
+    assert a_run(talk, b"run number two..", 0)  # nothing was sent, nothing is spent
+    assert ledger(tmp_path) == 0
+    assert a_run(talk, b"run number three", 1)  # is cut off after one of eight rounds
+    assert refused(talk.key(0, run=b"run number four."), "could cost epsilon=8.59")
+    talk.grid.nodes[0].config["lightdp-total-epsilon"] = 8.7
+    assert a_run(talk, b"run number four.", 0)
+    with mpmath.workdps(40):
+        exact = mu_of(8.0, 1e-5) ** 2 / 8
+    assert ledger(tmp_path) == pytest.approx(float(exact), rel=1e-6)
+    assert ledger(tmp_path) >= exact
+
+
+def test_a_run_with_repair_counts_what_its_odometer_says_at_worst(tmp_path: Path) -> None:
+    talk = limited(Talk(plan=a_plan(calibration="repair", rounds=40)), tmp_path, 100.0, 1e-5)
+    assert a_run(talk, b"run number one..", 5)
+    odometer = Odometer(talk.plan, [0])
+    for _ in range(4):
+        odometer.record(range(3))
+    exact = odometer.mu(ahead=True, worst=True)[0] ** 2  # nobody has told it who was used in the last round
+    assert a_run(talk, b"run number two..", 0)
+    assert ledger(tmp_path) == pytest.approx(exact, rel=1e-6)
+    assert exact <= ledger(tmp_path) < 0.5 * _total.at_worst(talk.plan)
+    plain = Odometer(talk.plan, [0])
+    for _ in range(5):
+        plain.record(range(3))
+    assert ledger(tmp_path) > plain.mu()[0] ** 2
+
+
+@pytest.mark.parametrize("changed", [{}, {"calibration": "repair"}, {"unit": "record", "sampling_rate": 0.1}])
+def test_the_first_run_may_cost_all_of_the_total_and_no_second_one_fits(changed: Any, tmp_path: Path) -> None:
+    plan = a_plan(**changed)
+    own = Settings(name="a", total_epsilon=plan.budget, total_delta=plan.delta, state=tmp_path)
+    _total.check(own, plan, 0.0)
+    _total.check(own, plan, 0.0, rounds=9)
+    for tighter in (
+        replace(own, total_epsilon=plan.budget * (1 - 1e-12)),
+        replace(own, total_delta=plan.delta * (1 - 1e-12)),
+    ):
+        with pytest.raises(BudgetError, match="with this plan all runs of this node could cost"):
+            _total.check(tighter, plan, 0.0)
+    for earlier in (1e-9, 1.0):
+        with pytest.raises(BudgetError):
+            _total.check(own, plan, earlier)
+    roomy = replace(own, total_epsilon=gaussian.epsilon(1.0, plan.delta) + plan.budget, total_delta=2 * plan.delta)
+    _total.check(roomy, plan, 1.0)  # (ε, δ) of earlier runs and of this one add up
+    with pytest.raises(BudgetError):
+        _total.check(replace(roomy, total_delta=plan.delta), a_plan(epsilon=plan.budget), 30.0)
+
+
+def test_a_run_that_is_asked_for_twice_is_counted_once_and_one_that_returns_again(tmp_path: Path) -> None:
+    talk = limited(Talk(plan=a_plan(calibration="exact", rounds=1)), tmp_path, 100.0, 1e-5)
+    one = _total.at_worst(talk.plan)
+    for run, spent in ((b"run number one..", 0), (b"run number two..", 1), (b"run number one..", 2)):
+        assert a_run(talk, run, 1)
+        assert talk.key(0, run=run).has_content()
+        assert ledger(tmp_path) == pytest.approx(spent * one, rel=1e-6)
+
+
+def test_a_total_that_is_lowered_in_mid_run_holds_at_once(tmp_path: Path) -> None:
+    talk = limited(Talk(), tmp_path, 20.0, 1e-5)
+    talk.enrol()
+    talk.grid.nodes[0].config["lightdp-total-epsilon"] = 7.9
+    assert refused(talk.grid.handle(0, talk.start()), "above lightdp-total-epsilon=7.9")
+
+
+@pytest.mark.parametrize("calibration", ["exact", "repair"])
+def test_a_whole_plan_costs_the_mu_of_its_budget(calibration: Any) -> None:
+    plan = a_plan(calibration=calibration, epsilon=3.0)
+    with mpmath.workdps(40):
+        exact = mu_of(3.0, 1e-5) ** 2
+    assert exact <= _total.at_worst(plan) <= exact * (1 + 1e-8)
+
+
+def test_sampled_batches_count_without_amplification_and_each_round_beyond_the_plans_too() -> None:
+    plan = a_plan(unit="record", sampling_rate=0.1, rounds=10)
+    each = (plan.clip / plan.sigma_effective) ** 2
+    assert _total.at_worst(plan, 3) == pytest.approx(10 * each, rel=1e-6)
+    assert _total.at_worst(plan, 15) == pytest.approx(15 * each, rel=1e-6)
+    assert _total.at_worst(plan) > float(mu_of(plan.budget, plan.delta)) ** 2  # sampling hides more
+
+
+def test_a_total_needs_a_state_that_no_server_can_lead_astray(tmp_path: Path) -> None:
+    talk = Talk()
+    node = talk.grid.nodes[0]
+    node.config |= {"lightdp-total-epsilon": 20.0, "lightdp-total-delta": 1e-5}
+    assert refused(talk.key(0), "lightdp-total-epsilon needs lightdp-state")
+    node.config["lightdp-state"] = str(tmp_path)  # a file for each node id, which the server gives
+    assert refused(talk.key(0), "a folder with lightdp-name")
+    node.config["lightdp-name"] = "node-7"
+    assert talk.key(0).has_content()
+    assert [path.name for path in tmp_path.glob("*.json")] == ["node-7.json"]
+
+
+def test_a_state_that_can_no_longer_be_restored_counts_as_its_whole_plan(tmp_path: Path) -> None:
+    talk = limited(Talk(plan=a_plan(calibration="exact")), tmp_path, 100.0, 1e-5)
+    assert a_run(talk, b"run number one..", 1)
+    path = tmp_path / "s.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"client": "{}"}))
+    assert talk.key(0, run=b"run number two..").has_content()
+    assert ledger(tmp_path) == pytest.approx(_total.at_worst(talk.plan))
+    assert math.isclose(_total.at_worst(planned(talk.plan.to_json())), _total.at_worst(talk.plan))
+
+
+def ledger(folder: Path) -> float:
+    return float(json.loads((folder / "s.json").read_text())["before"])
