@@ -39,7 +39,9 @@ def some_rounds(plan: Plan, count: int, seed: int = 1, *, void: int | None = 2) 
 
 def lines_of(plan: Plan, rounds: Sequence[tuple[Sequence[int], Sequence[int]]], **config: Any) -> Lines:
     """The lines of a log in which these rounds happened."""
-    odometer, lines = Odometer(plan), []
+    odometer = Odometer(plan)
+    lines: Lines = []
+    spent = 0.0
     calibration = plan.request.calibration
     settings = {"scheme": calibration, "clients": plan.clients, "unit": plan.unit, "epsilon_per": "training"}
     lines.append({

@@ -104,16 +104,14 @@ class Claimed:
         yield self._table()
         if not self.mechanism.gdp:
             yield "μ is that of Gaussian noise with this ε at this δ; it is not μ-GDP."
-        yield (
-            "found: of the units that are in the data, by the best attack that accuses falsely in 1 % of cases; "
-            "right: how often it tells correctly whether a unit is in the data, at even odds"
-        )
+        yield "found: share of the units in the data that an attacker finds who accuses falsely in 1 % of cases"
+        yield "right: how often the best attack tells whether a unit is in the data, at even odds"
         truth = self.claimed_for
         if self.holds:
             yield "holds" if self.epsilon is not None else "nothing was claimed"
         else:
             rounds = "one round gives" if truth.rounds == 1 else f"{truth.rounds:,} rounds give"
-            spent = f"ε = {_figure(truth.epsilon)} at δ = {self.delta:g}"
+            spent = f"{'' if self.mechanism.tight else 'up to '}ε = {_figure(truth.epsilon)} at δ = {self.delta:g}"
             yield f"DOES NOT HOLD  claimed is ε = {self.epsilon:g}; {rounds} {spent}"
 
     def _table(self) -> Table:
@@ -129,7 +127,8 @@ class Claimed:
             name = f"claimed, {'one round' if self.per_round else 'all rounds'}"
             table.add_row(name, _figure(mu), _figure(self.epsilon), _percent(power), _percent(accuracy))
         for truth in (self.one, self.whole) if self.whole.rounds > 1 else (self.one,):
-            name = "true, one round" if truth.rounds == 1 else f"true, {truth.rounds:,} rounds"
+            known = "true" if self.mechanism.tight else "at most"
+            name = f"{known}, one round" if truth.rounds == 1 else f"{known}, {truth.rounds:,} rounds"
             cells = _figure(truth.mu), _figure(truth.epsilon), _percent(truth.power), _percent(truth.accuracy)
             table.add_row(name, *cells)
         return table
@@ -184,7 +183,7 @@ def claimed(text: str) -> Claimed:
     )
 
 
-def _gaussian(numbers: dict[str, float], adjacency: str, delta: float) -> Gaussian:
+def _gaussian(numbers: dict[str, float], adjacency: Any, delta: float) -> Gaussian:  # noqa: ANN401  text, checked here
     """The noise of a claim, by whichever way it is given."""
     choice("adjacency", adjacency, ("add-remove", "replace"))
     ways = [name for name in _WAYS if name in numbers]
@@ -204,7 +203,7 @@ def _gaussian(numbers: dict[str, float], adjacency: str, delta: float) -> Gaussi
             multiplier = twice * math.sqrt(_count(numbers, "planned_rounds")) / gaussian.mu(epsilon, delta)
         else:
             planned = {1.0: _count(numbers, "planned_rounds")}
-            multiplier = sampling.noise_multiplier(epsilon, rounds=planned, rate=rate, delta=delta, adjacency=adjacency)  # type: ignore[arg-type]  checked
+            multiplier = sampling.noise_multiplier(epsilon, rounds=planned, rate=rate, delta=delta, adjacency=adjacency)
     return Gaussian(multiplier=multiplier, clip=clip, rate=rate, adjacency=adjacency)
 
 

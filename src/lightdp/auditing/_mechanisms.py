@@ -26,6 +26,10 @@ class Mechanism(Protocol):
     def gdp(self) -> bool:
         """Whether rounds are μ-GDP."""
 
+    @property
+    def tight(self) -> bool:
+        """Whether figures are exact up to rounding and discretisation; otherwise they are upper bounds."""
+
     def mu(self, rounds: int, delta: float) -> float:
         """μ, or the μ of Gaussian noise with the same ε at `delta`."""
 
@@ -66,6 +70,11 @@ class Gaussian:
     def gdp(self) -> bool:
         """With whole batches."""
         return self.rate == 1
+
+    @property
+    def tight(self) -> bool:
+        """Always."""
+        return True
 
     def mu(self, rounds: int, delta: float) -> float:
         """Exact with whole batches."""
@@ -134,13 +143,17 @@ class Svt:
         """The noise in a sentence."""
         return (
             f"Sparse vector technique: {self.sent:,} of {self.parameters:,} values, each with ε = {self.each:g}, "
-            f"selected with ε = {self.selection:g}; one round has ε = {self.pure:,.1f} at δ = 0 "
-            "exactly, other figures are upper bounds"
+            f"selected with ε = {self.selection:g}; one round has ε = {self.pure:,.1f} at δ = 0"
         )
 
     @property
     def gdp(self) -> bool:
         """It is Laplace noise."""
+        return False
+
+    @property
+    def tight(self) -> bool:
+        """Rényi divergences lose some percent."""
         return False
 
     def mu(self, rounds: int, delta: float) -> float:

@@ -57,7 +57,8 @@ class Node:
     def rounds(self) -> dict[str, int]:
         """How many rounds were answered, and what became of them."""
         state = self.state
-        me = None if state.roster is None else [each.name for each in state.roster.enrolments].index(self.name)
+        names = [] if state.roster is None else [each.name for each in state.roster.enrolments]
+        me = names.index(self.name) if self.name in names else -1
         known = [(number, used) for number, used in enumerate(state.used) if number in state.sent - {state.closing}]
         return {
             "announced": len(state.used),
@@ -163,8 +164,8 @@ def node(path: Path) -> Node:
     try:
         inner, before = _unwrapped(File(path).load())
         state = ClientState.from_bytes(inner)
-        plan, shape = Plan.from_json(state.plan), {"length": state.length, "weighted": state.weighted}
-        client = Client.restore(plan, store=_Read(inner), moved=True, **shape)  # it answers nothing
+        plan, store = Plan.from_json(state.plan), _Read(inner)
+        client = Client.restore(plan, length=state.length, weighted=state.weighted, store=store, moved=True)
     except (ArgumentError, ProtocolError, WireError) as error:
         raise ArgumentError(f"client must be a state file, got client={str(path)!r}: {error}") from None
     return Node(path=path, name=state.enrolment.name, plan=plan, client=client, state=state, before=before)

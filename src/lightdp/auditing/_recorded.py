@@ -186,7 +186,7 @@ def recorded(path: Path) -> Recorded:
     """
     log = RunLog.read(path)
     if log.started.plan is None:
-        spoken = any(line.epsilon is not None for line in log.lines[1:])  # type: ignore[union-attr]  no `Started`
+        spoken = log.epsilon is not None or any(line.epsilon is not None for line in log.rounds)
         return Recorded(log=log, problems=("the log has an ε, but no noise",) if spoken else ())
     plan, notes = checks.planned(log)
     notes += [_ASSUMED[plan.request.calibration]] if plan.request.calibration in _ASSUMED else []
