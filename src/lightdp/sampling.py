@@ -72,7 +72,7 @@ def delta(rounds: Mapping[float, int], *, rate: float, epsilon: float, adjacency
         InfeasibleError: there are too many rounds.
 
     >>> round(delta({1.0: 100}, rate=0.01, epsilon=0.0, adjacency="add-remove"), 3)
-    0.052
+    0.051
     """
     if not any(rounds.values()):
         return 0.0
