@@ -223,6 +223,9 @@ def test_a_sampled_log_is_recomputed_without_mu_gdp(tmp_path: Path) -> None:
     assert found.problems == ()
     assert found.exact is None
     assert "not μ-GDP" in " ".join(found.notes)
+    (said,) = (each for each in found.shown() if isinstance(each, str) and each.startswith("An attacker"))
+    share = float(said.split("at most ")[1].split(" %")[0]) / 100
+    assert 0.01 < share < 0.5 * math.exp(found.spent or 0.0) * 0.01  # two points say more than the plan's δ alone
     lines[-1]["epsilon"] *= 0.99
     assert not recorded(saved(tmp_path / "run.jsonl", lines)).holds
 

@@ -128,10 +128,10 @@ class Node:
         yield f"left of the budget, at worst: ε = {max(self.left - 5e-5, 0.0):.4f}"
         if self.total is not None:
             yield f"with all earlier runs of this node: ε = {rounded_up(self.total)} at δ = {plan.delta:g}"
-        if plan.gdp:
-            power = gaussian.power(self.figures[_WORST][0], attack.FALSE_POSITIVES)
-            yield attack.sentence(power, plan.unit, plan.adjacency)
-        else:
+        mu, epsilon = self.figures[_WORST]
+        power = gaussian.power(mu, attack.FALSE_POSITIVES) if plan.gdp else attack.power(lambda _: epsilon, plan.delta)
+        yield attack.sentence(power, plan.unit, plan.adjacency)
+        if not plan.gdp:
             yield "Batches are sampled: μ is that of Gaussian noise with this ε at this δ, not μ-GDP."
         yield from (f"DOES NOT HOLD  {each}" for each in self.problems)
         if self.holds:

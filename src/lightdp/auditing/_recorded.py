@@ -15,7 +15,7 @@ from lightdp.accountant import Odometer
 from lightdp.auditing import _checks as checks
 from lightdp.auditing._exact import MOST_UPLOADS, Exact, Rounds, exact, mu_of
 from lightdp.planning import Plan
-from lightdp.runlog import RunLog
+from lightdp.runlog import RunLog, attack_power
 from lightdp.schemes import schemes
 
 if TYPE_CHECKING:
@@ -118,9 +118,8 @@ class Recorded:
             if self.clients:
                 yield self._clients()
             if self.spent is not None:
-                power = gaussian.power(gaussian.mu(self.spent, plan.delta, up=True), attack.FALSE_POSITIVES)
-                if plan.gdp:
-                    yield attack.sentence(power, log.unit or plan.unit, plan.adjacency)
+                power = attack_power(plan, self.spent, self.rounds)
+                yield attack.sentence(power, log.unit or plan.unit, plan.adjacency)
         yield from self.notes
         yield from (f"DOES NOT HOLD  {each}" for each in self.problems)
         if self.holds:

@@ -11,15 +11,12 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
-from typing import TypeAlias
 
 from lightdp import attack, gaussian
-from lightdp.accountant import Odometer
 from lightdp.planning import Plan
+from lightdp.runlog import Seen, attack_power
 from lightdp.schemes import scheme
 from lightdp.training.config import Config
-
-Seen: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 
 _ASSUMED = "The sensitivity of this profile, 2 η clip/|D_i|, is assumed: no theorem bounds it for this training."
 _NOISE_ONLY = "This needs a secure aggregation protocol, of which only the noise was simulated here."
@@ -73,7 +70,7 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Se
     degree = attack.degree(epsilon, plan.delta, gaussian.mu(epsilon, plan.delta, up=True), gdp=plan.gdp)
     untold = f"Whether {what} was in the training cannot be told by {whom}, up to {degree}"
     lines = [f"{untold} over the whole training, {plan.adjacency}."]
-    lines.append(attack.sentence(_power(plan, epsilon, seen), config.unit, plan.adjacency))
+    lines.append(attack.sentence(attack_power(plan, epsilon, seen), config.unit, plan.adjacency))
     if known.understates:
         lines.append(f"The paper's formulas claim {claim} for this noise; no budget stopped the run.")
     elif config.unbounded:
@@ -86,20 +83,3 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Se
         _SIMULATED: config.fidelity == "distribution",
     }
     return lines + [sentence for sentence, applies in further.items() if applies]
-
-
-def _power(plan: Plan, spent: float, seen: Sequence[Seen]) -> float:
-    """The true-positive rate that no attack on the client that spent most exceeds at 1 % false positives."""
-    if plan.gdp:
-        return gaussian.power(gaussian.mu(spent, plan.delta, up=True), attack.FALSE_POSITIVES)
-
-    def at(delta: float) -> float:
-        """ε of the rounds so far; at another δ than the plan's by an odometer of its own."""
-        if delta == plan.delta:
-            return spent
-        odometer = Odometer(Plan(plan.request.but(delta=delta, records=None), plan.noise))
-        for used, late in seen:
-            odometer.record(used, late)
-        return odometer.max_epsilon()
-
-    return attack.power(at, plan.delta)
