@@ -109,6 +109,14 @@ def test_renyi_divergences_of_laplace_noise_are_the_integral() -> None:
         )
 
 
+def test_renyi_divergences_give_the_delta_that_every_order_bounds() -> None:
+    """δ <= exp((a − 1)(D_a − ε))/(a − 1) · (1 − 1/a)^a for each order a; at the ε that is given the least is δ."""
+    svt, orders = Svt(parameters=500, fraction=1.0, selection=1e-15, each=0.1), 1 + np.geomspace(1e-3, 1e4, 40_001)
+    epsilon = svt.epsilon(1, 1e-5)
+    logs = (orders - 1) * (500 * _renyi(0.1, orders) - epsilon) - np.log(orders - 1) + orders * np.log1p(-1 / orders)
+    assert math.exp(logs.min()) == pytest.approx(1e-5, rel=1e-3)
+
+
 @pytest.mark.parametrize("count", [1, 40, 2000])
 def test_laplace_rounds_are_bounded_from_above_and_not_by_much(count: int) -> None:
     svt = Svt(parameters=count, fraction=1.0, selection=1e-12, each=0.1)

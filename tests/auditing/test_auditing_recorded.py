@@ -252,6 +252,26 @@ def test_the_exact_cost_is_that_of_the_oracle_over_all_colluders(calibration: st
         assert found.squares[client] == pytest.approx(worst, rel=1e-9)
 
 
+@pytest.mark.parametrize("late", [1, 2, 3, 4])
+def test_a_repair_is_tried_as_often_as_clients_try_it(late: int) -> None:
+    """Clients 1 and 2 were used while client 0 was late, and then come too late so often."""
+    plan = a_plan(clients=4, colluders=0, stragglers=2, gamma=3.0)
+    rounds: Rounds = [([1, 2, 3], [0]), *[([0, 3], [1, 2])] * late, ([0, 1, 2, 3], [])]
+    found = exact(plan, sets(4, rounds), closing=False)
+    assert found is not None
+    everybody = ~np.eye(4, dtype=bool)
+    matrix = oracles.loss_matrix(4, 3.0, rounds, client=0, adjacency=everybody, retries=RETRIES)
+    assert found.squares[0] == pytest.approx(oracles.worst_mu_squared(matrix), rel=1e-9)
+
+
+@pytest.mark.parametrize("settings", [{"scheme": "paper"}, {"epsilon_per": "round"}])
+def test_a_run_without_a_budget_may_spend_more_than_was_asked_for(tmp_path: Path, settings: dict[str, str]) -> None:
+    plan = a_plan("paper" if "scheme" in settings else "exact", rounds=1)
+    lines = lines_of(plan, [(list(range(8)), [])] * 20, **settings)
+    assert lines[-1]["epsilon"] > plan.budget
+    assert recorded(saved(tmp_path / "run.jsonl", lines)).problems == ()
+
+
 def test_a_closing_round_costs_as_one_in_which_everybody_repairs() -> None:
     plan = a_plan(clients=5, colluders=0, stragglers=2, gamma=3.0)
     rounds: Rounds = [([0, 1, 2], [3]), ([0, 1, 2, 3], [4])]
