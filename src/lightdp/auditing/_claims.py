@@ -30,6 +30,7 @@ _NAMES = {
     "svt": ("parameters", "fraction", "epsilon", "noise_var", "rounds", "delta"),
 }  # fmt: skip
 _WAYS = ("sigma", "noise_multiplier", "sensitivity", "planned_rounds")
+_EXTREME = 1e12  # more or less noise, in clips, is none or all
 _MANY = 1e5  # figures beyond it are printed with few digits
 
 
@@ -85,7 +86,7 @@ class Claimed:
         return self.epsilon is None or self.claimed_for.epsilon <= self.epsilon * (1 + 1e-3)
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures as JSON values."""
+        """The figures as JSON values; null where a figure is ∞."""
         return {
             "claim": self.text,
             "mechanism": self.mechanism.words,
@@ -93,8 +94,8 @@ class Claimed:
             "epsilon_claimed": self.epsilon,
             "claimed_for": "one round" if self.per_round else "all rounds",
             "gdp": self.mechanism.gdp,
-            "one_round": asdict(self.one),
-            "all_rounds": asdict(self.whole),
+            "one_round": _json(self.one),
+            "all_rounds": _json(self.whole),
             "holds": self.holds,
         }
 
@@ -204,6 +205,9 @@ def _gaussian(numbers: dict[str, float], adjacency: Any, delta: float) -> Gaussi
         else:
             planned = {1.0: _count(numbers, "planned_rounds")}
             multiplier = sampling.noise_multiplier(epsilon, rounds=planned, rate=rate, delta=delta, adjacency=adjacency)
+    if not 1 / _EXTREME <= multiplier <= _EXTREME:
+        bounds = f"between {1 / _EXTREME:g} and {_EXTREME:g} clips"
+        raise ArgumentError(f"{ways[0]} must give noise {bounds}, got {ways[0]}={value:g}")
     return Gaussian(multiplier=multiplier, clip=clip, rate=rate, adjacency=adjacency)
 
 
@@ -211,9 +215,19 @@ def _svt(numbers: dict[str, float]) -> Svt:
     return Svt(
         parameters=_count(numbers, "parameters", needed=True),
         fraction=share("fraction", numbers.get("fraction", 0.1)),
-        selection=positive("epsilon", numbers.get("epsilon", 0.1)),
-        each=positive("noise_var", numbers.get("noise_var", 0.1)),
+        selection=_budget(numbers, "epsilon"),
+        each=_budget(numbers, "noise_var"),
     )
+
+
+def _budget(numbers: dict[str, float], name: str) -> float:
+    if (value := positive(name, numbers.get(name, 0.1))) > _EXTREME:
+        raise ArgumentError(f"{name} must be <= {_EXTREME:g}, got {name}={value:g}")
+    return value
+
+
+def _json(truth: Truth) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in asdict(truth).items()}
 
 
 def _truth(mechanism: Mechanism, rounds: int, delta: float) -> Truth:
