@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightdp._validate import rounded_up
 from lightdp.report import save
-from lightdp_lab.charts import compare_chart
+from lightdp_lab.charts.compare import compare_chart
 from lightdp_lab.cli.compare import broke, figure
 from lightdp_lab.tables import filled
 

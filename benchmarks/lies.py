@@ -82,7 +82,7 @@ def search(seed: int, steps: int) -> Found:
             cost, _ = played.exact()
             ratios.append((cost / played.reserved, cost / played.worst))
     reserved, worst = np.max(ratios, axis=0, initial=0.0).tolist() if ratios else (0.0, 0.0)
-    settings = {"clients": plan.clients, "colluders": plan.colluders, "stragglers": plan.stragglers}
+    settings: dict[str, Any] = {"clients": plan.clients, "colluders": plan.colluders, "stragglers": plan.stragglers}
     settings |= {"degree": plan.graph.degree, "gamma": plan.gamma}
     return Found(settings, start, len(ratios), reserved, worst)
 

@@ -45,6 +45,19 @@ def test_every_label_is_cited_in_code_and_every_cited_label_is_defined() -> None
         assert labels(page.read_text()) <= defined()
 
 
+def test_every_test_that_the_threat_model_names_is_there() -> None:
+    named = re.findall(r"`(tests/[\w/.]+)::(\w+)`", (ROOT / "docs/explanation/threat-model.md").read_text())
+    assert len(named) > 15
+    for file, name in named:
+        assert f"\ndef {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
 def blocks(language: str) -> list[tuple[str, str]]:
     pattern = re.compile(rf"^```{language}\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
     return [(page.name, block) for page in PAGES for block in pattern.findall(page.read_text())]

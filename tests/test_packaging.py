@@ -7,6 +7,7 @@ import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
@@ -33,11 +34,11 @@ def test_ranges_of_what_users_bring_along_are_open() -> None:
     assert not ranges["flwr"].contains("1.43.0")
 
 
-def test_files_that_are_no_modules_are_in_the_package() -> None:
-    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["lightdp"]
-    there = {
-        str(path.relative_to(ROOT / "src/lightdp")) for path in (ROOT / "src/lightdp").rglob("*") if path.is_file()
-    }
+@pytest.mark.parametrize("package", ["lightdp", "lightdp_lab"])
+def test_files_that_are_no_modules_are_in_the_package(package: str) -> None:
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][package]
+    folder = ROOT / "src" / package
+    there = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     others = {name for name in there if not name.endswith((".py", ".pyc", ".so", ".c", ".h"))}
     assert set(data) == others
 

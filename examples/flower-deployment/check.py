@@ -335,7 +335,7 @@ def _cost(found: Evidence) -> list[Claim]:
     expected = found.epsilons()
     own, alike = [], True
     for me, (state, facts) in enumerate(zip(found.states, found.facts, strict=True)):
-        client = Client.restore(found.plan, length=found.length, store=state)
+        client = Client.restore(found.plan, length=found.length, store=state, moved=True)  # to look at
         odometer = Odometer(found.plan, [me])
         for turn, known in enumerate(facts["used"]):
             used = ClientSet.from_bytes(bytes.fromhex(known), found.clients)

@@ -84,6 +84,16 @@ def rounded_up(value: float, digits: int = 4) -> str:
     return f"{math.ceil(value * scale * (1 - 1e-12)) / scale:.{digits}f}"
 
 
+def rounded_down(value: float, digits: int = 4) -> str:
+    """A lower end of a privacy number with `digits` decimals, rounded down.
+
+    >>> rounded_down(0.89999), rounded_down(1.5, 1)
+    ('0.8999', '1.5')
+    """
+    scale = 10**digits
+    return f"{math.floor(value * scale * (1 + 1e-12)) / scale:.{digits}f}"
+
+
 def _if(holds: bool, name: str, value: float, wanted: str) -> float:
     if not holds:
         raise ArgumentError(f"{name} must be {wanted}, got {name}={value:g}")

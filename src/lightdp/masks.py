@@ -21,18 +21,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lightdp import stream
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.planning import WIRE_STEPS, Plan
-from lightdp.stream import Floats, Term
+from lightdp.stream import Floats, Integers, Term
 from lightdp.wire import encode
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _FINEST_BITS = 22  # individual noise is a sum of three Gaussians: σ_U, and two that are 2^11 and 2^22 times finer
 _BEYOND = 2e-20  # probability that a true Gaussian exceeds the largest sample of `lightdp.stream`
@@ -165,6 +160,6 @@ def mask(vector: Floats, grid: Grid, terms: Sequence[Term], *, threads: int | No
 
 def _fine(
     vector: Floats, grid: Grid, terms: Sequence[Term], own: Sequence[bytes], *, threads: int | None = 1
-) -> NDArray[np.int32]:
+) -> Integers:
     """The upload in fine steps, a pure function of its keys."""
     return stream.masked(vector, terms, step=grid.step, sigma=grid.sigma_individual, own=own, threads=threads)

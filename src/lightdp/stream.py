@@ -57,6 +57,7 @@ LENGTH_MAX = 2**40  # samples for each key: its AES blocks stay far from the bir
 TILE = plain.TILE
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
+Integers = NDArray[np.int32]
 Path = Callable[..., bool]  # as `plain.accumulate`
 
 # Compiled backends, the fastest first.
@@ -94,7 +95,7 @@ class Term:
             raise errors.ArgumentError(f"sigma must be <= {SIGMA_MAX:g} grid units, got sigma={self.sigma:g}")
 
 
-def accumulate(out: NDArray[np.int32], terms: Sequence[Term], *, start: int = 0, threads: int | None = 1) -> None:
+def accumulate(out: Integers, terms: Sequence[Term], *, start: int = 0, threads: int | None = 1) -> None:
     """Add Σ sign × g(key, σ)[start : start + len(out)] over the terms to `out`, modulo 2^32.
 
     Formal guarantee: the same samples on every machine and backend, for any number of threads and however a vector is
@@ -125,7 +126,7 @@ def accumulate(out: NDArray[np.int32], terms: Sequence[Term], *, start: int = 0,
 
 def masked(
     values: Floats, terms: Sequence[Term], *, step: float, sigma: float, own: Sequence[bytes], threads: int | None = 1
-) -> NDArray[np.int32]:
+) -> Integers:
     """`values` in steps plus noise of their own, rounded once, plus Σ sign × g(key, σ) over the terms (W1).
 
     With w = g(own[0], sigma), f = g(own[1], SIGMA_MAX) and g = g(own[2], SIGMA_MAX), the result is
@@ -163,9 +164,7 @@ def masked(
     return out
 
 
-def _run(
-    out: NDArray[np.int32], start: int, terms: Sequence[Term], threads: int | None, *data: tuple[Floats, float]
-) -> bool:
+def _run(out: Integers, start: int, terms: Sequence[Term], threads: int | None, *data: tuple[Floats, float]) -> bool:
     """Runs the backend on tile-aligned slices in threads; False if any value was out of range."""
     for term in terms:
         if not isinstance(term, Term):

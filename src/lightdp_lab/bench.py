@@ -37,7 +37,6 @@ Track = Callable[..., Iterable[str]]
 CHUNK = 16384  # samples a numpy call of the two baselines
 SIGMA = 4096.0
 BASELINES = ("philox", "uniform")
-_STATUS = Path("/proc/self/status")
 
 
 def masks(dimension: int, peers: int, rounds: int, track: Track = lambda names, **_: names) -> dict[str, Any]:
@@ -133,7 +132,7 @@ def memory(d: int, peers: int) -> dict[str, float] | None:
 
     None where the system does not tell (it is read from Linux's /proc).
     """
-    if not _STATUS.exists():
+    if not Path("/proc/self/status").exists():
         return None
     code = "import sys; from lightdp_lab import bench; bench.print_peaks(*map(int, sys.argv[1:]))"
     command = [sys.executable, "-c", code, str(d), str(peers)]
@@ -142,19 +141,28 @@ def memory(d: int, peers: int) -> dict[str, float] | None:
 
 def print_peaks(d: int, peers: int) -> None:
     """What `memory` runs in a process of its own, where nothing else has raised the peak."""
-
-    def peak() -> int:
-        lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
-        return int(lines["VmHWM"].split()[0]) * 1024
-
+    peak = partial(memory_line, "self/status", "VmHWM", 0.0)
     upload(1024, 1)
-    with suppress(OSError):  # a sandbox may forbid it, and then a small model hides under that peak
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak that the imports left
+    forget_peak()  # that the imports left
     idle, peaks = peak(), {}
     for count in sorted({1, peers}):
         upload(d, count)
         peaks[str(count)] = (peak() - idle) / (4 * d)
     sys.stdout.write(json.dumps(peaks))
+
+
+def memory_line(file: str, name: str, otherwise: float) -> float:
+    """A line of Linux's accounts of memory, in bytes; `otherwise` on other systems."""
+    with suppress(OSError, KeyError):
+        lines = dict(line.split(":", 1) for line in Path("/proc", file).read_text().splitlines())
+        return float(lines[name].split()[0]) * 1024
+    return otherwise
+
+
+def forget_peak() -> None:
+    """Reset this process's peak of memory. A sandbox may forbid it, and then what is small hides under that peak."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def conditions() -> dict[str, Any]:

@@ -6,7 +6,6 @@ How a round ends and how long it takes comes from the scheme's real messages, on
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +22,6 @@ from lightdp_lab.schemes import SCHEMES, Faults, Links, Player, Smpc, Task, clim
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["Rehearsal", "channel"]
 
 _SHORT = 16  # values of an update whose round only has to end as a long one would
 _TURNS = 3
@@ -51,13 +48,12 @@ class Rehearsal:
     """
 
     def __init__(self, config: Config, parameters: int) -> None:
-        self.config = config
+        self.config, self.parameters = config, parameters
         kind = SCHEMES["plain" if config.scheme == "none" else config.scheme]
         failure = peer_failure(config.links)
         self.links = Links() if failure is None else Links("direct", failure)
         names = ("clients", "colluders", "stragglers", "epsilon", "delta", "rounds")
         task = Task(**{name: getattr(config, name) for name in names}, dimension=parameters)
-        self.parameters = parameters
 
         def sized(dimension: int) -> Player:
             return Player(kind, dataclasses.replace(task, dimension=dimension), self.links)
@@ -67,6 +63,7 @@ class Rehearsal:
             before, last = climbed[-2:] if len(climbed) > 1 else climbed * 2
             self.measured = last.dimension == parameters
             self.clean = last if self.measured else before.towards(last, parameters)
+            self.sent = self.clean.up + self.clean.peer  # bytes of a client in a round without faults
             self.short, self.quarter = sized(min(_SHORT, parameters)), sized(max(last.dimension // 4, 1))
         self.hides, self.follows = issubclass(kind, Smpc), scheme(config.scheme).simulated
         self.seconds = lru_cache(maxsize=None)(self._seconds)
@@ -74,11 +71,6 @@ class Rehearsal:
     def noise(self, used: int) -> float:
         """Variance of the scheme's noise in the sum of `used` clients, in units of σ_eff²."""
         return self.short.scheme.noise(used) / self.short.task.plan("smpc").sigma_effective ** 2
-
-    @property
-    def sent(self) -> float:
-        """Bytes of a client in a round without faults, to the server and to peers."""
-        return self.clean.up + self.clean.peer
 
     def about(self) -> dict[str, Any]:
         """For the record."""
@@ -114,11 +106,8 @@ class Rehearsal:
         rng = np.random.default_rng([self.config.seed, int.from_bytes(b"play"), number])  # noqa: TID251  simulated
         present = came.used or came.late  # who came to a void round counts as late
         stages = (rng.random(self.config.clients) * self.clean.trips).astype(int)
-        lost: dict[int, set[int]] = defaultdict(set)
-        for i in set(range(self.config.clients)) - set(present):
-            lost[int(stages[i])].add(i)
-        cut = Faults.drawn(self.links, self.config.clients, rng).cut
-        return Faults(cut=cut, lost={stage: frozenset(who) for stage, who in lost.items()})
+        lost = {k: frozenset(np.flatnonzero(~present.flags & (stages == k)).tolist()) for k in range(self.clean.trips)}
+        return Faults(cut=Faults.drawn(self.links, self.config.clients, rng).cut, lost=lost)
 
     def _seconds(self, missing: int) -> list[float]:
         """Modelled seconds until each stage ends, with so many clients missing, spread over the stages."""
@@ -140,15 +129,7 @@ def _timed(used: ClientSet, late: ClientSet, seconds: float, failed: str | None 
 
 def _ends(player: Player, faults: Faults) -> list[float]:
     """Modelled seconds until each stage ends, the quickest of a few rounds: a busy machine only makes them longer."""
-    rounds: list[list[float]] = []
-    for _ in range(_TURNS):
-        net, ends = player.round(faults).net, []
-        whole = net.stages
-        for count in range(1, len(whole) + 1):
-            net.stages = whole[:count]
-            ends.append(net.modelled_seconds())
-        rounds.append(ends)
-    return min(rounds, key=lambda ends: ends[-1])
+    return min((player.round(faults).net.ends() for _ in range(_TURNS)), key=lambda ends: ends[-1])
 
 
 def channel(config: Config, plan: Plan | None, parameters: int, device: torch.device | str) -> Channel:

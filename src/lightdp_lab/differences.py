@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 from lightdp._validate import rounded_up
@@ -15,25 +16,7 @@ from lightdp_lab.schemes import SCHEMES
 from lightdp_lab.tables import MODELS, known
 
 ONE_ROUND: dict[str, Any] = {"clients": 50, "rounds": 1, "delta": 1e-5, "late": "unseen"}
-_WORDS = """
-P1: its variance leaves out covariances, so it asks for more noise than it needs: at ε = 3 for one round σ_eff is
-{printed:.3f} Δ and the true ε {true}; {needed:.3f} Δ would do.
-P2: it drops the mean of the privacy loss, which is wrong for large ε: claimed 30, true {large}.
-P3: over T rounds standard deviations must grow by √T, not variances: claimed 3 over 150 rounds, true {footnote} with
-its footnote and {unscaled} without it, as in its tables.
-P4: it bounds no sensitivity; Δ = 2 η clip/|D_i| is assumed.{measured} The profiles exact and repair clip each record's
-gradient, and Δ is a fact.
-P5: weights after masks break cancellation: if half of 50 clients hold twice the data of the others, masks that are
-weighted afterwards leave {weighted:.2g} times the variance of the individual noise. Here weights are at most 1 and
-masked with the update.
-P6: noise in the mean at ε = 3 for one round: LightDP-FL as printed {own:.3g} Δ², SMPC + DP {smpc:.3g} Δ², {ratio:.1f}
-times less ({fair:.1f} times at the same true ε). For ε = 3 over 150 rounds exact calibration leaves {exact:.2f} times
-SMPC + DP's noise, repair {repair:.2f} times, or {seen:.2f} times where uploads that come too late may be seen.
-"""
-_LINKS = """
-P7: whether secure aggregation survives 5 % failing links hangs on who carries the shares; failed rounds of {rounds},
-relayed by the server and on links of their own: {both}.
-"""
+_WORDS = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 
 
 def printed_plan(epsilon: float, **at: int) -> Plan:
@@ -51,9 +34,10 @@ def composed(one: Plan, rounds: int) -> float:
 
 
 def differences(results: Results) -> str:
-    """A list for a page."""
-    text = _WORDS.format(measured=_measured(results), **_numbers()) + _links(results)
-    return "\n".join(f"- P{' '.join(part.split())}" for part in text.split("\nP")[1:])
+    """A list for a page; without (P7) where it was not run."""
+    found = _numbers() | _links(results) | {"measured": _measured(results)}
+    items = [" ".join(item.split()) for item in _WORDS.split("\n\n")]
+    return "\n".join(item.format_map(found) for item in items if "{both}" not in item or found["both"])
 
 
 def _numbers() -> dict[str, Any]:
@@ -61,7 +45,6 @@ def _numbers() -> dict[str, Any]:
     exact, own, true = _middle(calibration="exact"), one.noise_in_mean(), one.epsilon()
     claims = {claim.rule: claim.true for claim in paper_claims(_middle(calibration="paper", rounds=150))}
     training = {kind: _middle(calibration=kind, rounds=150).noise_in_mean() for kind in ("exact", "repair", "smpc")}
-    seen = _middle(calibration="repair", rounds=150, late="seen").noise_in_mean()
     return {
         "printed": one.sigma_effective,
         "true": rounded_up(true, 3),
@@ -75,7 +58,7 @@ def _numbers() -> dict[str, Any]:
         "ratio": own / smpc,
         "fair": own / _middle(calibration="smpc", epsilon=true).noise_in_mean(),
         **{kind: training[kind] / training["smpc"] for kind in ("exact", "repair")},
-        "seen": seen / training["smpc"],
+        "seen": _middle(calibration="repair", rounds=150, late="seen").noise_in_mean() / training["smpc"],
     }
 
 
@@ -100,7 +83,7 @@ def _uncancelled(chosen: Plan) -> float:
     return left / (half * (1 + 4) * chosen.sigma_individual**2)
 
 
-def _links(results: Results) -> str:
+def _links(results: Results) -> dict[str, Any]:
     cells = [cell for cell in known(results, "time", "repair") if cell.lines]
     found = {(cell.config.scheme, cell.config.links): cell.lines[0] for cell in cells}
     both = [
@@ -108,5 +91,4 @@ def _links(results: Results) -> str:
         for name in SCHEMES
         if {(name, "relayed"), (name, DIRECT)} <= set(found)
     ]
-    rounds = max((line["rounds"] for line in found.values()), default=0)
-    return _LINKS.format(rounds=rounds, both="; ".join(both)) if both else ""
+    return {"rounds": max((line["rounds"] for line in found.values()), default=0), "both": "; ".join(both)}

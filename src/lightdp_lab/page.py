@@ -151,8 +151,8 @@ def _speed(results: Results) -> str:
     return markdown(["device", "S̄", "runs", "fastest, s", "median, s", "slowest, s"], rows)
 
 
+# What makes each block of the page, beside the paper's tables.
 _BLOCKS = {
     "made": _made, "schemes": _schemes, "choices": _choices, "models": _models, "links": _links, "time": _time,
     "speed": _speed, "differences": differences,
 }  # fmt: skip
-"""What makes each block of the page, beside the paper's tables."""

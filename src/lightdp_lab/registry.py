@@ -13,10 +13,8 @@ import dataclasses
 import math
 from typing import Any
 
-from lightdp.planning import Plan
+from lightdp.planning import Noise, Plan
 from lightdp.schemes import BUILT_IN, Scheme
-
-__all__ = ["ALL", "SCHEMES", "printed_sigma"]
 
 
 def printed_sigma(sensitivity: float, *, epsilon: float, delta: float, rounds: int) -> float:
@@ -38,8 +36,6 @@ def printed_sigma(sensitivity: float, *, epsilon: float, delta: float, rounds: i
 
 def _as_printed(plan: Plan) -> Plan:
     """A plan of local DP with the σ that the paper prints for it."""
-    from lightdp.planning import Noise, Plan  # noqa: PLC0415  this module is light
-
     sigma = printed_sigma(plan.sensitivity, epsilon=plan.budget, delta=plan.delta, rounds=plan.rounds)
     return Plan(plan.request, Noise(0.0, sigma, sigma))
 

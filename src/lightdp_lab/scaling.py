@@ -18,6 +18,7 @@ from lightdp_lab.schemes import SCHEMES, Cost, Player, Scheme, Task, climb
 
 COUNTS = (10, 20, 50, 100, 200)
 SIZES = (10_000, 100_000, 1_000_000, 11_000_000)
+_Known = dict[tuple[int, int], Cost]  # by N and d
 _TURNS = 3  # rounds of a cell that is quick
 _QUICK = 1.0  # seconds of all of them
 _SHARE = 8  # of a cell's time that is spent on smaller sizes, where its own would take too long
@@ -53,7 +54,7 @@ def scale(setting: Setting, record: dict[str, Any], progress: Callable[[str], No
     try:
         with threadpool_limits(1):
             for name in setting.schemes:
-                row, known = rows.get(name), dict[tuple[int, int], Cost]()
+                row, known = rows.get(name), _Known()
                 if row is not None:
                     figures = {figure: row[figure] for figure in (*FIGURES, *PLAYED)}
                     known[own] = Cost(dimension=own[1], extrapolated=not row["measured"], **figures)
@@ -71,10 +72,8 @@ def scale(setting: Setting, record: dict[str, Any], progress: Callable[[str], No
         record["stopped"] = True
 
 
-def _cell(
-    setting: Setting, scheme: type[Scheme], at: tuple[int, int], known: dict[tuple[int, int], Cost]
-) -> tuple[Cost | None, bool]:
-    """One size, None if it cannot be had, and whether its round had no faults; `known` are costs by N and d."""
+def _cell(setting: Setting, scheme: type[Scheme], at: tuple[int, int], known: _Known) -> tuple[Cost | None, bool]:
+    """One size, None if it cannot be had, and whether its round had no faults."""
     line = known.get(at) or _line(known, *at)
     cost = line or _other(known, *at)
     try:
@@ -93,14 +92,14 @@ def _task(task: Task, clients: int, dimension: int) -> Task:
     return dataclasses.replace(task, clients=clients, dimension=dimension, **share)
 
 
-def _line(known: dict[tuple[int, int], Cost], clients: int, dimension: int) -> Cost | None:
+def _line(known: _Known, clients: int, dimension: int) -> Cost | None:
     """On the line through the two largest of the smaller sizes of the same N."""
     same = [cost for (count, _), cost in known.items() if count == clients and cost.dimension < dimension]
     small = sorted(same, key=lambda cost: cost.dimension)[-2:]
     return small[0].towards(small[1], dimension) if len(small) == 2 else None
 
 
-def _other(known: dict[tuple[int, int], Cost], clients: int, dimension: int) -> Cost | None:
+def _other(known: _Known, clients: int, dimension: int) -> Cost | None:
     """A first estimate from one other cell: at most in proportion to d and to fewer clients, with N² to more."""
     found = [(count, size) for count, size in known if count == clients or size == dimension]
     if not found:

@@ -6,13 +6,15 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightdp.errors import ArgumentError
 from lightdp.training.config import Config
 from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import Profile, Target, cells
-from lightdp_lab.results import Line, Results
+
+if TYPE_CHECKING:
+    from lightdp_lab.results import Line, Results  # with torch, which `lightdp reproduce --help` does not need
 
 _MOST = 20  # trials of a cell that are looked for
 MODELS = {
@@ -100,9 +102,7 @@ def trials(counts: Iterable[int]) -> str:
     ('1 to 3 trials', '1 trial', 'not run')
     """
     found = sorted(set(counts) - {0})
-    if not found:
-        return "not run"
-    return f"{span(found)} trial{'s' if found[-1] > 1 else ''}"
+    return f"{span(found)} trial{'s' if found[-1] > 1 else ''}" if found else "not run"
 
 
 def span(values: Iterable[int]) -> str:

@@ -14,6 +14,7 @@ from lightdp import masks
 from lightdp.auditing import _live
 from lightdp.keys import Keyring
 from lightdp.protocol import Client, client, vector
+from lightdp.protocol.history import ClientHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +83,23 @@ def repair_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "_terms", terms)
 
 
+def repair_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault is in what a client believes to owe: the audit must not ask the client's own code what is right."""
+    real = ClientHistory.repair.fget
+    assert real is not None
+
+    def repeated(self: ClientHistory) -> Any:
+        missed = [
+            (number, tuple(j for j in self.neighbours if j not in used))
+            for number, used in enumerate(self.used)
+            if self.me in used
+        ]
+        owed = [each for each in missed if each[1]]
+        return real(self) or (owed[-1] if owed else None)
+
+    monkeypatch.setattr(ClientHistory, "repair", property(repeated))
+
+
 def clip_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     def copied(update: Any, _: float, *, out: Any) -> None:
         out[:] = update
@@ -122,6 +140,7 @@ FAULTS: dict[str, tuple[Plant, set[str]]] = {
     "own noise 10 % too large": (own_noise(1.1), {"own noise"}),
     "pairwise noise reused": (pairwise_reused, {"uploads", "own noise"}),
     "repair missing": (repair_missing, {"uploads", "own noise", "model"}),
+    "repair repeated": (repair_repeated, {"uploads", "own noise", "model"}),
     "clip ignored": (clip_ignored, {"clip"}),
     "own noise from one seed": (seeded, {"own noise", "fresh keys"}),
     "own noise from a seed for each client and round": (seeded_by_client_and_round, {"fresh keys"}),

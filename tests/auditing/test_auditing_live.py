@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -29,8 +30,11 @@ def planned(**changed: Any) -> Plan:
 @pytest.mark.parametrize(
     ("changed", "options", "words"),
     [
-        ({}, {"values": 10}, "values must be >= 1000, got values=10"),
-        ({"clients": 30, "rounds": 9}, {"values": 1100}, "values must be >= 17.., got values=1100"),
+        ({}, {"values": 10}, r"values must be in 1000\.\.100000000000, got values=10"),
+        ({}, {"values": 10**12}, r"values must be in 1000\.\.100000000000, got values=1000000000000"),
+        ({"clients": 30, "rounds": 9}, {"values": 1100}, r"values must be in 1\d\d\d\.\.100000000000, got values=1100"),
+        ({"clients": 10**6}, {}, r"clients must be in 2\.\.1000, got clients=1000000"),
+        ({"clients": 900}, {}, "play must leave at most 2000 uploads of honest clients"),
         ({}, {"confidence": 1.0}, r"confidence must be in \(0, 1\), got confidence=1"),
         ({}, {"lies": "white"}, "lies must be one of none, rotation, search, got lies='white'"),
         ({}, {"play": 7}, r"play must be in 1\.\.6, got play=7"),
@@ -56,7 +60,10 @@ def test_the_dict_has_every_figure_as_json() -> None:
     wire = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert wire["holds"] is True
     assert wire["problems"] == []
-    assert wire["exact"] == {"mu": found.exact.mu, "epsilon": gaussian.epsilon(found.exact.mu, plan.delta)}
+    assert wire["exact"]["mu"] == found.exact.mu
+    assert wire["exact"]["epsilon"] == gaussian.epsilon(found.exact.mu, plan.delta)
+    power = NormalDist().cdf(NormalDist().inv_cdf(0.01) + found.exact.mu)
+    assert wire["exact"]["found"] == pytest.approx(power, rel=1e-9)
     assert wire["budget"]["epsilon"] == 8.0
     assert found.exact.mu <= found.announced.mu <= found.odometer.mu <= found.budget.mu
     assert [each["name"] for each in wire["measurements"]] == [
@@ -87,6 +94,13 @@ def test_a_file_of_rounds_is_played(tmp_path: Path) -> None:
     assert found.holds
 
 
+def test_a_file_of_void_rounds_has_no_model(tmp_path: Path) -> None:
+    (tmp_path / "rounds.json").write_text('[{"used": [], "late": [0, 1, 2]}]')
+    found = lightdp.audit(planned(), values=2000, schedule=tmp_path / "rounds.json", confidence=SURE)
+    assert [each.group for each in found.deviations] == ["uploads", "own noise", "fresh keys"]
+    assert found.holds
+
+
 def test_memory_does_not_grow_with_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_live, "_KEPT", 1 << 16)
     peaks = []
@@ -98,11 +112,14 @@ def test_memory_does_not_grow_with_values(monkeypatch: pytest.MonkeyPatch) -> No
     assert peaks[2] < 1.3 * peaks[1]
 
 
-def test_progress_ends_at_one() -> None:
+@pytest.mark.parametrize("lies", ["none", "search"])
+def test_progress_grows_to_one(lies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_live, "_STEPS", 5)
     told: list[float] = []
-    lightdp.audit(planned(), values=1000, play=1, progress=told.append)
+    lightdp.audit(planned(), values=1000, play=1, progress=told.append, lies=lies)
     assert told == sorted(told)
     assert told[-1] == 1.0
+    assert len(told) == len(set(told))
 
 
 def test_every_run_has_other_noise() -> None:

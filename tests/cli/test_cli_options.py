@@ -48,6 +48,15 @@ class Kitchen:
         return CliRunner(env={"COLUMNS": "100"}).invoke(self.app, arguments)
 
 
+def test_flags_without_a_default_may_be_left_out_where_they_are_optional() -> None:
+    baked: list[dict[str, Any]] = []
+    app = typer.Typer()
+    app.command()(with_settings(baked.append, Cake, optional=True))
+    call = CliRunner(env={"COLUMNS": "100"}).invoke
+    assert [call(app, given).exit_code for given in ([], ["--eggs", "3"], ["--eggs", "x"])] == [0, 0, 2]
+    assert baked == [{}, {"eggs": 3}]
+
+
 def test_only_given_flags_reach_the_function_even_if_they_are_the_default() -> None:
     kitchen = Kitchen()
     assert kitchen.call("--eggs", "3").exit_code == 0

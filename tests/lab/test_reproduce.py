@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from lightdp import cli, plan
 from lightdp.errors import ArgumentError
 from lightdp.training import partition
 from lightdp.training.config import Config
-from lightdp_lab.charts import results_charts
+from lightdp_lab.charts.results import results_charts
 from lightdp_lab.differences import differences
 from lightdp_lab.page import page
 from lightdp_lab.reproduce import PROFILES, TABLES, TARGETS, cells, same
@@ -323,3 +324,8 @@ def test_a_sensitivity_is_kept_and_told_on_the_page(
     assert Results(tmp_path).sensitivities() == [line]
     assert 0 < line["ratio"]["median"] <= line["ratio"]["largest"]
     assert known(Results(tmp_path), "rounds", "paper")[0].trials == 0
+
+
+def test_the_help_page_and_the_chart_of_compare_need_no_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; import lightdp_lab.cli.reproduce, lightdp_lab.charts.compare"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -360,12 +360,13 @@ def test_settings_that_cannot_work_are_named(make: Callable[[], object], message
 @pytest.mark.parametrize("seed", range(20))
 def test_whoever_is_agreed_on_misses_nothing(seed: int) -> None:
     held = np.random.default_rng(seed).random((9, 10)) < 0.93
-    choice = agree(held, 5, 6)
     feasible = any(held[list(rows)].all(axis=0).sum() >= 6 for rows in itertools.combinations(range(9), 5))
-    if choice is None:
-        assert not feasible
+    failure = RoundFailedError("upload", "nobody")
+    if not feasible:
+        with pytest.raises(RoundFailedError):
+            agree(held, 5, 6, failure)
         return
-    rows, columns = choice
+    rows, columns = agree(held, 5, 6, failure)
     assert (len(rows) >= 5, len(columns) >= 6) == (True, True)
     assert held[np.ix_(rows, columns)].all()
 
@@ -374,8 +375,9 @@ def test_agreement_leaves_out_only_who_is_missing() -> None:
     held = np.ones((6, 7), np.bool_)
     held[:, 2] = False
     held[4] = False
-    choice = agree(held, 4, 5)
-    assert choice is not None
-    assert (choice[0].tolist(), choice[1].tolist()) == ([0, 1, 2, 3, 5], [0, 1, 3, 4, 5, 6])
-    assert agree(held, 6, 5) is None
-    assert agree(held, 4, 7) is None
+    failure = RoundFailedError("upload", "nobody")
+    rows, columns = agree(held, 4, 5, failure)
+    assert (rows.tolist(), columns.tolist()) == ([0, 1, 2, 3, 5], [0, 1, 3, 4, 5, 6])
+    for least in ((6, 5), (4, 7)):
+        with pytest.raises(RoundFailedError, match="upload: nobody"):
+            agree(held, *least, failure)

@@ -12,7 +12,7 @@ from lightdp.wire import encode
 from lightdp_lab.schemes._coded import Code
 from lightdp_lab.schemes._field import Field
 
-BITS = (8, 13, 16, 17, 24, 31)
+BITS = (8, 13, 16, 17, 24, 31, 32)
 KEY = bytes(range(32))
 
 
@@ -134,8 +134,8 @@ def test_bytes_that_are_no_elements_are_refused() -> None:
     packed[-1] |= 0x80
     with pytest.raises(WireError, match="30 values has padding that is not zero"):
         field.unpack(bytes(packed), 30)
-    with pytest.raises(ArgumentError, match=r"bits must be in 8\.\.31"):
-        Field(32)
+    with pytest.raises(ArgumentError, match=r"bits must be in 8\.\.32"):
+        Field(33)
 
 
 @pytest.mark.parametrize("bits", [13, 31])

@@ -8,8 +8,9 @@ import pytest
 from scipy import stats
 
 from lightdp.errors import ArgumentError, WireError
-from lightdp_lab.schemes._shamir import LIMBS, PRIME, SIZE, combine, split
+from lightdp_lab.schemes._shamir import FIELD, LIMBS, SIZE, combine, split
 
+PRIME = 2**32 - 5
 SECRETS = [bytes(32), b"\xff" * 32, bytes(range(32))]
 
 
@@ -26,6 +27,7 @@ def at_zero(points: list[int], values: list[int]) -> int:
 
 
 def test_the_field_is_prime() -> None:
+    assert FIELD.p == PRIME
     assert all(PRIME % divisor for divisor in itertools.chain([2], range(3, 65537, 2)))
 
 

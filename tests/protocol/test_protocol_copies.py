@@ -169,6 +169,23 @@ def test_an_older_copy_of_the_file_and_its_serial_is_noticed_by_an_anchor_alone(
     again.enrol()
 
 
+def test_an_anchor_that_is_not_there_is_noticed(tmp_path: Path) -> None:
+    plan, path, anchor = planned(), tmp_path / "a.json", tmp_path / "elsewhere"
+    Client.new(plan, length=5, run=RUN, name="a", store=File(path)).enrol()
+    store = File(path, anchor=anchor)
+    with pytest.raises(ArgumentError, match=r"anchor must exist, as .*a.json does, got anchor='.*elsewhere'"):
+        Client.restore(plan, length=5, store=store)
+    anchor.touch()  # as the operator does it
+    client = Client.restore(plan, length=5, store=store)
+    client.enrol()
+    assert anchor.read_bytes() == (tmp_path / "a.json.serial").read_bytes()
+    anchor.unlink()
+    saved = path.read_bytes()
+    with pytest.raises(ArgumentError, match="anchor must exist"):
+        client.enrol()
+    assert path.read_bytes() == saved
+
+
 def test_a_new_run_takes_the_file_over_and_a_copy_of_the_last_run_is_refused(tmp_path: Path) -> None:
     plan, path = planned(), tmp_path / "a.json"
     first = Client.new(plan, length=5, run=RUN, name="a", store=File(path))

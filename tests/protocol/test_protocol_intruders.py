@@ -58,6 +58,23 @@ def test_one_client_under_two_names_does_not_freeze_the_key_round() -> None:
     server.roster()
 
 
+def test_a_one_time_key_that_equals_the_identity_of_another_does_not_shut_it_out() -> None:
+    """Identities are public long before they enrol, and half of them are good X25519 keys."""
+    plan, server = planned(clients=2, stragglers=0), Server(planned(clients=2, stragglers=0), length=5, run=RUN)
+    taken = KeyPair.generate()
+    for _ in range(64):
+        owner = Identity.generate()
+        taken.public = owner.public
+        try:
+            enrolment = Identity.generate().enrol(taken, run=RUN, name="mallory")
+            break
+        except WireError:  # not canonical
+            continue
+    server.enrol(Message(kind=Kind.ENROL, run=RUN, payload=enrolment.to_bytes()).to_bytes())
+    assert server.enrol(enrolling(plan, "ann", owner)) == "ann"
+    server.roster()
+
+
 def test_with_pins_a_name_belongs_to_its_owner() -> None:
     plan = planned()
     owners = {f"c{i}": Identity.generate() for i in range(5)}

@@ -21,7 +21,11 @@ FILES = {
     "test_results.py",
 }
 TESTS = {
+    # auditing
+    "test_memory_does_not_grow_with_values",
+    "test_no_lie_gets_more_than_is_claimed",
     # cli
+    "test_the_page_is_written",
     "test_a_run_prints_its_plan_and_table_and_writes_log_and_page",
     "test_html_needs_no_network",
     "test_plot_with_json_prints_json_only",

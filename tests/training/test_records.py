@@ -15,6 +15,8 @@ from torch import nn  # noqa: E402
 
 from lightdp.errors import ArgumentError  # noqa: E402
 from lightdp.training import fast, gradients, models, views  # noqa: E402
+from lightdp.training.clients import Clients  # noqa: E402
+from lightdp.training.config import Config  # noqa: E402
 from support.by_hand import GPU  # noqa: E402
 
 if TYPE_CHECKING:
@@ -251,7 +253,8 @@ def test_draws_cover_all_crops_evenly() -> None:
 def test_mirrored_features_are_those_of_mirrored_images() -> None:
     images = torch.rand(2, 3, 16, 8, generator=torch.Generator().manual_seed(0))
     features = models.prepare("scattering-cnn", images, "cpu")
-    found = views.mirrored(features)
+    clients = Clients(Config(model="scattering-cnn", augment=2), features, torch.zeros(2, dtype=torch.int64), [2])
+    found = clients._views(0, [0], [2])(features, slice(None))
     assert torch.equal(found[:, 0], features)
     assert torch.allclose(found[:, 1], models.prepare("scattering-cnn", images.flip(3), "cpu"), atol=1e-3)
     assert not torch.allclose(found[:, 1], features.flip(3), atol=1e-1)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from lightdp import gaussian
-from lightdp._validate import rounded_up
+from lightdp import attack, gaussian
+from lightdp._validate import rounded_down, rounded_up
 from lightdp.auditing._clip import Clip
 from lightdp.auditing._measure import Deviation, Measurement
 from lightdp.auditing._view import VICTIM, View
@@ -26,6 +25,15 @@ class Figure:
 
     mu: float
     epsilon: float
+
+    @property
+    def found(self) -> float:
+        """True-positive rate of the best attack at 1 % false positives, rounded up."""
+        return gaussian.power(self.mu, attack.FALSE_POSITIVES)
+
+    def to_dict(self) -> dict[str, float]:
+        """μ, ε and what the best attack finds, as JSON values."""
+        return {"mu": self.mu, "epsilon": self.epsilon, "found": self.found}
 
     @classmethod
     def of(cls, mu: float, delta: float) -> Figure:
@@ -129,14 +137,14 @@ class Audit:
             "lies": self.lies,
             "rounds": self.rounds,
             "uploads": len(self.view.uploads),
-            "signs": "worst" if self.view.worst_signs else "equal",
+            "signs": "worst" if self.view.worst_signs else "improved",
             "values": self.values,
             "confidence": self.confidence,
             "level": self.level,
-            "exact": asdict(self.exact),
-            "odometer": asdict(self.announced),
-            "odometer_at_worst": asdict(self.odometer),
-            "budget": asdict(self.budget),
+            "exact": self.exact.to_dict(),
+            "odometer": self.announced.to_dict(),
+            "odometer_at_worst": self.odometer.to_dict(),
+            "budget": self.budget.to_dict(),
             "measurements": measured,
             "deviations": [asdict(each) | {"holds": each.chance >= self.level} for each in self.deviations],
             "clip": None if self.clip is None else asdict(self.clip) | {"holds": self.clip.holds},
@@ -154,11 +162,15 @@ class Audit:
         yield (
             f"{self.rounds} rounds, {len(self.view.uploads)} uploads of honest clients, {self.values:,} coordinates; "
             f"data moves by Δ = {plan.sensitivity:g} in each round, "
-            f"{'with the worst signs' if self.view.worst_signs else 'always in one direction'}"
+            f"with {'the worst signs' if self.view.worst_signs else 'signs that no single change betters'}"
         )
         yield self._table()
+        whose = "records" if plan.unit == "record" else "clients"
+        yield f"found: share of the {whose} in the data that an attacker finds who accuses 1 % of others falsely"
+        yield "Variances that deviate most, with the probability of so much by chance:"
         for each in self.deviations:
-            yield f"{each.group:<10} {each.ratio:.4f} times the expected variance at the oddest place, {each.where}"
+            chance = f"(chance {each.chance:.2g})"
+            yield f"{each.group:<10} {each.ratio:.4f} times the expected variance {chance}, {each.where}"
         if self.clip is None:
             yield "clip       not audited: with unit record the application clips each record"
         else:
@@ -175,7 +187,7 @@ class Audit:
 
         delta = self.plan.delta
         table = Table("", box=SIMPLE_HEAD, pad_edge=False)
-        for head in ("μ", f"ε at δ = {delta:g}"):
+        for head in ("μ", f"ε at δ = {delta:g}", "found"):
             table.add_column(head, justify="right")
         names = {
             "budget of the plan": self.budget,
@@ -184,17 +196,16 @@ class Audit:
             "exact, of what was sent": self.exact,
         }
         for name, figure in names.items():
-            table.add_row(name, rounded_up(figure.mu), rounded_up(figure.epsilon))
+            found = f"{rounded_up(100 * figure.found, 1)} %"
+            table.add_row(name, rounded_up(figure.mu), rounded_up(figure.epsilon), found)
         for each in self.measurements:
             if each.high is not None:
                 low, high = (gaussian.epsilon(mu, delta) for mu in (each.low, each.high))
-                cells = f"{_down(each.low)} to {rounded_up(each.high)}", f"{_down(low)} to {rounded_up(high)}"
+                cells = (
+                    f"{rounded_down(each.low)} to {rounded_up(each.high)}",
+                    f"{rounded_down(low)} to {rounded_up(high)}",
+                )
             else:
-                cells = f">= {_down(each.low)}", f">= {_down(each.epsilon_low or 0.0)}"
+                cells = f">= {rounded_down(each.low)}", f">= {rounded_down(each.epsilon_low or 0.0)}"
             table.add_row(each.name, *cells)
         return table
-
-
-def _down(value: float) -> str:
-    """A lower end with four decimals, rounded down."""
-    return f"{math.floor(value * 1e4) / 1e4:.4f}"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lightdp import gaussian
 from lightdp._validate import choice, integer, probability
@@ -20,14 +19,18 @@ from lightdp.auditing._stage import Stage, coins, made, widened
 from lightdp.auditing._stories import Script, Telling, climb, rotation
 from lightdp.auditing._view import View
 from lightdp.errors import ArgumentError
+from lightdp.masks import Grid
 from lightdp.planning import Plan
 
 Lies = Literal["none", "rotation", "search"]
 VALUES = 100_000
 """How many coordinates are measured by default."""
+_CLIENTS = 1000  # all of them are run, with keys for each two
+_MOST = 10**11  # values, which take days
 _LEAST = 1000  # values below which the parametric interval is not to be trusted
 _LEAST_RATIO = 10  # values for each upload: the covariance is estimated from them
 _STEPS = 400  # stories that the search tries
+_SEARCH = 0.5  # share of the progress bar that a search takes
 _KEPT = 1 << 22  # numbers of one run that are held at a time
 
 
@@ -76,15 +79,31 @@ def audit(
     """
     if plan.sampling_rate != 1:
         raise ArgumentError(f"sampling_rate must be 1 for an audit, got sampling_rate={plan.sampling_rate:g}")
+    integer("clients", plan.clients, 2, _CLIENTS)
     choice("lies", lies, get_args(Lies))
-    level = 1 - probability("confidence", confidence)
-    tellings, rounds = _tellings(plan, schedule, lies, play, integer("seed", seed, 0))
+    level, seed = 1 - probability("confidence", confidence), integer("seed", seed, 0)
+    number = min(ROUNDS, plan.rounds) if play is None else integer("play", play, 1, plan.rounds)
+    if play is not None and str(schedule) != "random":
+        raise ArgumentError(f"play must be left out where a file lists the rounds, got play={play}")
+    report = progress or (lambda _: None)
+    rounds: Sequence[Round] | None = None
+    if lies != "none":
+        if str(schedule) != "random" or not plan.repairs:
+            raise ArgumentError(f"lies must be none with a file of rounds or a plan without repair, got lies={lies!r}")
+        script = rotation(plan, play)
+        if lies == "search":
+            script = _worst(plan, script, seed, lambda share: report(_SEARCH * share))
+        tellings: Sequence[Telling] = [each for each, refused in answered(plan, script.story(plan)) if refused is None]
+    else:
+        rounds = random_rounds(plan, number, seed) if str(schedule) == "random" else read_rounds(Path(schedule), plan)
+        tellings = told(rounds)
     last = range(plan.clients - plan.colluders, plan.clients)  # those that lies are made for
     view = View(plan, tellings, None if lies == "none" else last)
-    values = integer("values", values, max(_LEAST, _LEAST_RATIO * len(view.uploads)))
+    values = integer("values", values, max(_LEAST, _LEAST_RATIO * len(view.uploads)), _MOST)
     statements = 5 if plan.unit == "client" else 4  # three measurements, the covariance, the clip
     clip = clip_held(plan, level / statements, threads)
-    sample, (announced, worst) = _measure(view, _model(view, rounds), values, threads, progress or (lambda _: None))
+    first = _SEARCH if lies == "search" else 0.0
+    stage, sample = _measure(view, rounds, values, threads, lambda share: report(first + (1 - first) * share))
     measured = (
         sample.linear(level / statements),
         sample.assumption_free(level / statements),
@@ -100,8 +119,8 @@ def audit(
         rounds=max(len(each.past) for each in tellings) + 1,
         view=view,
         exact=Figure.of(view.mu, plan.delta),
-        announced=announced,
-        odometer=worst,
+        announced=Figure(*stage.spent(worst=False)),
+        odometer=Figure(*stage.spent(worst=True)),
         budget=Figure(gaussian.mu(plan.budget, plan.delta), plan.budget),
         measurements=measured,
         deviations=sample.deviations(),
@@ -110,61 +129,33 @@ def audit(
     )
 
 
-def _tellings(
-    plan: Plan, schedule: str | Path, lies: Lies, play: int | None, seed: int
-) -> tuple[Sequence[Telling], Sequence[Round] | None]:
-    """The uploads to ask for and, if all clients are told the same, the rounds they belong to."""
-    if play is not None and str(schedule) != "random":
-        raise ArgumentError(f"play must be left out where a file lists the rounds, got play={play}")
-    number = min(ROUNDS, plan.rounds) if play is None else integer("play", play, 1, plan.rounds)
-    if lies == "none":
-        rounds = random_rounds(plan, number, seed) if str(schedule) == "random" else read_rounds(Path(schedule), plan)
-        return told(rounds), rounds
-    if str(schedule) != "random" or not plan.repairs:
-        raise ArgumentError(f"lies must be none with a file of rounds or a plan without repair, got lies={lies!r}")
-    script = rotation(plan, play)
-    if lies == "search":
-        script = _worst(plan, script, seed)
-    return [each for each, refused in answered(plan, script.story(plan)) if refused is None], None
-
-
-def _worst(plan: Plan, script: Script, seed: int) -> Script:
+def _worst(plan: Plan, script: Script, seed: int, progress: Callable[[float], None]) -> Script:
     """The script with the largest exact cost, in proportion to what was kept room for, that a search finds."""
     found, best = script, 0.0
-    for tried, played in climb(plan, script, seed=seed, steps=_STEPS):
+    for step, (tried, played) in enumerate(climb(plan, script, seed=seed, steps=_STEPS), start=1):
         ratio = played.exact()[0] / played.reserved if played.reserved > 0 else 0.0
         if ratio > best:
             found, best = tried, ratio
+        progress(step / _STEPS)
     return found
 
 
-def _model(view: View, rounds: Sequence[Round] | None) -> NDArray[np.bool_] | None:
-    """Which uploads enter the model, if the server tells all clients the same. (uploads,)"""
-    if rounds is None:
-        return None
-    return np.array([each.telling.client in rounds[len(each.telling.past)].used for each in view.uploads])
-
-
 def _measure(
-    view: View, model: NDArray[np.bool_] | None, values: int, threads: int | None, progress: Callable[[float], None]
-) -> tuple[Sample, tuple[Figure, Figure]]:
-    """All coordinates, in runs with fresh keys that fit the memory; and the victim's odometer, announced and worst."""
+    view: View, rounds: Sequence[Round] | None, values: int, threads: int | None, progress: Callable[[float], None]
+) -> tuple[Stage, Sample]:
+    """The last of the runs with fresh keys, as many as fit the memory, and what they gave together."""
     plan = widened(view.plan, "record")
     runs = max(2, math.ceil(values * len(view.uploads) / _KEPT))
     sizes = [values // runs + (run < values % runs) for run in range(runs)]
-    sample, spent, done = None, (Figure(0.0, 0.0), Figure(0.0, 0.0)), 0
+    model = None if rounds is None else [each.telling.client in rounds[each.round].used for each in view.uploads]
+    sample = Sample(view, *made(Grid.of(plan, sizes[0])), plan.delta, None if model is None else np.array(model))
+    done = 0
     for size in sizes:
         stage, secret = Stage(plan, view, size, threads), coins(size)
-        if sample is None:
-            sample = Sample(view, *made(stage.grid), plan.delta, model)
         uploads = np.zeros((len(view.uploads), size))
         for row, each in enumerate(view.uploads):
-            data = None if each.telling.closing else sample.shift[row] * secret
-            uploads[row] = stage.ask(each, data)
+            uploads[row] = stage.ask(each, None if each.telling.closing else sample.shift[row] * secret)
             done += size
             progress(done / (values * len(view.uploads)))
-        spent = Figure(*stage.spent(worst=False)), Figure(*stage.spent(worst=True))
         sample.add(uploads, secret)
-    if sample is None:
-        raise ArgumentError(f"values must be >= 1, got values={values}")
-    return sample, spent
+    return stage, sample

@@ -207,7 +207,7 @@ class Sample:
                 chance,
                 lambda i: f"{self.view.uploads[i]} plus and minus itself under other keys",
             )
-        if self.model is not None:
+        if self.model is not None and self.model.any():
             model = self.model.astype(float)
             variance = model @ self._products @ model / self.values
             ratio = np.atleast_1d(variance / (model @ self.expected @ model))

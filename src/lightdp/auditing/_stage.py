@@ -97,7 +97,7 @@ class Stage:
             update: the client's data; None in a closing round.
         """
         telling = seen.telling
-        number, past = len(telling.past), b"".join(used.to_bytes() for used in telling.past)
+        number, past = seen.round, b"".join(used.to_bytes() for used in telling.past)
         start = Announcement(round=number, clients=self.plan.clients, used=past, closing=telling.closing)
         run, roster = self._run, self._roster.hash
         message = Message(kind=Kind.ANNOUNCE, run=run, round=number, roster=roster, payload=start.to_bytes())

@@ -24,27 +24,7 @@ from lightdp.cli.options import GRAPH, graph_of, with_settings
 from lightdp.errors import ArgumentError
 from lightdp.planning import Request
 
-HELP = """Measure what real uploads reveal, and check logs, nodes and claims.
-
-Examples:
-
-- `lightdp audit --clients 10 --colluders 2 --stragglers 2 --rounds 8 --epsilon 8 --delta 1e-5 --calibration repair`
-
-- `lightdp audit ... --lies rotation --values 1e6`: a server that tells clients different histories
-
-- `lightdp audit ... --schedule rounds.csv --html audit.html`: these used and late clients; a page with charts
-
-- `lightdp audit run.jsonl`: recompute what a run's log says
-
-- `lightdp audit --client node.state`: what a node has spent
-
-- `lightdp audit --claim "clip=1 sensitivity=1e-4 epsilon=10 delta=1e-5 rounds=20"`: what a claim of others gives
-
-A schedule lists rounds one after the other. FILE.csv has the columns used,late,closing, where `0-7 9` names clients 0
-to 7 and 9; FILE.json is a list of {"used": [0, 1], "late": [2], "closing": false}. A round that uses nobody is void.
-
-Exit code 1: a lower end lies above what is claimed, or a check failed.
-"""
+HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 _PANEL = "Audit"
 
 
@@ -58,19 +38,30 @@ def _audit(
     schedule: Annotated[
         str, typer.Option(help="random, or a FILE.csv or FILE.json of used and late clients.", rich_help_panel=_PANEL)
     ] = "random",
-    lies: Annotated[Lies, typer.Option(help="What the server tells clients.", rich_help_panel=_PANEL)] = "none",
+    lies: Annotated[
+        Lies,
+        typer.Option(
+            help="What the server lies about: nothing, the rotation of lies, or the worst lies that a search finds.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = "none",
     play: Annotated[
-        int | None, typer.Option(help="Rounds to play of a random schedule.", rich_help_panel=_PANEL)
+        int | None, typer.Option(help="Rounds of a random schedule, by default 5 or all.", rich_help_panel=_PANEL)
     ] = None,
     values: Annotated[
-        float, typer.Option(help="Coordinates, each an experiment.", rich_help_panel=_PANEL)
+        float, typer.Option(help="Coordinates to measure, each an experiment.", rich_help_panel=_PANEL)
     ] = auditing.VALUES,
-    confidence: Annotated[float, typer.Option(help="Of all statements together.", rich_help_panel=_PANEL)] = 0.99,
-    seed: Annotated[int, typer.Option(help="Of the schedule and of the search.", rich_help_panel=_PANEL)] = 0,
+    confidence: Annotated[
+        float, typer.Option(help="Probability that all statements are right.", rich_help_panel=_PANEL)
+    ] = 0.99,
+    seed: Annotated[int, typer.Option(help="Draws the schedule, or the search.", rich_help_panel=_PANEL)] = 0,
     threads: Annotated[
         int | None, typer.Option(help="Cores that expand noise, by default all.", rich_help_panel=_PANEL)
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with charts.", rich_help_panel=_PANEL)] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page to FILE.html, or its charts to .png or .svg.", rich_help_panel=_PANEL),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Audit what the arguments name, print what was found, exit with 1 if it does not hold."""

@@ -21,18 +21,7 @@ from lightdp.cli import table
 from lightdp.errors import ArgumentError
 from lightdp.planning import PerClientPlan
 
-HELP = """Noise for clients that differ in privacy budget and reliability.
-
-FILE is a CSV with a header and one line per kind of client: how many, how often one misses a round, and its ε:
-
-    clients,straggling,epsilon
-
-    40,0.02,3
-
-    10,0.5,3
-
-Example: `lightdp plan-mixed kinds.csv --colluders 10 --rounds 150 --delta 1e-5`
-"""
+HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 _MOST_CLIENTS = 100_000  # there is a variance for each pair of them
 
 
@@ -52,11 +41,8 @@ def command(
     mixed = planning.plan_per_client(
         epsilons=[epsilon for count, _, epsilon in kinds for _ in range(count)],
         straggling=[share for count, share, _ in kinds for _ in range(count)],
-        colluders=colluders,
-        rounds=rounds,
-        delta=delta,
-        sensitivity=sensitivity,
-    )
+        colluders=colluders, rounds=rounds, delta=delta, sensitivity=sensitivity,
+    )  # fmt: skip
     if as_json:
         typer.echo(json.dumps(mixed.to_dict(), indent=2, allow_nan=False))
     else:

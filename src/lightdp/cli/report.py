@@ -17,19 +17,7 @@ from rich.markup import escape
 from lightdp.cli import table
 from lightdp.runlog import RunLog
 
-HELP = """One page about one run, or about several laid over each other.
-
-RUNS are logs that `lightdp run` wrote. The page holds figures, charts, settings and what was guaranteed to whom;
-it is one file that needs no network.
-
-Examples:
-
-- `lightdp report run.jsonl`: writes report.html
-
-- `lightdp report exact.jsonl repair.jsonl --out compared.html`
-
-- `lightdp report run.jsonl --out run.png`: the charts alone, also as .svg
-"""
+HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 
 
 def command(

@@ -31,22 +31,7 @@ from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.runlog import Line, Round, RunLog
 from lightdp.training.config import Config
 
-HELP = """Train a private model over many clients and stragglers, and report what was really guaranteed.
-
-Examples:
-
-- `lightdp run`: the embedded digits, 20 clients, ε = 3, in seconds
-
-- `lightdp run --data cifar10 --data-path DIR --model scattering-linear --clients 50 --lr 8 --clip 0.1`
-
-- `lightdp run --scheme local --out local.jsonl` and `lightdp report run.jsonl local.jsonl`: compare
-
-- `lightdp run --fidelity protocol`: real keys, masks and bytes
-
-- `lightdp run --config run.toml --epsilon 6`: flags win over the file
-
-- Ctrl-C loses nothing: the same command with `--resume` goes on (real keys and noise cannot be made again, though)
-"""
+HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 _ENDS = "real noise cannot be made again, so this run cannot go on; its log so far stays"
 
 

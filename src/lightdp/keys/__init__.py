@@ -34,7 +34,8 @@ True
 """
 
 from lightdp.keys.derivation import Keyring, link, pair_key
-from lightdp.keys.identity import Enrolment, Identity, KeyPair
+from lightdp.keys.identity import Enrolment, Identity
+from lightdp.keys.pair import KeyPair
 from lightdp.keys.roster import Pins, Roster
 
 __all__ = ["Enrolment", "Identity", "KeyPair", "Keyring", "Pins", "Roster", "link", "pair_key"]

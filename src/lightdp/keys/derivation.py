@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 from lightdp._validate import integer, octets
 from lightdp.errors import ArgumentError
-from lightdp.keys.identity import KeyPair
+from lightdp.keys.pair import KeyPair
 from lightdp.keys.roster import Roster
 
 

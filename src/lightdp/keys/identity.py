@@ -6,19 +6,17 @@ import os
 import re
 import struct
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from lightdp._files import durable
 from lightdp._validate import octets
 from lightdp.errors import ArgumentError, WireError
+from lightdp.keys.pair import KeyPair
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
@@ -102,65 +100,6 @@ class Identity:
         """
         statement = _statement(octets("run", run, 16), _check_name(name), pair.public, pair.signer, self.public)
         return Enrolment(run, name, pair.public, pair.signer, self.public, self._key.sign(statement))
-
-
-class KeyPair:
-    """A client's one-time keys: a new pair for each roster (W2).
-
-    The secret is that of an X25519 key pair, from which peers get shared noise. The Ed25519 key that signs uploads is
-    derived from it by HKDF, so that a client has one secret to keep, and its long-lived identity need not be at hand.
-
-    Args:
-        private: 32 secret bytes; `generate` draws them.
-
-    Attributes:
-        public: the X25519 key that the client enrols, 32 bytes.
-
-    >>> ann, bob = KeyPair.generate(), KeyPair.generate()
-    >>> ann.agree(bob.public) == bob.agree(ann.public)
-    True
-    """
-
-    def __init__(self, private: bytes) -> None:
-        self._key = X25519PrivateKey.from_private_bytes(octets("private", private, 32))
-        self.public = self._key.public_key().public_bytes_raw()
-
-    def __repr__(self) -> str:
-        return f"KeyPair(public={self.public.hex()})"
-
-    @classmethod
-    def generate(cls) -> KeyPair:
-        """A new key pair from the operating system's entropy."""
-        return cls(os.urandom(32))
-
-    def to_bytes(self) -> bytes:
-        """The 32 private bytes, for the state that survives a restart."""
-        return self._key.private_bytes_raw()
-
-    @property
-    def signer(self) -> bytes:
-        """The Ed25519 key with which uploads are verified, which the client enrols too, 32 bytes."""
-        return self._signing.public_key().public_bytes_raw()
-
-    def sign(self, statement: bytes) -> bytes:
-        """The 64-byte Ed25519 signature that `Enrolment.verify` accepts."""
-        return self._signing.sign(statement)
-
-    @cached_property
-    def _signing(self) -> Ed25519PrivateKey:
-        seed = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"lightdp/2 upload key").derive(self.to_bytes())
-        return Ed25519PrivateKey.from_private_bytes(seed)
-
-    def agree(self, public: bytes) -> bytes:
-        """The 32-byte X25519 secret shared with the owner of `public`.
-
-        Raises:
-            WireError: `public` is a point of small order, for which the secret would be constant.
-        """
-        try:
-            return self._key.exchange(X25519PublicKey.from_public_bytes(octets("public", public, 32)))
-        except ValueError:
-            raise WireError(f"X25519 key {bytes(public).hex()} must be a point of large order") from None
 
 
 @dataclass(frozen=True)

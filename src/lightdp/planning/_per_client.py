@@ -18,7 +18,7 @@ from lightdp.noise_graph import Graph, certified_noise, gain
 from lightdp.planning._calibrate import GAMMA_MAX, exact_gamma
 
 Floats = NDArray[np.float64]
-
+Integers = NDArray[np.int64]
 Target = Literal["mean", "sum"]
 _ROUND_UP = 1 + 1e-11  # on σ²: covers every rounding error between σ and the ε that is reported for it
 
@@ -73,22 +73,12 @@ class PerClientPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """Settings and results as JSON values."""
-        return {
-            "colluders": self.colluders,
-            "rounds": self.rounds,
-            "delta": self.delta,
-            "sensitivity": self.sensitivity,
-            "epsilon": self.epsilons.tolist(),
-            "epsilon_true": self.epsilon().tolist(),
-            "mu": self.mu.tolist(),
-            "power": [gaussian.power(float(m), attack.FALSE_POSITIVES) for m in self.mu],
-            "straggling": self.straggling.tolist(),
-            "sigma_individual": self.sigma_individual.tolist(),
-            "sigma_pairwise": self.sigma_pairwise.tolist(),
-            "sigma_effective": self.sigma_effective.tolist(),
-            f"noise_in_{self.target}": self.noise,
-            f"noise_in_{self.target}_equal": self.noise_equal,
-        }
+        shown = {name: getattr(self, name) for name in ("colluders", "rounds", "delta", "sensitivity")}
+        arrays = {"epsilon": self.epsilons, "epsilon_true": self.epsilon(), "straggling": self.straggling}
+        arrays |= {"mu": self.mu, "power": np.array([gaussian.power(mu, attack.FALSE_POSITIVES) for mu in self.mu])}
+        arrays |= {f"sigma_{kind}": getattr(self, f"sigma_{kind}") for kind in ("individual", "pairwise", "effective")}
+        shown |= {name: values.tolist() for name, values in arrays.items()}
+        return shown | {f"noise_in_{self.target}": self.noise, f"noise_in_{self.target}_equal": self.noise_equal}
 
 
 def plan_per_client(
@@ -119,7 +109,7 @@ def plan_per_client(
         MissingExtraError: cvxpy is not installed.
     """
     budgets = np.array([positive("epsilons", e) for e in epsilons])
-    failures = np.array([_failure(p) for p in straggling])
+    failures = np.array([0.0 if p == 0 else probability("straggling", p) for p in straggling])
     if len(budgets) != len(failures):
         raise ArgumentError(f"epsilons and straggling must be of one length, got {len(budgets)} and {len(failures)}")
     clients = integer("the number of clients", len(budgets), 2)
@@ -136,21 +126,17 @@ def plan_per_client(
     on_pairwise = on_pairwise * adjacent
 
     if graph.complete:
-        _, first, member = np.unique(
-            np.column_stack([needed, failures]), axis=0, return_index=True, return_inverse=True
-        )
+        kinds = np.column_stack([needed, failures])
+        _, first, member = np.unique(kinds, axis=0, return_index=True, return_inverse=True)
         sizes = np.bincount(member)
         links = np.tile(sizes, (len(sizes), 1)) - np.eye(len(sizes), dtype=int)  # neighbours by class
     else:
         first = member = np.arange(clients)
         sizes, links = np.ones(clients, dtype=int), adjacent.astype(int)
+    last = clients - 1 - np.unique(member[::-1], return_index=True)[1]  # so pairs are of different clients if they can
+    on_pairs = on_pairwise[np.ix_(first, last)]
     u_class, k_class = _solve(
-        sizes=sizes,
-        links=links,
-        needed=needed[first],
-        on_individual=on_individual[first],
-        on_pairwise=_by_class(on_pairwise, first, member),
-        colluders=colluders,
+        sizes, links, needed[first], on_individual=on_individual[first], on_pairwise=on_pairs, colluders=colluders
     )
     u, k = u_class[member], k_class[np.ix_(member, member)] * adjacent
     shortfall = float(np.max(needed / certified_noise(u, k, colluders) ** 2))
@@ -167,24 +153,10 @@ def plan_per_client(
     if noise(u, k) > noise_equal:  # an inaccurate solution of a program that equal variances solve best
         u, k = equal, gamma * equal * adjacent
     return PerClientPlan(
-        graph=graph,
-        colluders=colluders,
-        rounds=rounds,
-        delta=delta,
-        sensitivity=sensitivity,
-        epsilons=budgets,
-        straggling=failures,
-        target=target,
-        sigma_individual=np.sqrt(u),
-        sigma_pairwise=np.sqrt(k),
-        sigma_effective=certified_noise(u, k, colluders),
-        noise=noise(u, k),
-        noise_equal=noise_equal,
-    )
-
-
-def _failure(value: float) -> float:
-    return 0.0 if value == 0 else probability("straggling", value)
+        graph=graph, colluders=colluders, rounds=rounds, delta=delta, sensitivity=sensitivity, epsilons=budgets,
+        straggling=failures, target=target, sigma_individual=np.sqrt(u), sigma_pairwise=np.sqrt(k),
+        sigma_effective=certified_noise(u, k, colluders), noise=noise(u, k), noise_equal=noise_equal,
+    )  # fmt: skip
 
 
 def _weights(failures: Floats, target: Target) -> tuple[Floats, Floats]:
@@ -207,20 +179,8 @@ def _weights(failures: Floats, target: Target) -> tuple[Floats, Floats]:
     return used * (without @ rest), one + one.T
 
 
-def _by_class(matrix: Floats, first: NDArray[np.intp], member: NDArray[np.intp]) -> Floats:
-    """The entry of two different clients of each pair of classes (their own entry for a class of one)."""
-    last = np.array([np.flatnonzero(member == c)[-1] for c in range(len(first))])
-    return matrix[np.ix_(first, last)]
-
-
 def _solve(
-    *,
-    sizes: NDArray[np.int64],
-    links: NDArray[np.int64],
-    needed: Floats,
-    on_individual: Floats,
-    on_pairwise: Floats,
-    colluders: int,
+    sizes: Integers, links: Integers, needed: Floats, *, on_individual: Floats, on_pairwise: Floats, colluders: int
 ) -> tuple[Floats, Floats]:
     """Variances (classes,) and (classes, classes) of the convex program: minimise noise subject to (E4).
 

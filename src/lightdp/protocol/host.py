@@ -8,7 +8,8 @@
 | where no id is known, in another boot | moved | a reboot and another machine look alike |
 | where neither is known, as here | at home | nothing can be noticed |
 
-A clone or a snapshot of a whole machine keeps its id, and cannot be noticed here.
+A clone or a snapshot of a whole machine keeps its id, and so do containers of an image that has one: these cannot be
+noticed here.
 """
 
 from __future__ import annotations

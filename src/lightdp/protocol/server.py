@@ -74,7 +74,7 @@ class Server:
         self._agreement = agreement(plan, length, weighted=weighted)
         self._pins = pins
         self._enrolments: dict[str, Enrolment] = {}
-        self._taken: dict[bytes, str] = {}  # identities and one-time keys, by whom
+        self._taken: dict[tuple[str, bytes], str] = {}  # identities and one-time keys, by whom
         self._roster: Roster | None = None
         self._used: list[ClientSet] = []  # of each past round
         self._chains: list[bytes] = []  # of each round, as it goes into its keys
@@ -105,11 +105,11 @@ class Server:
         if new.name not in self._enrolments:
             if len(self._enrolments) == self.plan.clients:
                 raise ProtocolError(f"all {self.plan.clients} clients have enrolled, and {new.name} is none of them")
-            keys = {"identity": new.identity, "key": new.public}
-            for what, value in keys.items():
-                if value in self._taken:
-                    raise ProtocolError(f"{new.name} enrolled with the {what} of {self._taken[value]}")
-            self._taken |= dict.fromkeys(keys.values(), new.name)
+            keys = ("identity", new.identity), ("key", new.public)
+            for key in keys:
+                if key in self._taken:
+                    raise ProtocolError(f"{new.name} enrolled with the {key[0]} of {self._taken[key]}")
+            self._taken |= dict.fromkeys(keys, new.name)
             self._enrolments[new.name] = new
         return new.name
 

@@ -55,13 +55,15 @@ class File:
 
     Args:
         path: the file; its folder must exist.
-        anchor: a second file that keeps the number of the newest state; its folder must exist.
+        anchor: a second file that keeps the number of the newest state; its folder must exist. Once there is a state,
+            the anchor must exist too, or an unmounted disk would go unnoticed; for an old state, begin with an empty
+            file.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, anchor: str | os.PathLike[str] | None = None) -> None:
         self.path = Path(path)
-        self._lock = Path(f"{self.path}.serial")
-        self._marks = (self._lock,) if anchor is None else (self._lock, Path(anchor))
+        self._lock, self._anchor = Path(f"{self.path}.serial"), None if anchor is None else Path(anchor)
+        self._marks = (self._lock,) if self._anchor is None else (self._lock, self._anchor)
 
     def save(self, state: bytes) -> None:
         """Replace the file.
@@ -106,6 +108,8 @@ class File:
         return state
 
     def _kept(self) -> dict[Path, _Mark]:
+        if self._anchor is not None and self.path.exists() and not self._anchor.exists():
+            raise ArgumentError(f"anchor must exist, as {self.path} does, got anchor={str(self._anchor)!r}")
         return {path: mark for path in self._marks if (mark := _Mark.read(path)) is not None}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from lightdp._validate import rounded_up
+from lightdp._validate import rounded_down, rounded_up
 from lightdp.report._chart import FONT, FORMATS, LOOK, SOFT, Chart, alt, data, whole
 from lightdp.report._page import scripts, spec, template
 from lightdp.report._panels import Panel
@@ -74,17 +74,20 @@ def audit_panels(found: Mapping[str, Any]) -> list[Panel]:
     return [_intervals(found), _scores(found), _trade_off(found)]
 
 
-def _rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Name, μ and ε of each claim and measurement."""
-    rows = [(name, rounded_up(found[key]["mu"]), rounded_up(found[key]["epsilon"])) for key, name in _CLAIMS.items()]
-    rows.append(("exact, of what was sent", rounded_up(found["exact"]["mu"]), rounded_up(found["exact"]["epsilon"])))
+def _rows(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Name, μ, ε and the best attack's true positives for each claim, and the first three for each measurement."""
+    claims = [(name, found[key]) for key, name in (_CLAIMS | {"exact": "exact, of what was sent"}).items()]
+    rows = [
+        (name, rounded_up(each["mu"]), rounded_up(each["epsilon"]), f"{rounded_up(100 * each['found'], 1)} %")
+        for name, each in claims
+    ]
     for each in found["measurements"]:
         if each["high"] is None:
-            rows.append((each["name"], f"≥ {_down(each['low'])}", f"≥ {_down(each['epsilon_low'])}"))
+            rows.append((each["name"], f"≥ {rounded_down(each['low'])}", f"≥ {rounded_down(each['epsilon_low'])}", ""))
         else:
             ends = [(each["low"], each["high"]), (each["epsilon_of_low"], each["epsilon_of_high"])]
-            mu, epsilon = (f"{_down(low)} to {rounded_up(high)}" for low, high in ends)
-            rows.append((each["name"], mu, epsilon))
+            mu, epsilon = (f"{rounded_down(low)} to {rounded_up(high)}" for low, high in ends)
+            rows.append((each["name"], mu, epsilon, ""))
     return rows
 
 
@@ -169,8 +172,3 @@ def _above(counts: Sequence[float]) -> list[float]:
     """The share of scores above each inner edge."""
     total = max(sum(counts), 1)
     return [share / total for share in itertools.accumulate(reversed(counts))]
-
-
-def _down(value: float) -> str:
-    """A lower end with four decimals, rounded down."""
-    return f"{math.floor(value * 1e4) / 1e4:.4f}"

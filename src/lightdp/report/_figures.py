@@ -24,20 +24,6 @@ LONG = {
     "up": "up, client and round",
     "down": "down, client and round",
 }
-_NO_END = (
-    "{name} has no end recorded: it was cut off after round {rounds:,}, or is still running. "
-    "Its figures are the last that were recorded."
-)
-_CAVEATS: tuple[tuple[Callable[[RunLog], bool], str], ...] = (
-    (lambda log: log.started.plan is None, "{name}: no privacy is guaranteed to anybody."),
-    (
-        lambda log: log.started.plan is not None and not schemes()[log.scheme].private,
-        "{name} trusts the server and others: it is broken by {broken}.",
-    ),
-    (lambda log: log.exceeds, "{name} spent ε = {spent} (μ = {mu}), more than the {log.claimed:g} it claims."),
-    (lambda log: log.unit == "paper", "The ε of {name} rests on an assumed sensitivity that no theorem bounds."),
-    (lambda log: log.ended is None, _NO_END),
-)
 
 
 def labels(logs: Sequence[RunLog]) -> list[str]:
@@ -87,19 +73,8 @@ def run_table(logs: Sequence[RunLog]) -> Table:
 
 def caveats(logs: Sequence[RunLog]) -> list[str]:
     """What keeps the runs from being compared, or one of them from being trusted, in plain sentences."""
-    result = [
-        sentence.format(
-            name=name,
-            log=log,
-            spent=_shown(log.epsilon, rounded_up),
-            mu=facts(log)["μ"],
-            rounds=len(log.rounds),
-            broken=schemes()[log.scheme].broken_by,
-        )
-        for applies, sentence in _CAVEATS
-        for name, log in zip(labels(logs), logs, strict=True)
-        if applies(log)
-    ]
+    kinds = zip(*map(_caveats, labels(logs), logs), strict=True)
+    result = [sentence for kind in kinds for sentence in kind if sentence is not None]
     private = [log for log in logs if log.started.plan is not None]
     for what in ("unit", "adjacency", "delta"):
         values = sorted({str(getattr(log, what)) for log in private})
@@ -110,6 +85,20 @@ def caveats(logs: Sequence[RunLog]) -> list[str]:
         if len(values) > 1:
             result.append(f"The runs differ in {what}: {', '.join(map(printable, values))}.")
     return result
+
+
+def _caveats(name: str, log: RunLog) -> list[str | None]:
+    """What to know of one run, kind by kind; None where it does not apply."""
+    private, scheme, figures = log.started.plan is not None, schemes()[log.scheme], facts(log)
+    until = f"it was cut off after round {len(log.rounds):,}, or is still running"
+    applies = {
+        f"{name}: no privacy is guaranteed to anybody.": not private,
+        f"{name} trusts the server and others: it is broken by {scheme.broken_by}.": private and not scheme.private,
+        f"{name} spent ε = {figures['ε true']} (μ = {figures['μ']}), more than the {figures['ε claimed']} it claims.": log.exceeds,
+        f"The ε of {name} rests on an assumed sensitivity that no theorem bounds.": log.unit == "paper",
+        f"{name} has no end recorded: {until}. Its figures are the last that were recorded.": log.ended is None,
+    }
+    return [sentence if holds else None for sentence, holds in applies.items()]
 
 
 def printable(text: str) -> str:

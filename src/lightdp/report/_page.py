@@ -1,4 +1,4 @@
-"""Runs as one HTML page that needs no network and no other file. Its markup is in page.html, inside frame.html."""
+"""Runs as one HTML page without network or other files. Its markup is in frame.html and page.html, with page.js."""
 
 from __future__ import annotations
 
@@ -18,11 +18,6 @@ from lightdp.report._figures import LONG, caveats, facts, labels, printable
 from lightdp.report._panels import colours, panels, run_chart
 from lightdp.runlog import RunLog, Started
 from lightdp.schemes import BUILT_IN
-
-_DRAW = """
-for (const [id, spec] of Object.entries(JSON.parse(document.getElementById("specs").textContent)))
-  vegaEmbed("#" + id, spec, {actions: false, renderer: "svg"});
-"""
 
 
 def save_runs(logs: Sequence[RunLog], path: Path) -> None:
@@ -54,29 +49,19 @@ def run_page(logs: Sequence[RunLog]) -> str:
         {"log": log, "name": name, "colour": colour, "dashes": dashes, "facts": facts(log)}
         for log, name, (colour, dashes) in zip(logs, names, colours(logs), strict=True)
     ]
+    title = names[0] if len(logs) == 1 else f"{len(logs)} runs compared"
+    specs = {f"chart-{place}": spec(panel.chart) for place, panel in enumerate(drawn)}
     return template("page.html").render(
-        title=names[0] if len(logs) == 1 else f"{len(logs)} runs compared",
-        font=FONT,
-        summary=_summary(logs),
-        runs=runs,
-        caveats=caveats(logs),
-        long=LONG,
-        panels=drawn,
-        settings=_settings(logs),
-        specs={f"chart-{place}": spec(panel.chart) for place, panel in enumerate(drawn)},
-        scripts=scripts(),
-    )
+        title=title, font=FONT, summary=_summary(logs), runs=runs, caveats=caveats(logs), long=LONG, panels=drawn,
+        settings=_settings(logs), specs=specs, scripts=scripts(),
+    )  # fmt: skip
 
 
 @cache
 def template(name: str) -> jinja2.Template:
     """A page inside the frame that all share; whatever is put into it is escaped."""
-    engine = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        trim_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    files, strict = jinja2.FileSystemLoader(Path(__file__).parent), jinja2.StrictUndefined
+    engine = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, undefined=strict)
     engine.filters |= {"printable": printable, "rounded_up": rounded_up}
     engine.policies["json.dumps_kwargs"] = {"allow_nan": False}
     return engine.get_template(name)
@@ -85,7 +70,8 @@ def template(name: str) -> jinja2.Template:
 @cache
 def scripts() -> str:
     """Everything that draws, for the version of charts that altair writes."""
-    return vl_convert.javascript_bundle(_DRAW, vl_version=".".join(alt.SCHEMA_VERSION.split(".")[:2]))
+    draw = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+    return vl_convert.javascript_bundle(draw, vl_version=".".join(alt.SCHEMA_VERSION.split(".")[:2]))
 
 
 def _summary(logs: Sequence[RunLog]) -> str:

@@ -153,16 +153,9 @@ def _run_channels(logs: Sequence[RunLog]) -> dict[str, Any]:
 
 
 def _lines(
-    logs: Sequence[RunLog],
-    rows: list[dict[str, Any]],
-    y: alt.Y,
-    precision: str,
-    words: tuple[str, str],
-    *,
-    x: alt.X | None = None,
-    behind: Sequence[alt.Chart] = (),
-    more: Sequence[alt.Tooltip] = (),
-) -> Panel | None:
+    logs: Sequence[RunLog], rows: list[dict[str, Any]], y: alt.Y, precision: str, words: tuple[str, str], *,
+    x: alt.X | None = None, behind: Sequence[alt.Chart] = (), more: Sequence[alt.Tooltip] = (),
+) -> Panel | None:  # fmt: skip
     """A line for each run, against rounds or, in a wide panel, against `x`; None if there is nothing to draw."""
     if not rows:
         return None

@@ -20,6 +20,12 @@ _SWEEPS = {
     "stragglers": "stragglers S̄ (uniform on 0..S̄)",
     "epsilon": "ε of the whole training",
 }
+_LINES = {"gridColor": "#e5e7eb", "domainColor": "#9ca3af", "tickColor": "#9ca3af"}
+_LOOK = {
+    "font": "DejaVu Sans, Helvetica, Arial, sans-serif", "padding": 16, "view": {"stroke": None},
+    "axis": _LINES | {"labelFontSize": 11, "titleFontSize": 12},
+    "legend": {"labelFontSize": 12, "symbolStrokeWidth": 3},
+}  # fmt: skip
 
 
 def plan_chart(chosen: Plan) -> Chart:
@@ -32,18 +38,9 @@ def plan_chart(chosen: Plan) -> Chart:
     )
     note = "Upper panels: the paper's σ as printed, for the ε it claims. Lower panel: its γ, with the σ that keeps ε."
     head = {"subtitle": [settings, note], "anchor": "start", "fontSize": 17, "subtitleColor": "#4b5563"}
+    title = alt.Title("Noise that keeps the guarantee", **head)
     levels = alt.hconcat(*(_level_panels(chosen, swept) for swept in _SWEEPS), spacing=28)
-    chart = alt.vconcat(
-        levels, _noise_panel(chosen), spacing=28, title=alt.Title("Noise that keeps the guarantee", **head)
-    )
-    axis = {"gridColor": "#e5e7eb", "domainColor": "#9ca3af", "tickColor": "#9ca3af"}
-    return chart.configure(
-        font="DejaVu Sans, Helvetica, Arial, sans-serif",
-        padding=16,
-        view={"stroke": None},
-        axis=axis | {"labelFontSize": 11, "titleFontSize": 12},
-        legend={"labelFontSize": 12, "symbolStrokeWidth": 3},
-    )
+    return alt.vconcat(levels, _noise_panel(chosen), spacing=28, title=title).configure(**_LOOK)
 
 
 def _level_panels(chosen: Plan, swept: str) -> alt.VConcatChart:

@@ -16,6 +16,7 @@ Check: TypeAlias = Callable[[str, Any], Any]
 
 CALIBRATIONS = tuple(name for name in BUILT_IN if name != "none")
 """The calibrations that the plan of a log may have."""
+_UNKNOWN = "not known"
 _NO_EPSILON = "without noise, or not computed (sampled batches)"
 _MU = "the μ of Gaussian noise with this ε at the plan's δ; with whole batches the training so far is μ-GDP"
 _MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
@@ -173,10 +174,10 @@ class Started(_Line):
     versions: Mapping[str, Any] = _holds("versions of the software that decides the numbers, by package")
     commit: str | None = _holds("commit of the working tree", null="outside of one")
     partition: Mapping[str, Any] | None = _holds(
-        "who holds how much data; `counts`: records of each class at each client", _partition, null="not known"
+        "who holds how much data; `counts`: records of each class at each client", _partition, null=_UNKNOWN
     )
     parameters: int = _holds("length d of an update")
-    device: str | None = _holds("where local work is computed", null="not known")
+    device: str | None = _holds("where local work is computed", null=_UNKNOWN)
     network: Mapping[str, Any] | None = _holds("modelled links", null="no time is modelled", absent="old log")
 
 
@@ -209,12 +210,10 @@ class Round(_Line):
     late_clients: Sequence[int] | None = _holds("which ones were late", null="not known", absent="old log")
     lost_clients: Sequence[int] | None = _holds("which ones were lost", null="not known", absent="old log")
     noise_std: float | None = _holds(
-        "standard deviation of the noise in a coordinate of the mean, without residuals", non_negative, null="not known"
+        "standard deviation of the noise in a coordinate of the mean, without residuals", non_negative, null=_UNKNOWN
     )
     residual_std: float | None = _holds(
-        "the same of noise shared with missing clients, which only repair takes out (R4)",
-        non_negative,
-        null="not known",
+        "the same of noise shared with missing clients, which only repair takes out (R4)", non_negative, null=_UNKNOWN
     )
     modelled_seconds: float | None = _holds("how long it takes", non_negative, null="not modelled", **_MODELLED)
     failed: str | None = _holds("the stage at which the scheme failed", null="it came off", **_MODELLED)
@@ -230,12 +229,12 @@ class Ended(_Line):
     mu: float | None = _holds(_MU, non_negative, null="without noise", absent="old log")
     epsilon_claimed: float | None = _holds("the ε that was asked for", non_negative, null="without noise")
     delta: float | None = _holds("the δ of every ε in the log", probability, null="without noise")
-    unit: str | None = _holds("what is protected", null="not known")
-    adjacency: str | None = _holds("what may change between neighbouring data", null="not known")
+    unit: str | None = _holds("what is protected", null=_UNKNOWN)
+    adjacency: str | None = _holds("what may change between neighbouring data", null=_UNKNOWN)
     rounds: int = _holds("how many rounds are over")
     stopped: str | None = _holds("why it ended early: `budget`", _one_of("budget"), null="it did not")
-    bytes_up: float | None = _holds("sent by a client in a round", non_negative, null="not known")
-    bytes_down: float | None = _holds("received by a client in a round", non_negative, null="not known")
+    bytes_up: float | None = _holds("sent by a client in a round", non_negative, null=_UNKNOWN)
+    bytes_down: float | None = _holds("received by a client in a round", non_negative, null=_UNKNOWN)
     seconds: float = _holds("wall-clock time of all sessions", non_negative)
     statement: Sequence[str] = _holds("what was guaranteed to whom, in sentences")
 

@@ -116,7 +116,7 @@ class Clients:
     def _views(self, number: int, piece: list[int], counts: list[int]) -> Callable[..., torch.Tensor]:
         """The views of chosen records, drawn for each client apart."""
         if self.config.model.startswith("scattering"):
-            return lambda x, _: views.mirrored(x)
+            return lambda x, _: torch.stack([x, models.mirrored(x)], 1)  # (n, 2, c, h, w)
         rngs = self._draws(_VIEWS, number, piece)
         drawn = [views.draw(rng, count, self.config.augment) for rng, count in zip(rngs, counts, strict=True)]
         where = torch.from_numpy(np.concatenate(drawn)).to(self.x.device)

@@ -18,7 +18,7 @@ into one vector and back; the server's step, the noise and the wire see only suc
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import pairwise
 
@@ -30,8 +30,8 @@ from lightdp._validate import integer, positive
 from lightdp.errors import ArgumentError
 from lightdp.training import fast
 
-__all__ = ["assign", "clipped_sums", "flatten"]
-
+_Gradients = Callable[[Tensor, Tensor], list[Tensor]]  # of records, with their labels
+_Segments = list[tuple[int, slice]]  # the clients of a chunk of records, each with its rows
 _MARGIN = 1e-6  # more than rounding can add to a clipped norm: 9 · 2^-24 by `squares`, 2 · 2^-24 by the scaling
 _LEAST_CLIP = 1e-12  # far above what squares lose by underflow
 _MOST = 1e23  # a norm that, for the least clip, still leaves factors and scaled values above float32's underflow
@@ -140,9 +140,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     return sums
 
 
-def _chunks(
-    owner: Tensor, clients: int, size: int, device: torch.device
-) -> Iterator[tuple[slice | Tensor, list[tuple[int, slice]]]]:
+def _chunks(owner: Tensor, clients: int, size: int, device: torch.device) -> Iterator[tuple[slice | Tensor, _Segments]]:
     """At most `size` records at a time, sorted by owner, and each of their clients with its part of the chunk.
 
     A chunk is filled up to a multiple of some step by its last record, which is then in no client's part.
@@ -160,9 +158,7 @@ def _chunks(
         yield rows if order is None else order[rows], segments
 
 
-def _add_linear(
-    layer: nn.Linear, clip: float, sums: Tensor, segments: Iterable[tuple[int, slice]], *, x: Tensor, y: Tensor
-) -> None:
+def _add_linear(layer: nn.Linear, clip: float, sums: Tensor, segments: _Segments, *, x: Tensor, y: Tensor) -> None:
     """One record's gradient is (p - onehot(y)) ⊗ [features, 1]: its norm is a product, a sum of them a matmul."""
     features, bias = x.flatten(1), layer.bias is not None
     residuals = nn.functional.linear(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
@@ -176,12 +172,9 @@ def _add_linear(
             sums[client, layer.weight.numel() :] += residuals[rows].sum(0)
 
 
-def _add_any(
-    gradients: Callable[[Tensor, Tensor], list[Tensor]], clip: float, sums: Tensor,
-    segments: Iterable[tuple[int, slice]], *, x: Tensor, y: Tensor,
-) -> None:  # fmt: skip
+def _add_any(each: _Gradients, clip: float, sums: Tensor, segments: _Segments, *, x: Tensor, y: Tensor) -> None:
     """Compute the gradients of all records of a chunk at once; clip them while adding them up."""
-    flat = gradients(x, y)  # by parameter, each (n, numel)
+    flat = each(x, y)  # by parameter, each (n, numel)
     factors = _factors(torch.stack([fast.squares(g) for g in flat]).sum(0), clip).to(sums.dtype)
     pieces = sums.split([g.shape[1] for g in flat], dim=1)
     for client, rows in segments:

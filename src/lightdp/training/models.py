@@ -29,8 +29,6 @@ except ImportError:
 
 from collections.abc import Iterator
 
-__all__ = ["NAMES", "build", "checked", "mirrored", "prepare"]
-
 _BATCH = 512  # records whose features are made at once
 _PARTS = (1, 8, 8, 64)  # channels normalised together: order 0, order 1 at two scales, order 2
 _FLOOR = 1e-7  # added to variances; order 2 has little on photographs, so the usual 1e-5 would mute it
@@ -273,11 +271,7 @@ def _stages(widths: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple
 
 
 _MAKERS = {
-    "linear": _linear,
-    "cnn": _cnn,
-    "scattering-linear": _linear,
-    "scattering-cnn": _scattering_cnn,
-    "resnet18": _resnet18,
-    "wrn-16-4": _wrn,
-}
+    "linear": _linear, "cnn": _cnn, "scattering-linear": _linear, "scattering-cnn": _scattering_cnn,
+    "resnet18": _resnet18, "wrn-16-4": _wrn,
+}  # fmt: skip
 NAMES = tuple(_MAKERS)

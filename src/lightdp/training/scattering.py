@@ -29,8 +29,6 @@ try:
 except ImportError:
     raise MissingExtraError("train", "Training") from None
 
-__all__ = ["scattering"]
-
 _Wavelets = dict[tuple[int, int], Tensor]  # (i, j): complex (2^(j-i), 2^(j-i), L, H / 2^j, W / 2^j), by alias
 _Lowpass = list[tuple[Tensor, Tensor]]  # j: (h / 2^J, H / 2^j) and (W / 2^j, w / 2^J)
 _SIGMA, _CENTRE, _SLANT = 0.8, 3 * math.pi / 4, 0.5  # of the wavelet at scale 0

@@ -21,8 +21,6 @@ from torch.nn.functional import cross_entropy
 from lightdp._validate import integer, positive
 from lightdp.training import fast, gradients
 
-__all__ = ["local_updates"]
-
 _BATCHES = 21  # purpose of the shuffles, so that no other draw of the same seed and round repeats them
 _TOGETHER = 1 << 20  # bytes of one batch below which clients train faster together than one by one, on a CPU
 _BYTES = 1 << 28  # working memory of clients that train together

@@ -15,19 +15,12 @@ torch.Size([1, 3, 1, 5, 5])
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lightdp.errors import ArgumentError
-from lightdp.training import models
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-__all__ = ["crops", "draw", "mirrored"]
 
 _SHIFT = 4  # pixels that a crop may be off in each direction
 
@@ -63,8 +56,3 @@ def crops(x: Tensor, drawn: Tensor) -> Tensor:
     columns = right[..., None] + torch.where(mirror[..., None] == 1, width - 1 - along, along)
     record = torch.arange(len(x), device=x.device)[:, None, None, None]
     return padded[record, :, rows[..., None], columns[..., None, :]].movedim(-1, 2)
-
-
-def mirrored(x: Tensor) -> Tensor:
-    """Scattering features and those of the mirrored images: (n, 2, c, h, w)."""
-    return torch.stack([x, models.mirrored(x)], 1)

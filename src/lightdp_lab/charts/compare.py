@@ -23,6 +23,7 @@ _OURS = "LightDP"
 _BOLD = {"condition": {"test": f"indexof(datum.value, '{_OURS}') === 0", "value": "bold"}, "value": "normal"}
 _COLOUR, _STROKE = (channel("colour:N", scale=None, legend=None) for channel in (alt.Color, alt.Stroke))
 _FILL = alt.Fill("fill:N", scale=None, legend=None)
+# Title and subtitle of each row of dots.
 _PANELS = {
     "completed": ("Rounds that came off", "%"),
     "noise": ("Noise in the mean", "variance"),
@@ -31,7 +32,6 @@ _PANELS = {
     "server": ("The server's work", "a round"),
     "modelled": ("A round takes", "modelled"),
 }
-"""Title and subtitle of each row of dots."""
 _UNITS: dict[str, tuple[tuple[float, str], ...]] = {"bytes": ((1e9, " GB"), (1e6, " MB"), (1e3, " kB"), (1, " B"))}
 _UNITS |= dict.fromkeys(("client", "server", "modelled"), ((1, " s"), (1e-3, " ms"), (1e-6, " µs")))
 

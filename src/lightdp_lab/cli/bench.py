@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,17 +15,8 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode="markdown", help="How fast is it on this machine?"
 )
 
-MASKS_HELP = """How fast does this machine make the masks of one client, and on which path?
-
-Beside our noise runs what it is compared with: numpy's Philox generator, fast but unfit to protect anything,
-and the uniform AES mask of secure aggregation. One thread; methods take turns; figures are medians.
-
-Examples:
-
-- `lightdp bench masks`: 49 peers and a model of 11.2 million parameters, about a minute
-
-- `lightdp bench masks --dimension 1000000 --peers 20 --json`
-"""
+HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+_PEAKS = "peak memory of that round, in vectors of the model's size, the data included, by number of masks"
 _TITLES = {"philox": "Philox Gaussian (unfit)", "uniform": "AES uniform mask", "upload": "lightdp, whole upload"}
 
 
@@ -33,7 +25,7 @@ def bench() -> None:
     """A group, even with one command."""
 
 
-@app.command(help=MASKS_HELP)
+@app.command(help=HELP)
 def masks(
     *,
     dimension: Annotated[int, typer.Option(help="Parameters of the model.")] = 11_200_000,
@@ -62,17 +54,13 @@ def show(record: dict[str, Any]) -> None:
     peaks = record["peak_memory_in_vectors"]
     if peaks is not None:
         each = ", ".join(f"{vectors:.2f} for {peers}" for peers, vectors in peaks.items())
-        typer.echo(
-            f"peak memory of that round, in vectors of the model's size, the data included, by number of masks: {each}"
-        )
+        typer.echo(f"{_PEAKS}: {each}")
 
 
 def _show_rates(title: str, rates: dict[str, Any]) -> None:
     work = f"{rates['peers']:,} masks of {rates['d']:,} samples, one thread, {rates['rounds']} turns"
-    lines = table.new(f"\n{title}: {work}")
-    lines.add_column("method", no_wrap=True)
-    for name in ("seconds", "M samples/s", "× Philox", "× AES uniform"):
-        lines.add_column(name, justify="right")
+    lines = table.new(f"\n{title}: {work}", ["method"], ["seconds", "M samples/s", "× Philox", "× AES uniform"])
+    lines.columns[0].no_wrap = True
     path = rates["conditions"]["backend"].split()[0]
     for name, row in rates["methods"].items():
         shown = [f"{row['seconds']:.4f}", f"{row['rate'] / 1e6:.0f}"]

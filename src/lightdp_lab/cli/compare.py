@@ -23,30 +23,12 @@ from lightdp_lab.scaling import cells, scale
 from lightdp_lab.schemes import Task
 
 WIDTH = 120
+# Columns of the table, and which figure in which unit.
 _COSTS = {
     "up\nkB": ("up", 1e3), "down\nkB": ("down", 1e3), "peer\nkB": ("peer", 1e3),
     "client\nms": ("client", 1e-3), "server\nms": ("server", 1e-3), "round\ns": ("modelled", 1.0),
 }  # fmt: skip
-"""Columns of the table, and which figure in which unit."""
-HELP = """Every scheme, played for real on the same vectors, links, faults and privacy target: which is right for you?
-
-The table counts what happened, message by message: rounds that came off, noise in the mean at the same true ε, round
-trips, a client's bytes, seconds of work, and how long a round would take on these links. Schemes that would take too
-long are played on shorter vectors, and what is then extrapolated is marked with ~.
-
-Examples:
-
-- `lightdp compare --clients 50 --colluders 10 --stragglers 10 --dimension 100000 --link-failure 0.05 --epsilon 3`
-
-- `lightdp compare --clients 20 --colluders 4 --stragglers 4 --schemes repair,secagg,lightsecagg --dropout 0.1`
-
-- `lightdp compare --links direct --link-failure 0.05`: shares go from client to client, as the paper assumes
-
-- `lightdp compare --plot compare.svg`: bars, and round time against N and against d (takes much longer; Ctrl-C keeps
-  what was played)
-
-- `lightdp compare --json > compare.json` and `lightdp compare --record compare.json --plot compare.svg`
-"""
+HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 
 
 def _compare(
@@ -65,6 +47,7 @@ def _compare(
 ) -> None:
     if plot is not None:
         from lightdp.report import check_path, save  # noqa: PLC0415  an optional dependency
+        from lightdp_lab.charts.compare import compare_chart  # noqa: PLC0415  likewise
 
         check_path(plot, "plot")  # before the work
     if record is not None:
@@ -76,8 +59,6 @@ def _compare(
             flags["schemes"] = tuple(name.strip() for name in schemes.split(","))
         found = _play(Setting(Task(**task), **flags), sizes=plot is not None if scaling is None else scaling)
     if plot is not None:
-        from lightdp_lab.charts import compare_chart  # noqa: PLC0415  an optional dependency
-
         with Console(stderr=True).status(f"drawing {plot}"):
             save(compare_chart(found), plot)
     if as_json:

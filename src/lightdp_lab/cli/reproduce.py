@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -20,31 +20,14 @@ from lightdp.runlog import Line, Round
 from lightdp.training.config import Config
 from lightdp_lab.cli._progress import progress
 from lightdp_lab.reproduce import TABLES, Profile, Target, cells
-from lightdp_lab.results import Results
 from lightdp_lab.tables import Cell, together
 
+if TYPE_CHECKING:
+    from lightdp_lab.results import Results  # with torch, which the help page does not need
+
 _REPLACED = 20
-HELP = """The paper's tables and figures, run again, and the same cells with a guarantee for the whole training.
-
-What there is: `rounds` (accuracy against rounds at ε = 3, 6, 9), `table2` (colluders), `table3` (stragglers), `choices`
-(what the paper does not print), `links` (repair against SMPC + DP with failing links), `time` (accuracy against time,
-every scheme), `sensitivity` (how far one record moves an update, beside what the paper assumes), and `page`, which
-writes docs/results.md and its pictures from what was run.
-
-Every run is kept as a line in the folder of results and never run again; Ctrl-C loses nothing.
-
-Examples:
-
-- `lightdp reproduce table2 --profile paper --quick`: a small one on embedded data, in a minute
-
-- `lightdp reproduce table2 --profile repair --data-path DIR --trials 5`: CIFAR-10, scattering + linear, on a CPU
-
-- `lightdp reproduce table2 --profile paper --data-path DIR`: ResNet-18; needs a GPU, about two minutes a cell
-
-- `lightdp reproduce table3 --profile repair --data-path DIR --jobs 12`: several runs at once
-
-- `lightdp reproduce page`
-"""
+_ASSUMED = "Every ε is for the sensitivity 2 η clip/|D_i| that this profile assumes; no theorem bounds it here."
+HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 
 
 def command(
@@ -160,14 +143,12 @@ def _show(target: Target, cells: Sequence[Cell]) -> None:
         shown.add_row(*row, cell.text(count=True), *privacy)
     table.show(shown)
     if first.unit == "paper":
-        typer.echo(
-            "Every ε is for the sensitivity 2 η clip/|D_i| that this profile assumes; no theorem bounds it here."
-        )
+        typer.echo(_ASSUMED)
 
 
 def _write(kept: Results, docs: Path) -> None:
     from lightdp.report import save  # noqa: PLC0415  needs optional dependencies
-    from lightdp_lab.charts import results_charts  # noqa: PLC0415  likewise
+    from lightdp_lab.charts.results import results_charts  # noqa: PLC0415  likewise
     from lightdp_lab.page import page  # noqa: PLC0415  likewise
 
     path, pictures = docs / "results.md", docs / "img"

@@ -27,29 +27,13 @@ from lightdp_lab.schemes.secagg import SecAgg, SecAggPlus
 from lightdp_lab.schemes.swiftagg import SwiftAgg
 
 __all__ = [
-    "SCHEMES",
-    "Cost",
-    "Faults",
-    "Grid",
-    "Links",
-    "Net",
-    "Peers",
-    "Played",
-    "Player",
-    "Result",
-    "RoundFailedError",
-    "Scheme",
-    "Smpc",
-    "Task",
-    "climb",
-]
+    "SCHEMES", "Cost", "Faults", "Grid", "Links", "Net", "Peers", "Played", "Player", "Result", "RoundFailedError",
+    "Scheme", "Smpc", "Task", "climb",
+]  # fmt: skip
 
 _ALL: tuple[type[Scheme], ...] = (
-    *(Plain, Central, Local, LocalPaper),
-    *(Exact, ExactSparse, Repair, Paper),
-    *(Pairwise, SecAgg, SecAggPlus, Dordis),
-    *(LightSecAgg, SwiftAgg),
-    *(Paillier, Ckks),
-)
+    Plain, Central, Local, LocalPaper, Exact, ExactSparse, Repair, Paper, Pairwise, SecAgg, SecAggPlus, Dordis,
+    LightSecAgg, SwiftAgg, Paillier, Ckks,
+)  # fmt: skip
 SCHEMES = {scheme.about.name: scheme for scheme in _ALL}
 """All schemes by name, in the order of tables."""

@@ -27,7 +27,7 @@ from lightdp.errors import ProtocolError, WireError
 from lightdp.keys import KeyPair, pair_key
 from lightdp.wire import packed_size
 from lightdp_lab.schemes._field import Elements, Field
-from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._net import Answers, Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Smpc, Task
 
 _NONCE = 12  # bytes, drawn anew for each letter
@@ -168,7 +168,7 @@ class Coded(Smpc):
             raise ProtocolError(f"asked for a sum of {len(asked)} clients, {self.least} needed, all of them held")
         return self.field.pack(self.field.total([*before, *(mine[i] for i in due)], self.code.length))
 
-    def _decode(self, net: Net, answers: Iterable[tuple[int, bytes]], what: str) -> Elements:
+    def _decode(self, net: Net, answers: Answers, what: str) -> Elements:
         """The last step: the sum of vectors, from sums of shares by position. Bytes that are no share do not count."""
         shares: dict[int, Elements] = {}
         for position, arrived in answers:
@@ -187,8 +187,10 @@ class Coded(Smpc):
         return Result(self.field.centred(total) * np.float64(self.grid.step), frozenset(used))
 
 
-def agree(held: NDArray[np.bool_], rows: int, columns: int) -> tuple[NDArray[np.intp], NDArray[np.intp]] | None:
-    """Rows and columns with nothing missing between them, at least so many of each, or None if none are found.
+def agree(
+    held: NDArray[np.bool_], rows: int, columns: int, failure: RoundFailedError
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows and columns with nothing missing between them, at least so many of each; if none are found, the failure.
 
     A column that no row holds is out. As long as something is missing, the row or column that misses most leaves;
     of two alike the row, since columns are what is summed up. A side that has none to spare keeps all it has. (The
@@ -207,4 +209,4 @@ def agree(held: NDArray[np.bool_], rows: int, columns: int) -> tuple[NDArray[np.
             left = np.delete(left, of_rows.argmax())
         else:
             right = np.delete(right, of_columns.argmax())
-    return None
+    raise failure

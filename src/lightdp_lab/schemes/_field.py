@@ -34,13 +34,13 @@ class Field:
     """The integers modulo p, the largest prime below 2^bits: an element takes `bits` bits, and few draws are refused.
 
     Attributes:
-        bits: 8..31.
+        bits: 8..32.
     """
 
     bits: int
 
     def __post_init__(self) -> None:
-        integer("bits", self.bits, 8, 31)
+        integer("bits", self.bits, 8, 32)
 
     @cached_property
     def p(self) -> int:
@@ -82,11 +82,11 @@ class Field:
 
     def subtract(self, left: Elements, right: Elements) -> Elements:
         """left - right."""
-        return _folded(left + (np.uint32(self.p) - right), self.p)
+        return self.add(left, np.uint32(self.p) - right)
 
     def add(self, left: Elements, right: Elements) -> Elements:
         """left + right."""
-        return _folded(left + right, self.p)
+        return self._folded(np.add(left, right, dtype=self._word))
 
     # matrices
 
@@ -157,9 +157,13 @@ class Field:
         np.floor(quotient, out=quotient)
         quotient *= self.p
         values -= quotient
-        return _folded(values.astype(np.uint32), self.p)
+        return self._folded(values.astype(self._word))
 
+    @property
+    def _word(self) -> type[np.unsignedinteger]:
+        """A type that holds 2p."""
+        return np.uint32 if self.bits < 32 else np.uint64
 
-def _folded(values: Elements, p: int) -> Elements:
-    """Values in [0, 2p), modulo p: what is below p wraps to something large when p is taken off."""
-    return np.minimum(values, values - np.uint32(p))
+    def _folded(self, values: NDArray[np.unsignedinteger]) -> Elements:
+        """Values in [0, 2p], modulo p: what is below p wraps to something large when p is taken off."""
+        return np.minimum(values, values - self._word(self.p)).astype(np.uint32, copy=False)

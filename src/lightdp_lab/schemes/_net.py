@@ -7,15 +7,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from itertools import accumulate
+from typing import Literal
+
+from numpy.random import Generator  # noqa: TID251  only its type
 
 from lightdp._validate import choice, integer, non_negative, positive, share
 from lightdp.errors import LightDPError, ProtocolError, WireError
 
-if TYPE_CHECKING:
-    from numpy.random import Generator  # noqa: TID251  faults are simulated, nothing that protects
-
 Peers = Literal["relayed", "direct"]
+Answers = Iterator[tuple[int, bytes]]  # clients and what arrives of them, one by one
 
 
 class RoundFailedError(LightDPError):
@@ -24,6 +25,15 @@ class RoundFailedError(LightDPError):
     def __init__(self, stage: str, why: str) -> None:
         super().__init__(f"{stage}: {why}")
         self.stage, self.why = stage, why
+
+
+@contextmanager
+def ending(stage: str) -> Iterator[None]:
+    """Where a message that is malformed, a `WireError`, ends the round."""
+    try:
+        yield
+    except WireError as error:
+        raise RoundFailedError(stage, str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -153,7 +163,7 @@ class Net:
                 if arrived is not None:
                     yield sender, receiver, arrived
 
-    def collect(self, clients: Iterable[int], work: Callable[[int], bytes]) -> Iterator[tuple[int, bytes]]:
+    def collect(self, clients: Iterable[int], work: Callable[[int], bytes]) -> Answers:
         """What arrives at the server of what each client makes, one by one; who gives up sends nothing, as above."""
         for i in filter(self.works, clients):
             message = None
@@ -167,12 +177,16 @@ class Net:
         """From the server, a message to each of these clients: what arrives, by client."""
         return {i: arrived for i in clients if (arrived := self.down(i, message(i))) is not None}
 
-    def ask(
-        self, clients: Iterable[int], request: bytes, work: Callable[[int, bytes], bytes]
-    ) -> Iterator[tuple[int, bytes]]:
+    def ask(self, clients: Iterable[int], request: bytes, work: Callable[[int, bytes], bytes]) -> Answers:
         """What arrives at the server of what each client makes of the server's request, as in `collect`."""
         heard = self.send(clients, lambda _: request)
         return self.collect(heard, lambda i: work(i, heard[i]))
+
+    def take(self, answers: Answers, keep: Callable[[int, bytes], object]) -> None:
+        """Hand the server's work, `keep`, each client and its message; one that is no such message does not count."""
+        for i, message in answers:
+            with self.server(), suppress(WireError):
+                keep(i, message)
 
     def hand_out(self, messages: Iterable[bytes], take: Callable[[int, bytes], object]) -> None:
         """From the server to every client, in order, who must all get theirs."""
@@ -199,8 +213,6 @@ class Net:
 
     @property
     def _now(self) -> Stage:
-        if not self.stages:
-            self.stage("start")
         return self.stages[-1]
 
     # what the round cost
@@ -219,7 +231,11 @@ class Net:
         return sum(stage.server for stage in self.stages)
 
     def modelled_seconds(self) -> float:
-        """How long the round would take: stage after stage, each as long as its slowest client's work and wires."""
+        """How long the round would take."""
+        return self.ends()[-1] if self.stages else 0.0
+
+    def ends(self) -> list[float]:
+        """Modelled seconds until each stage ends, each being as long as its slowest client's work and wires."""
         links = self.links
 
         def busy(stage: Stage, i: int) -> float:
@@ -227,4 +243,5 @@ class Net:
             wires = (stage.up.get(i, 0) + stage.peer.get(i, 0)) / links.uplink + stage.down.get(i, 0) / links.downlink
             return stage.seconds.get(i, 0.0) + 8 * wires + links.latency * trips
 
-        return sum(stage.server + max(busy(stage, i) for i in range(self.clients)) for stage in self.stages)
+        clients = range(self.clients)
+        return list(accumulate(stage.server + max(busy(stage, i) for i in clients) for stage in self.stages))

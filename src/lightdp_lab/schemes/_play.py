@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightdp.errors import ArgumentError, BudgetError
+from lightdp_lab.bench import forget_peak, memory_line
 from lightdp_lab.schemes._net import Faults, Links, Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Scheme, Task
 
@@ -72,14 +71,16 @@ class Cost:
 
 @dataclass(frozen=True, eq=False)
 class Played:
-    """A round that was run: its result or failure, its network and its cost."""
+    """A round that was run: its result or failure, its network and its cost.
+
+    `error` is the noise and rounding in the sum, (d,); None for a round that failed.
+    """
 
     result: Result | None
     failure: RoundFailedError | None
     net: Net
     cost: Cost
     error: NDArray[np.float64] | None
-    """The noise and rounding in the sum; None for a round that failed. (d,)"""
 
 
 class Player:
@@ -118,15 +119,14 @@ class Player:
         vectors, task = self._vectors, self.task
         net = Net(task.clients, self.links, faults)
         result = failure = error = None
-        with suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # reset the peak of memory
-        base = _memory("self/status", "VmRSS", 0.0)
+        forget_peak()
+        base = memory_line("self/status", "VmRSS", 0.0)
         begun = time.perf_counter()
         try:
             result = self.scheme.round([vectors[i % len(vectors)] for i in range(task.clients)], net)
         except RoundFailedError as problem:
             failure = problem
-        wall, memory = time.perf_counter() - begun, _memory("self/status", "VmHWM", 0.0) - base
+        wall, memory = time.perf_counter() - begun, memory_line("self/status", "VmHWM", 0.0) - base
         if result is not None:
             times = np.bincount([i % len(vectors) for i in result.used], minlength=len(vectors))
             error = np.array(result.total)
@@ -167,13 +167,5 @@ def _next(costs: list[Cost], dimension: int, seconds: float) -> int:
     return max((size for size in sizes if costs[-2].towards(last, size).fits(seconds)), default=0)
 
 
-def _memory(file: str, name: str, otherwise: float) -> float:
-    """A line of Linux's accounts of memory, in bytes; `otherwise` on other systems."""
-    with suppress(OSError, KeyError):
-        lines = dict(line.split(":", 1) for line in Path("/proc", file).read_text().splitlines())
-        return float(lines[name].split()[0]) * 1024
-    return otherwise
-
-
 def _free() -> float:
-    return _memory("meminfo", "MemAvailable", float("inf"))
+    return memory_line("meminfo", "MemAvailable", float("inf"))

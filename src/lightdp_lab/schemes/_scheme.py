@@ -18,10 +18,10 @@ from lightdp._settings import like, setting
 from lightdp._validate import integer, positive
 from lightdp.planning import WIRE_STEPS, CalibrationName, Plan, Request, plan
 from lightdp.wire import encode
+from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import Net, RoundFailedError
 
-Updates: TypeAlias = "Sequence[NDArray[np.float32]]"
-"""Everybody's update, clipped. (N vectors of d)"""
+Updates: TypeAlias = "Sequence[NDArray[np.float32]]"  # everybody's, clipped: N vectors of d
 
 _LEAST = 32  # grid steps in the clip of schemes that send values without noise of their own
 
@@ -125,10 +125,14 @@ class Scheme(ABC):
     code reads only its own update and what it received. A client that does not answer is absent.
 
     Attributes:
-        about: its entry in the registry.
+        about: its entry in the registry, by the `name` that its class states; classes in between have none.
     """
 
     about: ClassVar[schemes.Scheme]
+
+    def __init_subclass__(cls, *, name: str | None = None) -> None:
+        if name is not None:
+            cls.about = ALL[name]
 
     def __init__(self, task: Task) -> None:
         self.task = task

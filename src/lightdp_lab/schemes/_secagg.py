@@ -6,11 +6,13 @@ import os
 import secrets
 import struct
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet, bitmap_size
 from lightdp.errors import ProtocolError, WireError
@@ -18,15 +20,12 @@ from lightdp.keys import KeyPair
 from lightdp.wire import Accumulator
 from lightdp_lab.schemes import _shamir
 from lightdp_lab.schemes._masks import add_masks, derive, sign, words
-from lightdp_lab.schemes._net import RoundFailedError
+from lightdp_lab.schemes._net import RoundFailedError, ending
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from numpy.typing import NDArray
-
     from lightdp_lab.schemes.secagg import SecAgg
 
+Shares = dict[int, dict[int, NDArray[np.uint32]]]  # by holder and owner
 SEED, PAIR = 0, 1  # of a client's secrets: b, and the private key of its masks
 _KEYS = struct.Struct("<I32s32s")
 _ONCE = bytes(12)  # the nonce: a sealing key is used once
@@ -111,7 +110,7 @@ class Server:
         self._place = {i: place for place, i in enumerate(self._order)}
         self.keys: dict[int, bytes] = {}
         self.held: dict[int, ClientSet] = {}
-        self.answers: dict[int, dict[int, NDArray[np.uint32]]] = {}
+        self.answers: Shares = {}
         self._sum = Accumulator(scheme.task.dimension, scheme.grid.bits)
 
     def roster(self, client: int) -> bytes:
@@ -163,9 +162,7 @@ def _mask_key(pair: KeyPair, public: bytes, one: int, other: int) -> bytes:
     return derive(pair.agree(public), "mask", *sorted((one, other)))
 
 
-def recover(
-    stage: str, shares: Mapping[int, Mapping[int, NDArray[np.uint32]]], owners: Iterable[int], threshold: int
-) -> dict[int, list[bytes]]:
+def recover(stage: str, shares: Shares, owners: Iterable[int], threshold: int) -> dict[int, list[bytes]]:
     """The secrets of `owners` from what holders revealed: shares[holder][owner] is (secrets, LIMBS)."""
     alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for owner in owners:
@@ -176,10 +173,8 @@ def recover(
     result: dict[int, list[bytes]] = {}
     for holders, owned in alike.items():
         revealed = np.stack([np.concatenate([shares[i][owner] for owner in owned]) for i in holders])
-        try:
+        with ending(stage):
             found = _shamir.combine([i + 1 for i in holders], revealed)
-        except WireError as error:
-            raise RoundFailedError(stage, str(error)) from None
         each = len(found) // len(owned)
         result |= {owner: found[k * each : (k + 1) * each] for k, owner in enumerate(owned)}
     return result

@@ -2,16 +2,15 @@
 
 The field has p = 2^32 - 5 elements: an element is 4 bytes, and a product of two fits 64 bits. A secret and the first 6
 bytes of its SHA-256 are 10 elements of 31 bits, least first; each is the value at 0 of a random polynomial of degree
-t - 1, and a share is the values at a point x >= 1. Any t shares give the secret; t - 1 are independent of it. The hash
-finds shares that were changed or do not belong together; who changes one without knowing the secret is found out but
-for once in 2^48.
+t - 1, and a share is the values at a point x >= 1. Any t shares give the secret; t - 1 say nothing about it, up to
+the strength of AES, from which coefficients come. The hash finds shares that were changed or do not belong together;
+who changes one without knowing the secret is found out but for once in 2^48.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -20,8 +19,9 @@ from numpy.typing import NDArray
 
 from lightdp._validate import integer, octets
 from lightdp.errors import ArgumentError, WireError
+from lightdp_lab.schemes._field import Field
 
-PRIME = 2**32 - 5
+FIELD = Field(32)
 LIMBS = 10
 SIZE = 4 * LIMBS
 _BITS = 31
@@ -34,11 +34,12 @@ def split(secrets: Sequence[bytes], threshold: int, points: Sequence[int]) -> ND
     x = np.array(_checked(points), np.uint64)
     integer("threshold", threshold, 1, len(points))
     limbs = np.array([_limbs(secret) for secret in secrets], np.uint32)
-    coefficients = np.concatenate([limbs[None], _uniform((threshold - 1, *limbs.shape))])
-    powers = np.ones((threshold, len(points)), np.uint64)
+    drawn = FIELD.uniform((threshold - 1) * limbs.size).reshape(-1, limbs.size)
+    powers = np.ones((len(points), threshold), np.uint32)
     for k in range(1, threshold):
-        powers[k] = powers[k - 1] * x % PRIME
-    return _product(powers.T, coefficients.reshape(threshold, -1)).reshape(-1, *limbs.shape).astype("<u4")
+        powers[:, k] = powers[:, k - 1] * x % FIELD.p
+    shares = FIELD.matmul(powers, np.concatenate([limbs.reshape(1, -1), drawn]))
+    return shares.reshape(-1, *limbs.shape).astype("<u4")
 
 
 def combine(points: Sequence[int], shares: NDArray[np.uint32]) -> list[bytes]:
@@ -49,18 +50,9 @@ def combine(points: Sequence[int], shares: NDArray[np.uint32]) -> list[bytes]:
     """
     if shares.shape[0] != len(points) or shares.shape[2:] != (LIMBS,):
         raise ArgumentError(f"shares must be ({len(points)}, secrets, {LIMBS}), got {shares.shape}")
-    weights = np.array([_weights(_checked(points))], np.uint64)
-    limbs = _product(weights, shares.reshape(len(points), -1)).reshape(-1, LIMBS)
+    weights = np.array([_weights(_checked(points))], np.uint32)
+    limbs = FIELD.matmul(weights, shares.reshape(len(points), -1)).reshape(-1, LIMBS)
     return [_secret(row) for row in limbs.tolist()]
-
-
-def _product(left: NDArray[np.unsignedinteger], right: NDArray[np.unsignedinteger]) -> NDArray[np.uint64]:
-    """A matrix product in the field, by exact float64 products of 16-bit halves: for up to 2^20 summands. (n, m)"""
-    result = np.zeros((left.shape[0], right.shape[1]), np.uint64)
-    for low, high in ((0, 0), (0, 16), (16, 0), (16, 16)):
-        part = ((left >> low) & 0xFFFF).astype(np.float64) @ ((right >> high) & 0xFFFF).astype(np.float64)
-        result += part.astype(np.uint64) % PRIME * (2 ** (low + high) % PRIME) % PRIME
-    return result % PRIME
 
 
 def _limbs(secret: bytes) -> list[int]:
@@ -76,20 +68,11 @@ def _secret(limbs: list[int]) -> bytes:
     return secret
 
 
-def _uniform(shape: tuple[int, ...]) -> NDArray[np.uint32]:
-    """Uniform elements of the field: what is not below p is drawn again."""
-    size = math.prod(shape)
-    drawn = np.frombuffer(os.urandom(4 * size), "<u4")
-    while (few := drawn[drawn < PRIME]).size < size:
-        drawn = np.concatenate([few, np.frombuffer(os.urandom(4 * size), "<u4")])
-    return few[:size].reshape(shape)
-
-
 @lru_cache(maxsize=1024)
 def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
-    """Lagrange's, for the value at 0: Π_{j≠i} x_j / (x_j - x_i)."""
+    """Lagrange's, for the value at 0: Π_{j≠i} x_j / (x_j - x_i). For one target, integers are faster than arrays."""
     others = {x: [y for y in points if y != x] for x in points}
-    return tuple(math.prod(ys) * pow(math.prod(y - x for y in ys), -1, PRIME) % PRIME for x, ys in others.items())
+    return tuple(math.prod(ys) * pow(math.prod(y - x for y in ys), -1, FIELD.p) % FIELD.p for x, ys in others.items())
 
 
 def _checked(points: Sequence[int]) -> tuple[int, ...]:

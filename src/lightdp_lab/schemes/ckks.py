@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightdp.errors import MissingExtraError, WireError
+from lightdp.errors import MissingExtraError
 from lightdp.wire import Accumulator
-from lightdp_lab.registry import ALL
-from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._net import Net, RoundFailedError, ending
 from lightdp_lab.schemes._scheme import Result, Smpc, Task, Updates
 
 _DEGREE = 8192  # of the ring; half as many values in a ciphertext
@@ -21,7 +20,7 @@ _ROOM = 24  # bits of the modulus beyond those of a sum: its error, and a wide m
 _SURE = 0.25  # of a step: a decrypted value this near to an integer is that integer
 
 
-class Ckks(Smpc):
+class Ckks(Smpc, name="ckks"):
     """CKKS (Cheon et al. 2017) by TenSEAL (Benaissa et al. 2021) and DP noise; not secure against a single colluder.
 
     All clients hold the same secret key. One of them that hands it to the server opens every upload, in which lies
@@ -36,8 +35,6 @@ class Ckks(Smpc):
     that sees it next to the ciphertext finds the key (Li and Micciancio 2021). The integers are free of it. For the
     same reason all answers are equal, and the round fails if they are not.
     """
-
-    about = ALL["ckks"]
 
     def __init__(self, task: Task) -> None:
         try:
@@ -97,14 +94,11 @@ class Ckks(Smpc):
     def _opened(self, answers: set[bytes], net: Net) -> NDArray[np.float64]:
         """The sum, on which all answers must agree."""
         self.demand("decrypt", len(answers), 1)
-        with net.server():
+        with net.server(), ending("decrypt"):
             if len(answers) > 1:
                 raise RoundFailedError("decrypt", "clients do not agree on the sum")
             opened = Accumulator(self.task.dimension, self.grid.bits)
-            try:
-                opened.add(answers.pop())
-            except WireError as error:
-                raise RoundFailedError("decrypt", str(error)) from None
+            opened.add(answers.pop())
             return opened.total() * np.float64(self.grid.step)
 
     def _encrypt(self, values: NDArray[np.int64]) -> Iterator[bytes]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
@@ -25,11 +24,10 @@ from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
-from lightdp_lab.registry import ALL
 from lightdp_lab.schemes import _shamir
 from lightdp_lab.schemes._net import Net
 from lightdp_lab.schemes._scheme import Result, Task, Updates, gaussian_sum
-from lightdp_lab.schemes._secagg import Client, Server, recover, table
+from lightdp_lab.schemes._secagg import Client, Server, Shares, recover, table
 from lightdp_lab.schemes.secagg import SecAgg
 
 _BEFORE = 2  # secrets of SecAgg, before the seeds of layers 1, 2, ...
@@ -73,7 +71,7 @@ class LayeredServer(Server):
     def __init__(self, scheme: Dordis) -> None:
         super().__init__(scheme)
         self.seeds: dict[int, list[bytes]] = {}
-        self._shared: dict[int, dict[int, NDArray[np.uint32]]] = {}
+        self._shared: Shares = {}
 
     @property
     def excess(self) -> int:
@@ -106,20 +104,18 @@ class LayeredServer(Server):
         return super().total() - layers * self.scheme.grid.step
 
 
-class Dordis(SecAgg):
+class Dordis(SecAgg, name="dordis"):
     """SecAgg with XNoise: exactly the noise that is needed, however many of up to S̄ are lost.
 
     Fails where SecAgg fails, and if a client is lost after its upload and fewer than t shares of its seeds are left.
     """
 
-    about = ALL["dordis"]
-
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self._variance, self._honest = task.plan("smpc").sigma_effective ** 2, task.clients - task.colluders
         inverse = [0.0, *(1 / (self._honest - k) for k in range(task.stragglers + 1))]
+        # of the layers 0 ... S̄, in grid steps; together they are those of SecAgg
         self.sigmas = [math.sqrt(self._variance * (b - a)) / self.grid.step for a, b in pairwise(inverse)]
-        """Of the layers 0 ... S̄, in grid steps; together they are those of SecAgg."""
 
     def layers(self, terms: Iterable[tuple[bytes, float]]) -> NDArray[np.float64]:
         """The sum of Gaussian vectors, each of a seed and a standard deviation, in grid steps. (d,)"""
@@ -137,8 +133,6 @@ class Dordis(SecAgg):
         if missing := server.missing():
             net.stage("seeds")
             named = ClientSet.of(self.task.clients, missing).to_bytes()
-            for i, shares in net.ask(server.answers, named, lambda i, heard: clients[i].seeds(heard)):
-                with net.server(), suppress(WireError):
-                    server.shared(i, shares)
+            net.take(net.ask(server.answers, named, lambda i, heard: clients[i].seeds(heard)), server.shared)
         with net.server():
             return Result(server.total(), frozenset(server.held))

@@ -11,15 +11,13 @@ from typing import ClassVar, Literal
 
 from lightdp.planning import Plan, solve
 from lightdp.protocol import Client, Server
-from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Scheme, Task, Updates
 
 
-class Exact(Scheme):
+class Exact(Scheme, name="exact"):
     """Exact calibration: pairwise noise cancels among all who upload; what stragglers leave stays in the sum."""
 
-    about = ALL["exact"]
     calibration: ClassVar[Literal["exact", "repair", "paper"]] = "exact"
 
     def __init__(self, task: Task) -> None:
@@ -55,9 +53,8 @@ class Exact(Scheme):
         net.stage("upload")
         with net.server():
             start = self.server.announce(since=0)
-        for _, arrived in net.ask(
-            self.clients, start, lambda i, heard: self.clients[i].begin(heard).upload(updates[i])
-        ):
+        uploads = net.ask(self.clients, start, lambda i, heard: self.clients[i].begin(heard).upload(updates[i]))
+        for _, arrived in uploads:
             with net.server():
                 self.server.receive(arrived)
         with net.server():
@@ -71,15 +68,13 @@ class Exact(Scheme):
         return self.plan.individual_in_sum(used) + self.plan.residual_in_sum(used)
 
 
-class ExactSparse(Exact):
+class ExactSparse(Exact, name="exact-sparse"):
     """The same with fewer peers: less work, more noise.
 
     k: the least even number that is at least half of the others and above C̄ + S̄, or all of them where there are no
     more. So the graph stays connected without any C̄ colluders and S̄ stragglers, each client keeps more than S̄ honest
     peers, and noise for the same ε, which is counted against any C̄ colluders (E4), grows by a small factor only.
     """
-
-    about = ALL["exact-sparse"]
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -89,10 +84,9 @@ class ExactSparse(Exact):
             self.plan = solve(self.plan.request.but(degree=min(degree + degree % 2, others)))
 
 
-class Repair(Exact):
+class Repair(Exact, name="repair"):
     """Exact calibration with repair: the next round takes out the noise that stragglers left."""
 
-    about = ALL["repair"]
     calibration = "repair"
 
     def lasting(self, used: int) -> float:
@@ -100,10 +94,9 @@ class Repair(Exact):
         return self.plan.individual_in_sum(used)
 
 
-class Paper(Exact):
+class Paper(Exact, name="paper"):
     """The paper's own noise, whose true ε is larger than it claims."""
 
-    about = ALL["paper"]
     calibration = "paper"
 
     def __init__(self, task: Task) -> None:

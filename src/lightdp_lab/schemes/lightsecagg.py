@@ -30,13 +30,12 @@ from lightdp._validate import integer
 from lightdp.client_set import ClientSet
 from lightdp.errors import WireError
 from lightdp.wire import packed_size
-from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Coded, agree
-from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._net import Net, RoundFailedError, ending
 from lightdp_lab.schemes._scheme import Result, Task, Updates
 
 
-class LightSecAgg(Coded):
+class LightSecAgg(Coded, name="lightsecagg"):
     """Coded shares of uniform masks; U answers recover their sum.
 
     Fails with fewer than N - S̄ uploads, fewer than U answers, or too many broken links between clients (`agree`).
@@ -46,8 +45,6 @@ class LightSecAgg(Coded):
         task: what is summed up.
         survivors: U; N - S̄ if None, the fewest bytes that the task's stragglers allow.
     """
-
-    about = ALL["lightsecagg"]
 
     def __init__(self, task: Task, survivors: int | None = None) -> None:
         most = task.clients - task.stragglers
@@ -78,11 +75,8 @@ class LightSecAgg(Coded):
         named = ClientSet.of(len(everybody), used).to_bytes()
         sums = net.ask(asked, named, lambda j, heard: self._answer(heard, held[j], everybody))
         masks = self._decode(net, sums, "answers came")
-        with net.server():
-            try:
-                total = self.field.total((uploads[i] for i in used), length)
-            except WireError as error:
-                raise RoundFailedError("upload", str(error)) from None
+        with net.server(), ending("upload"):
+            total = self.field.total((uploads[i] for i in used), length)
             return self._result(self.field.subtract(total, masks), used)
 
     def _chosen(self, reports: Mapping[int, ClientSet]) -> tuple[list[int], list[int]]:
@@ -90,9 +84,6 @@ class LightSecAgg(Coded):
         if len(reports) < self.least:
             raise RoundFailedError("upload", f"{len(reports)} uploads came, {self.least} are needed")
         came = sorted(reports)
-        choice = agree(np.array([reports[j].flags[came] for j in came]), self.survivors, self.least)
-        if choice is None:
-            why = f"no {self.survivors} clients hold the shares of the same {self.least}"
-            raise RoundFailedError("upload", why)
-        asked, used = choice
+        failure = RoundFailedError("upload", f"no {self.survivors} clients hold the shares of the same {self.least}")
+        asked, used = agree(np.array([reports[j].flags[came] for j in came]), self.survivors, self.least, failure)
         return [came[i] for i in used], [came[j] for j in asked]

@@ -9,7 +9,6 @@ import numpy as np
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, MissingExtraError
-from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Task, Updates
 from lightdp_lab.schemes._threshold import combine, deal
@@ -27,7 +26,7 @@ _GUARD = 32  # bits of a plaintext that stay zero, so that damage shows
 _TAIL = 10  # standard deviations of noise in a slot, as in `Grid`
 
 
-class Paillier(Smpc):
+class Paillier(Smpc, name="paillier"):
     """Threshold Paillier (Damgård and Jurik 2001, s = 1) and DP noise, as Truex et al. 2019 use it.
 
     A dealer whom all trust draws n = pq from safe primes, shares the key among the N clients so that C̄ + 1 of them
@@ -50,8 +49,6 @@ class Paillier(Smpc):
         task: what is summed.
         bits: of n, a multiple of 16; fewer than 2048 are for tests.
     """
-
-    about = ALL["paillier"]
 
     def __init__(self, task: Task, bits: int = 2048) -> None:
         if gmpy2 is None:

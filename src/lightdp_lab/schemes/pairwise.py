@@ -11,22 +11,18 @@ import math
 import struct
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+import numpy as np
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+from numpy.typing import NDArray
 
 from lightdp.errors import ProtocolError
 from lightdp.keys import KeyPair
 from lightdp.wire import Accumulator
-from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._masks import add_masks, derive, sign, words
 from lightdp_lab.schemes._net import Net
 from lightdp_lab.schemes._scheme import Grid, Result, Smpc, Updates
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 _ROUND = struct.Struct("<Q")
 
@@ -62,14 +58,13 @@ class Client:
         return self._grid.pack(values)
 
 
-class Pairwise(Smpc):
+class Pairwise(Smpc, name="pairwise"):
     """Uniform masks for each pair, one upload; who is missing takes the round along.
 
     A sum exists only if all N came, so S̄ cannot take noise away: σ²/(N - C̄) each is enough. If colluders stay away,
     the server can take out their masks itself; the N - C̄ honest clients' noise is in what it then sees.
     """
 
-    about = ALL["pairwise"]
     _rounds = 0
 
     @cached_property
@@ -98,9 +93,8 @@ class Pairwise(Smpc):
         net.stage("upload")
         start, self._rounds = _ROUND.pack(self._rounds), self._rounds + 1
         total, used = Accumulator(self.task.dimension, self.grid.bits), set()
-        for i, upload in net.ask(
-            range(len(updates)), start, lambda i, heard: self._clients[i].upload(heard, updates[i])
-        ):
+        uploads = net.ask(self._clients, start, lambda i, heard: self._clients[i].upload(heard, updates[i]))
+        for i, upload in uploads:
             with net.server():
                 total.add(upload)
             used.add(i)

@@ -9,15 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightdp import gaussian as exactly
-from lightdp_lab.registry import ALL, printed_sigma
+from lightdp_lab.registry import printed_sigma
 from lightdp_lab.schemes._net import Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Scheme, Updates, gaussian
 
 
-class Plain(Scheme):
+class Plain(Scheme, name="plain"):
     """FedAvg (McMahan et al. 2017): updates as they are. The server sees them all; nothing is protected."""
-
-    about = ALL["plain"]
 
     def round(self, updates: Updates, net: Net) -> Result:
         """One upload of float32 values."""
@@ -46,10 +44,8 @@ class Plain(Scheme):
         return 0.0
 
 
-class Central(Plain):
+class Central(Plain, name="central"):
     """Central DP: the server sees all updates and adds the noise. A server that cannot be trusted breaks it."""
-
-    about = ALL["central"]
 
     def noise(self, used: int) -> float:  # noqa: ARG002
         """The server's."""
@@ -59,10 +55,8 @@ class Central(Plain):
         return gaussian(self.task.dimension, math.sqrt(self.noise(1)), os.urandom(32))
 
 
-class Local(Plain):
+class Local(Plain, name="local"):
     """Local DP: each client adds all the noise that it needs, so that no one else must be trusted."""
-
-    about = ALL["local"]
 
     @property
     def sigma(self) -> float:
@@ -77,14 +71,12 @@ class Local(Plain):
         return (update + gaussian(len(update), self.sigma, os.urandom(32))).astype("<f4")
 
 
-class LocalPaper(Local):
+class LocalPaper(Local, name="local-paper"):
     """The same with the paper's formula, whose true ε is larger than it claims.
 
     σ = sqrt(2 log(2/δ)) Δ/ε for one round, which is its σ_U* (D1) without pairwise noise, and for T rounds its
     footnote's rule: variances scaled by sqrt(T) (P3).
     """
-
-    about = ALL["local-paper"]
 
     @property
     def sigma(self) -> float:

@@ -20,12 +20,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import count
 
 from lightdp._validate import integer
-from lightdp.errors import ArgumentError, WireError
-from lightdp_lab.registry import ALL
+from lightdp.errors import ArgumentError
 from lightdp_lab.schemes._net import Net
 from lightdp_lab.schemes._scheme import Result, Smpc, Task, Updates
 from lightdp_lab.schemes._secagg import Client, Server
@@ -33,7 +31,7 @@ from lightdp_lab.schemes._secagg import Client, Server
 _FAILURE = 2.0**-40
 
 
-class SecAgg(Smpc):
+class SecAgg(Smpc, name="secagg"):
     """Masks that cancel, and shares to take out what does not, among `degree` peers; all others if not given.
 
     Fails with more than S̄ clients lost before the upload, or fewer than t shares of a secret that is needed after it.
@@ -45,8 +43,6 @@ class SecAgg(Smpc):
     t, with fewer: the least for which no client has t colluding peers but with probability 2^-40, if colluders were
     chosen before the ring was drawn.
     """
-
-    about = ALL["secagg"]
 
     def __init__(self, task: Task, degree: int | None = None) -> None:
         super().__init__(task)
@@ -77,21 +73,18 @@ class SecAgg(Smpc):
             inbox[j].append((i, sealed))
 
         net.stage("upload")
-        for i, upload in net.ask(server.keys, b"", lambda i, _: clients[i].upload(inbox[i], updates[i])):
-            with net.server(), suppress(WireError):
-                server.receive(i, upload)
+        uploads = net.ask(server.keys, b"", lambda i, _: clients[i].upload(inbox[i], updates[i]))
+        net.take(uploads, server.receive)
         self.demand("upload", len(server.held), self.least)
         with net.server():
             uploaded = server.uploaded()
 
         net.stage("unmask")
-        for i, shares in net.ask(server.held, uploaded, lambda i, heard: clients[i].unmask(heard)):
-            with net.server(), suppress(WireError):
-                server.answer(i, shares)
+        net.take(net.ask(server.held, uploaded, lambda i, heard: clients[i].unmask(heard)), server.answer)
         self.demand("unmask", len(server.answers), self.threshold)
 
 
-class SecAggPlus(SecAgg):
+class SecAggPlus(SecAgg, name="secagg+"):
     """The same with k peers, half on each side of a ring in random order (a Harary graph, as in the paper).
 
     k: the least even number for which these hold but with probability 2^-40 each, by unions of hypergeometric tails:
@@ -100,8 +93,6 @@ class SecAggPlus(SecAgg):
 
     Fails as SecAgg does; besides, an unlucky neighbourhood of one client ends the round for all.
     """
-
-    about = ALL["secagg+"]
 
     def __init__(self, task: Task) -> None:
         super().__init__(task, _degree(task))

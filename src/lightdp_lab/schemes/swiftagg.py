@@ -25,7 +25,7 @@ The server follows the protocol but is curious, as in the paper. What a real run
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 import numpy as np
@@ -33,13 +33,12 @@ import numpy as np
 from lightdp._validate import integer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, WireError
-from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._coded import Coded, agree
-from lightdp_lab.schemes._net import Net, RoundFailedError
+from lightdp_lab.schemes._net import Answers, Net, RoundFailedError
 from lightdp_lab.schemes._scheme import Result, Task, Updates
 
 
-class SwiftAgg(Coded):
+class SwiftAgg(Coded, name="swiftagg+"):
     """Coded shares of updates, summed up along chains of clients.
 
     Fails with more than S̄ positions lost, or with fewer than N - S̄ clients whose shares reached all the others.
@@ -48,8 +47,6 @@ class SwiftAgg(Coded):
         task: what is summed up.
         groups: Γ; as many as keep what a client sends within twice its update (K >= T + D) if None, or one.
     """
-
-    about = ALL["swiftagg+"]
 
     def __init__(self, task: Task, groups: int | None = None) -> None:
         lost = task.colluders + task.stragglers
@@ -93,16 +90,11 @@ class SwiftAgg(Coded):
         if len(whole) < needed:
             raise RoundFailedError("reports", f"{len(whole)} positions are left, {needed} are needed")
         held = np.array([np.any([reports[j].flags for j in self.chain(position)], axis=0) for position in whole])
-        choice = agree(held, needed, self.least)
-        if choice is None:
-            why = f"no {needed} positions hold the shares of the same {self.least} clients"
-            raise RoundFailedError("reports", why)
-        going, used = choice
+        why = f"no {needed} positions hold the shares of the same {self.least} clients"
+        going, used = agree(held, needed, self.least, RoundFailedError("reports", why))
         return ClientSet.of(self.task.clients, used.tolist()), [whole[k] for k in going]
 
-    def _sums(
-        self, used: ClientSet, going: list[int], held: list[dict[int, bytes]], net: Net
-    ) -> Iterator[tuple[int, bytes]]:
+    def _sums(self, used: ClientSet, going: list[int], held: list[dict[int, bytes]], net: Net) -> Answers:
         """What arrives at the server: sums of shares by position, passed on from group to group."""
         context, last = self._context(b"sum"), self.groups - 1
         groups = [{i for i in range(self.task.clients) if self.group(i) == group} for group in range(self.groups)]

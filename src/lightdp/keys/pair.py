@@ -1,0 +1,73 @@
+"""The one-time keys of a client: X25519 for noise that it shares with peers, Ed25519 for its uploads (W2)."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from lightdp._validate import octets
+from lightdp.errors import WireError
+
+
+class KeyPair:
+    """A client's one-time keys: a new pair for each roster (W2).
+
+    The secret is that of an X25519 key pair, from which peers get shared noise. The Ed25519 key that signs uploads is
+    derived from it by HKDF, so that a client has one secret to keep, and its long-lived identity need not be at hand.
+
+    Args:
+        private: 32 secret bytes; `generate` draws them.
+
+    Attributes:
+        public: the X25519 key that the client enrols, 32 bytes.
+
+    >>> ann, bob = KeyPair.generate(), KeyPair.generate()
+    >>> ann.agree(bob.public) == bob.agree(ann.public)
+    True
+    """
+
+    def __init__(self, private: bytes) -> None:
+        self._key = X25519PrivateKey.from_private_bytes(octets("private", private, 32))
+        self.public = self._key.public_key().public_bytes_raw()
+
+    def __repr__(self) -> str:
+        return f"KeyPair(public={self.public.hex()})"
+
+    @classmethod
+    def generate(cls) -> KeyPair:
+        """A new key pair from the operating system's entropy."""
+        return cls(os.urandom(32))
+
+    def to_bytes(self) -> bytes:
+        """The 32 private bytes, for the state that survives a restart."""
+        return self._key.private_bytes_raw()
+
+    @property
+    def signer(self) -> bytes:
+        """The Ed25519 key with which uploads are verified, which the client enrols too, 32 bytes."""
+        return self._signing.public_key().public_bytes_raw()
+
+    def sign(self, statement: bytes) -> bytes:
+        """The 64-byte Ed25519 signature that `Enrolment.verify` accepts."""
+        return self._signing.sign(statement)
+
+    @cached_property
+    def _signing(self) -> Ed25519PrivateKey:
+        seed = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"lightdp/2 upload key").derive(self.to_bytes())
+        return Ed25519PrivateKey.from_private_bytes(seed)
+
+    def agree(self, public: bytes) -> bytes:
+        """The 32-byte X25519 secret shared with the owner of `public`.
+
+        Raises:
+            WireError: `public` is a point of small order, for which the secret would be constant.
+        """
+        try:
+            return self._key.exchange(X25519PublicKey.from_public_bytes(octets("public", public, 32)))
+        except ValueError:
+            raise WireError(f"X25519 key {bytes(public).hex()} must be a point of large order") from None

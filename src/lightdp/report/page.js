@@ -1,0 +1,2 @@
+for (const [id, spec] of Object.entries(JSON.parse(document.getElementById("specs").textContent)))
+  vegaEmbed("#" + id, spec, {actions: false, renderer: "svg"});
