@@ -5,7 +5,7 @@ python run.py --short    5 nodes, 2 rounds, about a minute; nodes tell that they
 python run.py --keep F   leave everything in the folder F
 
 While it trains, one node is slow in some rounds, which end without it when enough others have answered. Another is
-killed (SIGKILL) just after it has counted a round's upload and, if the kill is quick enough, before the upload leaves.
+killed (SIGKILL) just after it has counted a round as answered and, if the kill is quick enough, before it uploads.
 It is started again, as a supervisor would, until the SuperLink lets it in, which it does when it has not heard of it
 for a while. At the end `check.py` says whether everything held; the exit code is 0 if it did. Nothing that was started
 is left running, whatever happens.
@@ -285,9 +285,7 @@ def watch(deployment: Deployment) -> None:
                 return
         if killed is None and scene.kill - 1 in sent(state):
             deployment.kill(KILLED)
-            deployment.say(
-                f"node-{KILLED} killed (SIGKILL), with its upload of round {scene.kill} counted in its state"
-            )
+            deployment.say(f"node-{KILLED} killed (SIGKILL), with round {scene.kill} counted in its state")
             killed = time.monotonic()
             note = {"node": f"node-{KILLED}", "round": scene.kill - 1, "back": not scene.quick}
             (deployment.folder / "killed.json").write_text(json.dumps(note))

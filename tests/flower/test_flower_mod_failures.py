@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -150,6 +152,24 @@ def test_an_app_that_ends_its_process_is_charged_and_not_asked_again(ending: Bas
     talk.grid.restart(0)
     talk.grid.app = an_app()
     assert refused(talk.grid.handle(0, message), "round 0 was answered")
+
+
+def test_an_app_whose_process_is_killed_is_charged_and_not_asked_again(tmp_path: Path) -> None:
+    talk = Talk(replying(lambda _: os.kill(os.getpid(), signal.SIGKILL))).sets({"lightdp-state": str(tmp_path)})
+    talk.enrol()
+    message = talk.start()
+    child = os.fork()
+    if child == 0:
+        talk.grid.handle(0, message)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    talk.grid.app = an_app()
+    assert refused(talk.grid.handle(0, message), "round 0 was answered")
+    for at in (1, 2):
+        talk.server.receive(
+            talk.grid.handle(at, talk.start()).content.array_records["arrays"]["lightdp"].numpy().tobytes()
+        )
+    talk.server.close()
+    assert talk.grid.handle(0, talk.start()).has_content()  # the next round
 
 
 def test_a_node_that_fails_by_itself_says_so_without_details(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

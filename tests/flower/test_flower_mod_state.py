@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from lightdp.flower import _vault
 from lightdp.protocol import File
+from lightdp.protocol.host import Host
 from support.flower_talk import Talk, a_plan, an_app, refused
 
 if TYPE_CHECKING:
@@ -64,6 +66,33 @@ def test_an_older_file_does_not_answer_again_while_the_context_is_newer(tmp_path
     assert refused(talk.grid.handle(0, message), "an older copy could answer a round again")
     (tmp_path / "s.json.serial").unlink()
     assert refused(talk.grid.handle(0, message), "round 0 was answered")
+
+
+def test_an_older_copy_of_a_whole_folder_is_noticed_by_an_anchor_elsewhere(tmp_path: Path) -> None:
+    talk, here, anchor = Talk(), tmp_path / "here", tmp_path / "anchor"
+    here.mkdir()
+    talk.grid.nodes[0].config |= {"lightdp-state": str(here / "s.json"), "lightdp-anchor": str(anchor)}
+    talk.enrol()
+    message = talk.start()
+    shutil.copytree(here, tmp_path / "copy")
+    assert talk.grid.handle(0, message).has_content()
+    shutil.rmtree(here)
+    shutil.copytree(tmp_path / "copy", here)
+    talk.grid.restart(0)
+    assert refused(talk.grid.handle(0, message), "an older copy could answer a round again")
+    talk.grid.nodes[1].config["lightdp-anchor"] = str(anchor)
+    assert refused(talk.key(1), "lightdp-anchor needs lightdp-state")
+
+
+def test_a_state_in_the_context_goes_where_flower_takes_it_and_one_in_a_file_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk()
+    talk.grid.nodes[0].config["lightdp-state"] = str(tmp_path)
+    talk.enrol()
+    monkeypatch.setattr(Host, "here", lambda: Host("another machine", None))
+    assert refused(talk.grid.handle(0, talk.start()), "the state was saved on another machine")
+    assert talk.grid.handle(1, talk.start()).has_content()
 
 
 def test_a_state_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:

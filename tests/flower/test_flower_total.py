@@ -17,7 +17,8 @@ from lightdp.flower import _total
 from lightdp.flower._plans import planned
 from lightdp.flower._settings import Settings
 from lightdp.protocol import Server
-from support.flower_talk import Talk, a_plan, enrolment, refused
+from lightdp.protocol.host import Host
+from support.flower_talk import Talk, a_plan, a_record_app, enrolment, records_of, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,8 +124,9 @@ def test_the_first_run_may_cost_all_of_the_total_and_no_second_one_fits(changed:
             _total.check(own, plan, earlier)
     roomy = replace(own, total_epsilon=gaussian.epsilon(1.0, plan.delta) + plan.budget, total_delta=2 * plan.delta)
     _total.check(roomy, plan, 1.0)  # (ε, δ) of earlier runs and of this one add up
-    with pytest.raises(BudgetError):
-        _total.check(replace(roomy, total_delta=plan.delta), a_plan(epsilon=plan.budget), 30.0)
+    if plan.sampling_rate < 1:  # without amplification, the sum of μ² is larger
+        with pytest.raises(BudgetError):
+            _total.check(replace(roomy, total_epsilon=roomy.total_epsilon - 1e-6), plan, 1.0)  # type: ignore[operator]
 
 
 def test_a_run_that_is_asked_for_twice_is_counted_once_and_one_that_returns_again(tmp_path: Path) -> None:
@@ -134,6 +136,34 @@ def test_a_run_that_is_asked_for_twice_is_counted_once_and_one_that_returns_agai
         assert a_run(talk, run, 1)
         assert talk.key(0, run=run).has_content()
         assert ledger(tmp_path) == pytest.approx(spent * one, rel=1e-6)
+
+
+def test_a_node_that_has_spent_its_total_is_still_in_its_last_run(tmp_path: Path) -> None:
+    talk = limited(Talk(plan=a_plan(calibration="exact", rounds=2)), tmp_path, 8.0, 1e-5)
+    assert a_run(talk, b"run number one..", 1)
+    assert talk.key(0, run=b"run number one..").has_content()
+    assert talk.grid.handle(0, talk.start(run=b"run number one..")).has_content()
+    assert refused(talk.key(0, run=b"run number two.."), "above lightdp-total-epsilon=8")
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({"unit": "record"}, {"unit": "client"}),
+        ({"adjacency": "add-remove"}, {"adjacency": "replace"}),
+    ],
+)
+def test_a_total_is_for_one_unit_and_adjacency(first: Any, then: Any, tmp_path: Path) -> None:
+    talk = limited(Talk(a_record_app(lambda w: w[None])), tmp_path, 100.0, 1e-5).sets(records_of(1.0))
+    for changed in (first, then):
+        talk.plan = a_plan(**changed)
+        talk.sets({f"lightdp-{key}": value for key, value in changed.items()} | {"lightdp-unit": talk.plan.unit})
+        if changed == first:
+            assert a_run(talk, b"run number one..", 1)
+    why = f"the state counts unit '{a_plan(**first).unit}' and adjacency 'add-remove'"
+    assert refused(talk.key(0, run=b"run number two.."), why)
+    del talk.grid.nodes[0].config["lightdp-total-epsilon"], talk.grid.nodes[0].config["lightdp-total-delta"]
+    assert talk.key(0, run=b"run number two..").has_content()
 
 
 def test_a_total_that_is_lowered_in_mid_run_holds_at_once(tmp_path: Path) -> None:
@@ -180,6 +210,16 @@ def test_a_state_that_can_no_longer_be_restored_counts_as_its_whole_plan(tmp_pat
     assert talk.key(0, run=b"run number two..").has_content()
     assert ledger(tmp_path) == pytest.approx(_total.at_worst(talk.plan))
     assert math.isclose(_total.at_worst(planned(talk.plan.to_json())), _total.at_worst(talk.plan))
+
+
+def test_a_state_that_was_moved_to_another_machine_counts_what_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = limited(Talk(plan=a_plan(calibration="exact")), tmp_path, 100.0, 1e-5)
+    assert a_run(talk, b"run number one..", 1)
+    monkeypatch.setattr(Host, "here", lambda: Host("another machine", None))
+    assert talk.key(0, run=b"run number two..").has_content()
+    assert ledger(tmp_path) == pytest.approx(_total.at_worst(talk.plan) / 8, rel=1e-6)
 
 
 def ledger(folder: Path) -> float:

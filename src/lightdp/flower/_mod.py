@@ -41,13 +41,13 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
     - Of a train message, only the packed upload of `lightdp.protocol.Client`, metrics named in
       `lightdp-allow-metrics`, or a refusal made before the app was called leave the node.
-    - Once the app was called, an upload leaves and is charged. If the app fails, or its reply is no update or is not
-      finite, it is of zeros: a server that makes the model learns nothing from it. What happened stands in the log of
-      the node. An app that ends its process is charged too, and nothing leaves.
+    - A round is charged before the app is called. Then an upload leaves. If the app fails, or its reply is no update or
+      is not finite, it is of zeros: a server that makes the model learns nothing from it. What happened stands in the
+      log of the node. If the process ends, nothing leaves, and the round is over.
     - Nothing leaves without a plan within the limits of the node, recomputed here from its arguments, and a roster
       that binds it. `run_config`, which comes from the server, can tighten these limits and never loosen them.
     - Each round is answered at most once, also if messages are repeated or handled at the same time, or the node
-      restarts with `lightdp-state`. The state is durable before the upload leaves.
+      restarts with `lightdp-state`. The state is durable before the app is called.
 
     What the app prints, writes or sends by itself, how long it takes, and its replies to other messages are not
     protected: run only app code that was reviewed.
@@ -98,7 +98,7 @@ def _answer(message: Message, context: Context, app: Callable[[Message], Message
     order = message.content.config_records.get(KEY)
     if order is None:
         raise ProtocolError("a train message without a plan and roster: the server's strategy must be a LightDP")
-    with opened(context, settings.state) as vault:
+    with opened(context, settings.state, settings.anchor) as vault:
         if "plan" in order:
             return _enrol(order, settings, vault, records=records)
         return _train(message, app, settings, vault, records=records)
@@ -108,17 +108,17 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
     """The key round: a signed one-time key for this run, the same one if asked again."""
     text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
     length, plan = integer("length", order.get("length"), 1), planned(text)
-    before, pins = _total.before(vault, run.hex()), settings.pins
     _check(settings, plan, records=records)
+    before = _total.before(settings, vault, plan, run.hex())
     _total.check(settings, plan, before)
     if vault.record.get("run") == run.hex():
         if (vault.record["plan"], vault.record["length"]) != (text, length):
             raise ProtocolError("the plan must not change in a run")
-        client = Client.restore(plan, length=length, store=vault, pins=pins)
+        client = _restored(plan, settings, vault)
     else:
         vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before}
         name, identity = settings.name, settings.identity
-        client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=pins, store=vault)
+        client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=settings.pins, store=vault)
     return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
 
 
@@ -130,7 +130,7 @@ def _train(
     plan = planned(record["plan"])
     if _get(order, "run", bytes).hex() != record["run"]:
         raise ProtocolError("the message is of another run than this node's last key round")
-    client = Client.restore(plan, length=record["length"], store=vault, pins=settings.pins, threads=None)
+    client = _restored(plan, settings, vault)
     _check(settings, plan, records=records)
     _total.check(settings, plan, record["before"], client.next_round + 1)
     if "roster" in order:
@@ -143,11 +143,8 @@ def _train(
         raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")
     if _get(order, "closing", bool) != begun.closing:
         raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
-    try:
-        update, metrics = (None, {}) if begun.closing else _trained(message, app, plan)
-    except BaseException:  # what ends the process must not be free either: the round is over, and nothing leaves
-        begun.upload(None)
-        raise
+    begun.claim()  # before training: an app that fails, or ends its process, must not be asked again
+    update, metrics = (None, {}) if begun.closing else _trained(message, app, plan)
     packed = begun.upload(update)
     line = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent (%sμ = %s), for one %s"
     spent, words = client.epsilon(), "" if plan.gdp else "at this δ as with "
@@ -155,6 +152,12 @@ def _train(
     LOG.info(line, rounded_up(spent), plan.budget, plan.delta, words, rounded_up(mu), plan.unit)
     allowed = MetricRecord({name: value for name, value in metrics.items() if name in settings.allow_metrics})
     return RecordDict({"arrays": ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))}), "metrics": allowed})
+
+
+def _restored(plan: Plan, settings: Settings, vault: Vault) -> Client:
+    """The client whose state is in `vault`; where that is the context, it goes where Flower takes it."""
+    moved, length = settings.state is None, vault.record["length"]
+    return Client.restore(plan, length=length, store=vault, pins=settings.pins, threads=None, moved=moved)
 
 
 def _check(settings: Settings, plan: Plan, *, records: bool) -> None:

@@ -101,6 +101,7 @@ class Settings:
         total_epsilon: ε of everything that this node has sent, over all runs, at `total_delta`. It needs a `state`.
         total_delta: the δ of `total_epsilon`.
         state: the state file of this node, which survives a restart; a folder gets one for each name.
+        anchor: a second file, where backups of `state` do not reach, that keeps the number of the newest state.
         identity: the long-lived Ed25519 key of the node, from a file; by default a new key for each run.
         pins: the identities of peers, from a file.
         name: the name of the node in the roster; by default made from its id.
@@ -120,6 +121,7 @@ class Settings:
     total_epsilon: float | None = _setting(positive)
     total_delta: float | None = _setting(probability)
     state: Path | None = _setting(_path)
+    anchor: Path | None = _setting(_path)
     identity: Identity | None = _setting(partial(_loaded, kind=Identity))
     pins: Pins | None = _setting(partial(_loaded, kind=Pins))
     name: str = _setting(_name)
@@ -221,6 +223,8 @@ def _placed(read: dict[str, Any], name: str) -> dict[str, Any]:
             "lightdp-total-epsilon needs lightdp-state, which remembers what was spent: a file, or a folder with "
             "lightdp-name"
         )
+    if "anchor" in read and "state" not in read:
+        raise ArgumentError("lightdp-anchor needs lightdp-state, whose newest number it keeps")
     read.setdefault("name", name)
     if folder:
         read["state"] /= f"{read['name']}.json"

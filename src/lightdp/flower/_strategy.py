@@ -34,8 +34,8 @@ class LightDP(Strategy):
     budget for another round is a straggler from then on. More such clients than the plan's stragglers, or `patience`
     void rounds in a row, end the training with the model that it has.
 
-    Formal guarantee: that of the plan (docs/threat-model.md), for the train replies of every node whose app has
-    `lightdp.flower.mod`. The mod enforces it on the node, whatever this class does.
+    Formal guarantee: that of the plan (docs/explanation/threat-model.md), for the train replies of every node whose
+    app has `lightdp.flower.mod` or `record_mod`. The mod enforces it on the node, whatever this class does.
 
     Metrics of each round: `lightdp-epsilon` (the largest ε that a client has spent so far, at the plan's δ),
     `lightdp-mu` (the μ of Gaussian noise with this ε at this δ; with whole batches the training is μ-GDP so far),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from lightdp import gaussian
-from lightdp.errors import BudgetError, LightDPError
+from lightdp.errors import BudgetError, LightDPError, ProtocolError
 from lightdp.flower._plans import planned
 from lightdp.flower._settings import Settings
 from lightdp.flower._vault import Vault
@@ -52,12 +52,13 @@ def check(settings: Settings, plan: Plan, earlier: float, rounds: int = 0) -> No
         BudgetError: the total could be exceeded; nothing was spent.
     """
     limit, delta = settings.total_epsilon, settings.total_delta
-    if limit is None or delta is None:
+    if limit is None or delta is None or (earlier == 0 and plan.budget <= limit and plan.delta <= delta):
         return
-    epsilon = gaussian.epsilon(math.sqrt(earlier + at_worst(plan, rounds)), delta)
-    if earlier == 0 and plan.delta <= delta:
-        epsilon = min(epsilon, plan.budget)
-    elif plan.delta < delta:
+    mu = math.sqrt(earlier + at_worst(plan, rounds))
+    if gaussian.delta(limit, mu) <= delta:  # takes less time than ε
+        return
+    epsilon = gaussian.epsilon(mu, delta)
+    if plan.delta < delta:
         epsilon = min(epsilon, gaussian.epsilon(math.sqrt(earlier), delta - plan.delta) + plan.budget)
     if epsilon > limit:
         raise BudgetError(
@@ -66,20 +67,28 @@ def check(settings: Settings, plan: Plan, earlier: float, rounds: int = 0) -> No
         )
 
 
-def before(vault: Vault, run: str) -> float:
-    """The μ² of everything that this node has sent in other runs than `run`, each at its worst."""
+def before(settings: Settings, vault: Vault, plan: Plan, run: str) -> float:
+    """The μ² of everything that this node has sent in other runs than `run`, each at its worst.
+
+    Raises:
+        ProtocolError: the node has a total, and its last run was of another unit, or of a weaker adjacency.
+    """
     record = vault.record
     if not record:
         return 0.0
+    last = planned(record["plan"])
+    weaker = settings.adjacency == "replace" != last.adjacency
+    if settings.total_epsilon is not None and (last.unit != plan.unit or weaker):
+        kind = f"unit {last.unit!r} and adjacency {last.adjacency!r}"
+        raise ProtocolError(f"lightdp-total-epsilon is for one unit and adjacency, and the state counts {kind}")
     earlier = float(record["before"])
-    return earlier if record["run"] == run else earlier + _sent(vault)
+    return earlier if record["run"] == run else earlier + _sent(last, vault)
 
 
-def _sent(vault: Vault) -> float:
+def _sent(plan: Plan, vault: Vault) -> float:
     """The μ² of the run whose state is in `vault`; the whole plan's if the state cannot be read any more."""
-    plan = planned(vault.record["plan"])
     try:
-        client = Client.restore(plan, length=vault.record["length"], store=vault)
+        client = Client.restore(plan, length=vault.record["length"], store=vault, moved=True)  # it answers nothing
     except LightDPError:
         return at_worst(plan)
     counted = (client.mu(worst=True) * _ROUND_UP) ** 2

@@ -35,8 +35,8 @@ class Vault:
             arguments), "length" and "before" (μ² of earlier runs).
     """
 
-    def __init__(self, context: Context, path: Path | None) -> None:
-        self._context, self._file = context, None if path is None else File(path)
+    def __init__(self, context: Context, path: Path | None, anchor: Path | None = None) -> None:
+        self._context, self._file = context, None if path is None else File(path, anchor=anchor)
         self._node = context.run_id, context.node_id
         kept = context.state.config_records.get(KEY)
         blobs: list[Any] = [] if kept is None else [kept.get("state")]
@@ -70,7 +70,7 @@ class Vault:
 
 
 @contextmanager
-def opened(context: Context, path: Path | None) -> Iterator[Vault]:
+def opened(context: Context, path: Path | None, anchor: Path | None = None) -> Iterator[Vault]:
     """The state of the node; other messages to the node wait on this machine (without a file: in this process)."""
     if path is None:
         with _LOCKS.setdefault((context.run_id, context.node_id), threading.Lock()):  # setdefault is atomic
@@ -84,7 +84,7 @@ def opened(context: Context, path: Path | None) -> Iterator[Vault]:
         ) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield Vault(context, path)
+        yield Vault(context, path, anchor)
     finally:
         fcntl.flock(descriptor, fcntl.LOCK_UN)  # not by closing alone: a forked child may hold it open
         os.close(descriptor)

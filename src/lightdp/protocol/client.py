@@ -91,6 +91,7 @@ class Client:
         self._lock = threading.Lock()  # what is decided on a state is done before another message is looked at
         self._keyring: Keyring | None = None
         self._history: ClientHistory | None = None
+        self._claimed: ClientHistory | None = None  # of the round that is counted as answered before its upload is made
         if state.roster is not None:
             self._keyring, history = self._entered(state.roster)
             history.sent, history.closing = state.sent, state.closing
@@ -271,24 +272,42 @@ class Client:
             return 0.0
         return float(self._history.odometer.mu(ahead=self._history.pending, worst=worst)[0])
 
+    def _claim(self, begun: ClientRound) -> None:
+        """Count a round as answered, so that nothing but its own upload can follow."""
+        with self._alone():
+            self._refuse_stale(begun)
+            self._count(begun)
+            self._claimed = begun._history  # noqa: SLF001  the two classes are one machine
+
     def _answer(self, begun: ClientRound, update: Floats | None, weight: float) -> bytes:
         """The upload of a round that was begun on the present state, which is saved before it is returned."""
         with self._alone():
-            self._refuse_answered(begun.number)
-            if self._history is not begun._basis:  # noqa: SLF001  the two classes are one machine
-                raise ProtocolError(f"round {begun.number} was begun before another round was answered; begin it again")
             history = begun._history  # noqa: SLF001
+            claimed = self._claimed is history
+            if not claimed:
+                self._refuse_stale(begun)
             vector = clipped(self.plan, None if begun.closing else update, weight, self.length, weighted=self.weighted)
             terms = self._terms(history, begun.number, closing=begun.closing)
             packed = masks.mask(vector, self._grid, terms, threads=self.threads)
-            after = history.answered(begun.number, closing=begun.closing)
-            self._adopt(replace(self._state, used=tuple(after.used), sent=after.sent, closing=after.closing))
-            self._history = after
+            if not claimed:
+                self._count(begun)
+            self._claimed = None
         upload = Upload(length=len(vector), bits=self._grid.bits, packed=packed)
         roster, me = history.chains[0], history.me
         message = Message(kind=Kind.UPLOAD, run=self.run, round=begun.number, roster=roster, client=me, payload=b"")
         signature = self._state.pair.sign(upload.statement(message, chain=history.chains[begun.number]))
         return replace(message, payload=replace(upload, signature=signature).head()).to_bytes(upload.packed)
+
+    def _count(self, begun: ClientRound) -> None:
+        """Save that a round was answered."""
+        after = begun._history.answered(begun.number, closing=begun.closing)  # noqa: SLF001
+        self._adopt(replace(self._state, used=tuple(after.used), sent=after.sent, closing=after.closing))
+        self._history = after
+
+    def _refuse_stale(self, begun: ClientRound) -> None:
+        self._refuse_answered(begun.number)
+        if self._history is not begun._basis:  # noqa: SLF001
+            raise ProtocolError(f"round {begun.number} was begun before another round was answered; begin it again")
 
     def _refuse_answered(self, number: int) -> None:
         if number < self.next_round:
@@ -349,6 +368,17 @@ class ClientRound:
     def __init__(self, client: Client, start: Announcement, basis: ClientHistory, history: ClientHistory) -> None:
         self.number, self.closing = start.round, start.closing
         self._client, self._basis, self._history = client, basis, history
+
+    def claim(self) -> None:
+        """Count this round as answered, before the update is made; `upload` may then follow, once, and need not.
+
+        Whatever becomes of the process in between, the round is spent, and no other upload answers it: what a server
+        could learn from a client that fails is not free.
+
+        Raises:
+            ProtocolError: as for `upload`; nothing changed.
+        """
+        self._client._claim(self)  # noqa: SLF001  the two classes are one machine
 
     def upload(self, update: Floats | None, weight: float = 1.0) -> bytes:
         """The UPLOAD message that answers this round; the client's state is saved before it is returned.
