@@ -90,11 +90,12 @@ def caveats(logs: Sequence[RunLog]) -> list[str]:
 def _caveats(name: str, log: RunLog) -> list[str | None]:
     """What to know of one run, kind by kind; None where it does not apply."""
     private, scheme, figures = log.started.plan is not None, schemes()[log.scheme], facts(log)
+    spent = f"ε = {figures['ε true']} (μ = {figures['μ']})"
     until = f"it was cut off after round {len(log.rounds):,}, or is still running"
     applies = {
         f"{name}: no privacy is guaranteed to anybody.": not private,
         f"{name} trusts the server and others: it is broken by {scheme.broken_by}.": private and not scheme.private,
-        f"{name} spent ε = {figures['ε true']} (μ = {figures['μ']}), more than the {figures['ε claimed']} it claims.": log.exceeds,
+        f"{name} spent {spent}, more than the {figures['ε claimed']} it claims.": log.exceeds,
         f"The ε of {name} rests on an assumed sensitivity that no theorem bounds.": log.unit == "paper",
         f"{name} has no end recorded: {until}. Its figures are the last that were recorded.": log.ended is None,
     }
