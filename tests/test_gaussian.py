@@ -41,6 +41,40 @@ def test_mu_is_on_the_private_side_exactly_and_tight(epsilon: float, delta: floa
         assert oracles.delta(epsilon, mu * (1 + 1e-8)) > delta
 
 
+@given(epsilon=EPSILONS, delta=DELTAS)
+@settings(max_examples=200, deadline=None)
+def test_mu_to_report_is_on_the_other_side_exactly_and_tight(epsilon: float, delta: float) -> None:
+    mu = gaussian.mu(epsilon, delta, up=True)
+    if mu == math.inf:
+        assert delta > 1 - 1e-9
+    else:
+        assert oracles.delta(epsilon, mu) >= delta
+        if delta < 0.9:
+            assert oracles.delta(epsilon, mu * (1 - 1e-8)) < delta
+
+
+@given(log_mu=st.floats(-6, 2), delta=st.floats(1e-12, 0.5))
+@settings(max_examples=100, deadline=None)
+def test_the_mu_of_an_epsilon_covers_the_noise_that_the_epsilon_is_of(log_mu: float, delta: float) -> None:
+    assert gaussian.mu(gaussian.epsilon(10**log_mu, delta), delta, up=True) >= 10**log_mu
+
+
+@given(log_mu=st.floats(-6, 2), false_positives=st.floats(-300, -0.3).map(lambda x: 10**x))
+@settings(max_examples=200, deadline=None)
+def test_power_is_that_of_the_likelihood_ratio_test_rounded_up_and_tight(log_mu: float, false_positives: float) -> None:
+    exact = oracles.power(10**log_mu, false_positives)
+    found = gaussian.power(10**log_mu, false_positives)
+    assert found >= exact or found == 1
+    assert found <= float(exact) * (1 + 1e-10)
+
+
+def test_power_is_the_best_of_all_epsilons() -> None:
+    """TPR <= δ + e^ε FPR for every ε, with equality at the best one; a 1 % smaller μ falls below the least of them."""
+    bounds = [gaussian.delta(e, 1.3) + math.exp(e) * 0.01 for e in np.linspace(0, 8, 4001)]
+    assert min(bounds) == pytest.approx(gaussian.power(1.3, 0.01), rel=1e-6)
+    assert min(bounds) > gaussian.power(0.99 * 1.3, 0.01) * 1.01
+
+
 @given(log_mu=st.floats(-6, 2), delta=DELTAS)
 @settings(max_examples=200, deadline=None)
 def test_epsilon_is_on_the_private_side_exactly_and_tight(log_mu: float, delta: float) -> None:
@@ -82,6 +116,11 @@ def test_limits() -> None:
     assert gaussian.epsilon(math.inf, 1e-5) == math.inf
     assert gaussian.epsilon(5.0, 1.0) == 0.0
     assert gaussian.mu(1.0, 1.0) == math.inf
+    assert gaussian.mu(1.0, 1.0, up=True) == math.inf
+    assert gaussian.mu(math.inf, 1e-5) == gaussian.mu(math.inf, 1e-5, up=True) == math.inf
+    assert gaussian.power(0.0, 0.01) == pytest.approx(0.01, rel=1e-11)
+    assert gaussian.power(math.inf, 0.01) == 1.0
+    assert gaussian.power(50.0, 0.01) == 1.0
     assert gaussian.mu(0.0, 0.5) == pytest.approx(2 * 0.6744897501960817, rel=1e-9)  # 2 Φ⁻¹(3/4)
 
 
@@ -120,6 +159,8 @@ def test_delta_is_the_power_of_the_best_test_by_simulation() -> None:
         (lambda: gaussian.epsilon(-1, 0.1), "mu must be >= 0, got mu=-1"),
         (lambda: gaussian.epsilon(-1, 1.0), "mu must be >= 0, got mu=-1"),
         (lambda: gaussian.delta(1.0, -1), "mu must be >= 0, got mu=-1"),
+        (lambda: gaussian.power(-1, 0.01), "mu must be >= 0, got mu=-1"),
+        (lambda: gaussian.power(1, 0), r"false_positives must be in \(0, 1\), got false_positives=0"),
         (lambda: gaussian.mu("3", 1e-5), "epsilon must be a number, got epsilon='3'"),  # type: ignore[arg-type]
     ],
 )

@@ -318,3 +318,10 @@ def test_every_line_is_one_json_object_with_its_kind_first(make: Callable[..., R
     log = make()
     for line, kind in ((log.started, "run"), (log.rounds[0], "round"), (log.outcome, "end")):
         assert json.dumps(line.to_dict()).startswith(f'{{"kind": "{kind}", ')
+
+
+@pytest.mark.parametrize("names", [[2, 1], [1, 1], [-1], [True], "12", [0.5]])
+def test_missing_clients_are_named_in_order_and_once(names: Any) -> None:
+    line = logged()[1] | {"late_clients": names}
+    with pytest.raises(ArgumentError, match="late_clients must be"):
+        Round.of(line)

@@ -96,3 +96,18 @@ def test_coarser_steps_are_pessimistic_and_hardly_so(monkeypatch: pytest.MonkeyP
 def test_more_sampled_rounds_than_were_ever_checked_are_refused() -> None:
     with pytest.raises(InfeasibleError, match=r"rounds must be <= 1000000 .* got rounds=1000001"):
         sampling.epsilon({1.0: 10**6, 2.0: 1}, rate=0.5, delta=0.1, adjacency="add-remove")
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 2.0])
+def test_delta_is_never_below_the_exact_one_and_inverts_epsilon(epsilon: float) -> None:
+    whole = sampling.delta({2.0: 16}, rate=1.0, epsilon=epsilon, adjacency="add-remove")
+    assert gaussian.delta(epsilon, 2.0) <= whole <= gaussian.delta(epsilon, 2.0) + 1e-3
+    sampled = sampling.delta({2.0: 50}, rate=0.1, epsilon=epsilon, adjacency="add-remove")
+    assert sampled < whole
+    if epsilon > 0:
+        back = sampling.epsilon({2.0: 50}, rate=0.1, delta=sampled, adjacency="add-remove")
+        assert back == pytest.approx(epsilon, abs=1e-3)
+
+
+def test_no_rounds_have_no_delta() -> None:
+    assert sampling.delta({1.0: 0}, rate=0.1, epsilon=0.0, adjacency="replace") == 0

@@ -1,4 +1,4 @@
-"""(E5): the exact privacy of Gaussian noise, δ(ε; μ) and its two inverses, rounded to the private side.
+"""(E5): the exact privacy of Gaussian noise, δ(ε; μ), its inverses and the best attack, rounded to the private side.
 
 μ is the ratio of sensitivity to noise, Δ/σ. With Φ the normal distribution function,
 
@@ -12,7 +12,8 @@ which neither overflows nor cancels. Everything is computed in log space; `_SLAC
 (an mpmath oracle in the tests holds the error to a tenth of it).
 
 Formal guarantee, for ε in [0, 1000] and δ in [1e-300, 1], in exact arithmetic and not only in floating point:
-`delta` is never below δ(ε; μ), `epsilon` never below the least ε, `mu` never above the largest μ.
+`delta` is never below δ(ε; μ), `epsilon` never below the least ε, `mu` never above the largest μ (with `up`, never
+below it), and `power` never below the best attack's true-positive rate.
 
 150 rounds with noise multiplier 20 have μ = √150/20. What do they cost, and how much noise would cost ε = 1?
 
@@ -29,9 +30,9 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx, ndtr, ndtri
 
-from lightdp._validate import non_negative, number
+from lightdp._validate import non_negative, number, probability
 from lightdp.errors import ArgumentError
 
 _SLACK = 1e-12  # bound on the absolute error of `_log_delta`, relative to max(1, |log δ|), if u were exact
@@ -100,25 +101,61 @@ def epsilon(mu: float, delta: float) -> float:
     return _private_root(lambda e: _log_bound(e, mu) - log, 0.0, high, towards=math.inf)
 
 
-def mu(epsilon: float, delta: float) -> float:
-    """The largest μ with δ(ε; μ) <= `delta`, rounded down (E5). `delta` = 1 gives ∞.
+def mu(epsilon: float, delta: float, *, up: bool = False) -> float:
+    """The largest μ with δ(ε; μ) <= `delta`, rounded down (E5). `delta` = 1 or ε = ∞ give ∞.
 
     Args:
-        epsilon: ε >= 0.
+        epsilon: ε >= 0, which may be ∞.
         delta: δ in (0, 1].
+        up: round up instead: the μ to report for an ε that was spent, where rounding down is for noise to be chosen.
 
     >>> round(mu(1.0, 1e-5), 4)
     0.2681
+    >>> mu(1.0, 1e-5) < mu(1.0, 1e-5, up=True) < mu(1.0, 1e-5) * (1 + 1e-9)
+    True
     """
-    epsilon, log = non_negative("epsilon", epsilon), _log_target(delta)
-    if log == 0:
+    log, epsilon = _log_target(delta), epsilon if epsilon == math.inf else non_negative("epsilon", epsilon)
+    if log == 0 or epsilon == math.inf:
         return math.inf
     low = 1.0
     while _log_bound(epsilon, low) > log:
         low /= 2
     while _log_bound(epsilon, 2 * low) <= log:
         low *= 2
-    return _private_root(lambda m: _log_bound(epsilon, m) - log, low, 2 * low, towards=0.0)
+    if not up:
+        return _private_root(lambda m: _log_bound(epsilon, m) - log, low, 2 * low, towards=0.0)
+    high = 2 * low
+    while _log_bound(epsilon, high, sign=-1) < log:
+        if high > 1000 * low:  # δ is so close to 1 that rounding hides the rest
+            return math.inf
+        high *= 2
+    return _private_root(lambda m: log - _log_bound(epsilon, m, sign=-1), low, high, towards=math.inf)
+
+
+def power(mu: float, false_positives: float) -> float:
+    """The true-positive rate of the best attack at a rate of false positives, rounded up.
+
+    An attacker who tests whether a unit is in the data, with Gaussian noise between, and is wrong about
+    `false_positives` of the units that are not, is right about Φ(Φ⁻¹(`false_positives`) + μ) of those that are, by
+    Neyman and Pearson; no attack on μ-GDP finds more.
+
+    | μ | result |
+    | --- | --- |
+    | 0 | `false_positives`: guessing |
+    | ∞ | 1 |
+
+    Args:
+        mu: μ >= 0, which may be ∞.
+        false_positives: in (0, 1).
+
+    >>> round(power(1.0, 0.01), 4), round(power(4.0, 0.01), 4)
+    (0.0924, 0.9529)
+    """
+    start, mu = float(ndtri(probability("false_positives", false_positives))), _ratio(mu)
+    if mu == math.inf:
+        return 1.0
+    place = start + mu + 2.0**-50 * (abs(start) + mu)  # both terms and their sum are rounded
+    return min(1.0, math.nextafter(float(ndtr(place)) * (1 + _SLACK), 1.0))
 
 
 def _ratio(mu: float) -> float:
@@ -164,14 +201,14 @@ def _root(function: Callable[[float], float], low: float, high: float) -> float:
         step = min(max(step, least), 1 - least)
 
 
-def _log_bound(epsilon: float, mu: float) -> float:
-    """`log_delta` of arguments that were checked."""
+def _log_bound(epsilon: float, mu: float, sign: int = 1) -> float:
+    """`log_delta` of arguments that were checked; with `sign` = -1 the lower bound."""
     if mu in {0.0, math.inf}:
         return -math.inf if mu == 0 else 0.0
     value = _log_delta(epsilon, mu)
     # effect on log δ, whose slope is at most 1 + |u|, of rounding u in `_log_delta` by 2^-52 of its terms
     further = 2.0**-51 * (epsilon / mu + mu / 2) * (1 + abs(epsilon / mu - mu / 2)) if value > -1e199 else 0.0
-    return min(0.0, value + _SLACK * max(1.0, -value) + further)
+    return min(0.0, value + sign * (_SLACK * max(1.0, -value) + further))
 
 
 def _log_delta(epsilon: float, mu: float) -> float:

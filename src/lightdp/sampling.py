@@ -50,19 +50,43 @@ def epsilon(rounds: Mapping[float, int], *, rate: float, delta: float, adjacency
     >>> round(epsilon({1.0: 100}, rate=0.01, delta=1e-5, adjacency="add-remove"), 2)
     0.72
     """
-    rounds = {z: count for z, count in sorted(rounds.items()) if count > 0}
-    if not rounds:
+    if not any(rounds.values()):
         return 0.0
     total = sum(rounds.values())
-    if total > _ROUNDS:
-        raise InfeasibleError(f"rounds must be <= {_ROUNDS} where batches are sampled, got rounds={total}")
     error = _ERROR * max(total, 100)
     if delta < 4 * error:
         raise InfeasibleError(f"delta must be >= {4 * error:.1e} for {total} sampled rounds, got delta={delta:g}")
+    return float(_composed(rounds, rate, adjacency, coarse).get_epsilon_for_delta(delta - error))
+
+
+def delta(rounds: Mapping[float, int], *, rate: float, epsilon: float, adjacency: Adjacency) -> float:
+    """The δ of a composition of sampled rounds, never below the exact one (E5).
+
+    Args:
+        rounds: number of sampled rounds for each noise multiplier σ_eff/clip.
+        rate: probability that a record is in a round's batch.
+        epsilon: ε >= 0; at 0 this is the total variation distance, of which an attacker's advantage is at most.
+        adjacency: how neighbouring data sets differ.
+
+    Raises:
+        InfeasibleError: there are too many rounds.
+
+    >>> round(delta({1.0: 100}, rate=0.01, epsilon=0.0, adjacency="add-remove"), 3)
+    0.051
+    """
+    if not any(rounds.values()):
+        return 0.0
+    error = _ERROR * max(sum(rounds.values()), 100)
+    return min(1.0, float(_composed(rounds, rate, adjacency, 1).get_delta_for_epsilon(epsilon)) + error)
+
+
+def _composed(rounds: Mapping[float, int], rate: float, adjacency: Adjacency, coarse: int) -> PrivacyLossDistribution:
+    rounds = {z: count for z, count in sorted(rounds.items()) if count > 0}
+    if (total := sum(rounds.values())) > _ROUNDS:
+        raise InfeasibleError(f"rounds must be <= {_ROUNDS} where batches are sampled, got rounds={total}")
     step = _step(rounds, rate) * coarse
     parts = [_sampled(z, rate, adjacency, step).self_compose(count) for z, count in rounds.items()]
-    whole = functools.reduce(lambda left, right: left.compose(right), parts)
-    return float(whole.get_epsilon_for_delta(delta - error))
+    return functools.reduce(lambda left, right: left.compose(right), parts)
 
 
 def noise_multiplier(

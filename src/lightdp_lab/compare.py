@@ -258,4 +258,5 @@ def _noise(player: Player, done: list[Played]) -> dict[str, Any]:
     if done and (player.restarts == 0 or last == 0):
         measured = max(float(np.sum(errors, axis=0).var()) - last, 0.0) / len(done) * scale
     named = statistics.mean(scheme.lasting(count) for count in used) * scale
-    return {"epsilon": true, "used": statistics.mean(used), "noise": named, "noise_measured": measured}
+    privacy = {"epsilon": true, "mu": None if true is None else gaussian.mu(true, task.delta, up=True)}
+    return privacy | {"used": statistics.mean(used), "noise": named, "noise_measured": measured}

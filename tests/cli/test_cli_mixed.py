@@ -40,8 +40,9 @@ def test_mixed_prints_a_line_per_kind(run: Run, kinds: Callable[[str], Path]) ->
         next(line for line in lines if line[:3] == kind) for kind in (["1", "40", "0.02"], ["2", "10", "0.5"])
     )
     assert (first[3], second[3]) == ("3.0000", "3.0000")
-    assert float(first[4]) < float(second[4])  # σ_U: the flaky ones carry their own noise
-    assert first[7] == second[6]  # σ_K is shared
+    assert (first[4], first[5]) == ("0.7192", "5.5")  # μ, and what an attacker finds (Φ(Φ⁻¹(0.01) + μ) = 5.41 %)
+    assert float(first[7]) < float(second[7])  # σ_U: the flaky ones carry their own noise
+    assert first[10] == second[9]  # σ_K is shared
     assert "times as much" in result.out
 
 
@@ -64,8 +65,8 @@ def test_mixed_json_agrees_with_the_design(run: Run, kinds: Callable[[str], Path
 def test_mixed_shows_no_noise_of_a_single_client_with_itself(run: Run, kinds: Callable[[str], Path]) -> None:
     result = run("plan-mixed", kinds(f"{HEAD}1,0.2,3\n5,0.1,3\n"), *MIXED[2:], "--colluders=1")
     lines = [line.split() for line in result.out.splitlines()]
-    assert len(next(line for line in lines if line[:3] == ["1", "1", "0.2"])) == 7
-    assert len(next(line for line in lines if line[:3] == ["2", "5", "0.1"])) == 8
+    assert len(next(line for line in lines if line[:3] == ["1", "1", "0.2"])) == 10
+    assert len(next(line for line in lines if line[:3] == ["2", "5", "0.1"])) == 11
 
 
 @pytest.mark.parametrize(

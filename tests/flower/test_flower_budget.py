@@ -26,7 +26,9 @@ def test_late_uploads_are_counted_as_late_by_the_odometer() -> None:
         late = [i for i in missing if grid.faults[t, i] == "late"]
         came = [i for i in range(5) if i not in missing]
         exact.record(*(([], came) if t == 4 else (came, late)))
-    assert result.train_metrics_clientapp[6]["lightdp-epsilon"] == exact.max_epsilon()
+    metrics = result.train_metrics_clientapp[6]
+    assert metrics["lightdp-epsilon"] == exact.max_epsilon()
+    assert metrics["lightdp-epsilon"] == pytest.approx(gaussian.epsilon(metrics["lightdp-mu"], 1e-5))
     assert result.train_metrics_clientapp[6]["lightdp-late"] == 2
     spent = strategy.privacy_spent()
     assert spent is not None

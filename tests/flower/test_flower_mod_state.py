@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from lightdp import gaussian
 from lightdp.flower import _vault
 from lightdp.protocol import File
 from lightdp.protocol.host import Host
@@ -28,6 +30,16 @@ def test_a_repeated_message_is_answered_once() -> None:
     assert talk.grid.handle(0, message).has_content()
     assert refused(talk.grid.handle(0, message), "round 0 was answered")
     assert talk.key(0).content == talk.grid.left[0][1].content  # a key round repeated gives the same key
+
+
+def test_the_log_of_a_node_says_what_an_upload_has_cost(caplog: pytest.LogCaptureFixture) -> None:
+    talk = Talk()
+    talk.enrol()
+    with caplog.at_level("INFO", "flwr"):
+        assert talk.grid.handle(0, talk.start()).has_content()
+    found = re.search(r"with it at most ε = ([0-9.]+) of 8 at δ = 1e-05 is spent \(μ = ([0-9.]+)\)", caplog.text)
+    assert found is not None
+    assert gaussian.epsilon(float(found[2]), 1e-5) == pytest.approx(float(found[1]), abs=1e-3)
 
 
 def test_a_message_that_will_not_be_answered_is_not_trained_for() -> None:

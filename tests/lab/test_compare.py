@@ -84,6 +84,7 @@ def test_measured_noise_is_the_named_one_also_under_repair_and_losses(record: di
         assert found["noise_measured"] != pytest.approx(1.5 * found["noise"], rel=spread)
     assert row(record, "plain")["noise"] == row(record, "plain")["noise_measured"] == 0
     assert row(record, "plain")["epsilon"] is None
+    assert row(record, "plain")["mu"] is None
 
 
 def test_noise_of_a_formula_that_misses_is_shown_at_the_epsilon_that_was_asked(record: dict[str, Any]) -> None:
@@ -91,6 +92,7 @@ def test_noise_of_a_formula_that_misses_is_shown_at_the_epsilon_that_was_asked(r
     right = TASK.plan("local").sigma_effective
     found = row(record, "paper")
     assert found["epsilon"] == pytest.approx(paper.epsilon())
+    assert found["mu"] == pytest.approx(paper.mu)
     assert found["epsilon"] > 8
     player = Player(SCHEMES["paper"], TASK, Links())
     played = player.scheme.noise(12) / 12**2

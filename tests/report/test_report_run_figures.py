@@ -69,7 +69,7 @@ def test_the_table_takes_names_for_what_they_are(make: Callable[..., RunLog]) ->
 
 CAVEATS: dict[str, tuple[dict[str, Any], str | None]] = {
     "nothing": ({}, None),
-    "more spent than claimed": ({"epsilon": 3.01}, "spent ε = 3.0100, more than the 3 it claims"),
+    "more spent than claimed": ({"epsilon": 3.01}, "spent ε = 3.0100 (μ = 0.7143), more than the 3 it claims"),
     "all spent": ({"epsilon": 3.0}, None),
     "assumed sensitivity": ({"unit": "paper"}, "assumed sensitivity"),
 }

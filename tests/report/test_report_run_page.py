@@ -44,7 +44,8 @@ def test_the_statement_of_a_finished_run_is_shown_and_that_of_another_is_not_mad
     text = three[0].text
     assert "A sentence about repair. And another." in text
     assert "A sentence about none." in text
-    assert "Nothing is stated: the run has no end recorded. Up to its last recorded round it spent ε = 2.8200." in text
+    spent = "Up to its last recorded round it spent ε = 2.8200 (μ = 0.7200)."
+    assert f"Nothing is stated: the run has no end recorded. {spent}" in text
     assert "LightDP exact has no end recorded: it was cut off after round 7, or is still running." in text
 
 

@@ -26,6 +26,14 @@ def delta(epsilon: float, mu: float) -> mpmath.mpf:
         return phi(m / 2 - e / m) - mpmath.exp(e) * phi(-m / 2 - e / m)
 
 
+def power(mu: float, false_positives: float) -> mpmath.mpf:
+    """Φ(z + μ) where Φ(z) is the rate of false positives, z by Newton's method on many digits."""
+    with mpmath.workdps(50):
+        wanted = mpmath.log(mpmath.mpf(false_positives))
+        z = mpmath.findroot(lambda x: mpmath.log(mpmath.ncdf(x)) - wanted, -mpmath.sqrt(2 * abs(wanted)))
+        return mpmath.ncdf(z + mpmath.mpf(mu))
+
+
 def star(n: int, variance: float) -> NDArray[np.float64]:
     """Pairwise variances of the complete graph."""
     return variance * (1 - np.eye(n))

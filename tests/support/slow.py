@@ -56,6 +56,11 @@ TESTS = {
     "test_the_sheet_draws_every_row_and_dashes_what_was_not_measured",
     "test_updates_are_the_same_for_every_scheme_and_inside_the_clip",
     "test_what_cannot_be_had_says_why_and_has_no_figures[paillier]",
+    # auditing
+    "test_published_claims_are_off_by_as_much_as_the_docs_say",
+    "test_sampled_figures_are_those_of_dp_accounting",
+    "test_noise_planned_for_the_rounds_that_happen_holds_and_for_fewer_does_not[0.1]",
+    "test_a_sampled_log_is_recomputed_without_mu_gdp",
     # planning, accounting, protocol
     "test_a_dear_round_that_the_plan_rules_out_ends_what_looking_ahead_had_promised",
     "test_a_repair_plan_lasts_its_rounds_when_every_round_is_at_its_worst",

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 
+from lightdp import gaussian
 from lightdp._settings import read_toml
+from lightdp._validate import rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.runlog import RunLog
 from lightdp.training import models
@@ -172,6 +175,29 @@ def test_what_sampled_batches_cost_is_looked_at_with_the_accuracy(tmp_path: Path
     assert last is not None
     assert end is not None
     assert 0 < fourth < last <= end <= 20
+    assert [line.mu is None for line in log.rounds] == [True, True, True, False, True, False]
+    assert gaussian.epsilon(log.outcome.mu or 0.0, log.outcome.delta or 0.0) == pytest.approx(end, rel=1e-9)
+    stated = " ".join(log.outcome.statement)
+    assert "(at this δ as with μ = " in stated
+    found = re.search(r"right about at most ([0-9.]+) % of the records", stated)
+    assert found is not None
+    assert float(found[1]) < 100  # two points of the curve say more than that nothing is hidden
+
+
+def test_the_end_of_a_run_states_mu_and_the_attack_and_who_was_missing(tmp_path: Path, toy: Dataset) -> None:
+    log = played(tmp_path / "run.jsonl", toy, arrivals="uniform", late_seen=0.5)
+    end = log.outcome
+    assert end.epsilon is not None
+    assert end.delta is not None
+    assert end.mu == log.mu == gaussian.mu(end.epsilon, end.delta, up=True)
+    power = rounded_up(100 * gaussian.power(end.mu, 0.01), 1)
+    assert f"μ = {rounded_up(end.mu)}" in end.statement[0]
+    assert f"right about at most {power} % of the records" in end.statement[1]
+    for line in log.rounds:
+        assert line.late_clients is not None
+        assert line.lost_clients is not None
+        assert (len(line.late_clients), len(line.lost_clients)) == (line.late, line.lost)
+    assert sum(line.late for line in log.rounds) > 0 < sum(line.lost for line in log.rounds)
 
 
 def test_the_average_of_weights_soon_forgets_the_start(tmp_path: Path, toy: Dataset) -> None:
@@ -320,6 +346,6 @@ def test_the_papers_profile_says_that_no_theorem_bounds_it() -> None:
     plan = config.plan(300, 12, 30)
     assert plan is not None
     assert plan.sensitivity == pytest.approx(2 * config.local_lr * config.clip / 30)
-    sentences = " ".join(statement(config, plan, 9.2))
+    sentences = " ".join(statement(config, plan, 9.2, []))
     assert "no theorem bounds it" in sentences
     assert "claim ε = 20" in sentences

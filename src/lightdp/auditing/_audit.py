@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from scipy.special import ndtr, ndtri
-
-from lightdp import gaussian
+from lightdp import attack, gaussian
 from lightdp._validate import rounded_down, rounded_up
 from lightdp.auditing._clip import Clip
 from lightdp.auditing._measure import Deviation, Measurement
@@ -18,7 +16,6 @@ from lightdp.planning import Plan
 if TYPE_CHECKING:
     from rich.table import Table
 
-_FALSE = 0.01  # false positives of the attack that outputs speak of
 _SLACK = 1 + 1e-9  # rounding errors of an exact figure
 
 
@@ -31,8 +28,8 @@ class Figure:
 
     @property
     def found(self) -> float:
-        """TPR of the best attack at 1 % false positives: Φ(Φ⁻¹(0.01) + μ)."""
-        return float(ndtr(ndtri(_FALSE) + self.mu))
+        """True-positive rate of the best attack at 1 % false positives, rounded up."""
+        return gaussian.power(self.mu, attack.FALSE_POSITIVES)
 
     def to_dict(self) -> dict[str, float]:
         """μ, ε and what the best attack finds, as JSON values."""

@@ -1,17 +1,217 @@
-"""`lightdp audit run.jsonl` and `lightdp audit --client FILE.state`: what recorded runs and nodes have spent."""
+"""`lightdp audit run.jsonl`: what a run's log says about privacy, recomputed from its rounds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from lightdp.auditing._finding import Finding
+import numpy as np
+
+from lightdp import attack, gaussian
+from lightdp._validate import rounded_up
+from lightdp.accountant import Odometer
+from lightdp.auditing import _checks as checks
+from lightdp.auditing._exact import MOST_UPLOADS, Exact, Rounds, exact, mu_of
+from lightdp.planning import Plan
+from lightdp.runlog import RunLog, attack_power
+from lightdp.schemes import schemes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_SHOWN = 10  # clients in the table
+_TOO_LARGE = (
+    f"The exact covariance is for the complete graph and up to {MOST_UPLOADS:,} uploads; "
+    "recomputed by the odometer alone."
+)
+_ASSUMED = {
+    "smpc": "Recomputed under its assumption: nobody sees anything but the sum, in which enough clients add noise.",
+    "central": "Recomputed for those who see the models alone; the server sees every update without noise.",
+}
 
 
-def recorded(path: Path) -> Finding:
-    """Every client's μ and ε recomputed from a run's log, and whether the log's claims hold."""
-    raise NotImplementedError(path)
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What a log says about privacy, beside what its rounds give. Made by `recorded`.
+
+    Attributes:
+        log: the log.
+        plan: its noise; None without noise.
+        rounds: used and late clients of each, where the log names them.
+        odometer: every client's count of the log's rounds; None without noise, or if the log does not say who was used.
+        spent: ε of the client that spent most, recomputed.
+        exact: every client's μ² from the covariance of all uploads; None where it is not computed.
+        bounds: least and largest ε of the client that spent most, where only numbers of clients are known.
+        problems: what does not hold, in sentences.
+        notes: what was not or could not be checked.
+    """
+
+    log: RunLog
+    plan: Plan | None = None
+    rounds: Rounds = ()
+    odometer: Odometer | None = None
+    spent: float | None = None
+    exact: Exact | None = None
+    bounds: tuple[float, float] | None = None
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything that the log says of privacy follows from its rounds and is within its budget."""
+        return not self.problems
+
+    @property
+    def clients(self) -> list[dict[str, Any]]:
+        """Every client: its rounds, and its μ and ε where they are computed."""
+        if self.plan is None or self.odometer is None or not self.plan.gdp:
+            return []
+        plan, nobody = self.plan, np.zeros((1, self.plan.clients), dtype=np.int64)
+        used, late = (np.vstack([nobody, *(sets[k].flags for sets in self.rounds)]).sum(axis=0) for k in (0, 1))
+        mu, epsilon = self.odometer.mu(), self.odometer.epsilon()
+        return [
+            {
+                "client": i,
+                "used": int(used[i]),
+                "late": int(late[i]),
+                "mu": float(mu[i]),
+                "epsilon": float(epsilon[i]),
+                "mu_exact": None if self.exact is None else mu_of(plan, float(self.exact.squares[i])),
+            }
+            for i in range(plan.clients)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        best = self.exact
+        return {
+            "log": str(self.log.path),
+            "scheme": self.log.scheme,
+            "rounds": len(self.log.rounds),
+            "delta": self.log.delta,
+            "budget": self.log.claimed,
+            "epsilon_logged": self.log.epsilon,
+            "mu_logged": self.log.mu,
+            "epsilon": self.spent,
+            "epsilon_between": None if self.bounds is None else list(self.bounds),
+            "mu": self._mu(self.spent),
+            "gdp": self.plan is not None and self.plan.gdp,
+            "mu_exact": None if best is None or self.plan is None else mu_of(self.plan, float(best.squares.max())),
+            "choices_of_colluders": None if best is None else best.choices,
+            "all_choices": best is not None and best.complete,
+            "clients": self.clients,
+            "problems": list(self.problems),
+            "notes": list(self.notes),
+            "holds": self.holds,
+        }
+
+    def shown(self) -> Iterator[str | Table]:
+        """What was recomputed, every client or the ones that spent most, and what does not hold."""
+        log, plan = self.log, self.plan
+        yield f"{log.path}: {schemes()[log.scheme].title}, {len(log.rounds):,} rounds"
+        if plan is None:
+            yield "No noise was added: there is nothing to recompute."
+        else:
+            yield self._figures(plan)
+            if self.clients:
+                yield self._clients()
+            if self.spent is not None:
+                power = attack_power(plan, self.spent, self.rounds)
+                yield attack.sentence(power, log.unit or plan.unit, plan.adjacency)
+        yield from self.notes
+        yield from (f"DOES NOT HOLD  {each}" for each in self.problems)
+        if self.holds:
+            yield "holds: what the log says of privacy follows from its rounds"
+
+    def _mu(self, epsilon: float | None) -> float | None:
+        return None if epsilon is None or self.plan is None else gaussian.mu(epsilon, self.plan.delta, up=True)
+
+    def _figures(self, plan: Plan) -> Table:
+        from rich.box import SIMPLE_HEAD  # noqa: PLC0415  slow to import
+        from rich.table import Table  # noqa: PLC0415  likewise
+
+        table = Table("", box=SIMPLE_HEAD, pad_edge=False)
+        for head in ("μ" if plan.gdp else "μ at this δ", f"ε at δ = {plan.delta:g}"):
+            table.add_column(head, justify="right")
+        rows: dict[str, float | None] = {
+            "budget of the plan": plan.budget,
+            "the log": self.log.epsilon,
+            "recomputed, the client that spent most": self.spent,
+        }
+        if self.bounds is not None:
+            rows |= {"recomputed, at least": self.bounds[0], "recomputed, at most": self.bounds[1]}
+        for name, epsilon in rows.items():
+            if epsilon is not None:
+                table.add_row(name, rounded_up(self._mu(epsilon) or 0.0), rounded_up(epsilon))
+        if self.exact is not None:
+            mu = mu_of(plan, float(self.exact.squares.max()))
+            tried = "all" if self.exact.complete else "the worst of"
+            name = f"exact, over {tried} {self.exact.choices} choices of colluders"
+            table.add_row(name, rounded_up(mu), rounded_up(gaussian.epsilon(mu, plan.delta)))
+        return table
+
+    def _clients(self) -> Table:
+        from rich.box import SIMPLE_HEAD  # noqa: PLC0415  as above
+        from rich.table import Table  # noqa: PLC0415  likewise
+
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        for head in ("client", "used", "late", "μ", "ε", *([] if self.exact is None else ["μ exact"])):
+            table.add_column(head, justify="right")
+        for row in sorted(self.clients, key=lambda row: -row["mu"])[:_SHOWN]:
+            cells = [f"{row[name]}" for name in ("client", "used", "late")]
+            cells += [rounded_up(row[name]) for name in ("mu", "epsilon")]
+            table.add_row(*cells, *([] if self.exact is None else [rounded_up(row["mu_exact"])]))
+        return table
 
 
-def node(path: Path) -> Finding:
-    """What the node whose state lies in a file has spent."""
-    raise NotImplementedError(path)
+def recorded(path: Path) -> Recorded:
+    """Every client's μ and ε recomputed from a run's log, and whether the log's claims hold.
+
+    The noise is the plan's as logged; who was used and who was late in each round are as logged. Checked are: that
+    the plan's figures follow from its noise, that numbers and names of clients agree and are possible, the ε and μ of
+    each round and of the end, the noise of each round, and the budget. On the complete graph the exact covariance of
+    all uploads, of up to 2,000, must not exceed what the odometer counts.
+
+    What a log cannot show: uploads that were seen although it says they were lost, other noise than it says, and a
+    change that was made in all places at once.
+
+    Args:
+        path: of the log.
+
+    Raises:
+        ArgumentError: the file is no log, or its plan has no noise that can be read.
+    """
+    log = RunLog.read(path)
+    if log.started.plan is None:
+        spoken = log.epsilon is not None or any(line.epsilon is not None for line in log.rounds)
+        return Recorded(log=log, problems=("the log has an ε, but no noise",) if spoken else ())
+    plan, notes = checks.planned(log)
+    notes += [_ASSUMED[plan.request.calibration]] if plan.request.calibration in _ASSUMED else []
+    notes += [] if plan.gdp else ["Batches are sampled: μ is that of Gaussian noise with this ε at this δ, not μ-GDP."]
+    problems = [*checks.of_plan(log, plan), *checks.of_noise(log, plan), *checks.of_end(log, plan)]
+    rounds, impossible = checks.rounds(log, plan)
+    problems += impossible
+    if rounds is None:
+        if impossible:
+            return Recorded(log=log, plan=plan, problems=tuple(problems), notes=tuple(notes))
+        bounds = checks.bounds(log, plan)
+        notes.append("The log says how many clients were used, not which: only bounds follow from it.")
+        problems += checks.of_bounds(log, plan, bounds)
+        return Recorded(log=log, plan=plan, bounds=bounds, problems=tuple(problems), notes=tuple(notes))
+    odometer, best = Odometer(plan), None
+    problems += checks.of_rounds(log, plan, odometer, rounds)
+    spent = odometer.max_epsilon()
+    problems += checks.of_budget(log, plan, spent)
+    if plan.deployable and plan.gdp:
+        best = exact(plan, rounds, closing=plan.repairs and log.ended is not None)
+        if best is None:
+            notes.append(_TOO_LARGE)
+        else:
+            over = np.array([mu_of(plan, each) for each in best.squares]) > odometer.mu() * (1 + 1e-6)
+            problems += [f"client {i}: its exact μ exceeds what the odometer counts" for i in np.flatnonzero(over)]
+    return Recorded(
+        log=log, plan=plan, rounds=rounds, odometer=odometer, spent=spent, exact=best, problems=tuple(problems),
+        notes=tuple(notes),
+    )  # fmt: skip

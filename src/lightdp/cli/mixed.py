@@ -1,8 +1,9 @@
 """`lightdp plan-mixed`: noise for clients that differ in privacy budget and reliability.
 
 Clients of one kind share a line of a CSV file and get the same noise (`lightdp.planning.plan_per_client`). The table
-has a row for each kind: its true ε, rounded up, the individual noise σ_U, the noise σ_eff that protects one of its
-clients, and σ_K with each kind. Below it stands the variance in the mean of a round, and that of equal noise for all.
+has a row for each kind: its true ε and μ, rounded up, what an attacker finds of it, the individual noise σ_U, the noise
+σ_eff that protects one of its clients, and σ_K with each kind. Below it stands the variance in the mean of a round, and
+that of equal noise for all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from lightdp import planning
+from lightdp import attack, gaussian, planning
 from lightdp._validate import integer, rounded_up
 from lightdp.cli import table
 from lightdp.errors import ArgumentError
@@ -84,16 +85,22 @@ def _print_mixed(mixed: PerClientPlan, counts: list[int]) -> None:
         f"δ = {mixed.delta:g}, against the server with any {mixed.colluders:,} others\n"
     )
     shared = (f"σ_K to {kind}" for kind in range(1, len(counts) + 1))
-    lines = table.new(None, right=["kind", "clients", "straggling", "ε", "σ_U", "σ_eff", *shared])
+    lines = table.new(None, right=["kind", "clients", "straggling", "ε", "μ", "found", "σ_U", "σ_eff", *shared])
     starts, true = [sum(counts[:kind]) for kind in range(len(counts))], mixed.epsilon()
     for kind, (first, count) in enumerate(zip(starts, counts, strict=True), 1):
         cells = [str(kind), str(count), f"{mixed.straggling[first]:g}", rounded_up(true[first])]
+        cells += [rounded_up(mixed.mu[first]), _found(mixed.mu[first])]
         cells += [f"{sigma[first]:.5g}" for sigma in (mixed.sigma_individual, mixed.sigma_effective)]
         lines.add_row(*cells, *(_shared(mixed, first, *other) for other in zip(starts, counts, strict=True)))
     table.show(lines)
     ratio = mixed.noise_equal / mixed.noise
+    typer.echo("found: share of its clients that an attacker finds at most who accuses falsely in 1 % of cases")
     typer.echo(f"noise variance in the mean {mixed.noise:.5g}")
     typer.echo(f"with equal variances for all it would be {mixed.noise_equal:.5g}, {ratio:.2f} times as much")
+
+
+def _found(mu: float) -> str:
+    return f"{rounded_up(100 * gaussian.power(mu, attack.FALSE_POSITIVES), 1)} %"
 
 
 def _shared(mixed: PerClientPlan, client: int, first: int, size: int) -> str:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lightdp import planning
+from lightdp import gaussian, planning
 from lightdp._validate import rounded_up
 from lightdp.cli import table
 from lightdp.cli.options import GRAPH, graph_of, with_settings
@@ -89,7 +89,9 @@ def _row_json(row: planning.Comparison) -> dict[str, Any]:
 
 def _print_comparison(chosen: Plan, rows: tuple[planning.Comparison, ...]) -> None:
     """The table of `--compare`; the scheme that was asked for is bold."""
-    title = f"\nThe same true guarantee, ε = {chosen.budget:g} at δ = {chosen.delta:g}"
+    mu = rounded_up(gaussian.mu(chosen.budget, chosen.delta, up=True))
+    words = f"{'' if chosen.gdp else 'at this δ as with '}μ = {mu}"
+    title = f"\nThe same true guarantee, ε = {chosen.budget:g} at δ = {chosen.delta:g} ({words})"
     lines = table.new(title, ["scheme"], ["noise", "× central", "trips", "B/param"])
     lines.columns[0].no_wrap = True
     lines.add_column("what breaks it", overflow="fold")
@@ -106,7 +108,9 @@ def _print_comparison(chosen: Plan, rows: tuple[planning.Comparison, ...]) -> No
 
 def _print_claims(chosen: Plan) -> None:
     """The ε of each composition rule of the paper (P1-P3), and the true one."""
-    lines = table.new("\nThe paper's ε, claimed and true", ["rule for T rounds"], ["rounds", "ε claimed", "ε true"])
+    lines = table.new(
+        "\nThe paper's ε, claimed and true", ["rule for T rounds"], ["rounds", "ε claimed", "ε true", "μ"]
+    )
     for claim in planning.paper_claims(chosen):
-        lines.add_row(claim.rule, str(claim.rounds), f"{claim.claimed:g}", rounded_up(claim.true))
+        lines.add_row(claim.rule, str(claim.rounds), f"{claim.claimed:g}", rounded_up(claim.true), rounded_up(claim.mu))
     table.show(lines)

@@ -112,16 +112,18 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
 
 def _finish(run: Any, screen: Console) -> RunLog:  # noqa: ANN401
     """Train to the end and return the log; Ctrl-C says how to go on and exits with 130."""
-    words = "accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}  stragglers {task.fields[missing]}"
+    words = "accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}  μ {task.fields[mu]}"
+    words += "  stragglers {task.fields[missing]}"
     columns = "round", MofNCompleteColumn(), BarColumn(bar_width=None), words, TimeRemainingColumn()
     with Progress(*columns, console=screen, transient=True) as bar:
-        task = bar.add_task("run", total=run.config.rounds, accuracy="-", epsilon="-", missing="-")
+        task = bar.add_task("run", total=run.config.rounds, accuracy="-", epsilon="-", mu="-", missing="-")
 
         def show(line: Line) -> None:
             if isinstance(line, Round):
                 shown: dict[str, Any] = {"missing": line.late + line.lost}
                 shown |= {} if line.accuracy is None else {"accuracy": f"{line.accuracy:.1%}"}
-                shown |= {} if line.epsilon is None else {"epsilon": rounded_up(line.epsilon, 3)}
+                spent = {"epsilon": line.epsilon, "mu": line.mu}
+                shown |= {name: rounded_up(value, 3) for name, value in spent.items() if value is not None}
                 bar.update(task, completed=line.round, **shown)
 
         try:

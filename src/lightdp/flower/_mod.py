@@ -11,6 +11,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 
+from lightdp import gaussian
 from lightdp._validate import integer, octets, rounded_up
 from lightdp.errors import ArgumentError, LightDPError, ProtocolError, to_text
 from lightdp.flower import _arrays, _total
@@ -145,8 +146,10 @@ def _train(
     begun.claim()  # before training: an app that fails, or ends its process, must not be asked again
     update, metrics = (None, {}) if begun.closing else _trained(message, app, plan)
     packed = begun.upload(update)
-    line = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent, for one %s"
-    LOG.info(line, rounded_up(client.epsilon()), plan.budget, plan.delta, plan.unit)
+    line = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent (%sμ = %s), for one %s"
+    spent, words = client.epsilon(), "" if plan.gdp else "at this δ as with "
+    mu = gaussian.mu(spent, plan.delta, up=True)
+    LOG.info(line, rounded_up(spent), plan.budget, plan.delta, words, rounded_up(mu), plan.unit)
     allowed = MetricRecord({name: value for name, value in metrics.items() if name in settings.allow_metrics})
     return RecordDict({"arrays": ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))}), "metrics": allowed})
 

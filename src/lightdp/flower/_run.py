@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
+from lightdp import gaussian
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError, LightDPError, ProtocolError, code_of
@@ -181,7 +182,9 @@ class Run:
 
     def spent(self) -> dict[str, float | int]:
         """The metrics of what was spent so far."""
-        return {"lightdp-epsilon": self.odometer.max_epsilon(), "lightdp-late": self.late}
+        epsilon = self.odometer.max_epsilon()
+        mu = gaussian.mu(epsilon, self.odometer.plan.delta, up=True)
+        return {"lightdp-epsilon": epsilon, "lightdp-mu": mu, "lightdp-late": self.late}
 
     def _sent(self, messages: Iterable[Message]) -> None:
         self._pending |= {message.metadata.message_id: message.metadata.dst_node_id for message in messages}

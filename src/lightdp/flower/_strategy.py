@@ -38,6 +38,7 @@ class LightDP(Strategy):
     app has `lightdp.flower.mod` or `record_mod`. The mod enforces it on the node, whatever this class does.
 
     Metrics of each round: `lightdp-epsilon` (the largest ε that a client has spent so far, at the plan's δ),
+    `lightdp-mu` (the μ of Gaussian noise with this ε at this δ; with whole batches the training is μ-GDP so far),
     `lightdp-used` (uploads in the sum), `lightdp-late` (uploads seen too late so far), and in the last round
     `lightdp-stopped` (1 if the training ended early).
 
@@ -175,8 +176,10 @@ class LightDP(Strategy):
             arrays, metrics = self._through(server_round, (result, means))
         spent, used = run.spent(), len(result.used)
         metrics.update(spent | {"lightdp-used": used})
-        line = "lightdp: round %d used %d of %d clients; ε = %s of %g at δ = %g spent"
-        LOG.info(line, server_round, used, plan.clients, rounded_up(spent["lightdp-epsilon"]), plan.budget, plan.delta)
+        line = "lightdp: round %d used %d of %d clients; ε = %s of %g at δ = %g spent, %s"
+        epsilon, mu = spent["lightdp-epsilon"], spent["lightdp-mu"]
+        words = f"{'' if plan.gdp else 'at this δ as with '}μ = {rounded_up(mu)}"
+        LOG.info(line, server_round, used, plan.clients, rounded_up(epsilon), plan.budget, plan.delta, words)
         return arrays, metrics
 
     def configure_evaluate(

@@ -12,12 +12,13 @@ from lightdp.planning._plan import Plan
 
 @dataclass(frozen=True)
 class Claim:
-    """An ε that the paper's formulas claim for some rounds, and what their noise really gives."""
+    """An ε that the paper's formulas claim for some rounds, and what their noise really gives: ε and μ."""
 
     rule: str
     rounds: int
     claimed: float
     true: float
+    mu: float
 
 
 def paper_claims(plan: Plan) -> tuple[Claim, ...]:
@@ -38,4 +39,4 @@ def paper_claims(plan: Plan) -> tuple[Claim, ...]:
         ("T rounds, footnote: σ² × √T", plan.rounds, mu_footnote * math.sqrt(plan.rounds)),
         ("T rounds, right: σ × √T", plan.rounds, mu_once),
     )
-    return tuple(Claim(rule, rounds, plan.budget, gaussian.epsilon(mu, plan.delta)) for rule, rounds, mu in claims)
+    return tuple(Claim(rule, rounds, plan.budget, gaussian.epsilon(mu, plan.delta), mu) for rule, rounds, mu in claims)

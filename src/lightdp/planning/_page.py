@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 
-from lightdp._validate import rounded_up
+from lightdp import attack
 from lightdp.noise_graph import price_of_sparsity
 from lightdp.planning._plan import Plan
 
@@ -45,7 +45,8 @@ def _guarantee(plan: Plan) -> list[str]:
     unit = "one record of a client" if plan.unit == "record" else "all data of one client"
     batches = "" if plan.sampling_rate == 1 else f", batches Poisson-sampled at rate {plan.sampling_rate:g}"
     whom = f"{unit} ({plan.adjacency}, clipped to {plan.clip:g}{batches})"
-    result = [f"ε = {rounded_up(plan.epsilon())} at δ = {plan.delta:g} for the whole training, for {whom}"]
+    degree = attack.degree(plan.epsilon(), plan.delta, plan.mu, gdp=plan.gdp)
+    result = [f"{degree} for the whole training, for {whom}"]
     if plan.understates:
         result.append(f"The paper claims ε = {plan.budget:g}; the figure above is what its noise really gives.")
     elif plan.repairs:
@@ -55,6 +56,7 @@ def _guarantee(plan: Plan) -> list[str]:
             f"The budget lasts all rounds if {stragglers} and {late} is seen too late; "
             "the odometer charges what happens and stops before the budget is exceeded."
         )
+    result.append(attack.sentence(plan.power(), plan.unit, plan.adjacency))
     return result
 
 

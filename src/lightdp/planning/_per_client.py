@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from lightdp import gaussian
+from lightdp import attack, gaussian
 from lightdp._validate import choice, integer, positive, probability
 from lightdp.errors import ArgumentError, InfeasibleError, MissingExtraError
 from lightdp.noise_graph import Graph, certified_noise, gain
@@ -64,13 +64,18 @@ class PerClientPlan:
 
     def epsilon(self) -> Floats:
         """What each client's guarantee really is, rounded up. (N,)"""
-        mus = math.sqrt(self.rounds) * self.sensitivity / self.sigma_effective
-        return np.array([gaussian.epsilon(float(m), self.delta) for m in mus])
+        return np.array([gaussian.epsilon(float(m), self.delta) for m in self.mu])
+
+    @property
+    def mu(self) -> Floats:
+        """μ of each client's whole training, which is μ-GDP (E5). (N,)"""
+        return math.sqrt(self.rounds) * self.sensitivity / self.sigma_effective
 
     def to_dict(self) -> dict[str, Any]:
         """Settings and results as JSON values."""
         shown = {name: getattr(self, name) for name in ("colluders", "rounds", "delta", "sensitivity")}
         arrays = {"epsilon": self.epsilons, "epsilon_true": self.epsilon(), "straggling": self.straggling}
+        arrays |= {"mu": self.mu, "power": np.array([gaussian.power(mu, attack.FALSE_POSITIVES) for mu in self.mu])}
         arrays |= {f"sigma_{kind}": getattr(self, f"sigma_{kind}") for kind in ("individual", "pairwise", "effective")}
         shown |= {name: values.tolist() for name, values in arrays.items()}
         return shown | {f"noise_in_{self.target}": self.noise, f"noise_in_{self.target}_equal": self.noise_equal}

@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from scipy.special import ndtri_exp
 
-from lightdp import gaussian, sampling
+from lightdp import attack, gaussian, sampling
 from lightdp._settings import takes
 from lightdp._validate import probability
 from lightdp.noise_graph import Graph
@@ -112,6 +113,42 @@ class Plan:
         return sampling.epsilon(multipliers, rate=asked.sampling_rate, delta=delta, adjacency=asked.adjacency)
 
     @property
+    def mu(self) -> float:
+        """μ of the whole training, which is μ-GDP where `gdp` holds (E5).
+
+        Where batches are sampled no μ says it all; this is then the μ of Gaussian noise with the same ε at the plan's
+        δ, rounded up.
+        """
+        if self.gdp:
+            return math.sqrt(self.rounds) * self.sensitivity / self.sigma_effective
+        return gaussian.mu(self._spent, self.delta, up=True)
+
+    @property
+    def gdp(self) -> bool:
+        """Whether the training is `mu`-GDP, as it is with whole batches."""
+        return self.sampling_rate == 1
+
+    def power(self, false_positives: float = attack.FALSE_POSITIVES) -> float:
+        """The true-positive rate that no attack exceeds at this rate of false positives: exact where `gdp` holds.
+
+        Where batches are sampled it follows from two points of the training's (ε, δ) curve.
+
+        >>> import lightdp
+        >>> found = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
+        >>> round(found.mu, 4), round(found.power(), 4)
+        (0.7191, 0.054)
+        """
+        if self.gdp:
+            return gaussian.power(self.mu, false_positives)
+        curve = lambda delta: self._spent if delta == self.delta else self.epsilon(delta)  # noqa: E731  two points
+        return attack.power(curve, self.delta, false_positives=false_positives)
+
+    @cached_property
+    def _spent(self) -> float:
+        """`epsilon()`, which takes a while where batches are sampled."""
+        return self.epsilon()
+
+    @property
     def scale(self) -> float:
         """The σ for which a round costs k = 1: σ_U with repair (R1), otherwise σ_eff."""
         return self.calibration.scale(self.noise)
@@ -174,14 +211,20 @@ class Plan:
         return max(32 if self.calibration.floats else 2, math.ceil(math.log2(steps + 2)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Request and results as JSON values: "epsilon" is what was asked for, "epsilon_true" what the plan costs."""
+        """Request and results as JSON values: "epsilon" is what was asked for, "epsilon_true" what the plan costs.
+
+        "power" is the true-positive rate that no attack exceeds at 1 % false positives.
+        """
         return self.request.to_dict() | {
             "gamma": self.gamma,
             "sigma_individual": self.sigma_individual,
             "sigma_pairwise": self.sigma_pairwise,
             "sigma_effective": self.sigma_effective,
             "noise_multiplier": self.noise_multiplier,
-            "epsilon_true": self.epsilon(),
+            "epsilon_true": self._spent,
+            "mu": self.mu,
+            "gdp": self.gdp,
+            "power": self.power(),
             "noise_in_mean": self.noise_in_mean(),
             "transient_in_mean": self.transient_in_mean(),
             "sensitivity": self.sensitivity,

@@ -19,6 +19,7 @@ _UNITS = {"paper": "client, assumed"}
 LONG = {
     "accuracy": "test accuracy, final model",
     "ε true": "ε true, largest client",
+    "μ": "μ, largest client",
     "noise": "lasting noise std a round",
     "up": "up, client and round",
     "down": "down, client and round",
@@ -44,6 +45,7 @@ def facts(log: RunLog) -> dict[str, str]:
         "accuracy": _shown(log.accuracy, lambda x: f"{100 * x:.2f} %"),
         "ε claimed": _shown(log.claimed, lambda x: f"{x:g}") if private else "∞",
         "ε true": _shown(log.epsilon, rounded_up) if private else "∞",
+        "μ": _shown(log.mu, lambda x: f"{rounded_up(x)}{'' if log.gdp else ' at δ'}") if private else "∞",
         "δ": _shown(log.delta, lambda x: f"{x:g}"),
         "unit": _shown(log.unit, lambda x: _UNITS.get(x, printable(x))),
         "adjacency": _shown(log.adjacency, printable),
@@ -88,11 +90,12 @@ def caveats(logs: Sequence[RunLog]) -> list[str]:
 def _caveats(name: str, log: RunLog) -> list[str | None]:
     """What to know of one run, kind by kind; None where it does not apply."""
     private, scheme, figures = log.started.plan is not None, schemes()[log.scheme], facts(log)
+    spent = f"ε = {figures['ε true']} (μ = {figures['μ']})"
     until = f"it was cut off after round {len(log.rounds):,}, or is still running"
     applies = {
         f"{name}: no privacy is guaranteed to anybody.": not private,
         f"{name} trusts the server and others: it is broken by {scheme.broken_by}.": private and not scheme.private,
-        f"{name} spent ε = {figures['ε true']}, more than the {figures['ε claimed']} it claims.": log.exceeds,
+        f"{name} spent {spent}, more than the {figures['ε claimed']} it claims.": log.exceeds,
         f"The ε of {name} rests on an assumed sensitivity that no theorem bounds.": log.unit == "paper",
         f"{name} has no end recorded: {until}. Its figures are the last that were recorded.": log.ended is None,
     }

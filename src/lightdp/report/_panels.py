@@ -6,12 +6,14 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from lightdp.report._chart import LOOK, SOFT, Chart, alt, data
 from lightdp.report._figures import labels
 from lightdp.runlog import Round, RunLog
 from lightdp.schemes import schemes as registry
+
+_Value: TypeAlias = Callable[[RunLog, Round], float | None]
 
 _DASHES = ([1, 0], [7, 4], [2, 3])
 _STATUS = {"used": "rgba(120, 136, 160, 0.35)", "late": "#f59e0b", "lost": "#dc2626"}
@@ -95,7 +97,7 @@ def _legend(logs: Sequence[RunLog]) -> alt.LayerChart:
 
 
 def _epsilon(logs: Sequence[RunLog]) -> Panel | None:
-    rows = _rows(logs, lambda _, line: line.epsilon)
+    rows = _rows(logs, lambda _, line: line.epsilon, mu=RunLog.mu_of)
     budgets = sorted({log.claimed for log in logs if log.claimed is not None})
     top = max([*budgets, *(row["value"] for row in rows)], default=1.0)
     marks = data([{"budget": budget, "text": f"budget {budget:g}"} for budget in budgets]).encode(y="budget:Q")
@@ -104,7 +106,8 @@ def _epsilon(logs: Sequence[RunLog]) -> Panel | None:
     words = words.mark_text(align="left", dy=-6, dx=4, fontSize=11, color="#6b7280")
     note = "By the client that spent most; dashed: the whole budget."
     y = alt.Y("value:Q", title=None, scale=_within(0, 1.12 * top))
-    return _lines(logs, rows, y, ".4f", ("Privacy spent, ε", note), behind=[rules, words])
+    more = [alt.Tooltip("mu:Q", title="μ, of Gaussian noise with this ε", format=".4f")]
+    return _lines(logs, rows, y, ".4f", ("Privacy spent, ε", note), behind=[rules, words], more=more)
 
 
 def _time(logs: Sequence[RunLog], y: alt.Y) -> Panel | None:
@@ -126,9 +129,9 @@ def _time(logs: Sequence[RunLog], y: alt.Y) -> Panel | None:
     return _lines(logs, rows, y, ".2%", ("Test accuracy against time", note), x=x, more=more)
 
 
-def _rows(logs: Sequence[RunLog], value: Callable[[RunLog, Round], float | None]) -> list[dict[str, Any]]:
+def _rows(logs: Sequence[RunLog], value: _Value, **more: _Value) -> list[dict[str, Any]]:
     return [
-        {"round": line.round, "value": found, "run": name}
+        {"round": line.round, "value": found, "run": name} | {key: get(log, line) for key, get in more.items()}
         for log, name in zip(logs, labels(logs), strict=True)
         for line in log.rounds
         if (found := value(log, line)) is not None

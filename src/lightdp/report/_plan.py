@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from lightdp import gaussian
+from lightdp._validate import rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan, compare, solve
 from lightdp.report._chart import Chart, alt, data
@@ -28,9 +30,11 @@ _LOOK = {
 
 def plan_chart(chosen: Plan) -> Chart:
     """The paper's figure of (σ_K, σ_U) for paper, exact and repair, and noise in the mean against S̄ for all."""
+    value = rounded_up(gaussian.mu(chosen.budget, chosen.delta, up=True), 3)
+    mu = f"{'' if chosen.gdp else 'at this δ as with '}μ = {value}"
     settings = (
         f"N = {chosen.clients:,}, C̄ = {chosen.colluders:,}, S̄ = {chosen.stragglers:,}, {chosen.rounds:,} rounds, "
-        f"ε = {chosen.budget:g} at δ = {chosen.delta:g}, clip {chosen.clip:g}; in each panel one of them varies"
+        f"ε = {chosen.budget:g} at δ = {chosen.delta:g} ({mu}), clip {chosen.clip:g}; in each panel one of them varies"
     )
     note = "Upper panels: the paper's σ as printed, for the ε it claims. Lower panel: its γ, with the σ that keeps ε."
     head = {"subtitle": [settings, note], "anchor": "start", "fontSize": 17, "subtitleColor": "#4b5563"}

@@ -18,6 +18,7 @@ CALIBRATIONS = tuple(name for name in BUILT_IN if name != "none")
 """The calibrations that the plan of a log may have."""
 _UNKNOWN = "not known"
 _NO_EPSILON = "without noise, or not computed (sampled batches)"
+_MU = "the μ of Gaussian noise with this ε at the plan's δ; with whole batches the training so far is μ-GDP"
 _MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
 
 
@@ -54,6 +55,12 @@ def _count(name: str, value: object) -> int:
 def _sentences(name: str, value: object) -> None:
     for sentence in _list(name, value):
         _text(name, sentence)
+
+
+def _clients(name: str, value: object) -> None:
+    before = -1
+    for client in _typed(list, "a list of clients")(name, value):
+        before = integer(name, client, before + 1)
 
 
 def _one_of(*options: str) -> Check:
@@ -94,6 +101,7 @@ _TYPES: dict[str, tuple[str, Check]] = {
     "str": ("text", _text),
     "Mapping[str, Any]": ("object", _mapping),
     "Sequence[str]": ("list of texts", _sentences),
+    "Sequence[int]": ("list of integers, ascending", _clients),
 }
 
 
@@ -195,9 +203,12 @@ class Round(_Line):
     accuracy: float | None = _holds("of the model after it, on the test set", share, null="not evaluated")
     loss: float | None = _holds("likewise", null="not evaluated, or not finite")
     epsilon: float | None = _holds("ε spent so far by the client that spent most", non_negative, null=_NO_EPSILON)
+    mu: float | None = _holds(_MU, non_negative, null=_NO_EPSILON, absent="old log")
     used: int = _holds("clients whose uploads are in the sum")
     late: int = _holds("clients whose uploads were seen, but too late to be used")
     lost: int = _holds("clients of which nothing was seen")
+    late_clients: Sequence[int] | None = _holds("which ones were late", null="not known", absent="old log")
+    lost_clients: Sequence[int] | None = _holds("which ones were lost", null="not known", absent="old log")
     noise_std: float | None = _holds(
         "standard deviation of the noise in a coordinate of the mean, without residuals", non_negative, null=_UNKNOWN
     )
@@ -215,6 +226,7 @@ class Ended(_Line):
     kind = "end"
     accuracy: float | None = _holds("of the final model, on the test set", share, null="not evaluated")
     epsilon: float | None = _holds("spent by the client that spent most", non_negative, null="without noise")
+    mu: float | None = _holds(_MU, non_negative, null="without noise", absent="old log")
     epsilon_claimed: float | None = _holds("the ε that was asked for", non_negative, null="without noise")
     delta: float | None = _holds("the δ of every ε in the log", probability, null="without noise")
     unit: str | None = _holds("what is protected", null=_UNKNOWN)

@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
 
-from lightdp import planning
+from lightdp import gaussian, planning
 from lightdp.errors import ArgumentError
 from lightdp.runlog._lines import Ended, Line, Round, Started, claimed_epsilon
 from lightdp.schemes import schemes
@@ -119,6 +119,23 @@ class RunLog:
         if self.ended is not None:
             return self.ended.epsilon
         return self.rounds[-1].epsilon if self.rounds else None
+
+    @property
+    def gdp(self) -> bool:
+        """Whether `mu` means μ-GDP, as it does with whole batches."""
+        return self.started.plan is not None and self.started.plan.get("sampling_rate", 1) == 1
+
+    @property
+    def mu(self) -> float | None:
+        """The μ of Gaussian noise with `epsilon` at `delta`, rounded up; where `gdp` holds, that of the training."""
+        last = self.lines[-1]
+        return None if isinstance(last, Started) else self.mu_of(last)
+
+    def mu_of(self, line: Round | Ended) -> float | None:
+        """The μ of a line of this log; of old logs from its ε, rounded up."""
+        if line.mu is not None or line.epsilon is None or self.delta is None:
+            return line.mu
+        return gaussian.mu(line.epsilon, self.delta, up=True)
 
     @property
     def claimed(self) -> float | None:

@@ -188,10 +188,12 @@ class Run:
             self.odometer.record(came.used, came.late)
         looked = after.round % config.evaluate_every == 0 or after.round == config.rounds
         accuracy, loss = self.evaluate(after) if looked else (None, None)
+        spent = self._spent() if looked or config.sampling_rate == 1 else None  # sampled, it takes a while
         return Round(
             round=after.round, used=len(used), late=len(late), lost=config.clients - len(used) - len(late),
             accuracy=accuracy, loss=loss if loss is not None and math.isfinite(loss) else None,  # JSON has no NaN
-            epsilon=self._spent() if looked or config.sampling_rate == 1 else None,  # sampled, it takes a while
+            epsilon=spent, mu=statement.mu(self.plan, spent),
+            late_clients=[*late], lost_clients=[*~(came.used | came.late)],
             noise_std=result.lasting**0.5 / self.denominator, residual_std=result.residual**0.5 / self.denominator,
             **came.network,
         ), after  # fmt: skip
@@ -264,10 +266,11 @@ class Run:
         config, plan, spent = self.config, self.plan, self._spent()
         budget, delta = (None, None) if plan is None else (plan.budget, plan.delta)
         return Ended(
-            accuracy=self.evaluate()[0], epsilon=spent, epsilon_claimed=budget, delta=delta,
+            accuracy=self.evaluate()[0], epsilon=spent, mu=statement.mu(plan, spent),
+            epsilon_claimed=budget, delta=delta,
             unit=config.unit, adjacency=config.adjacency, rounds=self.state.round, stopped=stopped,
             bytes_up=self.channel.bytes_up, bytes_down=4 * self.parameters + bitmap_size(config.clients),
-            seconds=self.state.seconds, statement=statement.statement(config, plan, spent),
+            seconds=self.state.seconds, statement=statement.statement(config, plan, spent, self.state.seen),
         )  # fmt: skip
 
     def _save(self) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
 
-from lightdp._validate import rounded_up
+from lightdp import attack, gaussian
 from lightdp.planning import Plan
+from lightdp.runlog import Seen, attack_power
 from lightdp.schemes import scheme
 from lightdp.training.config import Config
 
@@ -35,27 +37,40 @@ def commit() -> str | None:
     return None
 
 
-def statement(config: Config, plan: Plan | None, epsilon: float | None) -> list[str]:
+def mu(plan: Plan | None, epsilon: float | None) -> float | None:
+    """The μ to report for an ε that was spent at the plan's δ, rounded up; None where there is none.
+
+    Args:
+        plan: of the run.
+        epsilon: what was spent.
+    """
+    return None if plan is None or epsilon is None else gaussian.mu(epsilon, plan.delta, up=True)
+
+
+def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Sequence[Seen]) -> list[str]:
     """What was guaranteed to whom, in plain sentences.
 
-    Guarantee: the ε in it is rounded up, and whatever the guarantee rests on beyond the noise is named.
+    Guarantee: the ε and μ in it are rounded up, and whatever the guarantee rests on beyond the noise is named.
 
     >>> from lightdp.training.config import Config
-    >>> statement(Config(scheme="none"), None, None)
+    >>> statement(Config(scheme="none"), None, None, [])
     ['No noise was added: nothing is guaranteed to anybody.']
 
     Args:
         config: the run.
         plan: its noise; None for none.
         epsilon: what the client that spent most has spent.
+        seen: who was used and who was late in each round.
     """
     if plan is None or epsilon is None:
         return ["No noise was added: nothing is guaranteed to anybody."]
     known, claim = scheme(config.scheme), f"ε = {plan.budget:g}"
     what = "any one record of a client" if config.unit == "record" else "everything that one client holds"
     whom = known.against(plan.colluders)
-    degree = f"ε = {rounded_up(epsilon)} at δ = {plan.delta:g} ({plan.adjacency})"
-    lines = [f"Whether {what} was in the training cannot be told by {whom}, up to {degree}, over the whole training."]
+    degree = attack.degree(epsilon, plan.delta, gaussian.mu(epsilon, plan.delta, up=True), gdp=plan.gdp)
+    untold = f"Whether {what} was in the training cannot be told by {whom}, up to {degree}"
+    lines = [f"{untold} over the whole training, {plan.adjacency}."]
+    lines.append(attack.sentence(attack_power(plan, epsilon, seen), config.unit, plan.adjacency))
     if known.understates:
         lines.append(f"The paper's formulas claim {claim} for this noise; no budget stopped the run.")
     elif config.unbounded:

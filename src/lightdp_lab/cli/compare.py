@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lightdp import attack, gaussian
 from lightdp._validate import rounded_up
 from lightdp.cli.options import with_settings
 from lightdp.errors import ArgumentError
@@ -95,12 +96,21 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
+def _mu(epsilon: float, at: dict[str, Any]) -> str:
+    """The μ of an ε at the δ of a setting, all of whose schemes use whole batches."""
+    return rounded_up(gaussian.mu(epsilon, at["delta"], up=True), 3)
+
+
+def _power(at: dict[str, Any]) -> float:
+    return gaussian.power(gaussian.mu(at["epsilon"], at["delta"], up=True), attack.FALSE_POSITIVES)
+
+
 def show(record: dict[str, Any]) -> None:
     """Print the table of a record of `lightdp_lab.compare`."""
     at = record["setting"]
     title = (
         f"N = {at['clients']:,}, C̄ = {at['colluders']:,}, S̄ = {at['stragglers']:,}, d = {at['dimension']:,}, "
-        f"ε = {at['epsilon']:g} at δ = {at['delta']:g} over {at['rounds']:,} rounds; "
+        f"ε = {at['epsilon']:g} at δ = {at['delta']:g} (μ = {_mu(at['epsilon'], at)}) over {at['rounds']:,} rounds; "
         f"links fail with {at['failure']:g}, clients drop out with {at['dropout']:g}"
     )
     table = Table(
@@ -116,7 +126,7 @@ def show(record: dict[str, Any]) -> None:
             table.add_row(name, "–", *[""] * 8, Text(f"impossible: {row['impossible']}", "yellow"))
             continue
         if row["epsilon"] is not None and row["epsilon"] > at["epsilon"] * (1 + 1e-9):
-            name.append(f" (true ε {rounded_up(row['epsilon'], 2)})", "red")
+            name.append(f" (true ε {rounded_up(row['epsilon'], 2)}, μ {_mu(row['epsilon'], at)})", "red")
         done = Text(f"{row['completed']}/{row['rounds']}", "" if row["completed"] == row["rounds"] else "red")
         costs = (figure(row[key] / unit, "" if row["measured"] else "~") for key, unit in _COSTS.values())
         table.add_row(name, done, f"{row['noise']:.3g}", f"{row['trips']:g}", *costs, broke(row) or "–")
@@ -154,6 +164,7 @@ def notes(record: dict[str, Any]) -> list[str]:
     lines = {
         f"done: rounds with a sum. noise: variance left for good in a coordinate of the mean, at a {target}.": True,
         f"kB: of one client and round, without the model itself. round: modelled on {speeds(at)}.": True,
+        attack.sentence(_power(at), "client", "add-remove"): any(row["epsilon"] is not None for row in rows),
         "~: not measured; on the line through two smaller sizes that were.": not all(row["measured"] for row in rows),
         "Where no round was done, the costs are those of a round without faults.": any(row["clean"] for row in rows),
         "Interrupted: what had been played until then.": record.get("stopped", False),

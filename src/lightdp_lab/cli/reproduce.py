@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
+from lightdp import gaussian
 from lightdp._validate import integer, rounded_up
 from lightdp.cli import table
 from lightdp.errors import ArgumentError
@@ -127,7 +128,7 @@ def _show(target: Target, cells: Sequence[Cell]) -> None:
     varied = {"choices": ("clip", "partition"), "time": ("links",)}.get(target, ())
     printed = TABLES.get(target) if first.data == "cifar10" else None
     heads = ("scheme", "ε", "C̄", "S̄", *varied, *(["the paper"] if printed else []), "here (trials)")
-    for name in (*heads, "true ε, a round", "true ε, all rounds"):
+    for name in (*heads, "true ε, a round", "true ε, all rounds", "μ, all rounds"):
         shown.add_column(name, justify="left" if name in ("scheme", *varied) else "right")
     for cell in cells:
         at = cell.config
@@ -137,7 +138,9 @@ def _show(target: Target, cells: Sequence[Cell]) -> None:
             place = printed.values.index(getattr(at, printed.varies))
             row.append(f"{printed.printed[at.epsilon][place]}" if at.epsilon in printed.printed else "–")
         epsilons = (cell.largest("epsilon_round"), cell.largest("epsilon"))
-        shown.add_row(*row, cell.text(count=True), *("–" if one is None else rounded_up(one, 3) for one in epsilons))
+        mu = None if epsilons[1] is None else gaussian.mu(epsilons[1], at.delta, up=True)
+        privacy = ("–" if one is None else rounded_up(one, 3) for one in (*epsilons, mu))
+        shown.add_row(*row, cell.text(count=True), *privacy)
     table.show(shown)
     if first.unit == "paper":
         typer.echo(_ASSUMED)

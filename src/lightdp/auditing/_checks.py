@@ -1,0 +1,193 @@
+"""What a run's log says about privacy, checked against its own rounds: each check yields what does not hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from lightdp import gaussian
+from lightdp.accountant import Odometer
+from lightdp.auditing._exact import Rounds
+from lightdp.client_set import ClientSet
+from lightdp.errors import ArgumentError
+from lightdp.planning import Noise, Plan, Request
+from lightdp.runlog import Ended, Round, RunLog, claimed_epsilon
+from lightdp.schemes import BUILT_IN
+from lightdp.stragglers import StragglerLaw, binomial, uniform
+
+_SAME = 1e-6  # relative difference of two numbers that are the same, computed twice
+_FOLLOWS = ("sensitivity", "sigma_pairwise", "noise_multiplier", "epsilon_true", "mu", "power", "wire_bits")
+_SAMPLED = ("sensitivity", "sigma_pairwise", "noise_multiplier")  # the others take long, or need the straggler law
+
+
+def planned(log: RunLog) -> tuple[Plan, list[str]]:
+    """The plan of a log with the noise as logged, and what is to be said about it."""
+    facts = log.started.plan or {}
+    names = {field.name for field in dataclasses.fields(Request)}
+    asked = {name: facts[name] for name in names & facts.keys()} | {"epsilon": claimed_epsilon(facts)}
+    needed = {"clients", "colluders", "stragglers", "rounds", "gamma", "sigma_individual", "sigma_effective"}
+    if missing := sorted(needed - facts.keys()):
+        raise ArgumentError(f"{log.path}: plan must have {', '.join(missing)} to be audited")
+    try:
+        law, known = _law(str(facts.get("straggler_law")), asked["stragglers"], asked["clients"])
+        request = Request(**asked | {"gamma": None, "straggler_law": law})
+        noise = Noise(*(float(facts[name]) for name in ("gamma", "sigma_individual", "sigma_effective")))
+    except (ArgumentError, TypeError, ValueError) as error:
+        raise ArgumentError(f"{log.path}: plan cannot be read: {error}") from None
+    notes = [] if known else ["The plan's straggler law is not in the log; what follows from it is not checked."]
+    return Plan(request, noise), notes
+
+
+def _law(name: str, bound: int, clients: int) -> tuple[StragglerLaw, bool]:
+    """The straggler law of a name as plans write it, and whether it is known; it decides nothing that was spent."""
+    if found := re.fullmatch(r"binomial\((\d+), ([0-9.e+-]+)\) up to (\d+)", name):
+        return binomial(bound, clients, float(found[2])), True
+    return uniform(bound), name.startswith("uniform")
+
+
+def of_plan(log: RunLog, plan: Plan) -> Iterator[str]:
+    """Figures of the plan that do not follow from its noise."""
+    logged, found = log.started.plan or {}, plan.to_dict()
+    for name in _FOLLOWS if plan.gdp else _SAMPLED:
+        if name in logged and not _same(logged[name], found[name]):
+            yield f"plan: {name} = {logged[name]!r} does not follow from its noise, which gives {found[name]:.6g}"
+
+
+def _same(one: object, other: object) -> bool:
+    numbers = isinstance(one, int | float) and isinstance(other, int | float)
+    return numbers and math.isclose(float(one), float(other), rel_tol=_SAME, abs_tol=1e-12)  # type: ignore[arg-type]
+
+
+def of_end(log: RunLog, plan: Plan) -> Iterator[str]:
+    end = log.ended
+    if end is None:
+        return
+    said = {"epsilon_claimed": plan.budget, "delta": plan.delta, "adjacency": plan.adjacency}
+    for name, value in said.items():
+        if getattr(end, name) != value:
+            yield f"end: {name} = {getattr(end, name)!r} is not the plan's, {value!r}"
+    if end.unit not in {plan.unit, "paper"}:
+        yield f"end: unit = {end.unit!r} is not the plan's, {plan.unit!r}"
+
+
+def of_noise(log: RunLog, plan: Plan) -> Iterator[str]:
+    """Rounds whose noise is not the plan's, up to one denominator for all."""
+    scheme = log.started.config.get("scheme", log.scheme)
+    if scheme not in BUILT_IN or log.started.network is not None or not (plan.repairs or plan.graph.complete):
+        return  # schemes of other packages play their own noise
+    seen = [line for line in log.rounds if line.used > 0 and line.noise_std]
+    stds = []
+    for line in seen:
+        variance = plan.individual_in_sum(line.used) + (0.0 if plan.repairs else plan.residual_in_sum(line.used))
+        stds.append((line.noise_std or 0.0) / math.sqrt(variance))
+    denominator = np.median(1 / np.array(stds)) if stds else 1.0
+    expected = _denominator(log, plan)
+    if stds and expected is not None and not math.isclose(denominator, expected, rel_tol=_SAME):
+        yield f"the noise of the rounds is {expected / denominator:.6g} times the plan's"
+    for line, std in zip(seen, stds, strict=True):
+        if not math.isclose(std * denominator, 1.0, rel_tol=_SAME):
+            yield f"round {line.round}: its noise is {std * denominator:.6g} times the plan's of {line.used} clients"
+
+
+def _denominator(log: RunLog, plan: Plan) -> float | None:
+    """What sums were divided by, where the log shows it."""
+    if log.unit in {"client", "paper"}:
+        return float(plan.clients)
+    return sum(map(sum, log.counts)) * plan.sampling_rate if log.counts else None
+
+
+def rounds(log: RunLog, plan: Plan) -> tuple[Rounds | None, list[str]]:
+    """Used and late clients of each round, and what about them is impossible.
+
+    There are none where the log does not name them, or names what is impossible.
+    """
+    found, wrong, named = [], [], True
+    for line in log.rounds:
+        try:
+            sets = _sets(line, plan)
+        except ArgumentError as error:
+            wrong.append(f"round {line.round}: {error}")
+            continue
+        if sets is None:
+            named = False
+        else:
+            found.append(sets)
+    return found if named and not wrong else None, wrong
+
+
+def _sets(line: Round, plan: Plan) -> tuple[ClientSet, ClientSet] | None:
+    """Used and late clients of one round; None if the line does not name them."""
+    if line.used + line.late + line.lost != plan.clients:
+        raise ArgumentError(f"used, late and lost must add up to {plan.clients} clients")
+    if 0 < line.used < plan.clients - plan.stragglers:
+        raise ArgumentError(f"{line.used} used clients are too few for a sum")
+    everybody, nobody = ClientSet.all(plan.clients), ClientSet.none(plan.clients)
+    if line.late_clients is None or line.lost_clients is None:
+        return None if line.used < plan.clients else (everybody, nobody)
+    late = ClientSet.of(plan.clients, line.late_clients, name="late_clients")
+    lost = ClientSet.of(plan.clients, line.lost_clients, name="lost_clients")
+    if (len(late), len(lost)) != (line.late, line.lost) or late & lost:
+        raise ArgumentError("the clients that are named are not as many as were counted")
+    return everybody - late - lost, late
+
+
+def of_rounds(log: RunLog, plan: Plan, odometer: Odometer, rounds: Rounds) -> Iterator[str]:
+    """Lines whose ε or μ is not what the rounds up to them give; counts the rounds on the way."""
+    lines: list[Round | Ended] = [*log.rounds, *([] if log.ended is None else [log.ended])]
+    for at, line in enumerate(lines):
+        where = f"round {line.round}" if isinstance(line, Round) else "end"
+        if at < len(rounds):
+            odometer.record(*rounds[at])
+        if line.epsilon is not None:
+            found = odometer.max_epsilon()
+            if line.epsilon < found * (1 - _SAME):
+                yield f"{where}: the log says ε = {line.epsilon:.6g}, its rounds give {found:.6g}"
+            elif line.epsilon > found * (1 + _SAME) + 1e-12:
+                yield (
+                    f"{where}: the log says ε = {line.epsilon:.6g}, its rounds give only {found:.6g}: "
+                    "rounds are missing or changed, or another version of lightdp wrote it"
+                )
+            if line.mu is not None and not _same(line.mu, gaussian.mu(line.epsilon, plan.delta, up=True)):
+                yield f"{where}: μ = {line.mu:.6g} is not that of ε = {line.epsilon:.6g} at δ = {plan.delta:g}"
+
+
+def of_bounds(log: RunLog, plan: Plan, between: tuple[float, float]) -> Iterator[str]:
+    """Whether the ε of the log's last line and the budget lie below what the rounds cost at least."""
+    if log.epsilon is not None and log.epsilon < between[0] * (1 - _SAME):
+        yield f"the log says ε = {log.epsilon:.6g}, its rounds give at least {between[0]:.6g}"
+    yield from of_budget(log, plan, between[0])
+
+
+def of_budget(log: RunLog, plan: Plan, spent: float) -> Iterator[str]:
+    """Whether the budget was kept, in runs that promise to keep it."""
+    unbounded = plan.understates or log.started.config.get("epsilon_per") == "round"
+    if spent > plan.budget * (1 + _SAME) and not unbounded:
+        yield f"the rounds cost ε = {spent:.6g}, more than the budget of {plan.budget:g}"
+
+
+def bounds(log: RunLog, plan: Plan) -> tuple[float, float]:
+    """Least and largest ε of the client that spent most, from the numbers of used and late clients alone.
+
+    Someone spent at least the mean over all clients. Nobody spent more than a client that was seen in every round in
+    which somebody was; from the first late upload on, repairs may add to each round, up to what individual noise alone
+    would cost, which is 1.
+
+    Raises:
+        ArgumentError: batches are sampled, whose costs have no mean.
+    """
+    if not plan.gdp:
+        raise ArgumentError(f"{log.path}: a log of sampled batches must name late_clients and lost_clients")
+    least, largest, late = 0.0, 0.0, False
+    for line in log.rounds:
+        missing = plan.clients - line.used if line.used > 0 else 0
+        used = float(plan.used_cost(max(plan.honest - missing, 1)))
+        late = late or line.late > 0
+        least += used * (line.used if line.used > 0 else line.late) / plan.clients
+        largest += (1.0 if plan.repairs and late else used) if line.used + line.late > 0 else 0.0
+    unit = plan.sensitivity / plan.scale
+    low, high = (gaussian.epsilon(math.sqrt(total) * unit, plan.delta) for total in (least, largest))
+    return low, high

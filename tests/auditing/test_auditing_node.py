@@ -1,0 +1,136 @@
+"""`lightdp audit --client`: what a node has spent, from its own state file or from that of a Flower node."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from lightdp import gaussian
+from lightdp.auditing import node
+from lightdp.errors import ArgumentError
+from support.parties import joined, planned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightdp.protocol import Client
+    from support.command_line import Run
+
+
+@pytest.fixture
+def clients(tmp_path: Path) -> list[Client]:
+    """Five clients after rounds that client 0 was used in, late in, that were void, and one that is still open."""
+    server, clients = joined(planned(), 4, folder=tmp_path)
+    for came in ([0, 1, 2, 3, 4], [1, 2, 3, 4], [0, 1], [0, 1, 2, 3]):
+        start = server.announce(since=0)
+        for i, client in enumerate(clients):
+            message = client.begin(start).upload(np.zeros(4))
+            if i in came:
+                server.receive(message)
+        server.close()
+    return clients
+
+
+def test_a_state_tells_rounds_and_what_they_cost(clients: list[Client], tmp_path: Path) -> None:
+    found = node(tmp_path / "client-00.json")
+    rounds = {"announced": 3, "answered": 4, "used": 1, "late": 1, "void": 1, "open": 1, "closing": 0}
+    assert found.rounds == rounds
+    assert found.name == "client-00"
+    facts = found.to_dict()
+    for name, epsilon in (("announced", clients[0].epsilon()), ("worst", clients[0].epsilon(worst=True))):
+        assert facts["spent"][name]["epsilon"] == epsilon
+        assert gaussian.epsilon(facts["spent"][name]["mu"], 1e-5) == pytest.approx(epsilon)
+    assert facts["left"] == 8.0 - clients[0].epsilon(worst=True)
+    assert found.holds
+
+
+def test_nothing_private_is_printed_and_the_file_is_only_read(clients: list[Client], tmp_path: Path) -> None:
+    path = tmp_path / "client-00.json"
+    before = {each: each.read_bytes() for each in tmp_path.iterdir()}
+    secret = json.loads(before[path])["pair"]
+    found = node(path)
+    said = json.dumps(found.to_dict()) + "".join(each for each in found.shown() if isinstance(each, str))
+    assert secret not in said
+    assert secret[:32] not in said
+    assert {each: each.read_bytes() for each in tmp_path.iterdir()} == before
+    assert len(clients) == 5
+
+
+def test_a_client_that_sent_nothing_has_spent_nothing(tmp_path: Path) -> None:
+    joined(planned(), 4, folder=tmp_path)
+    found = node(tmp_path / "client-03.json")
+    assert found.figures["as announced"] == (0.0, 0.0)
+    assert found.rounds["answered"] == 0
+    assert "at most 1.1 % of the clients" in "".join(each for each in found.shown() if isinstance(each, str))
+
+
+def test_a_flower_nodes_file_is_read_with_its_earlier_runs(clients: list[Client], tmp_path: Path) -> None:
+    state = (tmp_path / "client-01.json").read_text(encoding="utf-8")
+    record = {"serial": 9, "client": state, "run": "00", "plan": "{}", "length": 4, "before": 0.49}
+    vault = tmp_path / "vault.state"
+    vault.write_text(json.dumps(record), encoding="utf-8")
+    found = node(vault)
+    worst = gaussian.mu(clients[1].epsilon(worst=True), 1e-5)
+    assert found.total == pytest.approx(gaussian.epsilon((0.49 + worst**2) ** 0.5, 1e-5))
+    assert found.rounds == node(tmp_path / "client-01.json").rounds
+
+
+def test_the_file_of_a_real_flower_node_is_read(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from support.flower_talk import Talk  # noqa: PLC0415  needs flwr
+
+    talk, path = Talk(), tmp_path / "node.state"
+    talk.grid.nodes[0].config["lightdp-state"] = str(path)
+    talk.enrol()
+    assert talk.grid.handle(0, talk.start()).has_content()
+    found = node(path)
+    assert found.plan.digest() == talk.plan.digest()
+    assert found.rounds["open"] == 1
+    assert 0 < found.figures["at worst, whatever was announced"][1] <= talk.plan.budget
+
+
+def test_an_audit_of_a_node_needs_neither_flwr_nor_torch(clients: list[Client], tmp_path: Path) -> None:
+    code = f"""import sys, pathlib
+from lightdp.auditing import node
+node(pathlib.Path({str(tmp_path / "client-00.json")!r}))
+print([name for name in ("flwr", "torch", "altair") if name in sys.modules])"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    assert len(clients) == 5
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"version": 1}', b'{"client": "{}", "before": 0.0}', b"\xff"])
+def test_a_file_that_is_no_state_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.state").write_bytes(content)
+    with pytest.raises(ArgumentError, match=r"client must be a state file, got client='.*x\.state'"):
+        node(tmp_path / "x.state")
+
+
+def test_an_older_copy_is_refused(clients: list[Client], tmp_path: Path) -> None:
+    path = tmp_path / "client-00.json"
+    state = json.loads(path.read_bytes())
+    path.write_text(json.dumps(state | {"serial": state["serial"] - 1}), encoding="utf-8")
+    with pytest.raises(ArgumentError, match="an older copy could answer a round again"):
+        node(path)
+    assert len(clients) == 5
+
+
+def test_the_command_prints_what_was_spent(run: Run, clients: list[Client], tmp_path: Path) -> None:
+    done = run("audit", "--client", tmp_path / "client-00.json")
+    assert (done.code, done.err) == (0, "")
+    for words in (
+        "4 rounds answered of 30 planned: 1 used, 1 too late, 1 void, 1 not",
+        "as announced",
+        "at worst",
+        "left of",
+    ):
+        assert words in done.out
+    missing = run("audit", "--client", tmp_path / "nothing.state")
+    assert missing.code == 2
+    assert "nothing.state" in missing.err
+    assert len(clients) == 5

@@ -1,0 +1,319 @@
+"""`lightdp audit run.jsonl`: sound logs hold, edited ones are found, and every client's μ is exact or bounded."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from lightdp import gaussian
+from lightdp.auditing import recorded
+from lightdp.auditing._exact import exact
+from lightdp.client_set import ClientSet
+from lightdp.errors import ArgumentError
+from lightdp.repair import RETRIES
+from support import oracles
+from support.audited_logs import a_plan, lines_of, saved, some_rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from support.audited_logs import Lines, Rounds
+    from support.command_line import Run
+
+
+def sets(clients: int, rounds: Rounds) -> list[tuple[ClientSet, ClientSet]]:
+    return [(ClientSet.of(clients, used), ClientSet.of(clients, late)) for used, late in rounds]
+
+
+@pytest.fixture
+def sound() -> Lines:
+    plan = a_plan()
+    return lines_of(plan, some_rounds(plan, 5))
+
+
+def test_a_sound_log_holds_and_every_client_is_recomputed(tmp_path: Path, sound: Lines) -> None:
+    found = recorded(saved(tmp_path / "run.jsonl", sound))
+    facts = found.to_dict()
+    assert found.problems == ()
+    assert facts["epsilon"] == sound[-1]["epsilon"]
+    assert len(facts["clients"]) == 8
+    assert facts["all_choices"] is False or facts["choices_of_colluders"] > 1
+    for row in facts["clients"]:
+        assert 0 <= row["mu_exact"] <= row["mu"] * (1 + 1e-9)
+        assert row["epsilon"] == pytest.approx(gaussian.epsilon(row["mu"], 1e-5))
+    assert json.loads(json.dumps(facts)) == facts
+
+
+@pytest.mark.parametrize("calibration", ["exact", "local", "smpc", "central", "paper", "repair"])
+def test_logs_of_every_calibration_hold(tmp_path: Path, calibration: str) -> None:
+    plan = a_plan(calibration)
+    found = recorded(saved(tmp_path / "run.jsonl", lines_of(plan, some_rounds(plan, 4))))
+    assert found.problems == ()
+    assert (found.exact is not None) == (calibration not in {"smpc", "central"})
+    words = " ".join(found.notes)
+    assert ("nobody sees anything but the sum" in words) == (calibration == "smpc")
+    assert ("the server sees every update" in words) == (calibration == "central")
+
+
+def test_a_log_without_noise_holds_unless_it_speaks_of_privacy(tmp_path: Path, sound: Lines) -> None:
+    nothing = {"epsilon": None, "mu": None, "epsilon_claimed": None, "delta": None}
+    lines = [line | {name: None for name in nothing if name in line} for line in sound]
+    lines[0] |= {"plan": None, "config": {"scheme": "none"}}
+    assert recorded(saved(tmp_path / "none.jsonl", lines)).holds
+    lines[-1] |= {"epsilon": 1.0}
+    assert not recorded(saved(tmp_path / "none.jsonl", lines)).holds
+
+
+def lower_the_end(lines: Lines) -> None:
+    lines[-1] |= {"epsilon": 0.9 * lines[-1]["epsilon"], "mu": None}
+
+
+def lower_one_round(lines: Lines) -> None:
+    lines[2]["epsilon"] *= 0.99
+
+
+def lower_all(lines: Lines) -> None:
+    for line in lines[1:]:
+        line["epsilon"] *= 0.999
+        line["mu"] = gaussian.mu(line["epsilon"], 1e-5, up=True)
+
+
+def lower_mu(lines: Lines) -> None:
+    lines[-1]["mu"] *= 0.9
+
+
+def say_that_all_were_used(lines: Lines) -> None:
+    lines[1] |= {"used": 8, "late": 0, "lost": 0, "late_clients": [], "lost_clients": []}
+
+
+def call_late_clients_lost(lines: Lines) -> None:
+    line = next(line for line in lines[1:-1] if line["late"] and line["used"])
+    lost = sorted([*line["lost_clients"], *line["late_clients"]])
+    line |= {"late": 0, "lost": len(lost), "late_clients": [], "lost_clients": lost}
+
+
+def change_who_was_missing(lines: Lines) -> None:
+    """The same numbers, other clients: the one that spent most becomes another."""
+    for line in lines[1:-1]:
+        if line["used"]:
+            names = [*range(8 - line["late"] - line["lost"], 8)]
+            line |= {"late_clients": names[: line["late"]], "lost_clients": names[line["late"] :]}
+
+
+def take_out_the_last_round(lines: Lines) -> None:
+    del lines[-2]
+    lines[-1]["rounds"] -= 1
+
+
+def take_out_a_round_and_number_anew(lines: Lines) -> None:
+    del lines[2]
+    for number, line in enumerate(lines[1:-1], 1):
+        line["round"] = number
+    lines[-1]["rounds"] -= 1
+
+
+def more_noise_in_the_plan(lines: Lines) -> None:
+    for name in ("sigma_individual", "sigma_effective", "sigma_pairwise", "noise_multiplier"):
+        lines[0]["plan"][name] *= 1.1
+
+
+def more_noise_and_all_that_follows(lines: Lines) -> None:
+    """σ, every ε and μ changed together: what is left is the noise that the rounds had."""
+    plan = a_plan()
+    more = type(plan)(
+        plan.request, type(plan.noise)(plan.gamma, 1.1 * plan.sigma_individual, 1.1 * plan.sigma_effective)
+    )
+    stds = [line["noise_std"] for line in lines[1:-1]]
+    lines[:] = lines_of(more, some_rounds(plan, 5))
+    for line, std in zip(lines[1:-1], stds, strict=True):
+        line["noise_std"] = std
+
+
+def more_rounds_than_the_budget_has(lines: Lines) -> None:
+    plan = a_plan()
+    lines[:] = lines_of(plan, [(list(range(8)), [])] * 30)
+
+
+def more_colluders_in_the_end(lines: Lines) -> None:
+    lines[-1]["delta"] = 1e-6
+
+
+def too_few_used(lines: Lines) -> None:
+    lines[1] |= {"used": 3, "lost": 5, "late": 0, "late_clients": [], "lost_clients": [3, 4, 5, 6, 7]}
+
+
+def numbers_that_do_not_add_up(lines: Lines) -> None:
+    lines[1]["lost"] += 1
+
+
+def a_client_that_is_none(lines: Lines) -> None:
+    line = next(line for line in lines[1:-1] if line["lost"])
+    line["lost_clients"] = [*line["lost_clients"][:-1], 8]
+
+
+EDITS: dict[Callable[[Lines], None], str] = {
+    lower_the_end: "end: the log says ε =",
+    lower_one_round: "round 2: the log says ε =",
+    lower_all: "round 1: the log says ε =",
+    lower_mu: "end: μ =",
+    say_that_all_were_used: "round 1: the log says ε =",
+    call_late_clients_lost: "its rounds give only",
+    change_who_was_missing: "the log says ε =",
+    take_out_the_last_round: "end: the log says ε = ",
+    take_out_a_round_and_number_anew: "rounds are missing or changed",
+    more_noise_in_the_plan: "plan: epsilon_true =",
+    more_noise_and_all_that_follows: "times the plan's",
+    more_rounds_than_the_budget_has: "more than the budget of 6",
+    more_colluders_in_the_end: "end: delta = 1e-06 is not the plan's, 1e-05",
+    too_few_used: "3 used clients are too few for a sum",
+    numbers_that_do_not_add_up: "must add up to 8 clients",
+    a_client_that_is_none: "lost_clients must",
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_log_does_not_hold(tmp_path: Path, sound: Lines, edit: Callable[[Lines], None]) -> None:
+    lines = copy.deepcopy(sound)
+    edit(lines)
+    found = recorded(saved(tmp_path / "run.jsonl", lines))
+    assert not found.holds
+    assert any(EDITS[edit] in problem for problem in found.problems), found.problems
+
+
+def test_a_gap_in_the_rounds_is_no_log(tmp_path: Path, sound: Lines) -> None:
+    with pytest.raises(ArgumentError, match="round must be 2, the next one, got round=3"):
+        recorded(saved(tmp_path / "run.jsonl", [*sound[:2], *sound[3:]]))
+
+
+def test_an_old_log_has_bounds_and_a_lowered_one_is_found(tmp_path: Path, sound: Lines) -> None:
+    new = ("mu", "late_clients", "lost_clients")
+    lines = [{name: value for name, value in line.items() if name not in new} for line in sound]
+    found = recorded(saved(tmp_path / "old.jsonl", lines))
+    assert found.holds
+    assert found.bounds is not None
+    assert found.bounds[0] <= sound[-1]["epsilon"] <= found.bounds[1]
+    for line in lines[1:]:
+        line["epsilon"] *= 0.5
+    assert "at least" in recorded(saved(tmp_path / "old.jsonl", lines)).problems[0]
+
+
+def test_an_old_log_in_which_everybody_was_used_is_recomputed_exactly(tmp_path: Path) -> None:
+    plan = a_plan()
+    lines = lines_of(plan, [(list(range(8)), [])] * 3)
+    lines = [{name: value for name, value in line.items() if not name.endswith("_clients")} for line in lines]
+    found = recorded(saved(tmp_path / "old.jsonl", lines))
+    assert (found.holds, found.bounds) == (True, None)
+    assert found.exact is not None
+    assert found.odometer is not None
+    assert np.sqrt(found.exact.squares) * plan.sensitivity / plan.sigma_individual == pytest.approx(found.odometer.mu())
+
+
+def test_a_sampled_log_is_recomputed_without_mu_gdp(tmp_path: Path) -> None:
+    plan = a_plan(unit="record", sampling_rate=0.2, rounds=9)
+    lines = lines_of(plan, some_rounds(plan, 3, void=None))
+    lines[1]["epsilon"] = lines[1]["mu"] = None  # not computed in every round
+    found = recorded(saved(tmp_path / "run.jsonl", lines))
+    assert found.problems == ()
+    assert found.exact is None
+    assert "not μ-GDP" in " ".join(found.notes)
+    (said,) = (each for each in found.shown() if isinstance(each, str) and each.startswith("An attacker"))
+    share = float(said.split("at most ")[1].split(" %")[0]) / 100
+    assert 0.01 < share < 0.5 * math.exp(found.spent or 0.0) * 0.01  # two points say more than the plan's δ alone
+    lines[-1]["epsilon"] *= 0.99
+    assert not recorded(saved(tmp_path / "run.jsonl", lines)).holds
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("calibration", ["repair", "exact"])
+def test_the_exact_cost_is_that_of_the_oracle_over_all_colluders(calibration: str, seed: int) -> None:
+    plan = a_plan(calibration, clients=5, colluders=1, stragglers=2, gamma=3.0)
+    rounds = some_rounds(plan, 4, seed, void=seed)
+    found = exact(plan, sets(5, rounds), closing=False)
+    assert found is not None
+    assert found.complete
+    for client in range(5):
+        others = [i for i in range(5) if i != client]
+        worst = max(
+            oracles.worst_mu_squared(
+                oracles.loss_matrix(
+                    5, 3.0, rounds, client=client, adjacency=~np.eye(5, dtype=bool), colluders=colluders,
+                    retries=RETRIES if plan.repairs else -1,
+                )
+            )
+            for colluders in itertools.combinations(others, 1)
+        )  # fmt: skip
+        assert found.squares[client] == pytest.approx(worst, rel=1e-9)
+
+
+@pytest.mark.parametrize("late", [1, 2, 3, 4])
+def test_a_repair_is_tried_as_often_as_clients_try_it(late: int) -> None:
+    """Clients 1 and 2 were used while client 0 was late, and then come too late so often."""
+    plan = a_plan(clients=4, colluders=0, stragglers=2, gamma=3.0)
+    rounds: Rounds = [([1, 2, 3], [0]), *[([0, 3], [1, 2])] * late, ([0, 1, 2, 3], [])]
+    found = exact(plan, sets(4, rounds), closing=False)
+    assert found is not None
+    everybody = ~np.eye(4, dtype=bool)
+    matrix = oracles.loss_matrix(4, 3.0, rounds, client=0, adjacency=everybody, retries=RETRIES)
+    assert found.squares[0] == pytest.approx(oracles.worst_mu_squared(matrix), rel=1e-9)
+
+
+@pytest.mark.parametrize("settings", [{"scheme": "paper"}, {"epsilon_per": "round"}])
+def test_a_run_without_a_budget_may_spend_more_than_was_asked_for(tmp_path: Path, settings: dict[str, str]) -> None:
+    plan = a_plan("paper" if "scheme" in settings else "exact", rounds=1)
+    lines = lines_of(plan, [(list(range(8)), [])] * 20, **settings)
+    assert lines[-1]["epsilon"] > plan.budget
+    assert recorded(saved(tmp_path / "run.jsonl", lines)).problems == ()
+
+
+def test_a_closing_round_costs_as_one_in_which_everybody_repairs() -> None:
+    plan = a_plan(clients=5, colluders=0, stragglers=2, gamma=3.0)
+    rounds: Rounds = [([0, 1, 2], [3]), ([0, 1, 2, 3], [4])]
+    closed = exact(plan, sets(5, rounds), closing=True)
+    left = exact(plan, sets(5, rounds), closing=False)
+    assert closed is not None
+    assert left is not None
+    assert closed.squares[4] > left.squares[4] * 1.01  # its late round is repaired only in the closing one
+
+
+def test_too_many_uploads_are_left_to_the_odometer(tmp_path: Path) -> None:
+    plan = a_plan(clients=50, colluders=10, stragglers=5, rounds=90)
+    found = recorded(saved(tmp_path / "run.jsonl", lines_of(plan, some_rounds(plan, 45, void=None))))
+    assert (found.problems, found.exact) == ((), None)
+    assert "by the odometer alone" in found.notes[-1]
+
+
+def test_many_histories_are_searched_for_the_worst_colluders() -> None:
+    plan = a_plan(clients=12, colluders=4, stragglers=3)
+    found = exact(plan, sets(12, some_rounds(plan, 8)), closing=False)
+    assert found is not None
+    assert not found.complete
+    assert (found.squares > 0).all()
+
+
+def test_the_command_prints_the_figures_and_exits_with_one_if_the_log_does_not_hold(
+    run: Run, tmp_path: Path, sound: Lines
+) -> None:
+    file = saved(tmp_path / "run.jsonl", sound)
+    good = run("audit", file)
+    assert (good.code, good.err) == (0, "")
+    for words in ("LightDP, repair, 5 rounds", "exact, over", "μ exact", "An attacker who accuses falsely", "holds:"):
+        assert words in good.out
+    lower_all(sound)
+    bad = run("audit", saved(file, sound), "--json")
+    assert bad.code == 1
+    facts: dict[str, Any] = json.loads(bad.out)
+    assert facts["holds"] is False
+    assert math.isclose(facts["epsilon"], facts["epsilon_logged"] / 0.999)
+
+
+def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path, sound: Lines) -> None:
+    del sound[0]["plan"]["sigma_individual"]
+    with pytest.raises(ArgumentError, match="plan must have sigma_individual to be audited"):
+        recorded(saved(tmp_path / "run.jsonl", sound))
