@@ -99,8 +99,8 @@ def test_a_client_that_is_late_in_every_round_becomes_a_straggler_and_the_others
     )  # fmt: skip
     late = [line.late for line in log.rounds]
     assert len(late) == 12
-    assert late == sorted(late, reverse=True)
-    assert 0 < sum(late) < 12
+    assert late[0] == 1
+    assert late[-2:] == [0, 0]  # before, it may once be let in again: repairs that came in time need no room any more
     assert all(line.used == 7 for line in log.rounds)
     assert log.outcome.stopped is None
     assert log.epsilon is not None
