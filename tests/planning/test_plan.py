@@ -309,3 +309,24 @@ def test_unsafe_requests_are_refused_by_name(changed: dict[str, Any], message: s
     asked = {"clients": 50, "colluders": 10, "stragglers": 10, "rounds": 1, "epsilon": 3.0, "delta": 1e-5}
     with pytest.raises(ArgumentError, match=message):
         lightdp.plan(**(asked | changed))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({}, "It holds for a server that lies to clients; 4 % of μ² is kept for lies and late uploads."),
+        (
+            {"stragglers": 35, "rounds": 20},
+            "is kept for lies and late uploads; with fewer stragglers it would be less.",
+        ),
+        ({"late": "unseen"}, "It holds for a server that does not see uploads which come too late."),
+        ({"sampling_rate": 0.1}, "It holds for a server that follows the protocol: batches are sampled (R2)."),
+        ({"calibration": "exact"}, None),
+    ],
+)
+def test_a_plan_with_repair_says_what_a_server_may_do_and_what_is_kept_for_it(
+    changed: dict[str, Any], said: str | None
+) -> None:
+    asked = {"clients": 50, "colluders": 10, "stragglers": 10, "rounds": 150, "epsilon": 3.0, "delta": 1e-5}
+    page = " ".join(str(lightdp.plan(**asked | {"calibration": "repair"} | changed)).split())
+    assert (said in page) if said else ("It holds for a server" not in page)

@@ -8,8 +8,10 @@ import textwrap
 from lightdp import attack
 from lightdp.noise_graph import price_of_sparsity
 from lightdp.planning._plan import Plan
+from lightdp.repair import worst_cost
 
 _WIDTH, _MARGIN = 100, 14
+_MUCH = 0.2  # of the budget, kept for what may never happen
 
 
 def page(plan: Plan) -> str:
@@ -56,8 +58,22 @@ def _guarantee(plan: Plan) -> list[str]:
             f"The budget lasts all rounds if {stragglers} and {late} is seen too late; "
             "the odometer charges what happens and stops before the budget is exceeded."
         )
+        result.append(_server(plan))
     result.append(attack.sentence(plan.power(), plan.unit, plan.adjacency))
     return result
+
+
+def _server(plan: Plan) -> str:
+    """What a server may do under a plan with repair, and what is kept for it (W5)."""
+    if plan.late == "unseen":
+        return "It holds for a server that does not see uploads which come too late."
+    if plan.sampling_rate < 1:
+        return "It holds for a server that follows the protocol: batches are sampled (R2)."
+    spent = plan.rounds * (plan.sigma_individual / plan.sigma_effective) ** 2
+    share = worst_cost(plan.gamma, plan.honest, plan.stragglers, plan.late) / spent
+    fewer = "" if share < _MUCH else "; with fewer stragglers it would be less"
+    kept = f"{100 * share:.0f} % of μ² is kept for lies and late uploads{fewer}"
+    return f"It holds for a server that lies to clients; {kept}."
 
 
 def _noise(plan: Plan) -> list[str]:
