@@ -31,7 +31,7 @@ from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.keys import Enrolment, KeyPair, Keyring, Roster, link
 from lightdp.protocol import Client
-from lightdp.protocol.client import agreement
+from lightdp.protocol.vector import agreement
 from lightdp.repair import RETRIES
 from lightdp.wire import Announcement, Message
 

@@ -15,6 +15,7 @@ from lightdp.auditing import _live
 from lightdp.keys import Keyring
 from lightdp.protocol import Client, client, vector
 from lightdp.protocol.history import ClientHistory
+from lightdp.protocol.seat import Seat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,18 +54,18 @@ def own_noise(times: float) -> Plant:
 
 
 def weak_victim(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Client._answer
+    real = Seat.upload
 
-    def answer(self: Client, *arguments: Any) -> bytes:
-        usual = self._grid
-        if self._history is not None and self._history.me == 0:
-            self._grid = replace(usual, sigma_individual=0.9 * usual.sigma_individual)
+    def upload(self: Seat, vector: Any, history: Any, number: int, **more: Any) -> bytes:
+        usual = self.grid
+        if history.me == 0:
+            self.grid = replace(usual, sigma_individual=0.9 * usual.sigma_individual)
         try:
-            return real(self, *arguments)
+            return real(self, vector, history, number, **more)
         finally:
-            self._grid = usual
+            self.grid = usual
 
-    monkeypatch.setattr(Client, "_answer", answer)
+    monkeypatch.setattr(Seat, "upload", upload)
 
 
 def pairwise_reused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,10 +78,12 @@ def pairwise_reused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def repair_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def terms(self: Client, history: Any, current: int, *, closing: bool) -> Any:
-        return [] if closing else self._pairwise(history, current, history.neighbours)
+    real = Seat.pairwise
 
-    monkeypatch.setattr(Client, "_terms", terms)
+    def terms(self: Seat, *arguments: Any, undo: bool = False) -> Any:
+        return [] if undo else real(self, *arguments)
+
+    monkeypatch.setattr(Seat, "pairwise", terms)
 
 
 def repair_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import FedAvg
 
 from lightdp import errors
-from lightdp.protocol.client import agreement
+from lightdp.protocol.vector import agreement
 from support.flower_grid import LocalGrid
 from support.flower_talk import RUN, Talk, a_plan, an_app, enrolment, refused
 

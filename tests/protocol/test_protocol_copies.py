@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import pickle
 import subprocess
 import sys
@@ -118,7 +119,8 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), server.receive(begun.u
 
 
 def test_after_a_fork_the_parent_alone_answers() -> None:
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _FORK], capture_output=True, text=True, check=True)
+    command, paths = [sys.executable, "-W", "ignore", "-c", _FORK], {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=os.environ | paths, capture_output=True, text=True, check=True)
     assert done.stdout == "4 True\n"
 
 

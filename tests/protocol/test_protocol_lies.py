@@ -17,7 +17,7 @@ from lightdp.errors import BudgetError
 from lightdp.protocol import Client
 from lightdp.repair import RETRIES
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
-from support.parties import RUN, joined
+from support.parties import RUN, joined, seat
 
 
 def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> None:
@@ -42,11 +42,12 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
         start = Message(kind=Kind.ANNOUNCE, run=RUN, round=now, roster=roster.hash, payload=payload).to_bytes()
         data = None if closing else (secret * (i == 0)).astype(np.float32)
         message = Message.from_bytes(party.begin(start).upload(data), run=RUN, roster=roster.hash)
-        bits, history = party._grid.bits, party._history
+        grid, history = seat(party).grid, party._history
         assert history is not None
+        bits = grid.bits
         total = Accumulator(length, bits)
         total.add(Upload.from_bytes(message.payload, length=length, bits=bits).packed)
-        seen.append(total.total() * party._grid.wire_step)
+        seen.append(total.total() * grid.wire_step)
         parts = [] if closing else [(now, history.neighbours, 1)]
         parts += [] if history.repair is None else [(*history.repair, -1)]
         keys = {}

@@ -14,7 +14,7 @@ from lightdp.errors import BudgetError
 from lightdp.repair import RETRIES
 from lightdp.wire import Accumulator, Message, Upload
 from support import oracles
-from support.parties import RUN, joined, planned, play
+from support.parties import RUN, joined, planned, play, seat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,7 +129,7 @@ def test_the_best_distinguisher_achieves_the_planned_mu_and_no_more(case: str) -
 
 def _without_colluders(upload: bytes, client: Client, colluders: Sequence[int]) -> NDArray[np.float64]:
     """An upload as numbers, less all that colluders know of its noise."""
-    history, roster, grid = client._history, client._state.roster, client._grid
+    history, roster, grid = client._history, client._state.roster, seat(client).grid
     assert history is not None
     assert roster is not None
     message = Message.from_bytes(upload, run=RUN, roster=roster.hash)
@@ -139,7 +139,7 @@ def _without_colluders(upload: bytes, client: Client, colluders: Sequence[int]) 
     sets = history.used[: message.round]
     last = max((t for t, used in enumerate(sets) if history.me in used), default=None)
     for spy in colluders:
-        stream.accumulate(known, client._pairwise(history, message.round, (spy,)))
+        stream.accumulate(known, seat(client).pairwise(history, message.round, (spy,)))
         if last is not None and client.plan.repairs and spy not in sets[last]:
-            stream.accumulate(known, client._pairwise(history, last, (spy,), undo=True))
+            stream.accumulate(known, seat(client).pairwise(history, last, (spy,), undo=True))
     return total.total() * grid.wire_step - known * grid.step

@@ -13,8 +13,8 @@ from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Identity, KeyPair
 from lightdp.planning import Plan
 from lightdp.protocol import Client, ClientState, File, Server
-from lightdp.protocol.client import agreement
-from support.parties import RUN, Tape, joined, planned, play, residual
+from lightdp.protocol.vector import agreement
+from support.parties import RUN, Tape, joined, planned, play, residual, seat
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def test_a_restored_client_goes_on_as_if_nothing_had_happened(tmp_path: Path, ta
     history = clients[0]._history
     assert history is not None
     mine = np.zeros(30, np.int32)
-    stream.accumulate(mine, clients[0]._pairwise(history, 0, (3, 4), undo=True))
+    stream.accumulate(mine, seat(clients[0]).pairwise(history, 0, (3, 4), undo=True))
     assert np.array_equal(noise, mine - left[1])
 
 

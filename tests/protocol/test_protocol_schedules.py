@@ -25,6 +25,7 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError, WireError
 from lightdp.protocol import Client, File, Server
 from lightdp.repair import RETRIES
+from support.parties import seat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +98,7 @@ class Schedules(RuleBasedStateMachine):
         data, fine, terms = made[0]
         history = self.clients[i]._history
         assert history is not None
-        added = {term.key for term in self.clients[i]._pairwise(history, self.server.round, history.neighbours)}
+        added = {term.key for term in seat(self.clients[i]).pairwise(history, self.server.round, history.neighbours)}
         keys = frozenset(term.key for term in terms) & added
         sent = Sent(i, self.server.round, message, data, fine, keys)
         self.sent.append(sent)
@@ -181,11 +182,11 @@ class Schedules(RuleBasedStateMachine):
             history = client._history
             assert history is not None
             uncancelled = tuple(j for j in history.neighbours if j not in used)
-            stream.accumulate(expected, client._pairwise(history, s.round, uncancelled))
+            stream.accumulate(expected, seat(client).pairwise(history, s.round, uncancelled))
             repaired = self.repaired_by(s)
             if repaired is not None:
                 absent = tuple(j for j in history.neighbours if j not in self.used[repaired])
-                stream.accumulate(expected, client._pairwise(history, repaired, absent, undo=True))
+                stream.accumulate(expected, seat(client).pairwise(history, repaired, absent, undo=True))
         assert np.array_equal(np.sum([s.fine - s.data for s in self.accepted], axis=0, dtype=np.int32), expected)
 
     def repaired_by(self, sent: Sent) -> int | None:
@@ -236,7 +237,7 @@ class Schedules(RuleBasedStateMachine):
                 tries = sum(s.client == i and last < s.round < following for s in self.sent)
                 if tries > RETRIES:
                     absent = tuple(j for j in history.neighbours if j not in self.used[last])
-                    stream.accumulate(given_up, client._pairwise(history, last, absent))
+                    stream.accumulate(given_up, seat(client).pairwise(history, last, absent))
         assert np.array_equal(self.left, given_up)
 
 

@@ -56,7 +56,7 @@ def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
     def watched_upload(self: ClientRound, update: Any) -> bytes:
         sent = upload(self, update)
         client, history = self._client, self._history
-        keys = {term.key for term in client._pairwise(history, self.number, history.neighbours)}
+        keys = {term.key for term in self._seat.pairwise(history, self.number, history.neighbours)}
         result.made.append(Made(client._state.enrolment.name, self.number, here.data, here.fine, keys))
         return sent
 

@@ -11,6 +11,7 @@ import pytest
 import lightdp
 from lightdp import masks, stream
 from lightdp.protocol import Client, File, Server
+from lightdp.protocol.seat import Seat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from lightdp.planning import Plan
 
 RUN = b"a run of 16 byte"
+
+
+def seat(client: Client) -> Seat:
+    assert client._seat is not None
+    return client._seat
 
 
 def planned(**changed: Any) -> Plan:
@@ -91,5 +97,5 @@ def residual(clients: list[Client], of: int, used: Sequence[int], length: int) -
         history = clients[i]._history
         assert history is not None
         peers = tuple(j for j in history.neighbours if j in absent)
-        stream.accumulate(out, clients[i]._pairwise(history, of, peers))
+        stream.accumulate(out, seat(clients[i]).pairwise(history, of, peers))
     return out

@@ -15,7 +15,7 @@ from lightdp.client_set import ClientSet
 from lightdp.keys import Identity, KeyPair, Keyring, Roster, link
 from lightdp.planning import Plan, Unit
 from lightdp.protocol import Client, Server
-from lightdp.protocol.client import agreement
+from lightdp.protocol.vector import agreement
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 
 _REACH = 14.0  # standard deviations that an upload alone must hold without wrapping

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import threading
 from dataclasses import replace
 from typing import NoReturn, SupportsIndex
 
-from lightdp import masks
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
-from lightdp.keys import Identity, KeyPair, Keyring, Pins, Roster
+from lightdp.keys import Identity, KeyPair, Pins, Roster
 from lightdp.planning import Plan
 from lightdp.protocol.history import ClientHistory
 from lightdp.protocol.host import Host
+from lightdp.protocol.seat import Seat
 from lightdp.protocol.state import ClientState
 from lightdp.protocol.store import Store
-from lightdp.protocol.vector import Floats, clipped
-from lightdp.stream import Term
-from lightdp.wire import Announcement, Kind, Message, Upload
+from lightdp.protocol.vector import Floats, agreement, clipped
+from lightdp.wire import Announcement, Kind, Message
 
 _LOG = logging.getLogger("lightdp")
-
-
-def agreement(plan: Plan, length: int, *, weighted: bool) -> bytes:
-    """32 bytes that the roster binds: the plan and the shape of uploads. Refuses weights that it does not cover."""
-    if weighted and plan.unit != "client":
-        raise ArgumentError(f"weighted needs unit='client', whose clip covers the weight, got unit={plan.unit!r}")
-    return hashlib.sha256(plan.digest() + length.to_bytes(8, "little") + bytes([weighted])).digest()
 
 
 class Client:
@@ -85,15 +76,15 @@ class Client:
         threads: int | None,
     ) -> None:
         self.plan, self.length, self.weighted, self.threads = plan, length, weighted, threads
-        self._grid = masks.Grid.of(plan, length + weighted)
         self._state, self._pins, self._store = state, pins, store
         self._process = os.getpid()
         self._lock = threading.Lock()  # what is decided on a state is done before another message is looked at
-        self._keyring: Keyring | None = None
+        self._seat: Seat | None = None
         self._history: ClientHistory | None = None
         self._claimed: ClientHistory | None = None  # of the round that is counted as answered before its upload is made
         if state.roster is not None:
-            self._keyring, history = self._entered(state.roster)
+            self._seat = Seat(plan, state, state.roster, pins)
+            history = self._seat.history()
             history.sent, history.closing = state.sent, state.closing
             history.learn(enumerate(state.used))
             self._history = history
@@ -206,9 +197,9 @@ class Client:
         with self._alone():
             known = self._state.roster
             if known is None:
-                keyring, history = self._entered(roster)
+                seat = Seat(self.plan, self._state, roster, self._pins)
                 self._adopt(replace(self._state, roster=roster))
-                self._keyring, self._history = keyring, history
+                self._seat, self._history = seat, seat.history()
             elif known.hash != roster.hash:
                 raise ProtocolError("the roster must not change in a run; who joins or leaves needs a new run")
 
@@ -224,7 +215,7 @@ class Client:
             BudgetError: the round could take this client over its budget.
         """
         with self._alone():
-            if self._state.roster is None or self._history is None:
+            if self._state.roster is None or self._history is None or self._seat is None:
                 raise ProtocolError("the client has no roster yet")
             content = Message.from_bytes(message, run=self.run, roster=self._state.roster.hash)
             if content.kind != Kind.ANNOUNCE:
@@ -238,7 +229,7 @@ class Client:
                 raise ProtocolError(f"expected round {len(history.used)}, got round {start.round}")
             if not start.closing:
                 history.odometer.admit()
-            return ClientRound(self, start, self._history, history)
+            return ClientRound(self, self._seat, start, self._history, history)
 
     @property
     def next_round(self) -> int:
@@ -287,16 +278,13 @@ class Client:
             if not claimed:
                 self._refuse_stale(begun)
             vector = clipped(self.plan, None if begun.closing else update, weight, self.length, weighted=self.weighted)
-            terms = self._terms(history, begun.number, closing=begun.closing)
-            packed = masks.mask(vector, self._grid, terms, threads=self.threads)
+            message = begun._seat.upload(  # noqa: SLF001
+                vector, history, begun.number, closing=begun.closing, threads=self.threads
+            )
             if not claimed:
                 self._count(begun)
             self._claimed = None
-        upload = Upload(length=len(vector), bits=self._grid.bits, packed=packed)
-        roster, me = history.chains[0], history.me
-        message = Message(kind=Kind.UPLOAD, run=self.run, round=begun.number, roster=roster, client=me, payload=b"")
-        signature = self._state.pair.sign(upload.statement(message, chain=history.chains[begun.number]))
-        return replace(message, payload=replace(upload, signature=signature).head()).to_bytes(upload.packed)
+        return message
 
     def _count(self, begun: ClientRound) -> None:
         """Save that a round was answered."""
@@ -326,36 +314,6 @@ class Client:
             self._store.save(state.to_bytes())
         self._state = state
 
-    def _terms(self, history: ClientHistory, current: int, *, closing: bool) -> list[Term]:
-        """This round's pairwise noise, and the opposite of what is to be repaired (R1)."""
-        terms = [] if closing else self._pairwise(history, current, history.neighbours)
-        if history.repair is not None:
-            terms += self._pairwise(history, *history.repair, undo=True)
-        return terms
-
-    def _pairwise(self, history: ClientHistory, of: int, peers: tuple[int, ...], *, undo: bool = False) -> list[Term]:
-        if self._keyring is None or self.plan.gamma == 0:
-            return []
-        keys = self._keyring.stream_keys(peers, round=of, chain=history.chains[of])
-        return masks.pairwise_terms(keys, history.me, self._grid, undo=undo)
-
-    def _entered(self, roster: Roster) -> tuple[Keyring, ClientHistory]:
-        """What a roster makes of this client, if its peers are to be trusted."""
-        if len(roster) != self.plan.clients:
-            raise WireError(f"roster must have {self.plan.clients} clients, got {len(roster)}")
-        me, name = roster.index(self._state.enrolment), self._state.enrolment.name
-        if self._pins is not None:
-            self._pins.check(roster)
-            unknown = [e.name for e in roster.enrolments if e.name not in self._pins.identities and e.name != name]
-            if len(unknown) > self.plan.colluders:
-                raise WireError(
-                    f"roster must have at most {self.plan.colluders} clients that are not pinned, got {unknown}"
-                )
-        graph = self.plan.graph
-        neighbours = [j for j in range(len(roster)) if j != me] if graph.complete else graph.neighbours()[me].tolist()
-        keyring = Keyring(self._state.pair, roster, me, neighbours)
-        return keyring, ClientHistory(self.plan, me, roster.hash, neighbours)
-
 
 class ClientRound:
     """A round that a client has begun and may answer, once.
@@ -365,9 +323,11 @@ class ClientRound:
         closing: whether it carries no data and only repairs what stragglers left (R4).
     """
 
-    def __init__(self, client: Client, start: Announcement, basis: ClientHistory, history: ClientHistory) -> None:
+    def __init__(
+        self, client: Client, seat: Seat, start: Announcement, basis: ClientHistory, history: ClientHistory
+    ) -> None:
         self.number, self.closing = start.round, start.closing
-        self._client, self._basis, self._history = client, basis, history
+        self._client, self._seat, self._basis, self._history = client, seat, basis, history
 
     def claim(self) -> None:
         """Count this round as answered, before the update is made; `upload` may then follow, once, and need not.

@@ -13,9 +13,8 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Enrolment, Pins, Roster, link
 from lightdp.planning import Plan
-from lightdp.protocol.client import agreement
 from lightdp.protocol.history import max_rounds
-from lightdp.protocol.vector import weight_share
+from lightdp.protocol.vector import agreement, weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 
 

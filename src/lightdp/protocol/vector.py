@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +16,13 @@ from lightdp.planning import Plan
 Floats: TypeAlias = "NDArray[np.float32] | NDArray[np.float64]"
 
 _WEIGHT_SHARE = 0.1  # of the clip
+
+
+def agreement(plan: Plan, length: int, *, weighted: bool) -> bytes:
+    """32 bytes that the roster binds: the plan and the shape of uploads. Refuses weights that it does not cover."""
+    if weighted and plan.unit != "client":
+        raise ArgumentError(f"weighted needs unit='client', whose clip covers the weight, got unit={plan.unit!r}")
+    return hashlib.sha256(plan.digest() + length.to_bytes(8, "little") + bytes([weighted])).digest()
 
 
 def weight_share(plan: Plan) -> float:
