@@ -65,7 +65,7 @@ class StragglerLaw:
         >>> uniform(4).mean(lambda s: s**2)
         6.0
         """
-        return math.fsum((self.pmf * f(self.counts)).tolist())  # the last bit of a dot product depends on memory
+        return float((self.pmf * f(self.counts)).sum())  # the last bit of a dot product depends on where arrays lie
 
     def quantiles(self, rounds: int, levels: int) -> dict[int, int]:
         """A typical training: how many of `rounds` rounds have S stragglers, rounded to more stragglers.
