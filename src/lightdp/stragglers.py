@@ -65,7 +65,7 @@ class StragglerLaw:
         >>> uniform(4).mean(lambda s: s**2)
         6.0
         """
-        return float((self.pmf * f(self.counts)).sum())  # the last bit of a dot product depends on where arrays lie
+        return float((self.pmf * f(self.counts)).sum())
 
     def quantiles(self, rounds: int, levels: int) -> dict[int, int]:
         """A typical training: how many of `rounds` rounds have S stragglers, rounded to more stragglers.
@@ -145,7 +145,9 @@ def custom(bound: int, pmf: Sequence[float] | NDArray[np.float64]) -> StragglerL
         raise ArgumentError(f"pmf must hold finite probabilities >= 0, got pmf={values.tolist()}")
     if abs((total := float(values.sum())) - 1) > 1e-9:
         raise ArgumentError(f"pmf must sum to 1, got a sum of {total:.10g}")
-    return StragglerLaw(f"given, on 0..{bound}", np.pad(values / total, (0, bound + 1 - len(values))))
+    if abs(total - 1) > 1e-12:  # a law that has travelled as text is taken as it is, so that all find the same plan
+        values = values / total
+    return StragglerLaw(f"given, on 0..{bound}", np.pad(values, (0, bound + 1 - len(values))))
 
 
 def parse(spec: str, bound: int, clients: int) -> StragglerLaw:
