@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -23,14 +24,14 @@ class Odometer:
     Formal guarantee: if a client uploads only after `admit`, and every round is recorded, the adversary's view of its
     data is (`epsilon`, plan.delta)-DP and `epsilon` never exceeds plan.budget, for every sequence of straggler sets and
     whether or not the server saw uploads that came too late. If the server told clients different sets, the budget
-    holds too, and `epsilon(worst=True)` bounds what is true (W5). With plan.late = "unseen" this holds as long as such
+    holds too, and `counted(worst=True)` bounds what is true (W5). With plan.late = "unseen" this holds as long as such
     uploads stay unseen: one that was seen after all is counted, but no budget was reserved for it. Straggler sets may
     depend on earlier rounds where whole batches are used (a privacy filter); with sampled batches they must not.
 
     | round of a client | its cost k under repair | otherwise |
     | --- | --- | --- |
     | used | (1 + γ)/(aγ + 1), more while peers repair a late round of it | 1 |
-    | too late, perhaps seen | at most (3 + 1/γ)/a, more for repairs that come late too, below 1 | as used |
+    | too late, perhaps seen | at most (2 + 1/γ)/a + 1/a_min, more for repairs that come late too, at most 1 | as used |
     | too late, unseen as the plan says | 0 | 0 |
     | in a void round, perhaps seen | as used, with a = n | as used |
     | never sent | 0 | 0 |
@@ -109,27 +110,35 @@ class Odometer:
         self._costs.record(self.clients, self._ledgers, used, late)
         self.rounds += 1
 
-    def epsilon(self, delta: float | None = None, *, ahead: bool = False, worst: bool = False) -> NDArray[np.float64]:
-        """What each tracked client has spent, rounded up. (clients,)
+    def epsilon(self, delta: float | None = None) -> NDArray[np.float64]:
+        """What each tracked client has spent, rounded up, at `delta` or the plan's δ. (clients,)"""
+        return np.array([self._composer.epsilon(ledger, delta) for ledger in self._ledgers])
 
-        Args:
-            delta: the δ of the statement, by default the plan's.
-            ahead: count one more round too, at its worst case, whatever was announced to whom.
-            worst: count what is true at worst if clients were told different histories (W5).
-        """
-        return np.array([self._composer.epsilon(ledger, delta) for ledger in self._counted(ahead, worst)])
-
-    def mu(self, *, ahead: bool = False, worst: bool = False) -> NDArray[np.float64]:
+    def mu(self) -> NDArray[np.float64]:
         """What each tracked client has spent, as μ of μ-GDP. (clients,)
 
         With sampled batches it is what whole batches would have cost, which bounds it from above.
-
-        Args:
-            ahead: as for `epsilon`.
-            worst: as for `epsilon`.
         """
         share = self.plan.sensitivity / self.plan.scale
-        return np.array([math.sqrt(ledger.total()) * share for ledger in self._counted(ahead, worst)])
+        return np.array([math.sqrt(ledger.total()) * share for ledger in self._ledgers])
+
+    def counted(self, *, ahead: bool = False, worst: bool = False) -> Odometer:
+        """An odometer that counts more than was announced, to be read.
+
+        Args:
+            ahead: one more round too, at its worst case, whatever was announced to whom.
+            worst: what is true at worst if clients were told different histories (W5).
+        """
+        if not ahead and not worst:
+            return self
+        return self._with(self._costs.reserved(self._ledgers, ahead=ahead, lies=worst))
+
+    def alone(self, uploads: int) -> Odometer:
+        """An odometer of so many uploads of each client that were all seen and hid behind σ = `plan.scale` alone.
+
+        That is the most that they cost if late="unseen" was not true, whatever was announced to whom.
+        """
+        return self._with([Ledger(Counter({1.0: integer("uploads", uploads, 0)})) for _ in self.clients])
 
     def max_epsilon(self) -> float:
         """The ε of the client that has spent most; with sampled batches an upper bound on it, by one composition."""
@@ -147,12 +156,12 @@ class Odometer:
 
     def copied(self) -> Odometer:
         """An odometer that goes on by itself from here; what was composed so far is shared."""
-        result = copy.copy(self)
-        vars(result)["_ledgers"] = [ledger.copied() for ledger in self._ledgers]
-        return result
+        return self._with([ledger.copied() for ledger in self._ledgers])
 
-    def _counted(self, ahead: bool, worst: bool) -> Sequence[Ledger]:
-        return self._costs.reserved(self._ledgers, ahead=ahead, lies=worst) if ahead or worst else self._ledgers
+    def _with(self, ledgers: list[Ledger]) -> Odometer:
+        result = copy.copy(self)
+        vars(result)["_ledgers"] = ledgers
+        return result
 
     def _over(self) -> dict[int, float]:
         """The ε of each tracked client that one more round could take over the budget."""

@@ -128,11 +128,13 @@ def play(plan: Plan, story: Iterable[Telling]) -> Played:
         if now != len(history.used) or now < max(history.sent, default=-1) + 1:
             continue
         if client == 0 and not telling.closing:
-            reserved = float(history.odometer.mu(ahead=True)[0]) ** 2 * unit
+            reserved = float(history.odometer.counted(ahead=True).mu()[0]) ** 2 * unit
         sent.append(Sent(telling, dict(_wires(history, now, honest, closing=telling.closing))))
         histories[client] = history.answered(now, closing=telling.closing)
     odometer, pending = histories[0].odometer, histories[0].pending
-    announced, worst = (float(odometer.mu(ahead=pending, worst=lies)[0]) ** 2 * unit for lies in (False, True))
+    announced, worst = (
+        float(odometer.counted(ahead=pending, worst=lies).mu()[0]) ** 2 * unit for lies in (False, True)
+    )
     return Played(plan, sent, announced, worst, reserved)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from dataclasses import replace
 from typing import NoReturn, SupportsIndex
 
+from lightdp import gaussian, masks
 from lightdp._validate import integer
+from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Identity, KeyPair, Pins, Roster
 from lightdp.planning import Plan
@@ -76,6 +79,7 @@ class Client:
         threads: int | None,
     ) -> None:
         self.plan, self.length, self.weighted, self.threads = plan, length, weighted, threads
+        self._grid = masks.Grid.of(plan, length + weighted)  # refuses plans that clients cannot keep
         self._state, self._pins, self._store = state, pins, store
         self._process = os.getpid()
         self._lock = threading.Lock()  # what is decided on a state is done before another message is looked at
@@ -83,7 +87,7 @@ class Client:
         self._history: ClientHistory | None = None
         self._claimed: ClientHistory | None = None  # of the round that is counted as answered before its upload is made
         if state.roster is not None:
-            self._seat = Seat(plan, state, state.roster, pins)
+            self._seat = Seat(plan, state, state.roster, pins, self._grid)
             history = self._seat.history()
             history.sent, history.closing = state.sent, state.closing
             history.learn(enumerate(state.used))
@@ -197,7 +201,7 @@ class Client:
         with self._alone():
             known = self._state.roster
             if known is None:
-                seat = Seat(self.plan, self._state, roster, self._pins)
+                seat = Seat(self.plan, self._state, roster, self._pins, self._grid)
                 self._adopt(replace(self._state, roster=roster))
                 self._seat, self._history = seat, seat.history()
             elif known.hash != roster.hash:
@@ -245,23 +249,36 @@ class Client:
         the budget, and what was revealed does not.
 
         Args:
-            worst: bound the truth at this moment for any server, whatever it announced to whom (W5). It never exceeds
-                the budget, for which `begin` kept room.
+            worst: bound the truth at this moment for any server, whatever it announced to whom (W5). With whole
+                batches and late="seen" that never exceeds the budget, for which `begin` kept room; with late="unseen"
+                every upload counts as seen. With sampled batches it is for a server that follows the protocol (R2).
         """
         if self._history is None:
             return 0.0
-        spent = float(self._history.odometer.epsilon(ahead=self._history.pending, worst=worst)[0])
-        return min(spent, self.plan.budget) if worst else spent
+        spent = float(self._spent(self._history, worst=worst).epsilon()[0])
+        return min(spent, self.plan.budget) if worst and self._kept else spent
 
     def mu(self, *, worst: bool = False) -> float:
         """What this client's data has cost, as μ of μ-GDP; with sampled batches, as if they had been whole.
 
         Args:
-            worst: as for `epsilon`, but not bounded by the budget.
+            worst: as for `epsilon`.
         """
         if self._history is None:
             return 0.0
-        return float(self._history.odometer.mu(ahead=self._history.pending, worst=worst)[0])
+        spent = float(self._spent(self._history, worst=worst).mu()[0])
+        most = gaussian.mu(self.plan.budget, self.plan.delta, up=True) if worst and self._kept else math.inf
+        return min(spent, most)
+
+    @property
+    def _kept(self) -> bool:
+        """Whether the budget is kept against any server (W5)."""
+        return self.plan.late == "seen" and self.plan.sampling_rate == 1
+
+    def _spent(self, history: ClientHistory, *, worst: bool) -> Odometer:
+        if worst and self.plan.late == "unseen":
+            return history.odometer.alone(len(history.sent - {history.closing}))
+        return history.odometer.counted(ahead=history.pending, worst=worst)
 
     def _claim(self, begun: ClientRound) -> None:
         """Count a round as answered, so that nothing but its own upload can follow."""

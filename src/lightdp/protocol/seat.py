@@ -23,15 +23,16 @@ class Seat:
         state: the client's keys and the shape of its uploads.
         roster: everybody's enrolments.
         pins: identities expected of peers; whoever is not among them counts as a colluder.
+        grid: on which uploads are made.
 
     Attributes:
-        grid: on which uploads are made.
+        grid: as given.
 
     Raises:
         WireError: the roster is of another size, lacks the client, or is not to be trusted.
     """
 
-    def __init__(self, plan: Plan, state: ClientState, roster: Roster, pins: Pins | None) -> None:
+    def __init__(self, plan: Plan, state: ClientState, roster: Roster, pins: Pins | None, grid: masks.Grid) -> None:
         if len(roster) != plan.clients:
             raise WireError(f"roster must have {plan.clients} clients, got {len(roster)}")
         me, name = roster.index(state.enrolment), state.enrolment.name
@@ -41,7 +42,7 @@ class Seat:
             if len(unknown) > plan.colluders:
                 raise WireError(f"roster must have at most {plan.colluders} clients that are not pinned, got {unknown}")
         complete = [j for j in range(len(roster)) if j != me]
-        self.grid = masks.Grid.of(plan, state.length + state.weighted)
+        self.grid = grid
         self._plan, self._me, self._pair, self._run, self._roster = plan, me, state.pair, state.run, roster.hash
         self._neighbours = complete if plan.graph.complete else plan.graph.neighbours()[me].tolist()
         self._keyring = Keyring(state.pair, roster, me, self._neighbours)
