@@ -344,7 +344,7 @@ def _cost(found: Evidence) -> list[Claim]:
         last = len(facts["used"])  # not announced yet: it counts at its worst case if data was sent
         pending = last in facts["sent"] and last != facts["closing"]
         own.append(client.epsilon())
-        alike &= own[-1] == float(odometer.epsilon(ahead=pending)[0])
+        alike &= own[-1] == float(odometer.counted(ahead=pending).epsilon()[0])
     return [
         Claim(
             "ε of each round is the odometer's for these sets", reported == expected, f"at the end {expected[-1]:.4f}"
