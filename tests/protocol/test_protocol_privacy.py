@@ -175,3 +175,15 @@ def test_at_worst_is_within_the_budget_where_that_is_a_theorem() -> None:
     clients[0].begin(server.announce()).upload(np.zeros(5))
     assert clients[0].epsilon() <= clients[0].epsilon(worst=True) <= plan.budget
     assert clients[0].mu(worst=True) <= gaussian.mu(plan.budget, plan.delta, up=True)
+
+
+def test_at_worst_sampled_batches_count_as_whole_with_repair_and_as_sampled_without() -> None:
+    """Without repair no cost depends on what a server does, so amplification holds against any."""
+    for calibration in ("repair", "exact"):
+        plan = planned(unit="record", sampling_rate=0.2, rounds=4, calibration=calibration)
+        server, clients = joined(plan, 5)
+        play(server, clients, range(5))
+        clients[0].begin(server.announce())
+        whole = gaussian.epsilon(clients[0].mu(worst=True), plan.delta)
+        assert 0 < clients[0].epsilon() < whole
+        assert clients[0].epsilon(worst=True) == (whole if calibration == "repair" else clients[0].epsilon())
