@@ -135,7 +135,7 @@ def test_the_stored_format_is_that_of_version_2(tmp_path: Path) -> None:
     play(server, clients, [0, 1, 2])
     clients[0].begin(server.announce(closing=True)).upload(None)
     facts = json.loads((tmp_path / "client-00.json").read_bytes())
-    first = ["version", "serial", "machine", "boot", "agreement", "plan", "length", "weighted"]
+    first = ["version", "serial", "first", "machine", "boot", "agreement", "plan", "length", "weighted"]
     assert list(facts) == [*first, "run", "pair", "enrolment", "roster", "used", "sent", "closing"]
     assert {name: facts[name] for name in ("version", "serial", "run", "used", "sent", "closing")} == {
         "version": 2, "serial": 4, "run": RUN.hex(), "used": ["07"], "sent": [0, 1], "closing": 1,

@@ -31,11 +31,12 @@ class Store(Protocol):
 class File:
     """A state in a file that only its owner can read, replaced atomically and durably, by one client.
 
-    A state has a serial number that grows by one with each save. Its run and number are also kept in `path`.serial,
-    which is the lock of a save too, and in the file `anchor` if there is one.
+    A state has a serial number that grows by one with each save, and goes on when a new run takes the file over. Run
+    and number are also kept in `path`.serial, which is the lock of a save too, and in `anchor` if there is one.
 
     Formal guarantees, for all processes that use `path` on a file system with locks:
-    - of several clients that were restored from one state, one can save, and so answer a round (W3);
+    - of several clients that were restored from one state, one can save, and so answer a round (W3), also if other runs
+      have used the file in between;
     - `load` refuses a state that is older than its number in `path`.serial or `anchor`. An older copy of all of them
       cannot be told from the newest state: keep `anchor` where backups and snapshots of `path` do not reach.
 
@@ -65,6 +66,13 @@ class File:
         self._lock, self._anchor = Path(f"{self.path}.serial"), None if anchor is None else Path(anchor)
         self._marks = (self._lock,) if self._anchor is None else (self._lock, self._anchor)
 
+    def last(self) -> int:
+        """The serial number of the newest state that was saved here, by whatever run; 0 if there was none."""
+        marks = list(self._kept().values())
+        if self.path.exists() and (found := _Mark.of(self.path.read_bytes())) is not None:
+            marks.append(found)
+        return max((mark.serial for mark in marks), default=0)
+
     def save(self, state: bytes) -> None:
         """Replace the file.
 
@@ -76,8 +84,9 @@ class File:
             raise ArgumentError("state must be a JSON object with its run and serial")
         with locked(self._lock):
             marks = self._kept()
-            last = _Mark.of(self.path.read_bytes()) if self.path.exists() else next(iter(marks.values()), None)
-            if not new.follows(last) or any(m.run == new.run and m.serial >= new.serial for m in marks.values()):
+            newest = max(marks.values(), key=lambda mark: mark.serial, default=None)
+            last = _Mark.of(self.path.read_bytes()) if self.path.exists() else newest
+            if not new.follows(last) or any(mark.serial >= new.serial for mark in marks.values()):
                 raise ProtocolError(
                     f"{self.path} was saved by another client, or replaced by a copy: nothing was saved"
                 )
@@ -99,7 +108,7 @@ class File:
             raise ArgumentError(f"path must hold a client's state, got path={str(self.path)!r}: {error}") from None
         found = _Mark.of(state)
         for path, mark in marks.items():
-            if found is not None and (found.run != mark.run or found.serial < mark.serial):
+            if found is not None and found.precedes(mark):
                 older = f"{self.path} has serial {found.serial} of run {found.run}, but {path} says that serial "
                 raise ProtocolError(
                     f"{older}{mark.serial} of run {mark.run} was saved last: an older copy could answer a round again. "
@@ -119,6 +128,7 @@ class _Mark:
 
     run: str
     serial: int
+    first: int | None = None  # the number of the run's first state, where that is known
 
     @classmethod
     def of(cls, state: bytes) -> _Mark | None:
@@ -126,13 +136,26 @@ class _Mark:
         try:
             facts = json.loads(state)
             match = _MARK.fullmatch(f"{facts['run']} {facts['serial']}")
-        except (KeyError, TypeError, ValueError):
+            first = facts.get("first")
+        except (AttributeError, KeyError, TypeError, ValueError):
             return None
-        return None if match is None else cls(match[1], int(match[2]))
+        return None if match is None else cls(match[1], int(match[2]), first if type(first) is int else None)
 
     def follows(self, last: _Mark | None) -> bool:
-        """Whether a state may replace the last one: it is the next, or the first of another run."""
-        return last is None or self.serial == last.serial + 1 or (self.serial == 1 and self.run != last.run)
+        """Whether a state may replace the last one: it is the next of its client, or the first of another run."""
+        if last is None:
+            return True
+        if self.serial != last.serial + 1:
+            return False
+        if self.run != last.run:
+            return self.first in {None, self.serial}
+        return None in {self.first, last.first} or self.first == last.first
+
+    def precedes(self, mark: _Mark) -> bool:
+        """Whether a state is not the marked one, nor came after it; after a crash it may be one ahead."""
+        if self.run == mark.run:
+            return self.serial < mark.serial
+        return (self.serial if self.first is None else self.first) <= mark.serial
 
     @classmethod
     def read(cls, path: Path) -> _Mark | None:
