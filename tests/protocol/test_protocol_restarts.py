@@ -85,7 +85,11 @@ def test_a_state_of_another_plan_or_no_state_is_refused(tmp_path: Path) -> None:
     path.write_text("not json")
     with pytest.raises(ArgumentError, match="store must hold a client's state"):
         Client.restore(planned(), length=5, store=File(path))
+    path.write_text("[" * 200_000)
+    with pytest.raises(ArgumentError, match="store must hold a client's state, got RecursionError"):
+        Client.restore(planned(), length=5, store=File(path))
     path.unlink()
+    (tmp_path / "client-00.json.serial").unlink()
     with pytest.raises(ArgumentError, match="path must hold a client's state"):
         Client.restore(planned(), length=5, store=File(path))
 

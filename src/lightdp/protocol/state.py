@@ -122,7 +122,7 @@ class ClientState:
                 Host(*(None if facts[what] is None else str(facts[what]) for what in ("machine", "boot"))),
                 integer("first", facts["first"], 1, facts["serial"]),
             )
-        except (KeyError, TypeError, ProtocolError, ValueError) as error:
+        except (KeyError, RecursionError, TypeError, ProtocolError, ValueError) as error:
             if isinstance(error, ArgumentError):
                 raise
             # the type alone: the text of some errors quotes what was read, and that holds the private key
