@@ -197,7 +197,8 @@ class Client:
         content = Message.from_bytes(message, run=self.run)
         if content.kind != Kind.ROSTER:
             raise ProtocolError(f"expected ROSTER, got {content.kind.name}")
-        roster = Roster.from_bytes(bytes(content.payload), run=self.run, plan=self._state.agreement)
+        agreed, clients = self._state.agreement, self.plan.clients
+        roster = Roster.from_bytes(bytes(content.payload), run=self.run, plan=agreed, clients=clients)
         with self._alone():
             known = self._state.roster
             if known is None:
