@@ -105,16 +105,16 @@ def contents(path: str | os.PathLike[str], *, limit: int, private: bool = False)
     >>> contents("note", limit=4, private=True)
     b'text'
     """
-    name, descriptor = os.fspath(path), os.open(path, os.O_RDONLY | _AT_ONCE)
+    name, descriptor = str(path), os.open(path, os.O_RDONLY | _AT_ONCE)
     try:
         facts = os.fstat(descriptor)
         mode = stat.S_IMODE(facts.st_mode)
         if not stat.S_ISREG(facts.st_mode):
-            raise ArgumentError(f"{name!r} must be a regular file")
+            raise ArgumentError(f"path must be a regular file, got path={name!r}")
         if private and mode & 0o077 != 0:
-            raise ArgumentError(f"{name!r} must be private (mode 0600), got mode {mode:04o}")
+            raise ArgumentError(f"path must be private (mode 0600), got path={name!r} mode {mode:04o}")
         if facts.st_size > limit:
-            raise ArgumentError(f"{name!r} must have at most {limit} bytes, got {facts.st_size}")
+            raise ArgumentError(f"path must have at most {limit} bytes, got path={name!r} of {facts.st_size}")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(facts.st_size)
     finally:
@@ -134,10 +134,10 @@ def overwritten(path: str | os.PathLike[str]) -> Iterator[int]:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | _AT_ONCE, 0o600)
     except OSError as error:
-        raise ArgumentError(f"{os.fspath(path)!r} must be a file that can be written: {error.strerror}") from None
+        raise ArgumentError(f"path must be writable, got path={str(path)!r}: {error.strerror}") from None
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ArgumentError(f"{os.fspath(path)!r} must be a regular file")
+            raise ArgumentError(f"path must be a regular file, got path={str(path)!r}")
         yield descriptor
     finally:
         os.close(descriptor)

@@ -7,13 +7,12 @@ import re
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from lightdp._files import durable
+from lightdp._files import contents, durable
 from lightdp._validate import octets
 from lightdp.errors import ArgumentError, WireError
 from lightdp.keys.pair import KeyPair
@@ -75,13 +74,9 @@ class Identity:
         """Read a file that `save` wrote.
 
         Raises:
-            ArgumentError: the file's mode lets others read or write it, or it holds no Ed25519 key.
+            ArgumentError: the file's mode lets others read or write it, or it is no regular file with an Ed25519 key.
         """
-        with Path(path).open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode & 0o777
-            pem = file.read(4096)
-        if mode & 0o077 != 0:
-            raise ArgumentError(f"path must be private (mode 0600), got {os.fspath(path)!r} mode {mode:04o}")
+        pem = contents(path, limit=4096, private=True)
         try:
             key = serialization.load_pem_private_key(pem, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -149,7 +149,8 @@ class File:
         path, mark = max(marks.items(), key=lambda item: item[1].serial)
         return ProtocolError(
             f"{self.path} is lost: {path} says that serial {mark.serial} of run {mark.run} was saved there. Bring it "
-            f"back, from no backup; to give it up and enrol anew, remove {' and '.join(map(str, marks))} too"
+            f"back, from no backup; to give it up, with what it has spent, and enrol anew, remove "
+            f"{' and '.join(map(str, marks))} too"
         )
 
     def _kept(self) -> dict[Path, _Mark]:
