@@ -19,7 +19,7 @@ from lightdp.protocol.history import ClientHistory
 from lightdp.protocol.host import Host
 from lightdp.protocol.seat import Seat
 from lightdp.protocol.state import ClientState
-from lightdp.protocol.store import Store
+from lightdp.protocol.store import File, Store
 from lightdp.protocol.vector import Floats, agreement, clipped
 from lightdp.wire import Announcement, Kind, Message
 
@@ -197,7 +197,8 @@ class Client:
         content = Message.from_bytes(message, run=self.run)
         if content.kind != Kind.ROSTER:
             raise ProtocolError(f"expected ROSTER, got {content.kind.name}")
-        roster = Roster.from_bytes(bytes(content.payload), run=self.run, plan=self._state.agreement)
+        agreed, clients = self._state.agreement, self.plan.clients
+        roster = Roster.from_bytes(bytes(content.payload), run=self.run, plan=agreed, clients=clients)
         with self._alone():
             known = self._state.roster
             if known is None:
@@ -327,6 +328,8 @@ class Client:
 
     def _adopt(self, state: ClientState) -> None:
         """Go on from `state` once it is saved."""
+        if state.serial == 0 and isinstance(self._store, File):
+            state = replace(state, serial=self._store.last())  # the file's numbers never start again
         state = state.next()
         if self._store is not None:
             self._store.save(state.to_bytes())
