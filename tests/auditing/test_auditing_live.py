@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tracemalloc
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
 import lightdp
 from lightdp import gaussian
+from lightdp._validate import rounded_down
 from lightdp.auditing import _live
 from lightdp.errors import ArgumentError
+from lightdp.report._audit import audit_page
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lightdp.auditing import Audit
     from lightdp.planning import Plan
 
 SURE = 1 - 1e-8
@@ -25,6 +30,15 @@ SURE = 1 - 1e-8
 def planned(**changed: Any) -> Plan:
     asked: dict[str, Any] = {"clients": 4, "colluders": 1, "stragglers": 1, "rounds": 6, "epsilon": 8.0, "delta": 1e-5}
     return lightdp.plan(**(asked | {"calibration": "repair"} | changed))
+
+
+def shown(found: Audit) -> str:
+    """What the terminal shows, with single spaces."""
+    console = Console(file=io.StringIO(), width=200)
+    for each in found.shown():
+        console.print(each, highlight=False, markup=False)
+    assert isinstance(console.file, io.StringIO)
+    return " ".join(console.file.getvalue().split())
 
 
 @pytest.mark.parametrize(
@@ -84,6 +98,15 @@ def test_a_lower_end_above_a_claim_is_a_problem(monkeypatch: pytest.MonkeyPatch)
     assert any("exact μ" in problem and "the odometer at worst, 0.3000" in problem for problem in found.problems)
     assert any("optimal linear test: μ >=" in problem and "the odometer" in problem for problem in found.problems)
     assert not found.holds
+
+
+def test_signs_that_were_not_all_tried_give_an_exact_mu_of_at_least_so_much() -> None:
+    found = lightdp.audit(planned(rounds=40), values=2000, play=20, confidence=SURE)
+    printed = shown(found)
+    assert found.to_dict()["signs"] == "improved"
+    assert "with signs that no change of one or two betters" in printed
+    assert f"exact, of what was sent >= {rounded_down(found.exact.mu)} >= " in printed
+    assert f"≥ {rounded_down(found.exact.mu)}" in audit_page(found.to_dict())
 
 
 def test_a_file_of_rounds_is_played(tmp_path: Path) -> None:

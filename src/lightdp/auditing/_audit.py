@@ -162,7 +162,7 @@ class Audit:
         yield (
             f"{self.rounds} rounds, {len(self.view.uploads)} uploads of honest clients, {self.values:,} coordinates; "
             f"data moves by Δ = {plan.sensitivity:g} in each round, "
-            f"with {'the worst signs' if self.view.worst_signs else 'signs that no single change betters'}"
+            f"with {'the worst signs' if self.view.worst_signs else 'signs that no change of one or two betters'}"
         )
         yield self._table()
         whose = "records" if plan.unit == "record" else "clients"
@@ -196,8 +196,12 @@ class Audit:
             "exact, of what was sent": self.exact,
         }
         for name, figure in names.items():
-            found = f"{rounded_up(100 * figure.found, 1)} %"
-            table.add_row(name, rounded_up(figure.mu), rounded_up(figure.epsilon), found)
+            low = figure is self.exact and not self.view.worst_signs  # other signs may show more
+            cells = tuple(
+                f">= {rounded_down(value, places)}" if low else rounded_up(value, places)
+                for value, places in ((figure.mu, 4), (figure.epsilon, 4), (100 * figure.found, 1))
+            )
+            table.add_row(name, *cells[:2], f"{cells[2]} %")
         for each in self.measurements:
             if each.high is not None:
                 low, high = (gaussian.epsilon(mu, delta) for mu in (each.low, each.high))

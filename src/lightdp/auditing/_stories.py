@@ -7,7 +7,6 @@ real ones of `lightdp.protocol`; so does what the client whose data is at stake,
 
 from __future__ import annotations
 
-import itertools
 import random  # noqa: TID251  chooses lies, protects nothing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from lightdp.auditing._signs import worst_signs
 from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError
 from lightdp.planning import Plan
@@ -23,8 +23,6 @@ from lightdp.repair import RETRIES
 
 Wire = tuple[int, int, int, bytes]
 """Two clients, a round, a chain: what the key of their shared noise is made of."""
-
-_SIGNS = 12  # of the victim's uploads, for which all signs of its changes are tried
 
 
 @dataclass(frozen=True)
@@ -90,21 +88,11 @@ class Played:
     def exact(self) -> tuple[float, NDArray[np.float64]]:
         """(E2): the cost of all uploads together, and the changes of client 0's data that show best. (len(mine),)
 
-        All signs are tried up to 12 uploads with data, beyond that those that no single change of sign betters.
+        Which changes are tried is said by `worst_signs`.
         """
         mine = self.mine
-        precision = np.linalg.inv(self.covariance())[np.ix_(mine, mine)]
-        if mine.size <= _SIGNS:
-            signs = np.array(list(itertools.product((1.0, -1.0), repeat=max(mine.size - 1, 0))))
-            signs = np.hstack([np.ones((len(signs), min(mine.size, 1))), signs])  # the first one may be fixed
-            costs = np.einsum("si,ij,sj->s", signs, precision, signs)
-            return float(costs.max()), signs[costs.argmax()]
-        best = np.ones(mine.size)
-        while (
-            (gain := -best * (precision @ best) + np.diag(precision)) > 1e-12
-        ).any():  # a quarter of what a flip adds
-            best[gain.argmax()] *= -1
-        return float(best @ precision @ best), best
+        cost, signs, _ = worst_signs(np.linalg.inv(self.covariance())[np.ix_(mine, mine)])
+        return cost, signs
 
 
 def play(plan: Plan, story: Iterable[Telling]) -> Played:

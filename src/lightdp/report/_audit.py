@@ -76,11 +76,14 @@ def audit_panels(found: Mapping[str, Any]) -> list[Panel]:
 
 def _rows(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """Name, μ, ε and the best attack's true positives for each claim, and the first three for each measurement."""
-    claims = [(name, found[key]) for key, name in (_CLAIMS | {"exact": "exact, of what was sent"}).items()]
-    rows = [
-        (name, rounded_up(each["mu"]), rounded_up(each["epsilon"]), f"{rounded_up(100 * each['found'], 1)} %")
-        for name, each in claims
-    ]
+    rows = []
+    for key, name in (_CLAIMS | {"exact": "exact, of what was sent"}).items():
+        low = key == "exact" and found["signs"] != "worst"  # other signs may show more
+        mu, epsilon, power = (
+            f"≥ {rounded_down(value, places)}" if low else rounded_up(value, places)
+            for value, places in ((found[key]["mu"], 4), (found[key]["epsilon"], 4), (100 * found[key]["found"], 1))
+        )
+        rows.append((name, mu, epsilon, f"{power} %"))
     for each in found["measurements"]:
         if each["high"] is None:
             rows.append((each["name"], f"≥ {rounded_down(each['low'])}", f"≥ {rounded_down(each['epsilon_low'])}", ""))
