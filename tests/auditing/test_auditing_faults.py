@@ -193,7 +193,7 @@ def test_sound_clients_hold(changed: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("lies", ["rotation", "search"])
 def test_no_lie_gets_more_than_is_claimed(lies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_live, "_STEPS", 40)
+    monkeypatch.setattr(_live, "STEPS", 40)
     plan = planned(clients=8, colluders=0, stragglers=6, gamma=100.0, reserve="worst")
     found = lightdp.audit(plan, values=20_000, confidence=SURE, lies=lies)
     assert found.problems == ()

@@ -137,12 +137,28 @@ def test_memory_does_not_grow_with_values(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("lies", ["none", "search"])
 def test_progress_grows_to_one(lies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_live, "_STEPS", 5)
+    monkeypatch.setattr(_live, "STEPS", 5)
     told: list[float] = []
     lightdp.audit(planned(), values=1000, play=1, progress=told.append, lies=lies)
     assert told == sorted(told)
     assert told[-1] == 1.0
     assert len(told) == len(set(told))
+
+
+def test_a_search_says_how_near_it_came_and_plays_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_live, "STEPS", 30)
+    plan = planned(clients=6, colluders=1, stragglers=3, rounds=2)
+    found = lightdp.audit(plan, values=2000, lies="search", confidence=SURE)
+    near = found.near["search"]
+    assert near.worst == pytest.approx(found.exact.mu / found.odometer.mu, rel=1e-6)
+    assert near.budget == pytest.approx(found.exact.mu / found.budget.mu, rel=1e-6)
+    assert found.to_dict()["near"]["search"]["mean"] == near.mean
+    printed = shown(found)
+    assert f"{found.refused} messages were refused by honest clients" in printed
+    for name in ("truth", "rotation", "search"):
+        each = found.near[name]
+        assert f"{name} {100 * each.worst:.1f} % of the odometer at worst" in printed
+    assert not lightdp.audit(planned(), values=2000, confidence=SURE).near
 
 
 def test_every_run_has_other_noise() -> None:

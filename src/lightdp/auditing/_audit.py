@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from lightdp import attack, gaussian
 from lightdp._validate import rounded_down, rounded_up
 from lightdp.auditing._clip import Clip
 from lightdp.auditing._measure import Deviation, Measurement
+from lightdp.auditing._search import Near
 from lightdp.auditing._view import VICTIM, View
 from lightdp.planning import Plan
 
@@ -54,6 +55,8 @@ class Audit:
         level: probability that one statement is wrong.
         rounds: how many rounds were played, a closing one included.
         view: the uploads that the adversary saw, and who colluded.
+        refused: how many messages honest clients did not answer.
+        near: how near the exact μ comes to what is claimed, of a search and of where it began; empty without one.
         exact: of what was sent, for the noise that the plan promises (E2).
         announced: what client 0 says it spent, as announced to it; lies may cost more.
         odometer: what client 0 says it spent at worst, whatever was announced to whom (W5).
@@ -72,6 +75,8 @@ class Audit:
     level: float
     rounds: int
     view: View
+    refused: int
+    near: Mapping[str, Near]
     exact: Figure
     announced: Figure
     odometer: Figure
@@ -138,6 +143,8 @@ class Audit:
             "rounds": self.rounds,
             "uploads": len(self.view.uploads),
             "signs": "worst" if self.view.worst_signs else "improved",
+            "refused": self.refused,
+            "near": {name: asdict(each) | {"mean": each.mean} for name, each in self.near.items()},
             "values": self.values,
             "confidence": self.confidence,
             "level": self.level,
@@ -157,13 +164,18 @@ class Audit:
         """What was played, the table of figures, the checks, and what does not hold."""
         plan = self.plan
         helpers = ", ".join(map(str, self.view.colluders)) or "nobody"
-        told = {"none": "the truth", "rotation": "rotating lies", "search": "the worst lies that a search found"}
+        told = {"none": "the truth", "rotation": "rotating lies", "search": "lies that a search found"}
         yield f"Client {VICTIM} against the server, helped by {helpers}; clients are told {told[self.lies]}"
         yield (
             f"{self.rounds} rounds, {len(self.view.uploads)} uploads of honest clients, {self.values:,} coordinates; "
             f"data moves by Δ = {plan.sensitivity:g} in each round, "
             f"with {'the worst signs' if self.view.worst_signs else 'signs that no change of one or two betters'}"
         )
+        if self.lies != "none":
+            yield f"{self.refused} messages were refused by honest clients and are not part of this"
+        if self.near:
+            yield "How near the exact μ comes to what is claimed; the search raises the mean of both shares:"
+            yield from (f"{name:<10} {each}, {100 * each.mean:.1f} % in the mean" for name, each in self.near.items())
         yield self._table()
         whose = "records" if plan.unit == "record" else "clients"
         yield f"found: share of the {whose} in the data that an attacker finds who accuses 1 % of others falsely"
