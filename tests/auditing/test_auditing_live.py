@@ -13,7 +13,7 @@ from rich.console import Console
 
 import lightdp
 from lightdp import gaussian
-from lightdp._validate import rounded_down
+from lightdp._validate import rounded_down, rounded_up
 from lightdp.auditing import _live
 from lightdp.errors import ArgumentError
 from lightdp.report._audit import audit_page
@@ -79,7 +79,7 @@ def test_the_dict_has_every_figure_as_json() -> None:
     power = NormalDist().cdf(NormalDist().inv_cdf(0.01) + found.exact.mu)
     assert wire["exact"]["found"] == pytest.approx(power, rel=1e-9)
     assert wire["budget"]["epsilon"] == 8.0
-    assert found.exact.mu <= found.announced.mu <= found.odometer.mu <= found.budget.mu
+    assert found.exact.mu <= found.announced.mu <= found.worst.mu <= found.budget.mu
     assert [each["name"] for each in wire["measurements"]] == [
         "optimal linear test",
         "assumption-free bound",
@@ -117,6 +117,60 @@ def test_a_file_of_rounds_is_played(tmp_path: Path) -> None:
     assert found.holds
 
 
+def test_a_plan_that_claims_less_than_its_noise_gives_does_not_hold() -> None:
+    plan = planned(clients=10, colluders=2, stragglers=2, rounds=8, calibration="paper")
+    found = lightdp.audit(plan, values=2000, confidence=SURE)
+    (problem,) = found.problems
+    assert (
+        problem == f"plan: its noise gives ε = {rounded_up(plan.epsilon())} in 8 rounds, calibration='paper' claims 8"
+    )
+    assert plan.epsilon() > 8
+    assert f"DOES NOT HOLD {problem}" in shown(found)
+    assert not found.holds
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "words"),
+    [
+        ({"rounds": 8}, {}, "5 of 8 rounds"),
+        ({"rounds": 6}, {"play": 2}, "2 of 6 rounds"),
+        (
+            {"clients": 10, "colluders": 2, "stragglers": 2, "rounds": 8, "calibration": "paper"},
+            {},
+            "3 of 8 rounds; clients refused the rest, which their budgets do not allow",
+        ),
+        (
+            {"clients": 8, "colluders": 0, "stragglers": 6, "rounds": 1, "epsilon": 30.0},
+            {"lies": "rotation"},
+            "planned",
+        ),
+    ],
+)
+def test_how_much_of_the_plan_was_played_is_said(changed: dict[str, Any], options: dict[str, Any], words: str) -> None:
+    found = lightdp.audit(planned(**changed), values=2000, confidence=SURE, **options)
+    lines = [each for each in found.shown() if isinstance(each, str)]
+    assert lines[1].startswith("Played: ")
+    assert lines[1].endswith(words)
+    assert lines[-1].endswith(f"in {lines[1].removeprefix('Played: ')}") == found.holds
+    assert found.ended == ("refused" in words)
+    assert f"{found.data_rounds} rounds played of {found.plan.rounds} planned" in audit_page(found.to_dict())
+    assert ("clients refused the rest" in audit_page(found.to_dict())) == found.ended
+
+
+def test_late_uploads_that_are_assumed_unseen_are_named(tmp_path: Path) -> None:
+    plan = planned(late="unseen", rounds=4)
+    assumed = "late uploads are assumed unseen"
+    found = lightdp.audit(plan, values=2000, confidence=SURE)
+    assert found.holds
+    assert next(iter(found.shown())).endswith(assumed)
+    assert assumed not in next(iter(lightdp.audit(planned(), values=2000, confidence=SURE).shown()))
+    (tmp_path / "rounds.csv").write_text("used,late\n0-3,\n1-3,0\n0-3,\n")
+    found = lightdp.audit(plan, values=2000, schedule=tmp_path / "rounds.csv", confidence=SURE)
+    assert any(
+        "the odometer as announced" in each and "late='unseen' assumes nobody sees" in each for each in found.problems
+    )
+
+
 def test_a_file_of_void_rounds_has_no_model(tmp_path: Path) -> None:
     (tmp_path / "rounds.json").write_text('[{"used": [], "late": [0, 1, 2]}]')
     found = lightdp.audit(planned(), values=2000, schedule=tmp_path / "rounds.json", confidence=SURE)
@@ -150,7 +204,7 @@ def test_a_search_says_how_near_it_came_and_plays_that(monkeypatch: pytest.Monke
     plan = planned(clients=6, colluders=1, stragglers=3, rounds=2)
     found = lightdp.audit(plan, values=2000, lies="search", confidence=SURE)
     near = found.near["search"]
-    assert near.worst == pytest.approx(found.exact.mu / found.odometer.mu, rel=1e-6)
+    assert near.worst == pytest.approx(found.exact.mu / found.worst.mu, rel=1e-6)
     assert near.budget == pytest.approx(found.exact.mu / found.budget.mu, rel=1e-6)
     assert found.to_dict()["near"]["search"]["mean"] == near.mean
     printed = shown(found)

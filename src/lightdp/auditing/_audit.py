@@ -54,12 +54,15 @@ class Audit:
         values: number of coordinates that were measured.
         level: probability that one statement is wrong.
         rounds: how many rounds were played, a closing one included.
+        data_rounds: in how many of them clients were asked for data.
+        ended: whether a random schedule ended early, as too many clients' budgets did not allow another round.
+        shows_late: whether the server sees uploads that come too late.
         view: the uploads that the adversary saw, and who colluded.
         refused: how many messages honest clients did not answer.
         near: how near the exact μ comes to what is claimed, of a search and of where it began; empty without one.
         exact: of what was sent, for the noise that the plan promises (E2).
         announced: what client 0 says it spent, as announced to it; lies may cost more.
-        odometer: what client 0 says it spent at worst, whatever was announced to whom (W5).
+        worst: what client 0 says it spent at worst, whatever was announced to whom (W5).
         budget: what the plan allows.
         measurements: of μ, from the bytes.
         deviations: of the covariance of the uploads from what the plan says.
@@ -74,12 +77,15 @@ class Audit:
     values: int
     level: float
     rounds: int
+    data_rounds: int
+    ended: bool
+    shows_late: bool
     view: View
     refused: int
     near: Mapping[str, Near]
     exact: Figure
     announced: Figure
-    odometer: Figure
+    worst: Figure
     budget: Figure
     measurements: tuple[Measurement, ...]
     deviations: tuple[Deviation, ...]
@@ -89,8 +95,8 @@ class Audit:
     @property
     def claims(self) -> dict[str, Figure]:
         """What must not be exceeded; what the odometer says as announced, only where clients are told the truth."""
-        claims = {"the budget": self.budget, "the odometer at worst": self.odometer}
-        return claims | ({"the odometer": self.announced} if self.lies == "none" else {})
+        claims = {"the budget": self.budget, "the odometer at worst": self.worst}
+        return claims | ({"the odometer as announced": self.announced} if self.lies == "none" else {})
 
     @property
     def holds(self) -> bool:
@@ -101,8 +107,16 @@ class Audit:
     def problems(self) -> tuple[str, ...]:
         """What does not hold, in sentences."""
         limits = {"the exact μ of the plan's noise": self.exact} | self.claims
-        found = [
-            f"exact μ {self.exact.mu:.4f} of what was sent lies above that of {name}, {claim.mu:.4f}"
+        plan, found = self.plan, list[str]()
+        if plan.understates and plan.epsilon() > plan.budget * _SLACK:
+            found.append(
+                f"plan: its noise gives ε = {rounded_up(plan.epsilon())} in {plan.rounds} rounds, "
+                f"calibration={plan.request.calibration!r} claims {plan.budget:g}"
+            )
+        unseen = plan.late == "unseen" and self.shows_late
+        why = ": it shows uploads that late='unseen' assumes nobody sees" if unseen else ""
+        found += [
+            f"exact μ {self.exact.mu:.4f} of what was sent lies above that of {name}, {claim.mu:.4f}{why}"
             for name, claim in self.claims.items()
             if self.exact.mu > claim.mu * _SLACK
         ]
@@ -141,6 +155,9 @@ class Audit:
             "schedule": self.schedule,
             "lies": self.lies,
             "rounds": self.rounds,
+            "data_rounds": self.data_rounds,
+            "ended": self.ended,
+            "shows_late": self.shows_late,
             "uploads": len(self.view.uploads),
             "signs": "worst" if self.view.worst_signs else "improved",
             "refused": self.refused,
@@ -149,8 +166,8 @@ class Audit:
             "confidence": self.confidence,
             "level": self.level,
             "exact": self.exact.to_dict(),
-            "odometer": self.announced.to_dict(),
-            "odometer_at_worst": self.odometer.to_dict(),
+            "announced": self.announced.to_dict(),
+            "worst": self.worst.to_dict(),
             "budget": self.budget.to_dict(),
             "measurements": measured,
             "deviations": [asdict(each) | {"holds": each.chance >= self.level} for each in self.deviations],
@@ -160,14 +177,23 @@ class Audit:
             "holds": self.holds,
         }
 
+    @property
+    def _extent(self) -> str:
+        """How much of the plan was played."""
+        least, most = sorted((self.data_rounds, self.plan.rounds))
+        much = f"{least} of {most} rounds" if least == self.data_rounds else f"{most} rounds where {least} are planned"
+        return much + ("; clients refused the rest, which their budgets do not allow" if self.ended else "")
+
     def shown(self) -> Iterator[str | Table]:
         """What was played, the table of figures, the checks, and what does not hold."""
         plan = self.plan
         helpers = ", ".join(map(str, self.view.colluders)) or "nobody"
         told = {"none": "the truth", "rotation": "rotating lies", "search": "lies that a search found"}
-        yield f"Client {VICTIM} against the server, helped by {helpers}; clients are told {told[self.lies]}"
+        late = "; late uploads are assumed unseen" if plan.late == "unseen" else ""
+        yield f"Client {VICTIM} against the server, helped by {helpers}; clients are told {told[self.lies]}{late}"
+        yield f"Played: {self._extent}"
         yield (
-            f"{self.rounds} rounds, {len(self.view.uploads)} uploads of honest clients, {self.values:,} coordinates; "
+            f"{len(self.view.uploads)} uploads of honest clients, {self.values:,} coordinates; "
             f"data moves by Δ = {plan.sensitivity:g} in each round, "
             f"with {'the worst signs' if self.view.worst_signs else 'signs that no change of one or two betters'}"
         )
@@ -191,7 +217,7 @@ class Audit:
         yield ""
         yield from (f"DOES NOT HOLD  {each}" for each in self.problems)
         if self.holds:
-            yield f"holds: nothing lies above what is claimed, at confidence {self.confidence:g}"
+            yield f"holds: nothing lies above what is claimed, at confidence {self.confidence:g}, in {self._extent}"
 
     def _table(self) -> Table:
         from rich.box import SIMPLE_HEAD  # noqa: PLC0415  slow to import
@@ -203,7 +229,7 @@ class Audit:
             table.add_column(head, justify="right")
         names = {
             "budget of the plan": self.budget,
-            "odometer of client 0, at worst": self.odometer,
+            "odometer of client 0, at worst": self.worst,
             "odometer of client 0, as announced": self.announced,
             "exact, of what was sent": self.exact,
         }

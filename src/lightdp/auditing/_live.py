@@ -108,6 +108,7 @@ def audit(
     values = integer("values", values, max(_LEAST, _LEAST_RATIO * len(view.uploads)), _MOST)
     statements = 5 if plan.unit == "client" else 4  # three measurements, the covariance, the clip
     clip = clip_held(plan, level / statements, threads)
+    data_rounds = len({len(each.past) for each in tellings if not each.closing})
     first = _SEARCH if lies == "search" else 0.0
     stage, sample = _measure(view, rounds, values, threads, lambda share: report(first + (1 - first) * share))
     measured = (
@@ -123,12 +124,15 @@ def audit(
         values=values,
         level=level / statements,
         rounds=max(len(each.past) for each in tellings) + 1,
+        data_rounds=data_rounds,
+        ended=lies == "none" and str(schedule) == "random" and data_rounds < number,
+        shows_late=rounds is None or any(each.used and each.late for each in rounds),
         view=view,
         refused=refused,
         near=near,
         exact=Figure.of(view.mu, plan.delta),
         announced=Figure(*stage.spent(worst=False)),
-        odometer=Figure(*stage.spent(worst=True)),
+        worst=Figure(*stage.spent(worst=True)),
         budget=Figure(gaussian.mu(plan.budget, plan.delta), plan.budget),
         measurements=measured,
         deviations=sample.deviations(),
