@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tracemalloc
+from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,15 @@ from rich.console import Console
 import lightdp
 from lightdp import gaussian
 from lightdp._validate import rounded_down, rounded_up
-from lightdp.auditing import _live
+from lightdp.auditing import Audit, _live
+from lightdp.auditing._audit import Figure
+from lightdp.auditing._measure import Measurement, Sample
 from lightdp.errors import ArgumentError
 from lightdp.report._audit import audit_page
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightdp.auditing import Audit
     from lightdp.planning import Plan
 
 SURE = 1 - 1e-8
@@ -89,6 +91,7 @@ def test_the_dict_has_every_figure_as_json() -> None:
     assert wire["clip"]["norm"][0] < plan.clip < wire["clip"]["norm"][1] + plan.clip
     assert wire["level"] == pytest.approx((1 - SURE) / 5)
     assert wire["colluders"] == [3]
+    assert wire["clip"]["norm"][0] == 0.0  # the noise hides it, and no norm is negative
 
 
 def test_a_lower_end_above_a_claim_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +101,47 @@ def test_a_lower_end_above_a_claim_is_a_problem(monkeypatch: pytest.MonkeyPatch)
     assert any("exact μ" in problem and "the odometer at worst, 0.3000" in problem for problem in found.problems)
     assert any("optimal linear test: μ >=" in problem and "the odometer" in problem for problem in found.problems)
     assert not found.holds
+
+
+@pytest.fixture(scope="module")
+def sound() -> Audit:
+    return lightdp.audit(planned(), values=2000, play=2, confidence=0.99)
+
+
+def test_a_lower_end_of_epsilon_above_a_claim_is_a_problem(sound: Audit) -> None:
+    limit = min(sound.exact.epsilon, sound.announced.epsilon, sound.budget.epsilon)
+    below, above = (Measurement("bound", 0.0, epsilon_low=times * limit) for times in (0.999, 1.001))
+    assert replace(sound, measurements=(below,), deviations=()).holds
+    (problem,) = replace(sound, measurements=(above,), deviations=()).problems
+    assert problem.startswith(f"bound: ε >= {1.001 * limit:.4f} lies above the exact μ")
+
+
+def test_what_the_odometer_says_as_announced_is_a_claim_where_the_truth_is_told(sound: Audit) -> None:
+    low = replace(sound, announced=Figure(0.9 * sound.exact.mu, 1.0), measurements=(), deviations=())
+    (problem,) = low.problems
+    assert "lies above that of the odometer as announced" in problem
+    assert replace(low, lies="rotation").holds
+
+
+@pytest.mark.parametrize(("unit", "statements"), [("client", 5), ("record", 4)])
+def test_all_statements_share_the_level_equally(unit: str, statements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = []
+
+    def noted(real: Any) -> Any:
+        def call(first: Any, level: float, *rest: Any) -> Any:
+            levels.append(level)
+            return real(first, level, *rest)
+
+        return call
+
+    for name in ("linear", "assumption_free", "covariance"):
+        monkeypatch.setattr(Sample, name, noted(getattr(Sample, name)))
+    monkeypatch.setattr(_live, "clip_held", noted(_live.clip_held))
+    found = lightdp.audit(planned(unit=unit), values=1000, play=1, confidence=0.9)
+    assert [*levels, found.level] == pytest.approx([0.1 / statements] * 5)
+    odd, usual = (replace(found.deviations[0], chance=times * 0.1 / statements) for times in (0.99, 1.01))
+    bare = replace(found, measurements=(), clip=None)
+    assert [replace(bare, deviations=(each,)).holds for each in (odd, usual)] == [False, True]
 
 
 def test_signs_that_were_not_all_tried_give_an_exact_mu_of_at_least_so_much() -> None:
