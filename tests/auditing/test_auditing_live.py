@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 import lightdp
-from lightdp import gaussian
+from lightdp import attack, gaussian
 from lightdp._validate import rounded_down, rounded_up
 from lightdp.auditing import Audit, _live
 from lightdp.auditing._audit import Figure
@@ -108,6 +108,15 @@ def sound() -> Audit:
     return lightdp.audit(planned(), values=2000, play=2, confidence=0.99)
 
 
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+def test_what_an_attacker_finds_is_said_in_the_words_of_all_outputs(adjacency: str) -> None:
+    found = lightdp.audit(planned(adjacency=adjacency), values=1000, play=1, confidence=SURE)
+    words = attack.sentence(found.worst.found, "record", adjacency)
+    assert words in shown(found)
+    assert words in audit_page(found.to_dict())
+    assert ("replaced" in words) == (adjacency == "replace")
+
+
 def test_a_lower_end_of_epsilon_above_a_claim_is_a_problem(sound: Audit) -> None:
     limit = min(sound.exact.epsilon, sound.announced.epsilon, sound.budget.epsilon)
     below, above = (Measurement("bound", 0.0, epsilon_low=times * limit) for times in (0.999, 1.001))
@@ -136,7 +145,7 @@ def test_all_statements_share_the_level_equally(unit: str, statements: int, monk
 
     for name in ("linear", "assumption_free", "covariance"):
         monkeypatch.setattr(Sample, name, noted(getattr(Sample, name)))
-    monkeypatch.setattr(_live, "clip_held", noted(_live.clip_held))
+    monkeypatch.setattr(_live, "clip_held", noted(vars(_live)["clip_held"]))
     found = lightdp.audit(planned(unit=unit), values=1000, play=1, confidence=0.9)
     assert [*levels, found.level] == pytest.approx([0.1 / statements] * 5)
     odd, usual = (replace(found.deviations[0], chance=times * 0.1 / statements) for times in (0.99, 1.01))
@@ -206,8 +215,9 @@ def test_late_uploads_that_are_assumed_unseen_are_named(tmp_path: Path) -> None:
     assumed = "late uploads are assumed unseen"
     found = lightdp.audit(plan, values=2000, confidence=SURE)
     assert found.holds
-    assert next(iter(found.shown())).endswith(assumed)
-    assert assumed not in next(iter(lightdp.audit(planned(), values=2000, confidence=SURE).shown()))
+    first = str(next(iter(found.shown())))
+    assert first.endswith(assumed)
+    assert assumed not in shown(lightdp.audit(planned(), values=2000, confidence=SURE))
     (tmp_path / "rounds.csv").write_text("used,late\n0-3,\n1-3,0\n0-3,\n")
     found = lightdp.audit(plan, values=2000, schedule=tmp_path / "rounds.csv", confidence=SURE)
     assert any(

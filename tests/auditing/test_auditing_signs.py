@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lightdp.auditing._signs import worst_signs
+from lightdp.auditing._signs import _improved, worst_signs
 
 
 def drawn(size: int, seed: int) -> np.ndarray:
@@ -48,14 +48,15 @@ def test_beyond_16_no_change_of_one_or_two_signs_betters_it(seed: int) -> None:
         assert other @ precision @ other <= cost * (1 + 1e-9)
 
 
-def test_a_start_that_no_single_change_betters_is_left() -> None:
-    """Two groups that pull against each other within pairs: from all ones each single change loses, pairs win."""
-    blocks = np.kron(np.eye(9), np.ones((2, 2)))  # 18 uploads, in pairs that go together
-    planted = np.repeat(np.where(np.arange(9) % 2 == 0, 1.0, -1.0), 2)
+@pytest.mark.parametrize(("together", "from_ones"), [(1, True), (2, True), (3, False)])
+def test_starts_that_small_changes_do_not_better_are_left_by_others(together: int, from_ones: bool) -> None:
+    """Uploads that go together in groups: from all ones alone, groups of up to two can be turned."""
+    groups = 18 // together
+    blocks = np.kron(np.eye(groups), np.ones((together, together)))
+    planted = np.repeat(np.where(np.arange(groups) % 2 == 0, 1.0, -1.0), together)
     precision = 3 * blocks + 0.1 * np.outer(planted, planted) + 0.5 * np.eye(18)
-    ones = np.ones(18)
-    single = [s @ precision @ s for s in 1 - 2 * np.eye(18)]
-    assert max(single) < ones @ precision @ ones
     best = planted @ precision @ planted
-    assert best > ones @ precision @ ones
+    assert best > np.ones(18) @ precision @ np.ones(18)
     assert worst_signs(precision)[0] == pytest.approx(best)
+    alone = _improved(precision, np.ones(18))
+    assert (alone @ precision @ alone == pytest.approx(best)) == from_ones

@@ -158,6 +158,14 @@ def test_a_search_comes_nearer_to_what_is_claimed_than_truth_and_rotation(
     assert shares[-1] == 1.0
 
 
+def test_an_odometer_at_worst_says_no_more_than_the_budget() -> None:
+    played = play(plan := planned(5, colluders=1, rounds=3, epsilon=8.0), rotation(plan).story(plan), budget=True)
+    most = (gaussian.mu(plan.budget, plan.delta) * plan.scale / plan.sensitivity) ** 2
+    near = Near.of(played)
+    assert played.worst > most
+    assert near.worst == near.budget == pytest.approx((played.exact()[0] / most) ** 0.5)
+
+
 def test_the_truth_as_a_script_is_the_schedule() -> None:
     plan = planned(6, colluders=1, stragglers=3, rounds=6, epsilon=8.0)
     drawn = random_rounds(plan, 5, 4)

@@ -169,6 +169,7 @@ class Audit:
             "announced": self.announced.to_dict(),
             "worst": self.worst.to_dict(),
             "budget": self.budget.to_dict(),
+            "attacker": self._attacker,
             "measurements": measured,
             "deviations": [asdict(each) | {"holds": each.chance >= self.level} for each in self.deviations],
             "clip": None if self.clip is None else asdict(self.clip) | {"holds": self.clip.holds},
@@ -176,6 +177,11 @@ class Audit:
             "problems": list(self.problems),
             "holds": self.holds,
         }
+
+    @property
+    def _attacker(self) -> str:
+        """What client 0's own figure at worst means for an attacker."""
+        return attack.sentence(self.worst.found, self.plan.unit, self.plan.adjacency)
 
     @property
     def _extent(self) -> str:
@@ -203,8 +209,7 @@ class Audit:
             yield "How near the exact μ comes to what is claimed; the search raises the mean of both shares:"
             yield from (f"{name:<10} {each}, {100 * each.mean:.1f} % in the mean" for name, each in self.near.items())
         yield self._table()
-        whose = "records" if plan.unit == "record" else "clients"
-        yield f"found: share of the {whose} in the data that an attacker finds who accuses 1 % of others falsely"
+        yield f"found, for the odometer at worst: {self._attacker}"
         yield "Variances that deviate most, with the probability of so much by chance:"
         for each in self.deviations:
             chance = f"(chance {each.chance:.2g})"
@@ -234,9 +239,9 @@ class Audit:
             "exact, of what was sent": self.exact,
         }
         for name, figure in names.items():
-            low = figure is self.exact and not self.view.worst_signs  # other signs may show more
+            at_least = figure is self.exact and not self.view.worst_signs  # other signs may show more
             cells = tuple(
-                f">= {rounded_down(value, places)}" if low else rounded_up(value, places)
+                f">= {rounded_down(value, places)}" if at_least else rounded_up(value, places)
                 for value, places in ((figure.mu, 4), (figure.epsilon, 4), (100 * figure.found, 1))
             )
             table.add_row(name, *cells[:2], f"{cells[2]} %")
