@@ -71,6 +71,10 @@ def record_mod(message: Message, context: Context, call_next: ClientAppCallable)
     Formal guarantee: as `mod`. Under a plan of unit "record", what leaves is the sum of a `RecordSum`, in which one
     record has a part of norm at most `lightdp-record-clip`. Any other reply counts as a failure of the app.
 
+    Not covered: an app that fails because of one record tells so. Zeros leave in the place of the sum of all parts,
+    which is a change by more than one part, and the noise does not hide it. Make the app handle each record by itself:
+    `RecordSum.add` leaves out parts that are not finite, and `RecordSum.map` records for which a function raises.
+
     Args:
         message: as for `mod`.
         context: as for `mod`.
