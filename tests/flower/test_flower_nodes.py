@@ -50,8 +50,11 @@ def test_a_node_that_joins_in_mid_run_waits_for_the_next_roster(caplog: pytest.L
     assert set(tape.names) == {f"node-{node.id}" for node in grid.nodes[1:]}
 
 
-def test_a_node_that_lost_its_state_is_left_out_and_told_why(tape: Tape, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_that_lost_its_state_is_left_out_and_told_why(
+    tape: Tape, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grid = LocalGrid(an_app(), 5)
+    grid.simulate(monkeypatch)
     grid.faults = {(2, 1): "crash"}  # without a file: the state is gone
     trained(grid, planned())
     assert [1 in each.used for each in tape.rounds[:6]] == [True] + [False] * 5

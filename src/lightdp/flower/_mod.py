@@ -47,14 +47,14 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
     - Nothing leaves without a plan within the limits of the node, recomputed here from its arguments, and a roster
       that binds it. `run_config`, which comes from the server, can tighten these limits and never loosen them.
     - Each round is answered at most once, also if messages are repeated or handled at the same time, or the node
-      restarts with `lightdp-state`. The state is durable before the app is called.
+      restarts. The state is durable in `lightdp-state` before the app is called. Only a simulation goes without it.
 
     What the app prints, writes or sends by itself, how long it takes, and its replies to other messages are not
     protected: run only app code that was reviewed.
 
     Args:
         message: from the server.
-        context: of the node; the state is kept in it and, if there is one, in the file `lightdp-state`.
+        context: of the node; the state is kept in it and, outside simulations, in the file `lightdp-state`.
         call_next: the app, or the next mod.
 
     Returns:

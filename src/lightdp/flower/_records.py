@@ -49,7 +49,8 @@ class RecordSum:
 
     >>> from flwr.app import Array, RecordDict
     >>> own = {"lightdp-unit": "record", "lightdp-max-epsilon": 8.0, "lightdp-max-delta": 1e-5}
-    >>> node = Context(1, 2, own | {"lightdp-record-clip": 5.0}, RecordDict(), {})
+    >>> own |= {"lightdp-state": "/var/lib/lightdp/state.json", "lightdp-record-clip": 5.0}
+    >>> node = Context(1, 2, own, RecordDict(), {})
     >>> total = RecordSum(ArrayRecord({"w": Array(np.zeros(2))}), node)
     >>> total.add({"w": [[30.0, 40.0], [1.0, 0.0], [np.inf, 0.0]]})
     >>> total.arrays()["w"].numpy().round(6)

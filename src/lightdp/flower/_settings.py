@@ -100,7 +100,8 @@ class Settings:
             clients that answer, and much of the budget is kept for lies.
         total_epsilon: ε of everything that this node has sent, over all runs, at `total_delta`. It needs a `state`.
         total_delta: the δ of `total_epsilon`.
-        state: the state file of this node, which survives a restart; a folder gets one for each name.
+        state: the state file of this node, which survives a restart; a folder gets one for each name. Only a simulation
+            goes without: a round of a process that was killed would be free, and could be asked for again.
         anchor: a second file, where backups of `state` do not reach, that keeps the number of the newest state.
         identity: the long-lived Ed25519 key of the node, from a file; by default a new key for each run.
         pins: the identities of peers, from a file.
@@ -120,7 +121,7 @@ class Settings:
     max_stragglers: float = _setting(_count, math.inf, tighter=min)
     total_epsilon: float | None = _setting(positive)
     total_delta: float | None = _setting(probability)
-    state: Path | None = _setting(_path)
+    state: Path | None = _setting(_path, needed=True)
     anchor: Path | None = _setting(_path)
     identity: Identity | None = _setting(partial(_loaded, kind=Identity))
     pins: Pins | None = _setting(partial(_loaded, kind=Pins))
