@@ -43,7 +43,7 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
       `lightdp-allow-metrics`, or a refusal made before the app was called leave the node.
     - A round is charged before the app is called. Then an upload leaves. If the app fails, or its reply is no update or
       is not finite, it is of zeros: a server that makes the model learns nothing from it. What happened stands in the
-      log of the node. If the process ends, nothing leaves, and the round is over.
+      log of the node. If the process is killed or interrupted, nothing leaves, and the round is over.
     - Nothing leaves without a plan within the limits of the node, recomputed here from its arguments, and a roster
       that binds it. `run_config`, which comes from the server, can tighten these limits and never loosen them.
     - Each round is answered at most once, also if messages are repeated or handled at the same time, or the node
@@ -183,7 +183,9 @@ def _trained(message: Message, app: Callable[[Message], Message], plan: Plan) ->
     message.content = RecordDict({key: value for key, value in message.content.items() if key != KEY})
     try:
         return _used(app(message), received, plan)
-    except Exception:  # noqa: BLE001  logged with its traceback
+    except KeyboardInterrupt:  # of the operator; the round is charged
+        raise
+    except BaseException:  # noqa: BLE001  logged with its traceback; also SystemExit and asyncio's CancelledError
         LOG.exception("lightdp: the app made no update: zeros are sent in its place, and the round is charged")
         return None, {}
 
