@@ -113,14 +113,14 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
     text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
     length, plan = integer("length", order.get("length"), 1), planned(text)
     _check(settings, plan, records=records)
-    before = _total.before(settings, vault, plan, run.hex())
+    kinds, before = _total.kinds(settings, vault, plan), _total.before(vault, run.hex())
     _total.check(settings, plan, before)
     if vault.record.get("run") == run.hex():
         if (vault.record["plan"], vault.record["length"]) != (text, length):
             raise ProtocolError("the plan must not change in a run")
         client = _restored(plan, settings, vault)
     else:
-        vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before}
+        vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds}
         name, identity = settings.name, settings.identity
         client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=settings.pins, store=vault)
     return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
@@ -136,6 +136,7 @@ def _train(
         raise ProtocolError("the message is of another run than this node's last key round")
     client = _restored(plan, settings, vault)
     _check(settings, plan, records=records)
+    _total.kinds(settings, vault, plan)
     _total.check(settings, plan, record["before"], client.next_round + 1)
     if "roster" in order:
         client.join(_get(order, "roster", bytes))
