@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 from lightdp.errors import ProtocolError
-from lightdp.flower import LightDP
+from lightdp.flower import LightDP, _plans
 from lightdp.keys import Identity
 from support.flower_grid import LocalGrid
 from support.flower_talk import Talk, a_plan, an_app, refused
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
         ("lightdp-max-delta", 1e-6, "delta=1e-05 is above lightdp-max-delta=1e-06"),
         ("lightdp-min-colluders", 2, "colluders=1 is below lightdp-min-colluders=2"),
         ("lightdp-max-stragglers", 0, "stragglers=1 is above lightdp-max-stragglers=0"),
+        ("lightdp-max-rounds", 7, "rounds=8 is above lightdp-max-rounds=7"),
+        ("lightdp-max-rounds", 0, "lightdp-max-rounds must be >= 1"),
         ("lightdp-unit", "record", "the plan's unit is 'client', and this node accepts lightdp-unit='record'"),
         (
             "lightdp-adjacency",
@@ -60,6 +63,33 @@ def test_a_plan_beyond_a_limit_and_a_limit_that_makes_no_sense_are_refused(limit
     talk.grid.nodes[0].config[limit] = value
     assert refused(talk.key(0), why)
     assert talk.key(1).has_content()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rounds": 10_001},
+        {"epsilon": 2e6, "rounds": 1_000_000},
+        {"unit": "record", "sampling_rate": 0.01},
+        {"delta": 0.1},
+        {"adjacency": "replace"},
+        {"colluders": 0},
+        {"clients": 4, "degree": 3, "stragglers": 2, "straggler_law": {"name": "uniform", "pmf": [0.5, 0.25, 0.25]}},
+    ],
+)
+def test_a_plan_beyond_a_limit_is_refused_before_it_is_computed(
+    changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk()
+    talk.sets({"lightdp-max-epsilon": 1e6, "lightdp-max-delta": 1e-5, "lightdp-adjacency": "add-remove"})
+    talk.sets({"lightdp-min-colluders": 1, "lightdp-max-stragglers": 1})
+
+    def computed(_: Any) -> Any:
+        raise AssertionError("it was computed")
+
+    monkeypatch.setattr(_plans, "solve", computed)
+    text = json.dumps(json.loads(talk.plan.to_json()) | changed)
+    assert refused(talk.key(0, plan=text), "lightdp/protocol: the plan's ")
 
 
 def test_a_limit_that_is_tightened_in_mid_run_holds_at_once() -> None:

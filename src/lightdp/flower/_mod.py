@@ -15,11 +15,11 @@ from lightdp import gaussian
 from lightdp._validate import integer, octets, rounded_up
 from lightdp.errors import ArgumentError, LightDPError, ProtocolError, to_text
 from lightdp.flower import _arrays, _total
-from lightdp.flower._plans import planned
+from lightdp.flower._plans import planned, requested
 from lightdp.flower._records import sum_of
 from lightdp.flower._settings import KEY, LOG, Settings
 from lightdp.flower._vault import Vault, opened
-from lightdp.planning import Plan
+from lightdp.planning import Plan, Request
 from lightdp.protocol import Client
 
 T = TypeVar("T")
@@ -111,8 +111,9 @@ def _answer(message: Message, context: Context, app: Callable[[Message], Message
 def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bool) -> RecordDict:
     """The key round: a signed one-time key for this run, the same one if asked again."""
     text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
-    length, plan = integer("length", order.get("length"), 1), planned(text)
-    _check(settings, plan, records=records)
+    length = integer("length", order.get("length"), 1)
+    _check(settings, requested(text), records=records)  # before it is computed, which may take long
+    plan = planned(text)
     kinds, before = _total.kinds(settings, vault, plan), _total.before(vault, run.hex())
     _total.check(settings, plan, before)
     if vault.record.get("run") == run.hex():
@@ -131,11 +132,11 @@ def _train(
 ) -> RecordDict:
     """One round: begin it, train, and answer with the masked update."""
     order, record = message.content.config_records[KEY], vault.known()
+    _check(settings, requested(record["plan"]), records=records)
     plan = planned(record["plan"])
     if _get(order, "run", bytes).hex() != record["run"]:
         raise ProtocolError("the message is of another run than this node's last key round")
     client = _restored(plan, settings, vault)
-    _check(settings, plan, records=records)
     _total.kinds(settings, vault, plan)
     _total.check(settings, plan, record["before"], client.next_round + 1)
     if "roster" in order:
@@ -165,7 +166,7 @@ def _restored(plan: Plan, settings: Settings, vault: Vault) -> Client:
     return Client.restore(plan, length=length, store=vault, pins=settings.pins, threads=None, moved=moved)
 
 
-def _check(settings: Settings, plan: Plan, *, records: bool) -> None:
+def _check(settings: Settings, plan: Request, *, records: bool) -> None:
     """Refuse a plan beyond the limits of the node, or one that the app does not serve."""
     settings.check(plan)
     if plan.unit == "record" and not records:

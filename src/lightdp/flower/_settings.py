@@ -18,7 +18,7 @@ from lightdp._validate import choice, integer, positive, probability
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Identity, Pins
 from lightdp.keys.identity import NAME
-from lightdp.planning import Plan
+from lightdp.planning import Request
 from lightdp.planning import Unit as UnitName
 from lightdp.sampling import Adjacency
 
@@ -29,6 +29,7 @@ LOG = logging.getLogger("flwr.lightdp")
 
 _SIMULATION = f"{KEY}-simulation"
 _ENGINE = {"partition-id", "num-partitions"}  # the node_config of Flower's simulation engine
+_ROUNDS = 10_000  # the most of a plan, unless the node says otherwise
 _ROUNDING = 1e-9  # numbers that were written down and read again
 
 
@@ -98,6 +99,7 @@ class Settings:
         min_colluders: least number of colluders that a plan must withstand.
         max_stragglers: largest number of stragglers of a plan; where they are many, little of the noise is shared by
             clients that answer, and much of the budget is kept for lies.
+        max_rounds: largest number of rounds of a plan, which bounds what it costs to compute it.
         total_epsilon: ε of everything that this node has sent, over all runs, at `total_delta`. It needs a `state`.
         total_delta: the δ of `total_epsilon`.
         state: the state file of this node, which survives a restart; a folder gets one for each name. Only a simulation
@@ -119,6 +121,7 @@ class Settings:
     max_delta: float = _setting(probability, 1.0, tighter=min, needed=True)
     min_colluders: int = _setting(_count, 0, tighter=max)
     max_stragglers: float = _setting(_count, math.inf, tighter=min)
+    max_rounds: int = _setting(partial(integer, low=1), _ROUNDS, tighter=min)
     total_epsilon: float | None = _setting(positive)
     total_delta: float | None = _setting(probability)
     state: Path | None = _setting(_path, needed=True)
@@ -156,8 +159,8 @@ class Settings:
             read[each.name] = each.metadata["tighter"](read.get(each.name, each.default), asked)
         return cls(**_placed(read, f"node-{context.node_id}"))
 
-    def check(self, plan: Plan) -> None:
-        """Refuse a plan beyond the limits of this node, its total aside.
+    def check(self, plan: Request) -> None:
+        """Refuse a request for a plan beyond the limits of this node, its total aside, before the plan is computed.
 
         Raises:
             ProtocolError: the plan is beyond a limit, which the message names.
@@ -169,10 +172,11 @@ class Settings:
             if wanted is not None and value != wanted:
                 raise ProtocolError(f"the plan's {what} is {value!r}, and this node accepts lightdp-{what}={wanted!r}")
         limits: list[tuple[str, float, str, str, float]] = [
-            ("epsilon", plan.budget, "above", "lightdp-max-epsilon", self.max_epsilon),
+            ("epsilon", plan.epsilon, "above", "lightdp-max-epsilon", self.max_epsilon),
             ("delta", plan.delta, "above", "lightdp-max-delta", self.max_delta),
             ("colluders", plan.colluders, "below", "lightdp-min-colluders", self.min_colluders),
             ("stragglers", plan.stragglers, "above", "lightdp-max-stragglers", self.max_stragglers),
+            ("rounds", plan.rounds, "above", "lightdp-max-rounds", self.max_rounds),
         ]
         if plan.unit == "record":
             if self.record_clip is None:
