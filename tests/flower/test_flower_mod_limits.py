@@ -53,6 +53,9 @@ if TYPE_CHECKING:
         ("lightdp-total-epsilon", 20.0, "lightdp-total-epsilon and lightdp-total-delta must be set together"),
         ("lightdp-total-delta", 1e-5, "lightdp-total-epsilon and lightdp-total-delta must be set together"),
         ("lightdp-max-eps", 1.0, "node_config must not have ['lightdp-max-eps']"),
+        ("lightdp_max_epsilon", 1.0, "node_config must not have ['lightdp_max_epsilon']; known are"),
+        ("lightdpmaxepsilon", 1.0, "node_config must not have ['lightdpmaxepsilon']"),
+        ("LightDP-max-epsilon", 1.0, "node_config must not have ['LightDP-max-epsilon']"),
         ("lightdp-simulation", True, "node_config must not have ['lightdp-simulation']"),
         ("lightdp-name", "../elsewhere", "lightdp-name must be 1 to 64 letters"),
         ("lightdp-allow-metrics", 1, "lightdp-allow-metrics must be names"),
@@ -105,6 +108,55 @@ def test_nodes_that_refuse_the_plan_are_named_when_the_key_round_fails() -> None
     strategy = LightDP(FedAvg(), a_plan(), wait=0.01)
     with pytest.raises(ProtocolError, match=r"2 of the plan's 3 clients .* node 1007: .*above lightdp-max-epsilon=1"):
         strategy.start(grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros(4))}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("lightdp-state", "/srv/patients of ward 7/state.json", "got '<lightdp-state>'"),
+        ("lightdp-pins", "/srv/patients of ward 7/pins", "files that can be read"),
+        ("lightdp-identity", "~/patients of ward 7/key", "files that can be read"),
+        ("lightdp-pins", "patients of ward 7/pins", "files that can be read"),
+    ],
+)
+def test_a_refusal_does_not_tell_the_server_where_files_of_the_node_are(
+    key: str, value: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    talk = Talk()
+    talk.grid.nodes[0].config[key] = value
+    reply = talk.key(0)
+    assert refused(reply, why)
+    assert f"<{key}>" in str(reply.error.reason)
+    assert "patients" not in str(reply.error.reason)
+    assert "patients of ward 7" in caplog.text
+
+
+def test_an_older_copy_of_a_state_is_refused_without_its_path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    talk = Talk()
+    talk.grid.nodes[0].config["lightdp-state"] = str(tmp_path)
+    talk.enrol()
+    [path] = tmp_path.glob("*.json")
+    old = path.read_bytes()
+    assert talk.grid.handle(0, talk.start()).has_content()
+    path.write_bytes(old)
+    talk.grid.restart(0)
+    reply = talk.grid.handle(0, talk.start())
+    assert refused(reply, "an older copy could answer a round again")
+    assert str(tmp_path) not in str(reply.error.reason)
+    assert str(tmp_path) in caplog.text
+
+
+def test_a_node_without_a_total_or_colluders_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    talk = Talk()
+    total = {"lightdp-total-epsilon": 20.0, "lightdp-total-delta": 1e-5, "lightdp-name": "me"}
+    talk.grid.nodes[1].config |= total
+    talk.grid.nodes[2].config |= total | {"lightdp-min-colluders": 1, "lightdp-name": "you"}
+    said = []
+    for at in (0, 0, 1, 2):
+        caplog.clear()
+        assert talk.key(at).has_content()
+        said.append([f"lightdp-{word}" in caplog.text for word in ("total-epsilon", "min-colluders")])
+    assert said == [[True, True], [False, False], [False, True], [False, False]]
 
 
 def test_a_file_that_holds_no_pins_is_not_quoted(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from lightdp.errors import ArgumentError, LightDPError, ProtocolError, to_text
 from lightdp.flower import _arrays, _total
 from lightdp.flower._plans import planned, requested
 from lightdp.flower._records import sum_of
-from lightdp.flower._settings import KEY, LOG, Settings
+from lightdp.flower._settings import KEY, LOG, Settings, without_paths
 from lightdp.flower._vault import Vault, opened
 from lightdp.planning import Plan, Request
 from lightdp.protocol import Client
@@ -91,7 +91,9 @@ def _reply(message: Message, context: Context, call_next: ClientAppCallable, *, 
         return Message(content, reply_to=message)
     except LightDPError as error:
         LOG.warning("lightdp: nothing left this node: %s", error)
-        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, to_text(error)), reply_to=message)
+        return Message(
+            Error(ErrorCode.MOD_FAILED_PRECONDITION, without_paths(to_text(error), context)), reply_to=message
+        )
     except Exception:  # noqa: BLE001  what it says stays in the log
         LOG.exception("lightdp: this node failed, and nothing left it")
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, _FAILED), reply_to=message)
@@ -122,6 +124,7 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
         client = _restored(plan, settings, vault)
     else:
         vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds}
+        _warn(settings)
         name, identity = settings.name, settings.identity
         client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=settings.pins, store=vault)
     return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
@@ -174,6 +177,15 @@ def _check(settings: Settings, plan: Request, *, records: bool) -> None:
             "the plan protects records, so the app must clip each record's part: it needs lightdp.flower.record_mod in "
             "its mods and a lightdp.flower.RecordSum in its reply; unit='client' needs neither"
         )
+
+
+def _warn(settings: Settings) -> None:
+    """Say which limits a node does without; a simulation, which has no file, needs none."""
+    without = [] if settings.total_epsilon is not None else ["lightdp-total-epsilon: a server may start run after run"]
+    if settings.min_colluders == 0:
+        without.append("lightdp-min-colluders: a plan may trust all other clients")
+    if without and settings.state is not None:
+        LOG.warning("lightdp: this node has no %s", "; no ".join(without))
 
 
 def _trained(message: Message, app: Callable[[Message], Message], plan: Plan) -> tuple[NDArray[Any] | None, Metrics]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -29,6 +30,8 @@ LOG = logging.getLogger("flwr.lightdp")
 
 _SIMULATION = f"{KEY}-simulation"
 _ENGINE = {"partition-id", "num-partitions"}  # the node_config of Flower's simulation engine
+_FILES = ("-state", "-anchor", "-identity", "-pins")
+_PATH = re.compile(r"(?<![\w>])[~.]{0,2}/[^\s'\",;]+")  # none of ours, such as that of a system's error
 _ROUNDS = 10_000  # the most of a plan, unless the node says otherwise
 _ROUNDING = 1e-9  # numbers that were written down and read again
 
@@ -88,8 +91,8 @@ class Settings:
     has no operator: `lightdp-simulation = true` in `run_config` makes all of them count, and is believed only in a
     worker of Flower's simulation engine whose `node_config` is the engine's.
 
-    An invalid value raises `ArgumentError`, and so does an unknown `lightdp-...` key: a misspelt limit must not be a
-    missing one.
+    An invalid value raises `ArgumentError`, and so does an unknown key that begins with "lightdp": a misspelt limit
+    must not be a missing one.
 
     Attributes:
         unit: the only unit of plans that this node accepts.
@@ -193,7 +196,17 @@ class Settings:
 
 
 def _ours(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key.startswith(f"{KEY}-")}
+    """The keys that are, or look like, ours: one that is misspelt must not be overlooked."""
+    return {key: value for key, value in config.items() if key.lower().startswith(KEY)}
+
+
+def without_paths(text: str, context: Context) -> str:
+    """A message for the server, with the names of keys in the place of the paths of this node's files."""
+    for key, value in _ours(context.node_config).items():
+        if isinstance(value, str) and key.endswith(_FILES):
+            for path in (os.path.abspath(os.path.expanduser(value)), os.path.expanduser(value), value):  # noqa: PTH100, PTH111  they never raise
+                text = re.sub(rf"(?<![\w./-]){re.escape(path)}(?![\w-])", f"<{key}>", text)
+    return _PATH.sub("<path>", text)
 
 
 def _simulated(context: Context, asked: object) -> bool:
