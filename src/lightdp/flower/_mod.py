@@ -135,8 +135,8 @@ def _train(
 ) -> RecordDict:
     """One round: begin it, train, and answer with the masked update."""
     order, record = message.content.config_records[KEY], vault.known()
-    _check(settings, requested(record["plan"]), records=records)
     plan = planned(record["plan"])
+    _check(settings, plan.request, records=records)
     if _get(order, "run", bytes).hex() != record["run"]:
         raise ProtocolError("the message is of another run than this node's last key round")
     client = _restored(plan, settings, vault)

@@ -168,12 +168,12 @@ class Settings:
         Raises:
             ProtocolError: the plan is beyond a limit, which the message names.
         """
-        for what, value, wanted in (
+        for what, named, wanted in (
             ("unit", plan.unit, self.unit),
             ("adjacency", plan.adjacency, self.adjacency),
         ):
-            if wanted is not None and value != wanted:
-                raise ProtocolError(f"the plan's {what} is {value!r}, and this node accepts lightdp-{what}={wanted!r}")
+            if wanted is not None and named != wanted:
+                raise ProtocolError(f"the plan's {what} is {named!r}, and this node accepts lightdp-{what}={wanted!r}")
         limits: list[tuple[str, float, str, str, float]] = [
             ("epsilon", plan.epsilon, "above", "lightdp-max-epsilon", self.max_epsilon),
             ("delta", plan.delta, "above", "lightdp-max-delta", self.max_delta),
