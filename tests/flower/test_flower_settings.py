@@ -104,6 +104,15 @@ def test_a_server_cannot_say_to_what_norm_a_node_clips_and_read_a_raw_update() -
     assert dict(talk.grid.handle(0, talk.start()).content.metric_records["metrics"]) == {}
 
 
+def test_paths_that_no_key_names_are_left_out_of_messages_too() -> None:
+    node = Context(1, 5, LIMITS | {"lightdp-state": "/srv/link"}, RecordDict(), {})
+    text = (
+        "lightdp/argument: '/srv/link/me.json' is /mnt/ward-7/me.json; delta must be < 1/records, see ~/notes, and/or"
+    )
+    wanted = "lightdp/argument: '<lightdp-state>/me.json' is <path>; delta must be < 1/records, see <path>, and/or"
+    assert _settings.without_paths(text, node) == wanted
+
+
 # ---- simulations ----
 
 
