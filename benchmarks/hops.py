@@ -93,9 +93,11 @@ def simulated(fidelity: str) -> Count:
 class Nodes:
     """A grid of nodes in this process; the first node's message of round `AT` is counted."""
 
-    def __init__(self, nodes: int, app: Callable[[Message, Context], Message]) -> None:
+    def __init__(self, nodes: int, app: Callable[[Message, Context], Message], folder: str) -> None:
         self.app, self.count, self.rounds = app, Count(), 0
-        self.contexts = [Context(1, i + 1, {"partition-id": i}, RecordDict(), {}) for i in range(nodes)]
+        own: dict[str, Any] = {"lightdp-unit": "client", "lightdp-max-epsilon": 8.0, "lightdp-max-delta": 1e-5}
+        own |= {"lightdp-state": folder}
+        self.contexts = [Context(1, i + 1, {"partition-id": i} | own, RecordDict(), {}) for i in range(nodes)]
 
     def get_node_ids(self) -> list[int]:
         """All of them."""
@@ -131,10 +133,11 @@ def flower() -> Count:
     plan = lightdp.plan(
         clients=10, colluders=2, stragglers=2, rounds=20, epsilon=8, delta=1e-5, unit="client", calibration="repair"
     )
-    nodes = Nodes(10, app)
-    strategy = lightdp.flower.LightDP(FedAvg(fraction_evaluate=0.0), plan)
-    strategy.start(nodes, ArrayRecord({"w": Array(np.zeros(64))}), num_rounds=AT + 1, train_config=ConfigRecord())  # type: ignore[arg-type]
-    return nodes.count
+    strategy = lightdp.flower.LightDP(FedAvg(fraction_evaluate=0.0), plan, wait=10.0)
+    with tempfile.TemporaryDirectory() as folder:
+        nodes = Nodes(10, app, folder)
+        strategy.start(nodes, ArrayRecord({"w": Array(np.zeros(64))}), num_rounds=AT + 1, train_config=ConfigRecord())  # type: ignore[arg-type]
+        return nodes.count
 
 
 def main() -> None:

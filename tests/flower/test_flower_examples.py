@@ -121,7 +121,7 @@ def test_the_change_is_two_lines_their_imports_and_a_plan() -> None:
             elif line.startswith("+ "):
                 added.append(line[2:].strip())
     begin, end = added.index("plan = lightdp.plan("), added.index(")")
-    fedavg = "FedAvg(min_available_nodes=clients, fraction_evaluate=0.1)"
+    fedavg = "FedAvg(min_available_nodes=clients, fraction_evaluate=0.0)"
     assert removed == ["app = ClientApp()", f"strategy = {fedavg}"]
     assert added[:begin] + added[end + 1 :] == [
         "import lightdp.flower",
@@ -129,6 +129,11 @@ def test_the_change_is_two_lines_their_imports_and_a_plan() -> None:
         "import lightdp.flower",
         f"strategy = lightdp.flower.LightDP({fedavg}, plan)",
     ]
+
+
+def test_no_client_of_the_quickstart_answers_what_is_not_protected() -> None:
+    text = (QUICKSTART / "private" / "quickstart" / "client_app.py").read_text()
+    assert [line for line in text.splitlines() if line.startswith("@app.")] == ["@app.train()"]
 
 
 def test_the_configuration_changes_by_one_key_the_budget_and_the_dependency() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 from lightdp.errors import ProtocolError
-from lightdp.flower import LightDP
+from lightdp.flower import LightDP, _plans
 from lightdp.keys import Identity
 from support.flower_grid import LocalGrid
 from support.flower_talk import Talk, a_plan, an_app, refused
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
         ("lightdp-max-delta", 1e-6, "delta=1e-05 is above lightdp-max-delta=1e-06"),
         ("lightdp-min-colluders", 2, "colluders=1 is below lightdp-min-colluders=2"),
         ("lightdp-max-stragglers", 0, "stragglers=1 is above lightdp-max-stragglers=0"),
+        ("lightdp-max-rounds", 7, "rounds=8 is above lightdp-max-rounds=7"),
+        ("lightdp-max-rounds", 0, "lightdp-max-rounds must be >= 1"),
         ("lightdp-unit", "record", "the plan's unit is 'client', and this node accepts lightdp-unit='record'"),
         (
             "lightdp-adjacency",
@@ -50,6 +53,9 @@ if TYPE_CHECKING:
         ("lightdp-total-epsilon", 20.0, "lightdp-total-epsilon and lightdp-total-delta must be set together"),
         ("lightdp-total-delta", 1e-5, "lightdp-total-epsilon and lightdp-total-delta must be set together"),
         ("lightdp-max-eps", 1.0, "node_config must not have ['lightdp-max-eps']"),
+        ("lightdp_max_epsilon", 1.0, "node_config must not have ['lightdp_max_epsilon']; known are"),
+        ("lightdpmaxepsilon", 1.0, "node_config must not have ['lightdpmaxepsilon']"),
+        ("LightDP-max-epsilon", 1.0, "node_config must not have ['LightDP-max-epsilon']"),
         ("lightdp-simulation", True, "node_config must not have ['lightdp-simulation']"),
         ("lightdp-name", "../elsewhere", "lightdp-name must be 1 to 64 letters"),
         ("lightdp-allow-metrics", 1, "lightdp-allow-metrics must be names"),
@@ -60,6 +66,33 @@ def test_a_plan_beyond_a_limit_and_a_limit_that_makes_no_sense_are_refused(limit
     talk.grid.nodes[0].config[limit] = value
     assert refused(talk.key(0), why)
     assert talk.key(1).has_content()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rounds": 10_001},
+        {"epsilon": 2e6, "rounds": 1_000_000},
+        {"unit": "record", "sampling_rate": 0.01},
+        {"delta": 0.1},
+        {"adjacency": "replace"},
+        {"colluders": 0},
+        {"clients": 4, "degree": 3, "stragglers": 2, "straggler_law": {"name": "uniform", "pmf": [0.5, 0.25, 0.25]}},
+    ],
+)
+def test_a_plan_beyond_a_limit_is_refused_before_it_is_computed(
+    changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk = Talk()
+    talk.sets({"lightdp-max-epsilon": 1e6, "lightdp-max-delta": 1e-5, "lightdp-adjacency": "add-remove"})
+    talk.sets({"lightdp-min-colluders": 1, "lightdp-max-stragglers": 1})
+
+    def computed(_: Any) -> Any:
+        raise AssertionError("it was computed")
+
+    monkeypatch.setattr(_plans, "solve", computed)
+    text = json.dumps(json.loads(talk.plan.to_json()) | changed)
+    assert refused(talk.key(0, plan=text), "lightdp/protocol: the plan's ")
 
 
 def test_a_limit_that_is_tightened_in_mid_run_holds_at_once() -> None:
@@ -75,6 +108,55 @@ def test_nodes_that_refuse_the_plan_are_named_when_the_key_round_fails() -> None
     strategy = LightDP(FedAvg(), a_plan(), wait=0.01)
     with pytest.raises(ProtocolError, match=r"2 of the plan's 3 clients .* node 1007: .*above lightdp-max-epsilon=1"):
         strategy.start(grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros(4))}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("lightdp-state", "/srv/patients of ward 7/state.json", "got '<lightdp-state>'"),
+        ("lightdp-pins", "/srv/patients of ward 7/pins", "files that can be read"),
+        ("lightdp-identity", "~/patients of ward 7/key", "files that can be read"),
+        ("lightdp-pins", "patients of ward 7/pins", "files that can be read"),
+    ],
+)
+def test_a_refusal_does_not_tell_the_server_where_files_of_the_node_are(
+    key: str, value: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    talk = Talk()
+    talk.grid.nodes[0].config[key] = value
+    reply = talk.key(0)
+    assert refused(reply, why)
+    assert f"<{key}>" in str(reply.error.reason)
+    assert "patients" not in str(reply.error.reason)
+    assert "patients of ward 7" in caplog.text
+
+
+def test_an_older_copy_of_a_state_is_refused_without_its_path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    talk = Talk()
+    talk.grid.nodes[0].config["lightdp-state"] = str(tmp_path)
+    talk.enrol()
+    [path] = tmp_path.glob("*.json")
+    old = path.read_bytes()
+    assert talk.grid.handle(0, talk.start()).has_content()
+    path.write_bytes(old)
+    talk.grid.restart(0)
+    reply = talk.grid.handle(0, talk.start())
+    assert refused(reply, "an older copy could answer a round again")
+    assert str(tmp_path) not in str(reply.error.reason)
+    assert str(tmp_path) in caplog.text
+
+
+def test_a_node_without_a_total_or_colluders_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    talk = Talk()
+    total = {"lightdp-total-epsilon": 20.0, "lightdp-total-delta": 1e-5, "lightdp-name": "me"}
+    talk.grid.nodes[1].config |= total
+    talk.grid.nodes[2].config |= total | {"lightdp-min-colluders": 1, "lightdp-name": "you"}
+    said = []
+    for at in (0, 0, 1, 2):
+        caplog.clear()
+        assert talk.key(at).has_content()
+        said.append([f"lightdp-{word}" in caplog.text for word in ("total-epsilon", "min-colluders")])
+    assert said == [[True, True], [False, False], [False, True], [False, False]]
 
 
 def test_a_file_that_holds_no_pins_is_not_quoted(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def test_a_round_without_a_roster_or_a_key_round_is_refused() -> None:
     del message.content.config_records["lightdp"]["roster"]
     assert refused(talk.grid.handle(0, message), "the client has no roster yet")
     talk.grid.restart(1)
+    talk.grid.nodes[1].config["lightdp-state"] += "/lost.json"
     assert refused(talk.grid.handle(1, talk.start()), "this node has no state of the run")
 
 

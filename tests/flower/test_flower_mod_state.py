@@ -57,11 +57,13 @@ def test_a_message_that_will_not_be_answered_is_not_trained_for() -> None:
     assert len(trainings) == 1
 
 
-def test_an_older_context_does_not_answer_again_while_a_newer_state_is_anywhere(tmp_path: Path) -> None:
-    for path in (None, tmp_path / "s.json"):
+def test_an_older_context_does_not_answer_again_while_a_newer_state_is_anywhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for with_file in (True, False):
         talk = Talk()
-        if path is not None:
-            talk.grid.nodes[0].config["lightdp-state"] = str(path)
+        if not with_file:
+            talk.grid.simulate(monkeypatch)
         talk.enrol()
         message = talk.start()
         assert talk.grid.handle(0, message, keep=False).has_content()  # the context stays as it was before
@@ -92,18 +94,20 @@ def test_an_older_copy_of_a_whole_folder_is_noticed_by_an_anchor_elsewhere(tmp_p
     shutil.copytree(tmp_path / "copy", here)
     talk.grid.restart(0)
     assert refused(talk.grid.handle(0, message), "an older copy could answer a round again")
-    talk.grid.nodes[1].config["lightdp-anchor"] = str(anchor)
-    assert refused(talk.key(1), "lightdp-anchor needs lightdp-state")
 
 
 def test_a_state_in_the_context_goes_where_flower_takes_it_and_one_in_a_file_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     talk = Talk()
-    talk.grid.nodes[0].config["lightdp-state"] = str(tmp_path)
     talk.enrol()
     monkeypatch.setattr(Host, "here", lambda: Host("another machine", None))
     assert refused(talk.grid.handle(0, talk.start()), "the state was saved on another machine")
+    monkeypatch.undo()
+    talk = Talk()
+    talk.grid.simulate(monkeypatch)
+    talk.enrol()
+    monkeypatch.setattr(Host, "here", lambda: Host("another machine", None))
     assert talk.grid.handle(1, talk.start()).has_content()
 
 
@@ -135,10 +139,12 @@ def test_nothing_leaves_if_the_state_cannot_be_written(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("with_file", [True, False])
-def test_of_many_copies_handled_at_the_same_time_one_is_answered(with_file: Any, tmp_path: Path) -> None:
+def test_of_many_copies_handled_at_the_same_time_one_is_answered(
+    with_file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     talk = Talk(an_app(), a_plan(rounds=100))
-    if with_file:
-        talk.grid.nodes[0].config["lightdp-state"] = str(tmp_path)
+    if not with_file:
+        talk.grid.simulate(monkeypatch)
     talk.enrol()
     for _ in range(5):
         message, together = talk.start(), threading.Barrier(4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,12 +12,11 @@ from flwr.serverapp.strategy import FedAvg
 
 from lightdp.errors import ProtocolError
 from lightdp.flower import LightDP
+from lightdp.keys import Identity, Pins
 from support.flower_grid import LocalGrid
 from support.flower_training import an_app, planned, trained, weights
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from support.flower_tape import Tape
 
 
@@ -50,8 +50,11 @@ def test_a_node_that_joins_in_mid_run_waits_for_the_next_roster(caplog: pytest.L
     assert set(tape.names) == {f"node-{node.id}" for node in grid.nodes[1:]}
 
 
-def test_a_node_that_lost_its_state_is_left_out_and_told_why(tape: Tape, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_that_lost_its_state_is_left_out_and_told_why(
+    tape: Tape, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grid = LocalGrid(an_app(), 5)
+    grid.simulate(monkeypatch)
     grid.faults = {(2, 1): "crash"}  # without a file: the state is gone
     trained(grid, planned())
     assert [1 in each.used for each in tape.rounds[:6]] == [True] + [False] * 5
@@ -102,6 +105,24 @@ def test_a_node_that_repeats_anothers_enrolment_is_not_in_the_roster() -> None:
     grid.faults = {(0, 1): "impostor"}
     with pytest.raises(ProtocolError, match=f"4 of the plan's 5 .*node 1007.*another node enrolled as node-{1000}"):
         trained(grid, planned())
+
+
+def test_with_pins_nobody_enrols_in_the_name_of_another(tape: Tape) -> None:
+    grid = LocalGrid(an_app(), 6)
+    identities = [Identity.generate() for _ in range(6)]
+    for i, (node, identity) in enumerate(zip(grid.nodes, identities, strict=True)):
+        path = Path(node.config["lightdp-state"]) / f"identity-{i}"
+        identity.save(path)
+        node.config |= {"lightdp-identity": str(path), "lightdp-name": f"site-{max(i, 1)}"}
+        node.config["lightdp-state"] += f"/{i}.json"
+    pins = Pins({f"site-{i}": identities[i].public for i in range(1, 6)})
+    strategy = LightDP(FedAvg(fraction_evaluate=0.0), planned(), wait=0.01, pins=pins)
+    strategy.start(grid=grid, initial_arrays=weights(), num_rounds=1, timeout=1)
+    assert sorted(tape.names) == [f"site-{i}" for i in range(1, 6)]
+    assert {at for at, reply in grid.left if reply.has_content() and "arrays" in reply.content} == {1, 2, 3, 4, 5}
+    strategy = LightDP(FedAvg(fraction_evaluate=0.0), planned(), wait=0.01)  # the first to use a name has it
+    strategy.start(grid=grid, initial_arrays=weights(), num_rounds=1, timeout=1)
+    assert 0 in {at for at, reply in grid.left if reply.has_content() and "arrays" in reply.content}
 
 
 def test_an_app_without_the_mod_cannot_enrol() -> None:

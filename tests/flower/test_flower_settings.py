@@ -44,7 +44,7 @@ def test_every_name_is_read_and_others_are_the_apps() -> None:
 @pytest.mark.parametrize("left_out", sorted(LIMITS))
 def test_a_node_whose_operator_has_not_said_what_it_accepts_accepts_nothing(left_out: str) -> None:
     for run in ({}, {left_out: LIMITS[left_out]}):
-        if run and left_out == "lightdp-unit":
+        if run and left_out in ("lightdp-unit", "lightdp-state"):
             continue
         with pytest.raises(ArgumentError, match=f"node_config must have {left_out}, which operators set; .*engine"):
             read({key: value for key, value in LIMITS.items() if key != left_out}, run)
@@ -57,6 +57,7 @@ def test_a_node_whose_operator_has_not_said_what_it_accepts_accepts_nothing(left
         ("max_delta", 1e-5, 1e-6, 1e-4),
         ("min_colluders", 4, 5, 3),
         ("max_stragglers", 4, 3, 5),
+        ("max_rounds", 4, 3, 5),
         ("allow_metrics", "loss,accuracy", "loss,other", "loss,accuracy,other"),
     ],
 )
@@ -72,7 +73,7 @@ def test_run_config_tightens_limits_and_never_loosens_them(key: str, own: Any, t
 
 
 def test_every_other_key_of_run_config_is_refused_with_the_place_where_it_belongs(tmp_path: Path) -> None:
-    tighten = {"max_epsilon", "max_delta", "min_colluders", "max_stragglers", "allow_metrics"}
+    tighten = {"max_epsilon", "max_delta", "min_colluders", "max_stragglers", "max_rounds", "allow_metrics"}
     others = [each.name for each in fields(Settings) if each.name not in tighten]
     assert {"state", "pins", "identity", "unit", "adjacency", "record_clip", "record_rate"} < set(others)
     for name in others:
@@ -101,6 +102,15 @@ def test_a_server_cannot_say_to_what_norm_a_node_clips_and_read_a_raw_update() -
     talk.grid.run_config |= {"lightdp-allow-metrics": "loss,num-examples"}
     talk.enrol()
     assert dict(talk.grid.handle(0, talk.start()).content.metric_records["metrics"]) == {}
+
+
+def test_paths_that_no_key_names_are_left_out_of_messages_too() -> None:
+    node = Context(1, 5, LIMITS | {"lightdp-state": "/srv/link"}, RecordDict(), {})
+    text = (
+        "lightdp/argument: '/srv/link/me.json' is /mnt/ward-7/me.json; delta must be < 1/records, see ~/notes, and/or"
+    )
+    wanted = "lightdp/argument: '<lightdp-state>/me.json' is <path>; delta must be < 1/records, see <path>, and/or"
+    assert _settings.without_paths(text, node) == wanted
 
 
 # ---- simulations ----

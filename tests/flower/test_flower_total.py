@@ -166,6 +166,31 @@ def test_a_total_is_for_one_unit_and_adjacency(first: Any, then: Any, tmp_path: 
     assert talk.key(0, run=b"run number two..").has_content()
 
 
+def test_a_total_looks_at_all_runs_that_the_state_counts_and_not_at_the_last_alone(tmp_path: Path) -> None:
+    talk = limited(Talk(), tmp_path, 100.0, 1e-5)
+    for adjacency, run in (("add-remove", b"run number one.."), ("replace", b"run number two..")):
+        talk.plan = a_plan(adjacency=adjacency)
+        assert a_run(talk, run, 1)
+    node = talk.grid.nodes[0]
+    node.config["lightdp-adjacency"] = "replace"
+    why = "the state counts unit 'client' and adjacency 'add-remove'"
+    assert refused(talk.grid.handle(0, talk.start(run=b"run number two..")), why)
+    assert refused(talk.key(0, run=b"run number three"), why)
+    del node.config["lightdp-total-epsilon"], node.config["lightdp-total-delta"]
+    assert talk.key(0, run=b"run number three").has_content()
+
+
+def test_a_state_that_is_lost_is_not_begun_anew_while_its_number_is_kept(tmp_path: Path) -> None:
+    talk = limited(Talk(), tmp_path, 9.0, 1e-5)
+    talk.grid.nodes[0].config["lightdp-anchor"] = str(tmp_path / "anchor")
+    assert a_run(talk, b"run number one..", 8)
+    (tmp_path / "s.json").unlink()
+    for left in ("s.json.serial", "anchor"):
+        assert refused(talk.key(0, run=b"run number two.."), "is lost, and with it what this node has spent")
+        (tmp_path / left).unlink()
+    assert talk.key(0, run=b"run number two..").has_content()  # the operator has given it up
+
+
 def test_a_total_that_is_lowered_in_mid_run_holds_at_once(tmp_path: Path) -> None:
     talk = limited(Talk(), tmp_path, 20.0, 1e-5)
     talk.enrol()
@@ -193,7 +218,6 @@ def test_a_total_needs_a_state_that_no_server_can_lead_astray(tmp_path: Path) ->
     talk = Talk()
     node = talk.grid.nodes[0]
     node.config |= {"lightdp-total-epsilon": 20.0, "lightdp-total-delta": 1e-5}
-    assert refused(talk.key(0), "lightdp-total-epsilon needs lightdp-state")
     node.config["lightdp-state"] = str(tmp_path)  # a file for each node id, which the server gives
     assert refused(talk.key(0), "a folder with lightdp-name")
     node.config["lightdp-name"] = "node-7"

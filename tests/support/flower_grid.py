@@ -7,7 +7,10 @@ is no clock: a reply that is late is there when the next round has been sent.
 from __future__ import annotations
 
 import itertools
+import shutil
+import tempfile
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,11 +23,12 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from lightdp.flower import _vault
+from lightdp.flower import _settings, _vault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    import pytest
     from flwr.clientapp import ClientApp
     from flwr.supercore.run import Run
 
@@ -45,6 +49,7 @@ LIMITS: dict[str, Any] = {
     "lightdp-unit": "client",
     "lightdp-max-epsilon": 1e9,
     "lightdp-max-delta": 0.5,
+    "lightdp-state": "/nowhere/state.json",  # each node of a grid has one in a folder of the grid
 }  # what a node must set
 
 _RUNS = itertools.count(1)
@@ -73,7 +78,10 @@ class LocalGrid(Grid):
         self.run_id = next(_RUNS)
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self.run_id, SUPERLINK_NODE_ID, 1
         self.app, self.run_config = app, {} if run_config is None else run_config
-        self.nodes = [Node(1000 + 7 * i, {"partition-id": i, "num-partitions": nodes} | LIMITS) for i in range(nodes)]
+        folder = tempfile.mkdtemp()
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        own = LIMITS | {"lightdp-state": folder}
+        self.nodes = [Node(1000 + 7 * i, {"partition-id": i, "num-partitions": nodes} | own) for i in range(nodes)]
         self.faults: dict[tuple[int, int], Fault] = {}
         self.left: list[tuple[int, Message]] = []
         self.pushed: list[str] = []
@@ -125,6 +133,13 @@ class LocalGrid(Grid):
         return self.pull_messages(self.push_messages(messages))
 
     # ---- nodes ----
+
+    def simulate(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As in Flower's simulation engine: no node has a configuration of its own, nor a file."""
+        monkeypatch.setattr(_settings, "_in_ray", lambda: True)
+        self.run_config |= {"lightdp-simulation": True}
+        for node in self.nodes:
+            node.config = {key: value for key, value in node.config.items() if not key.startswith("lightdp-")}
 
     def restart(self, at: int) -> None:
         """The node's processes are gone, and what was in their memory; its files are not."""

@@ -15,11 +15,11 @@ from lightdp import gaussian
 from lightdp._validate import integer, octets, rounded_up
 from lightdp.errors import ArgumentError, LightDPError, ProtocolError, to_text
 from lightdp.flower import _arrays, _total
-from lightdp.flower._plans import planned
+from lightdp.flower._plans import planned, requested
 from lightdp.flower._records import sum_of
-from lightdp.flower._settings import KEY, LOG, Settings
+from lightdp.flower._settings import KEY, LOG, Settings, without_paths
 from lightdp.flower._vault import Vault, opened
-from lightdp.planning import Plan
+from lightdp.planning import Plan, Request
 from lightdp.protocol import Client
 
 T = TypeVar("T")
@@ -43,18 +43,18 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
       `lightdp-allow-metrics`, or a refusal made before the app was called leave the node.
     - A round is charged before the app is called. Then an upload leaves. If the app fails, or its reply is no update or
       is not finite, it is of zeros: a server that makes the model learns nothing from it. What happened stands in the
-      log of the node. If the process ends, nothing leaves, and the round is over.
+      log of the node. If the process is killed or interrupted, nothing leaves, and the round is over.
     - Nothing leaves without a plan within the limits of the node, recomputed here from its arguments, and a roster
       that binds it. `run_config`, which comes from the server, can tighten these limits and never loosen them.
     - Each round is answered at most once, also if messages are repeated or handled at the same time, or the node
-      restarts with `lightdp-state`. The state is durable before the app is called.
+      restarts. The state is durable in `lightdp-state` before the app is called. Only a simulation goes without it.
 
     What the app prints, writes or sends by itself, how long it takes, and its replies to other messages are not
     protected: run only app code that was reviewed.
 
     Args:
         message: from the server.
-        context: of the node; the state is kept in it and, if there is one, in the file `lightdp-state`.
+        context: of the node; the state is kept in it and, outside simulations, in the file `lightdp-state`.
         call_next: the app, or the next mod.
 
     Returns:
@@ -70,6 +70,10 @@ def record_mod(message: Message, context: Context, call_next: ClientAppCallable)
 
     Formal guarantee: as `mod`. Under a plan of unit "record", what leaves is the sum of a `RecordSum`, in which one
     record has a part of norm at most `lightdp-record-clip`. Any other reply counts as a failure of the app.
+
+    Not covered: an app that fails because of one record tells so. Zeros leave in the place of the sum of all parts,
+    which is a change by more than one part, and the noise does not hide it. Make the app handle each record by itself:
+    `RecordSum.add` leaves out parts that are not finite, and `RecordSum.map` records for which a function raises.
 
     Args:
         message: as for `mod`.
@@ -87,7 +91,9 @@ def _reply(message: Message, context: Context, call_next: ClientAppCallable, *, 
         return Message(content, reply_to=message)
     except LightDPError as error:
         LOG.warning("lightdp: nothing left this node: %s", error)
-        return Message(Error(ErrorCode.MOD_FAILED_PRECONDITION, to_text(error)), reply_to=message)
+        return Message(
+            Error(ErrorCode.MOD_FAILED_PRECONDITION, without_paths(to_text(error), context)), reply_to=message
+        )
     except Exception:  # noqa: BLE001  what it says stays in the log
         LOG.exception("lightdp: this node failed, and nothing left it")
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, _FAILED), reply_to=message)
@@ -107,16 +113,18 @@ def _answer(message: Message, context: Context, app: Callable[[Message], Message
 def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bool) -> RecordDict:
     """The key round: a signed one-time key for this run, the same one if asked again."""
     text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
-    length, plan = integer("length", order.get("length"), 1), planned(text)
-    _check(settings, plan, records=records)
-    before = _total.before(settings, vault, plan, run.hex())
+    length = integer("length", order.get("length"), 1)
+    _check(settings, requested(text), records=records)  # before it is computed, which may take long
+    plan = planned(text)
+    kinds, before = _total.kinds(settings, vault, plan), _total.before(vault, run.hex())
     _total.check(settings, plan, before)
     if vault.record.get("run") == run.hex():
         if (vault.record["plan"], vault.record["length"]) != (text, length):
             raise ProtocolError("the plan must not change in a run")
         client = _restored(plan, settings, vault)
     else:
-        vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before}
+        vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds}
+        _warn(settings)
         name, identity = settings.name, settings.identity
         client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=settings.pins, store=vault)
     return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
@@ -128,10 +136,11 @@ def _train(
     """One round: begin it, train, and answer with the masked update."""
     order, record = message.content.config_records[KEY], vault.known()
     plan = planned(record["plan"])
+    _check(settings, plan.request, records=records)
     if _get(order, "run", bytes).hex() != record["run"]:
         raise ProtocolError("the message is of another run than this node's last key round")
     client = _restored(plan, settings, vault)
-    _check(settings, plan, records=records)
+    _total.kinds(settings, vault, plan)
     _total.check(settings, plan, record["before"], client.next_round + 1)
     if "roster" in order:
         client.join(_get(order, "roster", bytes))
@@ -160,7 +169,7 @@ def _restored(plan: Plan, settings: Settings, vault: Vault) -> Client:
     return Client.restore(plan, length=length, store=vault, pins=settings.pins, threads=None, moved=moved)
 
 
-def _check(settings: Settings, plan: Plan, *, records: bool) -> None:
+def _check(settings: Settings, plan: Request, *, records: bool) -> None:
     """Refuse a plan beyond the limits of the node, or one that the app does not serve."""
     settings.check(plan)
     if plan.unit == "record" and not records:
@@ -168,6 +177,15 @@ def _check(settings: Settings, plan: Plan, *, records: bool) -> None:
             "the plan protects records, so the app must clip each record's part: it needs lightdp.flower.record_mod in "
             "its mods and a lightdp.flower.RecordSum in its reply; unit='client' needs neither"
         )
+
+
+def _warn(settings: Settings) -> None:
+    """Say which limits a node does without; a simulation, which has no file, needs none."""
+    without = [] if settings.total_epsilon is not None else ["lightdp-total-epsilon: a server may start run after run"]
+    if settings.min_colluders == 0:
+        without.append("lightdp-min-colluders: a plan may trust all other clients")
+    if without and settings.state is not None:
+        LOG.warning("lightdp: this node has no %s", "; no ".join(without))
 
 
 def _trained(message: Message, app: Callable[[Message], Message], plan: Plan) -> tuple[NDArray[Any] | None, Metrics]:
@@ -179,7 +197,9 @@ def _trained(message: Message, app: Callable[[Message], Message], plan: Plan) ->
     message.content = RecordDict({key: value for key, value in message.content.items() if key != KEY})
     try:
         return _used(app(message), received, plan)
-    except Exception:  # noqa: BLE001  logged with its traceback
+    except KeyboardInterrupt:  # of the operator; the round is charged
+        raise
+    except BaseException:  # noqa: BLE001  logged with its traceback; also SystemExit and asyncio's CancelledError
         LOG.exception("lightdp: the app made no update: zeros are sent in its place, and the round is charged")
         return None, {}
 

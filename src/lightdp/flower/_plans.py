@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower._settings import LOG
-from lightdp.planning import Plan
+from lightdp.planning import Plan, Request, solve
 
 _LINEAR = (FedAvg.aggregate_train, FedAvgM.aggregate_train)  # FedProx is FedAvg for the server
 _SEPARATE = (
@@ -20,17 +20,22 @@ _SEPARATE = (
 )  # fmt: skip  # they need each client's update for itself
 
 
-@lru_cache(maxsize=8)
-def planned(text: str) -> Plan:
-    """The plan of a request that came from the server.
+def requested(text: str) -> Request:
+    """The request for a plan that came from the server, of which nothing is computed yet.
 
     A Flower server can read replies that come too late, so no plan may assume that they stay unseen, whatever its
     calibration: under late="unseen" a client counts no round that was announced as too late.
     """
-    plan = Plan.from_json(text)
-    if plan.late == "unseen":
+    asked = Request.from_json(text)
+    if asked.late == "unseen":
         raise ProtocolError("the plan says late='unseen', but Flower keeps replies that come too late")
-    return plan
+    return asked
+
+
+@lru_cache(maxsize=8)
+def planned(text: str) -> Plan:
+    """The plan of a request; one that came from a server must be within the limits of the node, or may cost much."""
+    return solve(requested(text))
 
 
 def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:

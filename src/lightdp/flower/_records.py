@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Context
 from numpy.typing import ArrayLike, NDArray
 
-from lightdp._validate import integer
 from lightdp.errors import ArgumentError
 from lightdp.flower import _arrays
-from lightdp.flower._settings import KEY, Settings
+from lightdp.flower._settings import KEY, LOG, Settings
 
 _STEPS = 36  # bits of a clip's fixed-point values, so that int64 holds the sum of `_MOST` parts
 _MOST = 1 << 26  # records
 _PIECE = 1 << 18  # values that are clipped at once
-_SURPLUS = 1e-6  # relative: roundings of a sum that the app has clipped itself
+
+T = TypeVar("T")
 
 
 class RecordSum:
@@ -33,7 +33,8 @@ class RecordSum:
     added as integers. A part that is not finite, or whose norm is beyond 1e154, is left out.
 
     What remains for the app: add each record at most once a round, and let its part depend on this record and on the
-    received model alone. One step on all records, or on a Poisson batch, does; several local steps do not.
+    received model alone. One step on all records, or on a Poisson batch, does; several local steps do not. And no
+    record may make the app fail: then the whole sum is missing, not one part. `map` leaves such records out.
 
     Args:
         arrays: the received model.
@@ -48,7 +49,8 @@ class RecordSum:
 
     >>> from flwr.app import Array, RecordDict
     >>> own = {"lightdp-unit": "record", "lightdp-max-epsilon": 8.0, "lightdp-max-delta": 1e-5}
-    >>> node = Context(1, 2, own | {"lightdp-record-clip": 5.0}, RecordDict(), {})
+    >>> own |= {"lightdp-state": "/var/lib/lightdp/state.json", "lightdp-record-clip": 5.0}
+    >>> node = Context(1, 2, own, RecordDict(), {})
     >>> total = RecordSum(ArrayRecord({"w": Array(np.zeros(2))}), node)
     >>> total.add({"w": [[30.0, 40.0], [1.0, 0.0], [np.inf, 0.0]]})
     >>> total.arrays()["w"].numpy().round(6)
@@ -63,7 +65,6 @@ class RecordSum:
         self._received, self._ended = arrays, False
         self._step = 2.0 ** (math.frexp(clip)[1] - _STEPS)
         self._steps = np.zeros(_arrays.length(arrays), np.int64)
-        self._given: NDArray[np.float64] | None = None  # sums that the app has clipped itself
 
     def add(self, parts: Mapping[str, ArrayLike]) -> None:
         """Clip the parts of some records and add them.
@@ -74,7 +75,7 @@ class RecordSum:
         Raises:
             ArgumentError: the parts do not fit the model.
         """
-        columns = self._columns(parts, batched=True)
+        columns = self._columns(parts)
         count = len(columns[0][0])
         self._count(count)
         size = self._steps.size
@@ -92,27 +93,25 @@ class RecordSum:
                 kept *= factors[finite, None]
                 self._steps[place] += kept.astype(np.int64).sum(axis=0)  # astype rounds towards zero
 
-    def add_clipped(self, total: Mapping[str, ArrayLike], *, records: int) -> None:
-        """Add a sum of parts that the app has clipped itself, for example on a GPU.
+    def map(self, function: Callable[[T], Mapping[str, ArrayLike]], records: Iterable[T]) -> None:
+        """Call a function once for each record, and add the parts that it returns; a record that fails is left out.
 
-        The guarantee is then the app's, roundings of its sum included. What can be seen is checked: a sum of so many
-        parts of norm `clip` has norm at most `records` · `clip`.
+        Formal guarantee: a record whose call raises, or whose part does not fit the model, changes the sum by nothing
+        and no other record's part. Which records were left out stays on the node.
 
         Args:
-            total: the sum, by the names of the model's float arrays.
-            records: how many parts it has.
-
-        Raises:
-            ArgumentError: the sum does not fit the model, is not finite, or is larger than clipped parts can be.
+            function: returns the part of one record, by the names of the model's float arrays and in their shapes.
+            records: taken one by one. A failure of taking the next one is not caught: read them before.
         """
-        self._count(integer("records", records, 0))
-        vector = np.empty(self._steps.size)
-        for part, place in self._columns(total, batched=False):
-            vector[place] = part.ravel()
-        norm, most = float(np.linalg.norm(vector)), records * self.clip
-        if not norm <= most * (1 + _SURPLUS):
-            raise ArgumentError(f"total must be of {records} parts of norm at most {self.clip:g}, got norm {norm:g}")
-        self._given = vector if self._given is None else self._given + vector
+        self._count(0)
+        failed, last = 0, None
+        for record in records:
+            try:
+                self.add({name: np.asarray(part)[None] for name, part in function(record).items()})
+            except Exception as error:  # noqa: BLE001  whatever it is, it may depend on this record
+                failed, last = failed + 1, error
+        if last is not None:
+            LOG.warning("lightdp: %d records were left out of the sum: their part failed", failed, exc_info=last)
 
     def arrays(self) -> ArrayRecord:
         """The received model plus the sum, for the reply. The mod sends the sum itself; nothing can be added after."""
@@ -123,8 +122,7 @@ class RecordSum:
 
     def vector(self) -> NDArray[np.float64]:
         """The sum, in the order of the model's vector."""
-        result = self._steps * np.float64(self._step)
-        return result if self._given is None else result + self._given
+        return self._steps * np.float64(self._step)
 
     def _count(self, records: int) -> None:
         if self._ended:
@@ -133,7 +131,7 @@ class RecordSum:
             raise ArgumentError(f"records must be at most {_MOST} in all, got {self.records + records}")
         self.records += records
 
-    def _columns(self, parts: Mapping[str, ArrayLike], *, batched: bool) -> list[tuple[NDArray[Any], slice]]:
+    def _columns(self, parts: Mapping[str, ArrayLike]) -> list[tuple[NDArray[Any], slice]]:
         """The given arrays in the order of the vector, with their places in it."""
         wanted = {name: (shape, place) for name, shape, place in _arrays.places(self._received)}
         if set(parts) != set(wanted):
@@ -141,11 +139,10 @@ class RecordSum:
         found, counts = [], set[int]()
         for name, (shape, place) in wanted.items():
             part = np.asarray(parts[name])
-            inner = part.shape[1:] if batched and part.ndim > 0 else part.shape
-            if inner != shape or part.dtype.kind not in "fiub" or (batched and part.ndim == 0):
-                first = "(records, ...) with " if batched else ""
-                raise ArgumentError(f"parts of {name} must be numbers of shape {first}{shape}, got {part.shape}")
-            counts.add(len(part) if batched else 0)
+            if part.ndim == 0 or part.shape[1:] != shape or part.dtype.kind not in "fiub":
+                wanted_shape = f"(records, ...) with {shape}"
+                raise ArgumentError(f"parts of {name} must be numbers of shape {wanted_shape}, got {part.shape}")
+            counts.add(len(part))
             found.append((part, place))
         if len(counts) > 1:
             raise ArgumentError(f"parts must be of the same number of records for all arrays, got {sorted(counts)}")

@@ -18,6 +18,7 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError, LightDPError, ProtocolError, code_of
 from lightdp.flower._arrays import values
 from lightdp.flower._settings import KEY, LOG
+from lightdp.keys import Pins
 from lightdp.planning import Plan
 from lightdp.protocol import Aggregate, Server
 from lightdp.repair import Repairs
@@ -62,9 +63,9 @@ class Run:
         void: how many of the last rounds in a row were void.
     """
 
-    def __init__(self, plan: Plan, length: int) -> None:
+    def __init__(self, plan: Plan, length: int, pins: Pins | None = None) -> None:
         self.plan = plan
-        self.server = Server(plan, length=length, run=os.urandom(16))
+        self.server = Server(plan, length=length, run=os.urandom(16), pins=pins)
         self.nodes: dict[int, str] = {}
         self.late = self.void = 0
         self._odometer: Odometer | None = None  # has counted all rounds but the last ones; None to count anew

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from lightdp._validate import choice, integer, positive, probability
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Identity, Pins
 from lightdp.keys.identity import NAME
-from lightdp.planning import Plan
+from lightdp.planning import Request
 from lightdp.planning import Unit as UnitName
 from lightdp.sampling import Adjacency
 
@@ -29,6 +30,9 @@ LOG = logging.getLogger("flwr.lightdp")
 
 _SIMULATION = f"{KEY}-simulation"
 _ENGINE = {"partition-id", "num-partitions"}  # the node_config of Flower's simulation engine
+_FILES = ("-state", "-anchor", "-identity", "-pins")
+_PATH = re.compile(r"(?<![\w>])[~.]{0,2}/[^\s'\",;]+")  # none of ours, such as that of a system's error
+_ROUNDS = 10_000  # the most of a plan, unless the node says otherwise
 _ROUNDING = 1e-9  # numbers that were written down and read again
 
 
@@ -87,8 +91,8 @@ class Settings:
     has no operator: `lightdp-simulation = true` in `run_config` makes all of them count, and is believed only in a
     worker of Flower's simulation engine whose `node_config` is the engine's.
 
-    An invalid value raises `ArgumentError`, and so does an unknown `lightdp-...` key: a misspelt limit must not be a
-    missing one.
+    An invalid value raises `ArgumentError`, and so does an unknown key that begins with "lightdp": a misspelt limit
+    must not be a missing one.
 
     Attributes:
         unit: the only unit of plans that this node accepts.
@@ -98,9 +102,11 @@ class Settings:
         min_colluders: least number of colluders that a plan must withstand.
         max_stragglers: largest number of stragglers of a plan; where they are many, little of the noise is shared by
             clients that answer, and much of the budget is kept for lies.
+        max_rounds: largest number of rounds of a plan, which bounds what it costs to compute it.
         total_epsilon: ε of everything that this node has sent, over all runs, at `total_delta`. It needs a `state`.
         total_delta: the δ of `total_epsilon`.
-        state: the state file of this node, which survives a restart; a folder gets one for each name.
+        state: the state file of this node, which survives a restart; a folder gets one for each name. Only a simulation
+            goes without: a round of a process that was killed would be free, and could be asked for again.
         anchor: a second file, where backups of `state` do not reach, that keeps the number of the newest state.
         identity: the long-lived Ed25519 key of the node, from a file; by default a new key for each run.
         pins: the identities of peers, from a file.
@@ -118,9 +124,10 @@ class Settings:
     max_delta: float = _setting(probability, 1.0, tighter=min, needed=True)
     min_colluders: int = _setting(_count, 0, tighter=max)
     max_stragglers: float = _setting(_count, math.inf, tighter=min)
+    max_rounds: int = _setting(partial(integer, low=1), _ROUNDS, tighter=min)
     total_epsilon: float | None = _setting(positive)
     total_delta: float | None = _setting(probability)
-    state: Path | None = _setting(_path)
+    state: Path | None = _setting(_path, needed=True)
     anchor: Path | None = _setting(_path)
     identity: Identity | None = _setting(partial(_loaded, kind=Identity))
     pins: Pins | None = _setting(partial(_loaded, kind=Pins))
@@ -155,23 +162,24 @@ class Settings:
             read[each.name] = each.metadata["tighter"](read.get(each.name, each.default), asked)
         return cls(**_placed(read, f"node-{context.node_id}"))
 
-    def check(self, plan: Plan) -> None:
-        """Refuse a plan beyond the limits of this node, its total aside.
+    def check(self, plan: Request) -> None:
+        """Refuse a request for a plan beyond the limits of this node, its total aside, before the plan is computed.
 
         Raises:
             ProtocolError: the plan is beyond a limit, which the message names.
         """
-        for what, value, wanted in (
+        for what, named, wanted in (
             ("unit", plan.unit, self.unit),
             ("adjacency", plan.adjacency, self.adjacency),
         ):
-            if wanted is not None and value != wanted:
-                raise ProtocolError(f"the plan's {what} is {value!r}, and this node accepts lightdp-{what}={wanted!r}")
+            if wanted is not None and named != wanted:
+                raise ProtocolError(f"the plan's {what} is {named!r}, and this node accepts lightdp-{what}={wanted!r}")
         limits: list[tuple[str, float, str, str, float]] = [
-            ("epsilon", plan.budget, "above", "lightdp-max-epsilon", self.max_epsilon),
+            ("epsilon", plan.epsilon, "above", "lightdp-max-epsilon", self.max_epsilon),
             ("delta", plan.delta, "above", "lightdp-max-delta", self.max_delta),
             ("colluders", plan.colluders, "below", "lightdp-min-colluders", self.min_colluders),
             ("stragglers", plan.stragglers, "above", "lightdp-max-stragglers", self.max_stragglers),
+            ("rounds", plan.rounds, "above", "lightdp-max-rounds", self.max_rounds),
         ]
         if plan.unit == "record":
             if self.record_clip is None:
@@ -188,7 +196,17 @@ class Settings:
 
 
 def _ours(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key.startswith(f"{KEY}-")}
+    """The keys that are, or look like, ours: one that is misspelt must not be overlooked."""
+    return {key: value for key, value in config.items() if key.lower().startswith(KEY)}
+
+
+def without_paths(text: str, context: Context) -> str:
+    """A message for the server, with the names of keys in the place of the paths of this node's files."""
+    for key, value in _ours(context.node_config).items():
+        if isinstance(value, str) and key.endswith(_FILES):
+            for path in (os.path.abspath(os.path.expanduser(value)), os.path.expanduser(value), value):  # noqa: PTH100, PTH111  they never raise
+                text = re.sub(rf"(?<![\w./-]){re.escape(path)}(?![\w-])", f"<{key}>", text)
+    return _PATH.sub("<path>", text)
 
 
 def _simulated(context: Context, asked: object) -> bool:

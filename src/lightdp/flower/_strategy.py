@@ -17,6 +17,7 @@ from lightdp.flower._accountant import Accountant
 from lightdp.flower._plans import refuse
 from lightdp.flower._run import Narrow, NoNodesError, Run, Taken
 from lightdp.flower._settings import KEY, LOG
+from lightdp.keys import Pins
 from lightdp.planning import Plan
 
 
@@ -50,6 +51,8 @@ class LightDP(Strategy):
         linear: whether the update of an unknown strategy is linear in the mean, with fixed coefficients.
         wait: seconds to wait for nodes, in the key round or for an evaluation.
         patience: how many void rounds in a row end the training.
+        pins: the identities of all nodes that may enrol, as `lightdp.Pins`. Without them the first node to use a name
+            has it, and keeps the one whose name it is out of the run.
 
     Attributes:
         strategy: the inner strategy.
@@ -63,7 +66,14 @@ class LightDP(Strategy):
     """
 
     def __init__(
-        self, strategy: Strategy, plan: Plan, *, linear: bool = False, wait: float = 300.0, patience: int = 3
+        self,
+        strategy: Strategy,
+        plan: Plan,
+        *,
+        linear: bool = False,
+        wait: float = 300.0,
+        patience: int = 3,
+        pins: Pins | None = None,
     ) -> None:
         if isinstance(strategy, LightDP):
             raise ArgumentError("strategy must not be a LightDP itself")
@@ -72,6 +82,7 @@ class LightDP(Strategy):
         self.wait, self.patience = positive("wait", wait), integer("patience", patience, 1)
         self.accountant = Accountant(plan) if plan.unit == "client" else None
         self.stopped: str | None = None
+        self._pins = pins
         self._run: Run | None = None
         self._sent: list[Message] = []
         self._arrays = ArrayRecord()
@@ -147,7 +158,7 @@ class LightDP(Strategy):
     ) -> list[Message]:
         """The messages of the inner strategy, with the announcement of the round; none once the training must end."""
         if self._run is None:
-            run = Run(self.plan, _arrays.length(arrays))
+            run = Run(self.plan, _arrays.length(arrays), self._pins)
             run.enrol(grid, self.wait)
             if self.accountant is not None:
                 self.accountant.follow(lambda: run.odometer)

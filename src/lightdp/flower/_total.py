@@ -67,22 +67,28 @@ def check(settings: Settings, plan: Plan, earlier: float, rounds: int = 0) -> No
         )
 
 
-def before(settings: Settings, vault: Vault, plan: Plan, run: str) -> float:
-    """The μ² of everything that this node has sent in other runs than `run`, each at its worst.
-
-    Raises:
-        ProtocolError: the node has a total, and its last run was of another unit, or of a weaker adjacency.
-    """
+def before(vault: Vault, run: str) -> float:
+    """The μ² of everything that this node has sent in other runs than `run`, each at its worst."""
     record = vault.record
     if not record:
         return 0.0
-    last = planned(record["plan"])
-    weaker = settings.adjacency == "replace" != last.adjacency
-    if settings.total_epsilon is not None and (last.unit != plan.unit or weaker):
-        kind = f"unit {last.unit!r} and adjacency {last.adjacency!r}"
-        raise ProtocolError(f"lightdp-total-epsilon is for one unit and adjacency, and the state counts {kind}")
     earlier = float(record["before"])
-    return earlier if record["run"] == run else earlier + _sent(last, vault)
+    return earlier if record["run"] == run else earlier + _sent(planned(record["plan"]), vault)
+
+
+def kinds(settings: Settings, vault: Vault, plan: Plan) -> list[list[str]]:
+    """Unit and adjacency of all runs that the state counts, and of this one.
+
+    Raises:
+        ProtocolError: the node has a total, and one of them was of another unit, or of a weaker adjacency.
+    """
+    counted: list[list[str]] = vault.record.get("kinds", [])
+    for unit, adjacency in counted if settings.total_epsilon is not None else []:
+        if unit != plan.unit or settings.adjacency == "replace" != adjacency:
+            kind = f"unit {unit!r} and adjacency {adjacency!r}"
+            raise ProtocolError(f"lightdp-total-epsilon is for one unit and adjacency, and the state counts {kind}")
+    own = [str(plan.unit), str(plan.adjacency)]
+    return counted if own in counted else [*counted, own]
 
 
 def _sent(plan: Plan, vault: Vault) -> float:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context
 
+from lightdp._files import locked
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower._settings import KEY
 from lightdp.protocol import File
 
-_FIELDS = {"serial": int, "client": str, "run": str, "plan": str, "length": int, "before": float}
+_FIELDS = {"serial": int, "client": str, "run": str, "plan": str, "length": int, "before": float, "kinds": list}
 
 _NEWEST: dict[tuple[int, int], bytes] = {}  # the last state of each node without a file, by run and node id
 _LOCKS: dict[tuple[int, int], threading.Lock] = {}
@@ -32,18 +31,29 @@ class Vault:
 
     Attributes:
         record: empty if there is no state, otherwise "serial", "client" (the state of a `Client`), "run", "plan" (its
-            arguments), "length" and "before" (μ² of earlier runs).
+            arguments), "length", "before" (μ² of earlier runs) and "kinds" (unit and adjacency of all of them and of
+            this one).
+
+    Raises:
+        ProtocolError: the state file is gone, but not the files that keep its number.
     """
 
     def __init__(self, context: Context, path: Path | None, anchor: Path | None = None) -> None:
-        self._context, self._file = context, None if path is None else File(path, anchor=anchor)
+        self._context, self._file = context, None
+        if path is not None:
+            self._file = File(path, anchor=anchor)
         self._node = context.run_id, context.node_id
         kept = context.state.config_records.get(KEY)
         blobs: list[Any] = [] if kept is None else [kept.get("state")]
-        if self._file is None:
+        if path is None or self._file is None:
             blobs += [_NEWEST[self._node]] if self._node in _NEWEST else []
-        elif self._file.path.exists():
+        elif path.exists():
             blobs.append(self._file.load())
+        elif not blobs and (left := [mark for mark in (Path(f"{path}.serial"), anchor) if _marked(mark)]):
+            raise ProtocolError(
+                f"lightdp-state {path} is lost, and with it what this node has spent and answered. Its operator brings "
+                f"it back, or gives it up by removing {' and '.join(map(str, left))}"
+            )
         self.record: dict[str, Any] = max(map(_parsed, blobs), key=lambda state: state["serial"], default={})
 
     def save(self, state: bytes) -> None:
@@ -76,18 +86,19 @@ def opened(context: Context, path: Path | None, anchor: Path | None = None) -> I
         with _LOCKS.setdefault((context.run_id, context.node_id), threading.Lock()):  # setdefault is atomic
             yield Vault(context, path)
         return
-    try:
-        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise ArgumentError(
-            f"lightdp-state must be a file in a folder that exists, got {str(path)!r}: {error}"
-        ) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(f"{path}.lock"))
+        except OSError as error:
+            raise ArgumentError(
+                f"lightdp-state must be a file in a folder that exists, got {str(path)!r}: {error}"
+            ) from None
         yield Vault(context, path, anchor)
-    finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # not by closing alone: a forked child may hold it open
-        os.close(descriptor)
+
+
+def _marked(path: Path | None) -> bool:
+    """Whether a file that keeps the number of the newest state keeps one."""
+    return path is not None and path.is_file() and path.read_bytes().strip(b"\0\n ") != b""
 
 
 def _parsed(blob: bytes) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def main(grid: Grid, context: Context) -> None:
     """Train for as many rounds as the configuration says."""
     config = context.run_config
     clients, rounds = int(config["clients"]), int(config["rounds"])
-    strategy = FedAvg(min_available_nodes=clients, fraction_evaluate=0.1)
+    strategy = FedAvg(min_available_nodes=clients, fraction_evaluate=0.0)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(task.model().state_dict()),

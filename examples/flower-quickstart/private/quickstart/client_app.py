@@ -1,4 +1,4 @@
-"""What a client does: train on its own images, and evaluate on them."""
+"""What a client does: train on its own images."""
 
 from __future__ import annotations
 
@@ -21,13 +21,3 @@ def train(message: Message, context: Context) -> Message:
     loss = task.train(net, x, y, steps=int(config["local-steps"]), rate=float(config["learning-rate"]))
     metrics = MetricRecord({"train-loss": loss, "num-examples": len(x)})
     return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)
-
-
-@app.evaluate()
-def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate the received model."""
-    net = task.model()
-    net.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
-    x, y = task.client_data(context.node_config)
-    metrics = MetricRecord({"accuracy": task.accuracy(net, x, y), "num-examples": len(x)})
-    return Message(RecordDict({"metrics": metrics}), reply_to=message)

@@ -31,7 +31,7 @@ def main(grid: Grid, context: Context) -> None:
         clip=0.5,
         calibration="repair",
     )
-    strategy = lightdp.flower.LightDP(FedAvg(min_available_nodes=clients, fraction_evaluate=0.1), plan)
+    strategy = lightdp.flower.LightDP(FedAvg(min_available_nodes=clients, fraction_evaluate=0.0), plan)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(task.model().state_dict()),
