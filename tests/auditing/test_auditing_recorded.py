@@ -187,6 +187,55 @@ def test_an_edited_log_does_not_hold(tmp_path: Path, sound: Lines, edit: Callabl
     assert any(EDITS[edit] in problem for problem in found.problems), found.problems
 
 
+def less_noise_than_said(lines: Lines) -> None:
+    """σ_U and σ_K a hundredth, with all that is said of the rounds' noise; σ_eff, and so every ε, is left."""
+    for name in ("sigma_individual", "sigma_pairwise"):
+        lines[0]["plan"][name] /= 100
+    for line in lines[1:-1]:
+        line |= {name: line[name] / 100 for name in ("noise_std", "residual_std")}
+
+
+def no_noise_of_clients(lines: Lines) -> None:
+    lines[0]["plan"] |= {"sigma_individual": 0.0, "sigma_pairwise": 0.0, "wire_bits": 32}
+
+
+def more_pairwise_noise(lines: Lines) -> None:
+    plan = lines[0]["plan"]
+    plan |= {"gamma": plan["gamma"] * 100, "sigma_pairwise": plan["sigma_pairwise"] * 10}
+
+
+@pytest.mark.parametrize(("rate", "law"), [(1.0, None), (1.0, "my own"), (0.2, None)])
+@pytest.mark.parametrize("edit", [less_noise_than_said, more_pairwise_noise])
+@pytest.mark.parametrize("calibration", ["exact", "paper", "local", "smpc", "central"])
+def test_noise_that_its_settings_do_not_give_is_found(
+    tmp_path: Path, calibration: str, edit: Callable[[Lines], None], rate: float, law: str | None
+) -> None:
+    """Also where no exact covariance shows it: beyond 2,000 uploads, or with sampled batches."""
+    plan = a_plan(calibration, clients=50, colluders=10, stragglers=5, rounds=45, sampling_rate=rate, unit="record")
+    lines = lines_of(plan, [(list(range(50)), [])] * (45 if rate == 1 else 1))
+    if law is not None:
+        lines[0]["plan"]["straggler_law"] = law
+    assert recorded(saved(tmp_path / "run.jsonl", lines)).problems == ()
+    edit(lines)
+    if lines[0]["plan"]["sigma_individual"] == 0 and edit is less_noise_than_said:
+        no_noise_of_clients(lines)
+        lines[0]["plan"]["sigma_individual"] = 1.0
+    elif lines[0]["plan"]["gamma"] == 0 and edit is more_pairwise_noise:
+        lines[0]["plan"] |= {"gamma": 1.0, "sigma_pairwise": lines[0]["plan"]["sigma_individual"]}
+    words = " ".join(recorded(saved(tmp_path / "run.jsonl", lines)).problems)
+    assert "does not follow from its settings" in words
+
+
+def test_an_effective_noise_that_flatters_the_plan_of_repair_is_found(tmp_path: Path) -> None:
+    plan = a_plan()
+    more = type(plan)(plan.request, type(plan.noise)(plan.gamma, plan.sigma_individual, 2 * plan.sigma_effective))
+    lines = lines_of(plan, some_rounds(plan, 3))
+    lines[0]["plan"] = more.to_dict()
+    (problem,) = recorded(saved(tmp_path / "run.jsonl", lines)).problems
+    assert "sigma_effective" in problem
+    assert "another version of lightdp" in problem
+
+
 def test_a_gap_in_the_rounds_is_no_log(tmp_path: Path, sound: Lines) -> None:
     with pytest.raises(ArgumentError, match="round must be 2, the next one, got round=3"):
         recorded(saved(tmp_path / "run.jsonl", [*sound[:2], *sound[3:]]))

@@ -14,9 +14,9 @@ from lightdp.accountant import Odometer
 from lightdp.auditing._exact import Rounds
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
-from lightdp.planning import Noise, Plan, Request
+from lightdp.planning import Noise, Plan, Request, solve
 from lightdp.runlog import Ended, Round, RunLog, claimed_epsilon
-from lightdp.schemes import BUILT_IN
+from lightdp.schemes import BUILT_IN, schemes
 from lightdp.stragglers import StragglerLaw, binomial, uniform
 
 _SAME = 1e-6  # relative difference of two numbers that are the same, computed twice
@@ -55,6 +55,33 @@ def of_plan(log: RunLog, plan: Plan) -> Iterator[str]:
     for name in _FOLLOWS if plan.gdp else _SAMPLED:
         if name in logged and not _same(logged[name], found[name]):
             yield f"plan: {name} = {logged[name]!r} does not follow from its noise, which gives {found[name]:.6g}"
+
+
+def of_settings(log: RunLog, plan: Plan) -> Iterator[str]:
+    """Noise that is not what the plan's settings give at its γ; of sampled batches the ratio of σ_eff and σ_U alone."""
+    named = log.started.config.get("scheme")
+    about = schemes().get(named) if isinstance(named, str) else None
+    if about is not None and about.adjust is not None:
+        return  # it has noise of its own
+    asked, fixed = plan.request, plan.calibration.chooses_gamma
+    known = _law(str((log.started.plan or {}).get("straggler_law")), plan.stragglers, plan.clients)[1]
+    if plan.repairs and not known:
+        return  # its σ_eff is a mean over the straggler law; rounds are counted by γ and σ_U
+    if not known and plan.understates:
+        asked, fixed = asked.but(calibration="exact"), True  # the paper's γ needs the law, what γ and σ_U give does not
+    found = solve(asked.but(gamma=plan.gamma if fixed else None, sampling_rate=1.0))
+    values = {"gamma": (plan.gamma, found.gamma)}
+    if plan.gdp and found.request.calibration == plan.request.calibration:
+        values |= {
+            name: (getattr(plan, name), getattr(found, name)) for name in ("sigma_individual", "sigma_effective")
+        }
+    else:
+        shares = [each.sigma_individual / each.sigma_effective for each in (plan, found)]
+        values |= {"sigma_individual": (plan.sigma_individual, shares[1] * plan.sigma_effective)}
+    for name, (logged, right) in values.items():
+        if not _same(logged, right):
+            maybe = ", or another version of lightdp made it" if plan.repairs else ""
+            yield f"plan: {name} = {logged:.6g} does not follow from its settings, which give {right:.6g}{maybe}"
 
 
 def _same(one: object, other: object) -> bool:

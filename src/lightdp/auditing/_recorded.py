@@ -170,7 +170,7 @@ def recorded(path: Path) -> Recorded:
     """Every client's μ and ε recomputed from a run's log, and whether the log's claims hold.
 
     The noise is the plan's as logged; who was used and who was late in each round are as logged. Checked are: that
-    the plan's figures follow from its noise, that numbers and names of clients agree and are possible, the ε and μ of
+    the plan's noise follows from its settings and its figures from its noise, that numbers and names of clients agree and are possible, the ε and μ of
     each round and of the end, the noise of each round, and the budget. On the complete graph the exact covariance of
     all uploads, of up to 2,000, must not exceed what the odometer counts.
 
@@ -190,7 +190,8 @@ def recorded(path: Path) -> Recorded:
     plan, notes = checks.planned(log)
     notes += [_ASSUMED[plan.request.calibration]] if plan.request.calibration in _ASSUMED else []
     notes += [] if plan.gdp else ["Batches are sampled: μ is that of Gaussian noise with this ε at this δ, not μ-GDP."]
-    problems = [*checks.of_plan(log, plan), *checks.of_noise(log, plan), *checks.of_end(log, plan)]
+    problems = [*checks.of_plan(log, plan), *checks.of_settings(log, plan), *checks.of_noise(log, plan)]
+    problems += checks.of_end(log, plan)
     rounds, impossible = checks.rounds(log, plan)
     problems += impossible
     if rounds is None:
