@@ -76,12 +76,12 @@ def of_settings(log: RunLog, plan: Plan) -> Iterator[str]:
             name: (getattr(plan, name), getattr(found, name)) for name in ("sigma_individual", "sigma_effective")
         }
     else:
-        shares = [each.sigma_individual / each.sigma_effective for each in (plan, found)]
-        values |= {"sigma_individual": (plan.sigma_individual, shares[1] * plan.sigma_effective)}
-    for name, (logged, right) in values.items():
-        if not _same(logged, right):
+        right = plan.sigma_effective * found.sigma_individual / found.sigma_effective
+        values["sigma_individual"] = plan.sigma_individual, right
+    for name, (logged, given) in values.items():
+        if not _same(logged, given):
             maybe = ", or another version of lightdp made it" if plan.repairs else ""
-            yield f"plan: {name} = {logged:.6g} does not follow from its settings, which give {right:.6g}{maybe}"
+            yield f"plan: {name} = {logged:.6g} does not follow from its settings, which give {given:.6g}{maybe}"
 
 
 def _same(one: object, other: object) -> bool:

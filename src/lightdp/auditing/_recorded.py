@@ -170,9 +170,9 @@ def recorded(path: Path) -> Recorded:
     """Every client's μ and ε recomputed from a run's log, and whether the log's claims hold.
 
     The noise is the plan's as logged; who was used and who was late in each round are as logged. Checked are: that
-    the plan's noise follows from its settings and its figures from its noise, that numbers and names of clients agree and are possible, the ε and μ of
-    each round and of the end, the noise of each round, and the budget. On the complete graph the exact covariance of
-    all uploads, of up to 2,000, must not exceed what the odometer counts.
+    the plan's noise follows from its settings and its figures from its noise, that numbers and names of clients agree
+    and are possible, the ε and μ of each round and of the end, the noise of each round, and the budget. On the complete
+    graph the exact covariance of all uploads, of up to 2,000, must not exceed what the odometer counts.
 
     What a log cannot show: uploads that were seen although it says they were lost, other noise than it says, and a
     change that was made in all places at once.
