@@ -6,17 +6,22 @@ import copy
 import itertools
 import json
 import math
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from lightdp import gaussian
+from lightdp._validate import rounded_up
 from lightdp.auditing import recorded
 from lightdp.auditing._exact import exact
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
 from lightdp.repair import RETRIES
+from lightdp.training.config import Config
+from lightdp.training.statement import statement
 from support import oracles
 from support.audited_logs import a_plan, lines_of, saved, some_rounds
 
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from lightdp.planning import Plan
     from support.audited_logs import Lines, Rounds
     from support.command_line import Run
 
@@ -215,7 +221,9 @@ def test_noise_that_its_settings_do_not_give_is_found(
     lines = lines_of(plan, [(list(range(50)), [])] * (45 if rate == 1 else 1))
     if law is not None:
         lines[0]["plan"]["straggler_law"] = law
-    assert recorded(saved(tmp_path / "run.jsonl", lines)).problems == ()
+    claims = ("the claimed ε = 6 does not hold",) if calibration == "paper" and rate == 1 else ()
+    found = recorded(saved(tmp_path / "run.jsonl", lines)).problems
+    assert tuple(each.split(";")[0] for each in found) == claims
     edit(lines)
     if lines[0]["plan"]["sigma_individual"] == 0 and edit is less_noise_than_said:
         no_noise_of_clients(lines)
@@ -236,9 +244,93 @@ def test_an_effective_noise_that_flatters_the_plan_of_repair_is_found(tmp_path: 
     assert "another version of lightdp" in problem
 
 
-def test_a_gap_in_the_rounds_is_no_log(tmp_path: Path, sound: Lines) -> None:
-    with pytest.raises(ArgumentError, match="round must be 2, the next one, got round=3"):
-        recorded(saved(tmp_path / "run.jsonl", [*sound[:2], *sound[3:]]))
+def test_lines_that_contradict_each_other_do_not_hold(run: Run, tmp_path: Path, sound: Lines) -> None:
+    for lines, words in (
+        ([*sound[:2], *sound[3:]], "round must be 2, the next one, got round=3"),
+        ([*sound[:-2], sound[-1]], "rounds must be 4, as many as were recorded, got rounds=5"),
+        ([*sound, sound[-1]], "nothing may follow the end"),
+    ):
+        done = run("audit", saved(tmp_path / "run.jsonl", lines))
+        assert (done.code, done.err) == (1, "")
+        assert words in " ".join(done.out.split())
+        facts = json.loads(run("audit", tmp_path / "run.jsonl", "--json").out)
+        assert facts["holds"] is False
+        assert words in facts["problems"][0]
+
+
+def stated(plan: Plan, rounds: Rounds, **config: Any) -> Lines:
+    """A log with the settings and the statement of a real run."""
+    names = ("clients", "colluders", "stragglers", "rounds", "epsilon", "delta", "adjacency", "reserve", "unit", "clip")
+    settings = {name: getattr(plan.request, name) for name in names} | {"fidelity": "distribution"} | config
+    lines = lines_of(plan, rounds)
+    lines[0]["config"] |= settings
+    made = Config(**lines[0]["config"])
+    lines[-1]["statement"] = statement(made, plan, lines[-1]["epsilon"], rounds)
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("any 2 other clients", "any 7 other clients", "not what the rounds give: 'Whether everything"),
+        ("ε = ", "ε = 0.", "not what the rounds give: 'Whether everything"),
+        ("at most ", "at most 0.", "not what the rounds give: 'An attacker"),
+        ("protects nobody", "protects everybody", "leaves out: 'This was a simulation"),
+    ],
+)
+def test_a_statement_that_was_changed_is_found(tmp_path: Path, old: str, new: str, words: str) -> None:
+    plan = a_plan()
+    lines = stated(plan, some_rounds(plan, 3))
+    found = recorded(saved(tmp_path / "run.jsonl", lines))
+    assert found.problems == ()
+    assert any("protects nobody" in each for each in found.notes)
+    lines[-1]["statement"] = [each.replace(old, new) for each in lines[-1]["statement"]]
+    assert words in " ".join(recorded(saved(tmp_path / "run.jsonl", lines)).problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("epsilon", 1.0), ("colluders", 7), ("delta", 1e-9), ("unit", "record"), ("rounds", 99), ("scheme", "local"),
+     ("degree", 2), ("clip", 0.1)],
+)  # fmt: skip
+def test_settings_that_are_not_the_plans_are_found(tmp_path: Path, name: str, value: object) -> None:
+    plan = a_plan()
+    lines = stated(plan, some_rounds(plan, 3))
+    lines[0]["config"][name] = value
+    assert f"config: {name} = {value!r}" in " ".join(recorded(saved(tmp_path / "run.jsonl", lines)).problems)
+
+
+def test_a_log_without_noise_whose_statement_promises_some_does_not_hold(tmp_path: Path, sound: Lines) -> None:
+    nothing = {"epsilon": None, "mu": None, "epsilon_claimed": None, "delta": None}
+    lines = [line | {name: None for name in nothing if name in line} for line in sound]
+    lines[0] |= {"plan": None, "config": {"scheme": "none"}}
+    found = recorded(saved(tmp_path / "none.jsonl", lines))
+    assert "nothing is guaranteed to anybody" in [*found.shown()][-1]
+    lines[-1]["statement"] = ["Everybody is safe."]
+    assert not recorded(saved(tmp_path / "none.jsonl", lines)).holds
+
+
+def test_an_unfinished_log_says_so_and_ends_with_0(run: Run, tmp_path: Path, sound: Lines) -> None:
+    done = run("audit", saved(tmp_path / "run.jsonl", sound[:-1]))
+    assert (done.code, "unfinished: " in done.out, "holds:" in done.out) == (0, True, False)
+    done = run("audit", saved(tmp_path / "run.jsonl", sound[:1]))
+    assert (done.code, "the log has no rounds" in done.out, "holds:" in done.out) == (0, True, False)
+
+
+def test_a_claim_of_the_papers_formulas_does_not_hold(run: Run, tmp_path: Path) -> None:
+    plan = a_plan("paper", rounds=1)
+    done = run("audit", saved(tmp_path / "run.jsonl", lines_of(plan, [(list(range(8)), [])] * 20)))
+    assert done.code == 1
+    assert "the claimed ε = 6 does not hold; the true one is as logged" in " ".join(done.out.split())
+    assert "claimed  " in done.out
+    assert "budget of the plan" not in done.out
+
+
+def test_clients_that_are_not_listed_are_counted(tmp_path: Path) -> None:
+    plan = a_plan(clients=14)
+    found = recorded(saved(tmp_path / "run.jsonl", lines_of(plan, some_rounds(plan, 3))))
+    most = sorted((row["mu"] for row in found.to_dict()["clients"]), reverse=True)[10]
+    assert f"... and 4 more, μ at most {rounded_up(most)}" in [*found.shown()]
 
 
 def test_an_old_log_has_bounds_and_a_lowered_one_is_found(tmp_path: Path, sound: Lines) -> None:
@@ -313,10 +405,9 @@ def test_a_repair_is_tried_as_often_as_clients_try_it(late: int) -> None:
     assert found.squares[0] == pytest.approx(oracles.worst_mu_squared(matrix), rel=1e-9)
 
 
-@pytest.mark.parametrize("settings", [{"scheme": "paper"}, {"epsilon_per": "round"}])
-def test_a_run_without_a_budget_may_spend_more_than_was_asked_for(tmp_path: Path, settings: dict[str, str]) -> None:
-    plan = a_plan("paper" if "scheme" in settings else "exact", rounds=1)
-    lines = lines_of(plan, [(list(range(8)), [])] * 20, **settings)
+def test_a_run_without_a_budget_may_spend_more_than_was_asked_for(tmp_path: Path) -> None:
+    plan = a_plan("exact", rounds=1)
+    lines = lines_of(plan, [(list(range(8)), [])] * 20, epsilon_per="round")
     assert lines[-1]["epsilon"] > plan.budget
     assert recorded(saved(tmp_path / "run.jsonl", lines)).problems == ()
 
@@ -366,3 +457,14 @@ def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path, sound: Lines) -> No
     del sound[0]["plan"]["sigma_individual"]
     with pytest.raises(ArgumentError, match="plan must have sigma_individual to be audited"):
         recorded(saved(tmp_path / "run.jsonl", sound))
+
+
+def test_a_closed_pipe_does_not_change_the_exit_code(tmp_path: Path, sound: Lines) -> None:
+    for lines, code in ((sound, 0), ([*sound[:2], *sound[3:]], 1)):
+        command = [sys.executable, "-m", "lightdp", "audit", str(saved(tmp_path / "run.jsonl", lines))]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.close()
+            assert process.stderr.read() == b""
+            assert process.wait() == code

@@ -97,8 +97,9 @@ def of_end(log: RunLog, plan: Plan) -> Iterator[str]:
     for name, value in said.items():
         if getattr(end, name) != value:
             yield f"end: {name} = {getattr(end, name)!r} is not the plan's, {value!r}"
-    if end.unit not in {plan.unit, "paper"}:
-        yield f"end: unit = {end.unit!r} is not the plan's, {plan.unit!r}"
+    unit = "paper" if plan.unit == "client" and log.started.config.get("unit") == "paper" else plan.unit
+    if end.unit != unit:
+        yield f"end: unit = {end.unit!r} is not the plan's, {unit!r}"
 
 
 def of_noise(log: RunLog, plan: Plan) -> Iterator[str]:
@@ -190,10 +191,14 @@ def of_bounds(log: RunLog, plan: Plan, between: tuple[float, float]) -> Iterator
 
 
 def of_budget(log: RunLog, plan: Plan, spent: float) -> Iterator[str]:
-    """Whether the budget was kept, in runs that promise to keep it."""
-    unbounded = plan.understates or log.started.config.get("epsilon_per") == "round"
-    if spent > plan.budget * (1 + _SAME) and not unbounded:
-        yield f"the rounds cost ε = {spent:.6g}, more than the budget of {plan.budget:g}"
+    """Whether the budget was kept, and what a formula that understates ε claims; not of an ε for each round."""
+    if spent <= plan.budget * (1 + _SAME) or log.started.config.get("epsilon_per") == "round":
+        return
+    words = f"ε = {spent:.6g} (μ = {gaussian.mu(spent, plan.delta, up=True):.6g})"
+    if plan.understates:
+        yield f"the claimed ε = {plan.budget:g} does not hold; the true one is as logged, {words}"
+    else:
+        yield f"the rounds cost {words}, more than the budget of {plan.budget:g}"
 
 
 def bounds(log: RunLog, plan: Plan) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from lightdp import attack, gaussian
 from lightdp._validate import rounded_up
 from lightdp.accountant import Odometer
 from lightdp.auditing import _checks as checks
+from lightdp.auditing import _said as said
 from lightdp.auditing._exact import MOST_UPLOADS, Exact, Rounds, exact, mu_of
 from lightdp.planning import Plan
 from lightdp.runlog import RunLog, attack_power
@@ -64,6 +65,20 @@ class Recorded:
         return not self.problems
 
     @property
+    def verdict(self) -> str:
+        """Whether it holds, in a sentence that also says what there was to check."""
+        log = self.log
+        if not self.holds:
+            return "does not hold"
+        if self.plan is None:
+            return "nothing to hold: no noise was added, and nothing is guaranteed to anybody"
+        if not log.rounds:
+            return "nothing to hold yet: the log has no rounds"
+        if log.ended is None:
+            return f"unfinished: what the log says follows from its {len(log.rounds):,} rounds so far; it has no end"
+        return "holds: what the log says of privacy follows from its rounds"
+
+    @property
     def clients(self) -> list[dict[str, Any]]:
         """Every client: its rounds, and its μ and ε where they are computed."""
         if self.plan is None or self.odometer is None or not self.plan.gdp:
@@ -104,6 +119,8 @@ class Recorded:
             "clients": self.clients,
             "problems": list(self.problems),
             "notes": list(self.notes),
+            "finished": self.log.ended is not None,
+            "verdict": self.verdict,
             "holds": self.holds,
         }
 
@@ -111,19 +128,20 @@ class Recorded:
         """What was recomputed, every client or the ones that spent most, and what does not hold."""
         log, plan = self.log, self.plan
         yield f"{log.path}: {schemes()[log.scheme].title}, {len(log.rounds):,} rounds"
-        if plan is None:
-            yield "No noise was added: there is nothing to recompute."
-        else:
+        if plan is not None:
             yield self._figures(plan)
             if self.clients:
                 yield self._clients()
+                if len(self.clients) > _SHOWN:
+                    most = sorted((row["mu"] for row in self.clients), reverse=True)[_SHOWN]
+                    yield f"... and {len(self.clients) - _SHOWN:,} more, μ at most {rounded_up(most)}"
             if self.spent is not None:
                 power = attack_power(plan, self.spent, self.rounds)
                 yield attack.sentence(power, log.unit or plan.unit, plan.adjacency)
         yield from self.notes
         yield from (f"DOES NOT HOLD  {each}" for each in self.problems)
         if self.holds:
-            yield "holds: what the log says of privacy follows from its rounds"
+            yield self.verdict
 
     def _mu(self, epsilon: float | None) -> float | None:
         return None if epsilon is None or self.plan is None else gaussian.mu(epsilon, self.plan.delta, up=True)
@@ -135,8 +153,11 @@ class Recorded:
         table = Table("", box=SIMPLE_HEAD, pad_edge=False)
         for head in ("μ" if plan.gdp else "μ at this δ", f"ε at δ = {plan.delta:g}"):
             table.add_column(head, justify="right")
+        asked = "claimed" if plan.understates else "budget of the plan"
+        if self.log.started.config.get("epsilon_per") == "round":
+            asked = "asked for, each round"
         rows: dict[str, float | None] = {
-            "budget of the plan": plan.budget,
+            asked: plan.budget,
             "the log": self.log.epsilon,
             "recomputed, the client that spent most": self.spent,
         }
@@ -166,6 +187,29 @@ class Recorded:
         return table
 
 
+@dataclass(frozen=True)
+class Contradicted:
+    """A log whose lines contradict each other, so that nothing follows from it.
+
+    Attributes:
+        path: of the log.
+        problems: what contradicts what, in a sentence.
+        holds: never.
+    """
+
+    path: Path
+    problems: tuple[str, ...]
+    holds: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        return {"log": str(self.path), "problems": list(self.problems), "verdict": "does not hold", "holds": False}
+
+    def shown(self) -> Iterator[str | Table]:
+        """What does not hold."""
+        yield from (f"DOES NOT HOLD  {each}" for each in self.problems)
+
+
 def recorded(path: Path) -> Recorded:
     """Every client's μ and ε recomputed from a run's log, and whether the log's claims hold.
 
@@ -182,18 +226,22 @@ def recorded(path: Path) -> Recorded:
 
     Raises:
         ArgumentError: the file is no log, or its plan has no noise that can be read.
+        ContradictionError: lines are missing or too many; `Contradicted` is then what was found.
     """
     log = RunLog.read(path)
+    notes = said.notes(log)
     if log.started.plan is None:
         spoken = log.epsilon is not None or any(line.epsilon is not None for line in log.rounds)
-        return Recorded(log=log, problems=("the log has an ε, but no noise",) if spoken else ())
-    plan, notes = checks.planned(log)
+        problems = ["the log has an ε, but no noise"] if spoken else [*said.of_statement(log, None, None)]
+        return Recorded(log=log, problems=tuple(problems), notes=tuple(notes))
+    plan, more = checks.planned(log)
+    notes += more
     notes += [_ASSUMED[plan.request.calibration]] if plan.request.calibration in _ASSUMED else []
     notes += [] if plan.gdp else ["Batches are sampled: μ is that of Gaussian noise with this ε at this δ, not μ-GDP."]
     problems = [*checks.of_plan(log, plan), *checks.of_settings(log, plan), *checks.of_noise(log, plan)]
-    problems += checks.of_end(log, plan)
     rounds, impossible = checks.rounds(log, plan)
-    problems += impossible
+    problems += [*checks.of_end(log, plan), *said.of_config(log, plan), *impossible]
+    problems += said.of_statement(log, plan, rounds)
     if rounds is None:
         if impossible:
             return Recorded(log=log, plan=plan, problems=tuple(problems), notes=tuple(notes))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +25,7 @@ from lightdp.cli import table
 from lightdp.cli.options import GRAPH, graph_of, with_settings
 from lightdp.errors import ArgumentError
 from lightdp.planning import Request
+from lightdp.runlog import ContradictionError
 
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 _PANEL = "Audit"
@@ -72,7 +75,10 @@ def _audit(
         raise ArgumentError(f"one thing can be audited at a time, and only a plan has a page, got {', '.join(named)}")
     found: Finding
     if file is not None:
-        found = auditing.recorded(file)
+        try:
+            found = auditing.recorded(file)
+        except ContradictionError as error:
+            found = auditing.Contradicted(file, (str(error),))
     elif client is not None:
         found = auditing.node(client)
     elif claim is not None:
@@ -82,7 +88,11 @@ def _audit(
         found = _measured(_planned(flags, graph), values=_whole("values", values), threads=threads, **options)
     if save is not None:
         save(found.to_dict())
-    _print(found, html, as_json=as_json)
+    try:
+        _print(found, html, as_json=as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has stopped; the exit code is still about what was found
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if not found.holds:
         raise typer.Exit(1)
 
