@@ -111,7 +111,12 @@ print([name for name in ("flwr", "torch", "altair") if name in sys.modules])"""
     assert len(clients) == 5
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"version": 1}', b'{"client": "{}", "before": 0.0}', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[]", b'{"version": 1}', b'{"client": "{}", "before": 0.0}', b"\xff",
+     b"[" * 100_000, b'{"client":' * 100_000, b'{"client": "\\ud800", "before": 0}',
+     b'{"client": "{}", "before": NaN}'],
+)  # fmt: skip
 def test_a_file_that_is_no_state_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.state").write_bytes(content)
     with pytest.raises(ArgumentError, match=r"client must be a state file, got client='.*x\.state'"):

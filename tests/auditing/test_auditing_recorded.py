@@ -6,6 +6,7 @@ import copy
 import itertools
 import json
 import math
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -305,7 +306,8 @@ def test_a_log_without_noise_whose_statement_promises_some_does_not_hold(tmp_pat
     lines = [line | {name: None for name in nothing if name in line} for line in sound]
     lines[0] |= {"plan": None, "config": {"scheme": "none"}}
     found = recorded(saved(tmp_path / "none.jsonl", lines))
-    assert "nothing is guaranteed to anybody" in [*found.shown()][-1]
+    assert "nothing is guaranteed to anybody" in found.verdict
+    assert found.verdict in [*found.shown()]
     lines[-1]["statement"] = ["Everybody is safe."]
     assert not recorded(saved(tmp_path / "none.jsonl", lines)).holds
 
@@ -468,3 +470,47 @@ def test_a_closed_pipe_does_not_change_the_exit_code(tmp_path: Path, sound: Line
             process.stdout.close()
             assert process.stderr.read() == b""
             assert process.wait() == code
+
+
+HOSTILE: dict[str, dict[str, Any]] = {
+    "4 billion clients": {"clients": 4 * 10**9, "degree": 4 * 10**9 - 1},
+    "stragglers": {"stragglers": 4 * 10**9},
+    "hardly any noise": {"sigma_effective": 1e-300, "sigma_individual": 1e-320},
+    "no noise": {"sigma_individual": 0.0},
+    "a list": {"gamma": [1]},
+    "a law": {"straggler_law": "binomial(8, e-e) up to 2"},
+    "text": {"rounds": "ten"},
+    "a huge budget": {"epsilon": 1e308},
+    "a tiny clip": {"clip": 1e-320},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_plan_ends_with_one_line(run: Run, tmp_path: Path, name: str) -> None:
+    lines = lines_of(a_plan("exact"), [(list(range(8)), [])] * 3)
+    lines[0]["plan"] |= HOSTILE[name]
+    done = run("audit", saved(tmp_path / "run.jsonl", lines))
+    assert done.code in ({1, 2} if name == "a huge budget" else {2})
+    assert "Traceback" not in done.err
+    assert len(done.err.splitlines()) <= 1
+
+
+@pytest.mark.parametrize(
+    "config", [{"scheme": ["a"]}, {"scheme": {}}, {"epsilon_per": []}, {"unit": {}}, {"degree": []}]
+)
+def test_hostile_settings_are_found_or_refused(tmp_path: Path, sound: Lines, config: dict[str, Any]) -> None:
+    sound[0]["config"] |= config
+    sound[-1]["statement"] = ["All is well."]
+    try:
+        assert not recorded(saved(tmp_path / "run.jsonl", sound)).holds
+    except ArgumentError as error:
+        assert "cannot be audited" in str(error)  # noqa: PT017  either is right
+
+
+@pytest.mark.parametrize("flag", [[], ["--client"]])
+def test_what_is_no_regular_file_is_refused_unread(run: Run, tmp_path: Path, flag: list[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
+        done = run("audit", *flag, path)
+        assert (done.code, len(done.err.splitlines())) == (2, 1)
+        assert "must be a regular file" in done.err

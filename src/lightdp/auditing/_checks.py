@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from lightdp import gaussian
+from lightdp._validate import integer
 from lightdp.accountant import Odometer
 from lightdp.auditing._exact import Rounds
 from lightdp.client_set import ClientSet
@@ -21,6 +22,8 @@ from lightdp.stragglers import StragglerLaw, binomial, uniform
 
 _SAME = 1e-6  # relative difference of two numbers that are the same, computed twice
 _FOLLOWS = ("sensitivity", "sigma_pairwise", "noise_multiplier", "epsilon_true", "mu", "power", "wire_bits")
+_CLIENTS = 10**6  # more are not counted one by one
+_EXTREME = 1e12  # more or less noise, in sensitivities, is none or all
 _SAMPLED = ("sensitivity", "sigma_pairwise", "noise_multiplier")  # the others take long, or need the straggler law
 
 
@@ -33,13 +36,20 @@ def planned(log: RunLog) -> tuple[Plan, list[str]]:
     if missing := sorted(needed - facts.keys()):
         raise ArgumentError(f"{log.path}: plan must have {', '.join(missing)} to be audited")
     try:
+        integer("clients", asked["clients"], 2, _CLIENTS)
+        integer("stragglers", asked["stragglers"], 0, _CLIENTS)
         law, known = _law(str(facts.get("straggler_law")), asked["stragglers"], asked["clients"])
         request = Request(**asked | {"gamma": None, "straggler_law": law})
         noise = Noise(*(float(facts[name]) for name in ("gamma", "sigma_individual", "sigma_effective")))
     except (ArgumentError, TypeError, ValueError) as error:
         raise ArgumentError(f"{log.path}: plan cannot be read: {error}") from None
+    plan = Plan(request, noise)
+    for sigma in (noise.sigma_effective, noise.sigma_individual or (0.0 if plan.deployable else noise.sigma_effective)):
+        if not 1 / _EXTREME <= sigma / plan.sensitivity <= _EXTREME:
+            bounds = f"between {1 / _EXTREME:g} and {_EXTREME:g} sensitivities"
+            raise ArgumentError(f"{log.path}: plan must have noise {bounds}, got {sigma / plan.sensitivity:g}")
     notes = [] if known else ["The plan's straggler law is not in the log; what follows from it is not checked."]
-    return Plan(request, noise), notes
+    return plan, notes
 
 
 def _law(name: str, bound: int, clients: int) -> tuple[StragglerLaw, bool]:
@@ -105,7 +115,7 @@ def of_end(log: RunLog, plan: Plan) -> Iterator[str]:
 def of_noise(log: RunLog, plan: Plan) -> Iterator[str]:
     """Rounds whose noise is not the plan's, up to one denominator for all."""
     scheme = log.started.config.get("scheme", log.scheme)
-    if scheme not in BUILT_IN or log.started.network is not None or not (plan.repairs or plan.graph.complete):
+    if str(scheme) not in BUILT_IN or log.started.network is not None or not (plan.repairs or plan.graph.complete):
         return  # schemes of other packages play their own noise
     seen = [line for line in log.rounds if line.used > 0 and line.noise_std]
     stds = []

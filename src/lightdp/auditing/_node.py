@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from lightdp import attack, gaussian
 from lightdp._validate import non_negative, rounded_up
 from lightdp.accountant import Odometer
+from lightdp.auditing._finding import MALFORMED, regular
 from lightdp.client_set import ClientSet
-from lightdp.errors import ArgumentError, BudgetError, ProtocolError, WireError
+from lightdp.errors import ArgumentError, BudgetError, LightDPError
 from lightdp.planning import Plan
 from lightdp.protocol import Client, ClientState, File
 
@@ -191,13 +192,13 @@ def node(path: Path) -> Node:
         ArgumentError: the file holds no state, an older one than was saved last, or one of a plan that is not its own.
     """
     try:
-        inner, before = _unwrapped(File(path).load())
+        inner, before = _unwrapped(File(regular("client", path)).load())
         state = ClientState.from_bytes(inner)
         plan, store = Plan.from_json(state.plan), _Read(inner)
         client = Client.restore(plan, length=state.length, weighted=state.weighted, store=store, moved=True)
-    except (ArgumentError, ProtocolError, WireError) as error:
+        announced, worst, refused = _spent(plan, client, state)
+    except (LightDPError, *MALFORMED) as error:
         raise ArgumentError(f"client must be a state file, got client={str(path)!r}: {error}") from None
-    announced, worst, refused = _spent(plan, client, state)
     return Node(
         path=path, name=state.enrolment.name, plan=plan, state=state, announced=announced, worst=worst,
         refused=refused, before=before,

@@ -15,6 +15,8 @@ from lightdp.accountant import Odometer
 from lightdp.auditing import _checks as checks
 from lightdp.auditing import _said as said
 from lightdp.auditing._exact import MOST_UPLOADS, Exact, Rounds, exact, mu_of
+from lightdp.auditing._finding import MALFORMED, regular
+from lightdp.errors import ArgumentError
 from lightdp.planning import Plan
 from lightdp.runlog import RunLog, attack_power
 from lightdp.schemes import schemes
@@ -228,7 +230,14 @@ def recorded(path: Path) -> Recorded:
         ArgumentError: the file is no log, or its plan has no noise that can be read.
         ContradictionError: lines are missing or too many; `Contradicted` is then what was found.
     """
-    log = RunLog.read(path)
+    log = RunLog.read(regular("FILE", path))
+    try:
+        return _checked(log)
+    except MALFORMED as error:
+        raise ArgumentError(f"{path}: cannot be audited: {type(error).__name__}: {error}") from None
+
+
+def _checked(log: RunLog) -> Recorded:
     notes = said.notes(log)
     if log.started.plan is None:
         spoken = log.epsilon is not None or any(line.epsilon is not None for line in log.rounds)

@@ -29,7 +29,7 @@ def notes(log: RunLog) -> list[str]:
 
 def of_config(log: RunLog, plan: Plan) -> Iterator[str]:
     """Settings of the run that are not those of its plan."""
-    config = log.started.config
+    config = dict(log.started.config)
     about = schemes().get(str(config.get("scheme")))
     if about is not None and about.adjust is not None:
         return  # its plan is its own
