@@ -214,3 +214,10 @@ def test_the_worst_case_is_labelled_by_what_it_supposes(tmp_path: Path, changed:
     assert words in found.figures
     assert found.worst.epsilon == pytest.approx(client.epsilon(worst=True))
     assert found.holds
+
+
+def test_a_state_that_is_given_as_a_log_is_told_from_one(run: Run, tmp_path: Path) -> None:
+    joined(planned(), 4, folder=tmp_path)
+    done = run("audit", tmp_path / "client-00.json")
+    assert done.code == 2
+    assert "got a node's state: say --client" in " ".join(done.err.split())
