@@ -71,7 +71,7 @@ def test_a_client_that_sent_nothing_has_spent_nothing(tmp_path: Path) -> None:
     found = node(tmp_path / "client-03.json")
     assert (found.announced.mu, found.announced.epsilon, found.worst.epsilon) == (0.0, 0.0, 0.0)
     assert found.rounds["answered"] == 0
-    assert "at most 1.1 % of the clients" in "".join(each for each in found.shown() if isinstance(each, str))
+    assert "finds at most 1.1 % of those in it" in "".join(each for each in found.shown() if isinstance(each, str))
 
 
 def test_a_flower_nodes_file_is_read_with_its_earlier_runs(clients: list[Client], tmp_path: Path) -> None:

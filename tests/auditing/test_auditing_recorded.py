@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +17,8 @@ import pytest
 
 from lightdp import gaussian
 from lightdp._validate import rounded_up
-from lightdp.auditing import recorded
-from lightdp.auditing._exact import exact
+from lightdp.auditing import _recorded, recorded
+from lightdp.auditing._exact import Exact, _largest, exact
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
 from lightdp.repair import RETRIES
@@ -445,7 +446,7 @@ def test_the_command_prints_the_figures_and_exits_with_one_if_the_log_does_not_h
     file = saved(tmp_path / "run.jsonl", sound)
     good = run("audit", file)
     assert (good.code, good.err) == (0, "")
-    for words in ("LightDP, repair, 5 rounds", "exact, over", "μ exact", "An attacker who accuses falsely", "holds:"):
+    for words in ("LightDP, repair, 5 rounds", "exact, over", "μ exact", "An attacker who wrongly accuses", "holds:"):
         assert words in good.out
     lower_all(sound)
     bad = run("audit", saved(file, sound), "--json")
@@ -514,3 +515,41 @@ def test_what_is_no_regular_file_is_refused_unread(run: Run, tmp_path: Path, fla
         done = run("audit", *flag, path)
         assert (done.code, len(done.err.splitlines())) == (2, 1)
         assert "must be a regular file" in done.err
+
+
+@pytest.mark.parametrize("unit", ["record", "paper"])
+def test_a_unit_of_the_end_that_is_not_the_plans_is_found(tmp_path: Path, sound: Lines, unit: str) -> None:
+    sound[-1]["unit"] = unit
+    problems = recorded(saved(tmp_path / "run.jsonl", sound)).problems
+    assert problems == (f"end: unit = '{unit}' is not the plan's, 'client'",)
+
+
+def test_an_exact_mu_above_the_odometer_is_reported(
+    tmp_path: Path, sound: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the odometer counted too little for client 3: the covariance says more."""
+
+    def more(*given: Any, **options: Any) -> Exact:
+        found = exact(*given, **options)
+        assert found is not None
+        return replace(found, squares=found.squares * np.where(np.arange(8) == 3, 2.0, 1.0))
+
+    monkeypatch.setattr(_recorded, "exact", more)
+    found = recorded(saved(tmp_path / "run.jsonl", sound))
+    assert found.problems == ("client 3: its exact μ exceeds what the odometer counts",)
+
+
+def test_the_worst_signs_of_many_uploads_are_those_that_no_change_betters() -> None:
+    """The signs of the largest eigenvector are often not; for 12 uploads all 4,096 can be tried."""
+    every = np.array(list(itertools.product((1.0, -1.0), repeat=12)))
+    bettered = 0
+    for seed in range(20):
+        square = np.random.default_rng(seed).normal(size=(12, 12))
+        matrix = square @ square.T
+        start = np.where(np.linalg.eigh(matrix)[1][:, -1] >= 0, 1.0, -1.0)
+        flipped = np.array([np.where(np.arange(12) == i, -start, start) for i in range(12)])
+        one = np.einsum("si,ij,sj->s", flipped, matrix, flipped).max()
+        found, best = _largest(matrix), np.einsum("si,ij,sj->s", every, matrix, every).max()
+        assert max(one, start @ matrix @ start) * (1 - 1e-9) <= found <= best * (1 + 1e-9)
+        bettered += one > (start @ matrix @ start) * (1 + 1e-6)
+    assert bettered > 0

@@ -96,7 +96,7 @@ class Claimed:
         yield self._table()
         if not self.mechanism.gdp:
             yield "μ is that of Gaussian noise with this ε at this δ; it is not μ-GDP."
-        yield "found: share of the units in the data that an attacker finds who accuses falsely in 1 % of cases"
+        yield attack.sentence(None, "unit", self.mechanism.adjacency)
         yield "right: how often the best attack tells whether a unit is in the data, at even odds"
         truth = self.claimed_for
         if self.epsilon is None:

@@ -19,6 +19,10 @@ class Mechanism(Protocol):
     """Noise of one round, and what some rounds of it give; figures are rounded up."""
 
     @property
+    def adjacency(self) -> Any:  # noqa: ANN401  "add-remove" or "replace"
+        """What may change between neighbouring data."""
+
+    @property
     def words(self) -> str:
         """The noise in a sentence."""
 
@@ -127,6 +131,11 @@ class Svt:
     fraction: float
     selection: float
     each: float
+
+    @property
+    def adjacency(self) -> Any:  # noqa: ANN401  as in `Mechanism`
+        """A unit moves each value from one end to the other, as replacing it may."""
+        return "replace"
 
     @property
     def sent(self) -> int:
