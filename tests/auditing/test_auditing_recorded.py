@@ -50,7 +50,10 @@ def test_a_sound_log_holds_and_every_client_is_recomputed(tmp_path: Path, sound:
     found = recorded(saved(tmp_path / "run.jsonl", sound))
     facts = found.to_dict()
     assert found.problems == ()
-    assert facts["epsilon"] == sound[-1]["epsilon"]
+    assert facts["recomputed"]["epsilon"] == sound[-1]["epsilon"]
+    for name in ("budget", "logged", "recomputed", "exact"):
+        assert facts[name]["epsilon"] == pytest.approx(gaussian.epsilon(facts[name]["mu"], 1e-5))
+        assert facts[name]["found"] == pytest.approx(gaussian.power(facts[name]["mu"], 0.01))
     assert len(facts["clients"]) == 8
     assert facts["all_choices"] is False or facts["choices_of_colluders"] > 1
     for row in facts["clients"]:
@@ -453,7 +456,7 @@ def test_the_command_prints_the_figures_and_exits_with_one_if_the_log_does_not_h
     assert bad.code == 1
     facts: dict[str, Any] = json.loads(bad.out)
     assert facts["holds"] is False
-    assert math.isclose(facts["epsilon"], facts["epsilon_logged"] / 0.999)
+    assert math.isclose(facts["recomputed"]["epsilon"], facts["logged"]["epsilon"] / 0.999)
 
 
 def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path, sound: Lines) -> None:

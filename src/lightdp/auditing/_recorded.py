@@ -108,14 +108,14 @@ class Recorded:
             "scheme": self.log.scheme,
             "rounds": len(self.log.rounds),
             "delta": self.log.delta,
-            "budget": self.log.claimed,
-            "epsilon_logged": self.log.epsilon,
-            "mu_logged": self.log.mu,
-            "epsilon": self.spent,
-            "epsilon_between": None if self.bounds is None else list(self.bounds),
-            "mu": self._mu(self.spent),
+            "budget": self._json(self.log.claimed),
+            "logged": self._json(self.log.epsilon),
+            "recomputed": self._json(self.spent),
+            "between": None if self.bounds is None else [self._json(each) for each in self.bounds],
             "gdp": self.plan is not None and self.plan.gdp,
-            "mu_exact": None if best is None or self.plan is None else mu_of(self.plan, float(best.squares.max())),
+            "exact": None
+            if best is None or self.plan is None
+            else self._json(gaussian.epsilon(mu := mu_of(self.plan, float(best.squares.max())), self.plan.delta), mu),
             "choices_of_colluders": None if best is None else best.choices,
             "all_choices": best is not None and best.complete,
             "clients": self.clients,
@@ -144,6 +144,20 @@ class Recorded:
         yield from (f"DOES NOT HOLD  {each}" for each in self.problems)
         if self.holds:
             yield self.verdict
+
+    def _json(self, epsilon: float | None, mu: float | None = None) -> dict[str, float] | None:
+        """A figure as all audits have it: μ, ε, and what an attacker finds at 1 % false accusations."""
+        if epsilon is None or self.plan is None:
+            return None
+        mu = gaussian.mu(epsilon, self.plan.delta, up=True) if mu is None else mu
+        return {"mu": mu, "epsilon": epsilon, "found": self._found(self.plan, epsilon, mu)}
+
+    def _found(self, plan: Plan, epsilon: float, mu: float) -> float:
+        if plan.gdp:
+            return gaussian.power(mu, attack.FALSE_POSITIVES)
+        if epsilon == self.spent:
+            return attack_power(plan, epsilon, self.rounds)
+        return attack.power(lambda _: epsilon, plan.delta)
 
     def _mu(self, epsilon: float | None) -> float | None:
         return None if epsilon is None or self.plan is None else gaussian.mu(epsilon, self.plan.delta, up=True)
