@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import tracemalloc
 
 import mpmath
 import numpy as np
@@ -154,6 +155,27 @@ def test_price_of_sparsity_is_what_the_certified_noise_says() -> None:
     whole = noise_graph.certified_noise(np.ones(n), oracles.star(n, gamma), colluders).min()
     assert noise_graph.price_of_sparsity(Graph(n, k), colluders, gamma) == pytest.approx(whole / sparse, rel=1e-12)
     assert noise_graph.price_of_sparsity(Graph(n, n - 1), colluders, gamma) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "graph", [Graph(2, 1), Graph(7, 6, 3), Graph(12, 11), Graph(9, 2, 1), Graph(30, 5, 7), Graph(30, 4, 8)]
+)
+def test_the_neighbours_of_one_client_are_its_row(graph: Graph) -> None:
+    for i, row in enumerate(graph.neighbours()):
+        assert graph.neighbours_of(i).tolist() == row.tolist()
+    for nobody in (-1, graph.clients):
+        with pytest.raises(ArgumentError, match="client must"):
+            graph.neighbours_of(nobody)
+
+
+@pytest.mark.parametrize("degree", [2000, 19_999])
+def test_the_neighbours_of_one_client_take_the_memory_of_a_row(degree: int) -> None:
+    tracemalloc.start()
+    try:
+        assert len(Graph(20_000, degree).neighbours_of(7)) == degree
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000  # the whole graph takes 320 MB and 3.2 GB
+    finally:
+        tracemalloc.stop()
 
 
 def test_more_colluders_than_neighbours_leave_local_noise() -> None:

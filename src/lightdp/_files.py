@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+from lightdp.errors import ArgumentError
+
+_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # a pipe is opened without waiting for its other end
 
 
 @contextmanager
@@ -54,13 +60,84 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     Args:
         path: the name; its folder must exist, on a file system with locks.
 
+    Raises:
+        ArgumentError: the system or the file system has no locks.
+
     >>> with locked("state.lock"):
     ...     pass
     """
+    try:
+        import fcntl  # noqa: PLC0415  not on every system, and all else works without it
+    except ImportError:
+        raise ArgumentError(f"{os.fspath(path)} cannot be locked: this system has no flock") from None
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            raise ArgumentError(
+                f"{os.fspath(path)} cannot be locked: its file system has no locks ({error.strerror})"
+            ) from None
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # not by closing alone: a forked child may hold it open
     finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # not by closing alone: a forked child may hold it open
+        os.close(descriptor)
+
+
+def contents(path: str | os.PathLike[str], *, limit: int, private: bool = False) -> bytes:
+    """What a regular file holds; pipes and devices, which could be waited for without end, are refused.
+
+    Args:
+        path: its name.
+        limit: the most bytes that it may have.
+        private: whether nobody but its owner may be able to read or write it.
+
+    Raises:
+        OSError: it cannot be opened.
+        ArgumentError: it is not such a file.
+
+    >>> with durable("note") as file:
+    ...     _ = file.write(b"text")
+    >>> contents("note", limit=4, private=True)
+    b'text'
+    """
+    name, descriptor = str(path), os.open(path, os.O_RDONLY | _AT_ONCE)
+    try:
+        facts = os.fstat(descriptor)
+        mode = stat.S_IMODE(facts.st_mode)
+        if not stat.S_ISREG(facts.st_mode):
+            raise ArgumentError(f"path must be a regular file, got path={name!r}")
+        if private and mode & 0o077 != 0:
+            raise ArgumentError(f"path must be private (mode 0600), got path={name!r} mode {mode:04o}")
+        if facts.st_size > limit:
+            raise ArgumentError(f"path must have at most {limit} bytes, got path={name!r} of {facts.st_size}")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(facts.st_size)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def overwritten(path: str | os.PathLike[str]) -> Iterator[int]:
+    """Open a regular file to write in place, and yield its descriptor; it is made with mode 0600 if there is none.
+
+    Raises:
+        ArgumentError: it cannot be written.
+
+    >>> with overwritten("number") as descriptor:
+    ...     _ = os.pwrite(descriptor, b"1", 0)
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | _AT_ONCE, 0o600)
+    except OSError as error:
+        raise ArgumentError(f"path must be writable, got path={str(path)!r}: {error.strerror}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ArgumentError(f"path must be a regular file, got path={str(path)!r}")
+        yield descriptor
+    finally:
         os.close(descriptor)

@@ -76,11 +76,27 @@ class Graph:
         if self.complete:  # as below, without sorting
             rest = np.arange(self.clients - 1)
             return rest[None, :] + (rest[None, :] >= np.arange(self.clients)[:, None])
-        half = np.arange(1, self.degree // 2 + 1)
-        offsets = np.concatenate([half, -half, [self.clients // 2] if self.degree % 2 else []]).astype(np.int64)
         seats = self._seats()
-        ring = (np.arange(self.clients)[:, None] + offsets) % self.clients
+        ring = (np.arange(self.clients)[:, None] + self._offsets()) % self.clients
         return np.sort(seats[ring], axis=1)[np.argsort(seats)]
+
+    def neighbours_of(self, client: int) -> NDArray[np.int64]:
+        """The neighbours of one client, sorted, in the memory of a row and not of the whole graph. (degree,)
+
+        >>> Graph(clients=5, degree=2, seed=1).neighbours_of(3).tolist()
+        [0, 1]
+        """
+        integer("client", client, 0, self.clients - 1)
+        if self.complete:
+            return np.delete(np.arange(self.clients), client)
+        seats = self._seats()
+        mine = int(np.flatnonzero(seats == client)[0])
+        return np.sort(seats[(mine + self._offsets()) % self.clients])
+
+    def _offsets(self) -> NDArray[np.int64]:
+        """Where on the ring the neighbours of a seat are, counted from it. (degree,)"""
+        half = np.arange(1, self.degree // 2 + 1)
+        return np.concatenate([half, -half, [self.clients // 2] if self.degree % 2 else []]).astype(np.int64)
 
     def adjacency(self) -> NDArray[np.bool_]:
         """The adjacency matrix. (clients, clients)"""

@@ -78,6 +78,7 @@ def test_a_flower_nodes_file_is_read_with_its_earlier_runs(clients: list[Client]
     state = (tmp_path / "client-01.json").read_text(encoding="utf-8")
     record = {"serial": 9, "client": state, "run": "00", "plan": "{}", "length": 4, "before": 0.49}
     vault = tmp_path / "vault.state"
+    vault.touch(mode=0o600)
     vault.write_text(json.dumps(record), encoding="utf-8")
     found = node(vault)
     worst = gaussian.mu(clients[1].epsilon(worst=True), 1e-5)

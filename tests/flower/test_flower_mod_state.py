@@ -110,6 +110,7 @@ def test_a_state_in_the_context_goes_where_flower_takes_it_and_one_in_a_file_doe
 def test_a_state_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
     talk, path = Talk(), tmp_path / "s.json"
     talk.grid.nodes[0].config["lightdp-state"] = str(path)
+    path.touch(mode=0o600)
     for junk in ("precious", "{}", "[]", '{"serial": "1", "client": ""}'):
         path.write_text(junk)
         assert refused(talk.key(0), "holds something that is no state")

@@ -54,6 +54,12 @@ def test_file_that_is_not_an_identity_is_refused(tmp_path: Path, content: bytes)
         Identity.load(path)
 
 
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "identity.pem", 0o600)
+    with pytest.raises(ArgumentError, match="path must be a regular file"):
+        Identity.load(tmp_path / "identity.pem")
+
+
 # --- pins ---
 
 

@@ -47,6 +47,28 @@ def test_nothing_and_two_enrolments_are_refused_as_one() -> None:
             Enrolment.from_bytes(ENROLMENTS[0].to_bytes() * count, run=RUN)
 
 
+def test_a_wrong_number_of_enrolments_is_refused_before_signatures_are_verified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A message of a few megabytes would otherwise hold its reader for many seconds."""
+    verified: list[object] = []
+
+    def watched(*fields: object) -> None:
+        verified.append(fields)
+
+    monkeypatch.setattr("lightdp.keys.identity._fault", watched)
+    entries = [enrolment.to_bytes() for enrolment in ENROLMENTS]
+    with pytest.raises(WireError, match="expected 1 enrolment, got 40"):
+        Enrolment.from_bytes(entries[0] * 40, run=RUN)
+    whole = roster_bytes(entries)
+    with pytest.raises(WireError, match=f"expected {len(entries)} enrolments, got {len(entries) + 1}"):
+        read(whole + entries[0])
+    with pytest.raises(WireError, match=f"roster must have 2 clients, got {len(entries)}"):
+        Roster.from_bytes(whole, run=RUN, plan=PLAN, clients=2)
+    assert verified == []
+    assert len(Roster.from_bytes(whole, run=RUN, plan=PLAN, clients=len(entries))) == len(verified) == len(entries)
+
+
 @pytest.mark.parametrize("field", ["run", "public", "signer", "identity", "signature"])
 def test_fields_of_an_enrolment_are_bytes_of_one_size(field: str) -> None:
     fields: dict[str, Any] = dict(vars(ENROLMENTS[0]))

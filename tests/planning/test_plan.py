@@ -319,7 +319,14 @@ def test_unsafe_requests_are_refused_by_name(changed: dict[str, Any], message: s
             {"stragglers": 35, "rounds": 20},
             "is kept for lies and late uploads; with fewer stragglers it would be less.",
         ),
-        ({"late": "unseen"}, "It holds for a server that does not see uploads which come too late."),
+        (
+            {"late": "unseen"},
+            "a server that follows the protocol and does not see uploads which come too late.",
+        ),
+        (
+            {"late": "unseen", "calibration": "exact"},
+            "It holds for a server that does not see uploads which come too late.",
+        ),
         ({"sampling_rate": 0.1}, "It holds for a server that follows the protocol: batches are sampled (R2)."),
         ({"calibration": "exact"}, None),
     ],

@@ -204,6 +204,41 @@ def test_a_new_run_takes_the_file_over_and_a_copy_of_the_last_run_is_refused(tmp
         restored(path)
 
 
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_twin_of_an_earlier_run_stays_refused_when_other_runs_have_used_the_file(
+    tmp_path: Path, removed: bool
+) -> None:
+    server, clients = joined(planned(), 5, folder=tmp_path)
+    path, start = tmp_path / "client-00.json", server.announce()
+    begun = restored(path).begin(start)  # its upload would have serial 3
+    clients[0].begin(start).upload(np.zeros(5))
+    if removed:  # then the numbers begin again
+        path.unlink()
+        (tmp_path / "client-00.json.serial").unlink()
+    second = Client.new(planned(), length=5, run=OTHER_RUN, name="a", store=File(path))
+    for _ in range(4):
+        second.enrol()
+        saved = path.read_bytes()
+        with pytest.raises(ProtocolError, match="was saved by another client"):
+            begun.upload(np.zeros(5))
+        assert path.read_bytes() == saved
+    assert json.loads(saved)["serial"] == (4 if removed else 7)
+
+
+def test_a_state_of_an_earlier_run_is_refused_though_its_serial_is_larger(tmp_path: Path) -> None:
+    path, mark = tmp_path / "a.json", tmp_path / "a.json.serial"
+    first = Client.new(planned(), length=5, run=RUN, name="a", store=File(path))
+    for _ in range(3):
+        first.enrol()
+    old = path.read_bytes()
+    path.unlink()
+    mark.unlink()
+    Client.new(planned(), length=5, run=OTHER_RUN, name="a", store=File(path)).enrol()
+    path.write_bytes(old)
+    with pytest.raises(ProtocolError, match="an older copy could answer"):
+        restored(path)
+
+
 def test_a_second_client_of_a_run_does_not_replace_the_first(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     Client.new(planned(), length=5, run=RUN, name="a", store=File(path)).enrol()
@@ -233,6 +268,27 @@ def test_a_crash_between_the_state_and_its_serial_loses_nothing(
         server.receive(clients[i].begin(start).upload(np.zeros(5)))
     server.close()
     assert server.receive(again.begin(server.announce()).upload(np.zeros(5)))
+
+
+def test_a_crash_between_the_first_state_of_a_run_and_its_serial_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, anchor = tmp_path / "a.json", tmp_path / "anchor"
+    for _ in range(2):
+        Client.new(planned(), length=5, run=os.urandom(16), name="a", store=File(path, anchor=anchor)).enrol()
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._Mark, "write", stop)
+        with pytest.raises(KeyboardInterrupt):
+            Client.new(planned(), length=5, run=RUN, name="a", store=File(path, anchor=anchor)).enrol()
+    again = Client.restore(planned(), length=5, store=File(path, anchor=anchor))
+    assert again.run == RUN
+    again.enrol()
+    assert anchor.read_bytes().split() == [RUN.hex().encode(), b"4"]
+    Client.new(planned(), length=5, run=OTHER_RUN, name="a", store=File(path, anchor=anchor)).enrol()
 
 
 @pytest.mark.parametrize("lost", [b"", b"\0" * 54])

@@ -12,7 +12,7 @@ import pytest
 
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError, WireError
-from lightdp.keys import Identity, KeyPair, Pins
+from lightdp.keys import Identity, KeyPair, Pins, Roster
 from lightdp.protocol import Client, File, Server
 from lightdp.protocol.history import ClientHistory, max_rounds
 from lightdp.wire import Announcement, Kind, Message, Upload
@@ -40,6 +40,21 @@ def test_one_enrolment_too_many_is_refused_and_the_roster_is_fixed_all_the_same(
     assert server.enrol(messages[0]) == "c0"  # a repeated message is no intruder
     server.roster()
     assert server.names == ("c0", "c1", "c2", "c3", "c4")
+
+
+def test_a_flood_of_enrolments_is_refused_before_their_signatures_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, server = planned(), Server(planned(), length=5, run=RUN)
+    client = Client.new(plan, length=5, run=RUN, name="c0")
+    many = [Identity.generate().enrol(KeyPair.generate(), run=RUN, name=f"x{i}") for i in range(6)]
+    roster = Roster.of(many, run=RUN, plan=client._state.agreement).to_bytes()
+    verified: list[object] = []
+    monkeypatch.setattr("lightdp.keys.identity._fault", lambda *fields: verified.append(fields))
+    with pytest.raises(WireError, match="roster must have 5 clients, got 6"):
+        client.join(Message(kind=Kind.ROSTER, run=RUN, payload=roster).to_bytes())
+    both = b"".join(each.to_bytes() for each in many[:2])
+    with pytest.raises(WireError, match="expected 1 enrolment, got 2"):
+        server.enrol(Message(kind=Kind.ENROL, run=RUN, payload=both).to_bytes())
+    assert verified == []
 
 
 def test_one_client_under_two_names_does_not_freeze_the_key_round() -> None:

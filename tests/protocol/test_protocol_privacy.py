@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from lightdp import noise_graph, stream
+from lightdp import gaussian, noise_graph, stream
 from lightdp.accountant import Odometer
 from lightdp.errors import BudgetError
 from lightdp.repair import RETRIES
@@ -143,3 +143,47 @@ def _without_colluders(upload: bytes, client: Client, colluders: Sequence[int]) 
         if last is not None and client.plan.repairs and spy not in sets[last]:
             stream.accumulate(known, seat(client).pairwise(history, last, (spy,), undo=True))
     return total.total() * grid.wire_step - known * grid.step
+
+
+@pytest.mark.parametrize("calibration", ["repair", "exact"])
+def test_at_worst_every_upload_was_seen_where_late_ones_were_said_to_stay_unseen(calibration: str) -> None:
+    """A server that tells a client in each round that it came too late, and keeps its uploads."""
+    plan = planned(late="unseen", calibration=calibration, stragglers=2)
+    server, clients = joined(plan, 5)
+    for _ in range(6):
+        start = server.announce()
+        for i in (0, 1, 2):
+            server.receive(clients[i].begin(start).upload(np.zeros(5)))
+        clients[3].begin(start).upload(np.zeros(5))  # never taken in
+        server.close()
+    clients[3].begin(server.announce())
+    told = clients[3].epsilon(), clients[3].mu()
+    seen = math.sqrt(6) * plan.sensitivity / plan.scale
+    assert clients[3].mu(worst=True) == pytest.approx(seen)
+    assert clients[3].epsilon(worst=True) == pytest.approx(gaussian.epsilon(seen, plan.delta))
+    assert told[0] < clients[3].epsilon(worst=True)
+    assert told[1] < clients[3].mu(worst=True)
+
+
+def test_at_worst_is_within_the_budget_where_that_is_a_theorem() -> None:
+    plan = planned(rounds=2, stragglers=2)
+    server, clients = joined(plan, 5)
+    start = server.announce()
+    for client in clients:
+        server.receive(client.begin(start).upload(np.zeros(5)))
+    server.close()
+    clients[0].begin(server.announce()).upload(np.zeros(5))
+    assert clients[0].epsilon() <= clients[0].epsilon(worst=True) <= plan.budget
+    assert clients[0].mu(worst=True) <= gaussian.mu(plan.budget, plan.delta, up=True)
+
+
+def test_at_worst_sampled_batches_count_as_whole_with_repair_and_as_sampled_without() -> None:
+    """Without repair no cost depends on what a server does, so amplification holds against any."""
+    for calibration in ("repair", "exact"):
+        plan = planned(unit="record", sampling_rate=0.2, rounds=4, calibration=calibration)
+        server, clients = joined(plan, 5)
+        play(server, clients, range(5))
+        clients[0].begin(server.announce())
+        whole = gaussian.epsilon(clients[0].mu(worst=True), plan.delta)
+        assert 0 < clients[0].epsilon() < whole
+        assert clients[0].epsilon(worst=True) == (whole if calibration == "repair" else clients[0].epsilon())

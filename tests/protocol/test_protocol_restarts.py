@@ -85,7 +85,11 @@ def test_a_state_of_another_plan_or_no_state_is_refused(tmp_path: Path) -> None:
     path.write_text("not json")
     with pytest.raises(ArgumentError, match="store must hold a client's state"):
         Client.restore(planned(), length=5, store=File(path))
+    path.write_text("[" * 200_000)
+    with pytest.raises(ArgumentError, match="store must hold a client's state, got RecursionError"):
+        Client.restore(planned(), length=5, store=File(path))
     path.unlink()
+    (tmp_path / "client-00.json.serial").unlink()
     with pytest.raises(ArgumentError, match="path must hold a client's state"):
         Client.restore(planned(), length=5, store=File(path))
 
@@ -135,7 +139,7 @@ def test_the_stored_format_is_that_of_version_2(tmp_path: Path) -> None:
     play(server, clients, [0, 1, 2])
     clients[0].begin(server.announce(closing=True)).upload(None)
     facts = json.loads((tmp_path / "client-00.json").read_bytes())
-    first = ["version", "serial", "machine", "boot", "agreement", "plan", "length", "weighted"]
+    first = ["version", "serial", "first", "machine", "boot", "agreement", "plan", "length", "weighted"]
     assert list(facts) == [*first, "run", "pair", "enrolment", "roster", "used", "sent", "closing"]
     assert {name: facts[name] for name in ("version", "serial", "run", "used", "sent", "closing")} == {
         "version": 2, "serial": 4, "run": RUN.hex(), "used": ["07"], "sent": [0, 1], "closing": 1,

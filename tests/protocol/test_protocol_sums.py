@@ -14,8 +14,10 @@ import pytest
 from lightdp.client_set import ClientSet
 from lightdp.clipping import clip_norm
 from lightdp.errors import ProtocolError
+from lightdp.noise_graph import Graph
+from lightdp.protocol.seat import Seat
 from lightdp.protocol.vector import clipped
-from support.parties import Tape, joined, planned, play, residual
+from support.parties import Tape, joined, planned, play, residual, seat
 
 
 def test_the_sum_of_all_uploads_is_data_plus_individual_noise_exactly(tapes: list[Tape]) -> None:
@@ -183,3 +185,18 @@ def test_a_weighted_upload_is_within_the_clip_also_where_its_weight_is_rounded_u
     assert full + Fraction(float(np.float32(0.1))) ** 2 > 1
     for weight in (1.0, 0.999999):
         assert sum(Fraction(float(value)) ** 2 for value in clipped(plan, update, weight, 2, weighted=True)) <= 1
+
+
+def test_a_seat_takes_the_row_of_its_client_and_not_the_whole_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(clients=7, degree=4)
+    _, clients = joined(plan, 5)
+    rows = plan.graph.neighbours().tolist()
+
+    def whole(_: Graph) -> None:
+        raise AssertionError("the whole graph was made")
+
+    monkeypatch.setattr(Graph, "neighbours", whole)
+    for me, client in enumerate(clients):
+        state = client._state
+        assert state.roster is not None
+        assert Seat(plan, state, state.roster, None, seat(client).grid)._neighbours == rows[me]

@@ -7,13 +7,12 @@ import re
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from lightdp._files import durable
+from lightdp._files import contents, durable
 from lightdp._validate import octets
 from lightdp.errors import ArgumentError, WireError
 from lightdp.keys.pair import KeyPair
@@ -75,13 +74,9 @@ class Identity:
         """Read a file that `save` wrote.
 
         Raises:
-            ArgumentError: the file's mode lets others read or write it, or it holds no Ed25519 key.
+            ArgumentError: the file's mode lets others read or write it, or it is no regular file with an Ed25519 key.
         """
-        with Path(path).open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode & 0o777
-            pem = file.read(4096)
-        if mode & 0o077 != 0:
-            raise ArgumentError(f"path must be private (mode 0600), got {os.fspath(path)!r} mode {mode:04o}")
+        pem = contents(path, limit=4096, private=True)
         try:
             key = serialization.load_pem_private_key(pem, password=None)
         except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -169,30 +164,36 @@ class Enrolment:
         Raises:
             WireError: `data` is not an enrolment that is valid in this run.
         """
-        found = cls.read_all(bytes(data), run=run)
-        if len(found) != 1:
-            raise WireError(f"expected 1 enrolment, got {len(found)}")
-        return found[0]
+        return cls.read_all(bytes(data), run=run, count=1)[0]
 
     @classmethod
-    def read_all(cls, data: bytes, *, run: bytes) -> tuple[Enrolment, ...]:
+    def read_all(cls, data: bytes, *, run: bytes, count: int) -> tuple[Enrolment, ...]:
         """Decode and verify the enrolments of which `data` consists.
 
+        Args:
+            data: the bytes.
+            run: the run id, 16 bytes.
+            count: how many there must be; more or fewer are refused before a signature is verified, which takes longer
+                than all else.
+
         Raises:
-            WireError: `data` holds something other than enrolments that are valid in this run.
+            WireError: `data` holds something other than `count` enrolments that are valid in this run.
         """
-        found, start = [], 0
+        places, start = [], 0
         while start < len(data):
             keys = start + 1 + data[start]
             if len(data) < keys + _KEYS.size:
                 raise WireError(f"enrolment must have {keys + _KEYS.size - start} bytes, got {len(data) - start}")
-            name = data[start + 1 : keys].decode("latin-1")  # never fails; `_check_name` refuses what is no name
-            try:
-                found.append(cls(run, name, *_KEYS.unpack_from(data, keys)))
-            except ArgumentError as error:
-                raise WireError(f"enrolment is malformed: {error}") from None
+            places.append((start + 1, keys))
             start = keys + _KEYS.size
-        return tuple(found)
+        if len(places) != count:
+            raise WireError(f"expected {count} enrolment{'s' if count != 1 else ''}, got {len(places)}")
+        try:
+            return tuple(
+                cls(run, data[name:keys].decode("latin-1"), *_KEYS.unpack_from(data, keys)) for name, keys in places
+            )  # decoding never fails; `_check_name` refuses what is no name
+        except ArgumentError as error:
+            raise WireError(f"enrolment is malformed: {error}") from None
 
 
 @lru_cache(maxsize=4096)  # a stateless client reads its roster again with each message

@@ -99,8 +99,14 @@ class Roster:
         return header + b"".join(enrolment.to_bytes() for enrolment in self.enrolments)
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, run: bytes, plan: bytes) -> Roster:
+    def from_bytes(cls, data: bytes, *, run: bytes, plan: bytes, clients: int | None = None) -> Roster:
         """Decode and verify the roster of this run and plan.
+
+        Args:
+            data: the bytes.
+            run: the run id, 16 bytes.
+            plan: 32 bytes on which all clients must agree.
+            clients: how many there must be, if that is known; another number is refused before a signature is verified.
 
         Raises:
             WireError: `data` is not a valid roster of this run and plan.
@@ -108,15 +114,14 @@ class Roster:
         data = bytes(data)
         if len(data) < _ROSTER.size:
             raise WireError(f"roster must have at least {_ROSTER.size} bytes, got {len(data)}")
-        magic, version, its_run, its_plan, clients = _ROSTER.unpack_from(data)
+        magic, version, its_run, its_plan, count = _ROSTER.unpack_from(data)
         if (magic, version) != (b"lightdp", _VERSION):
             raise WireError(f"roster must be of version {_VERSION}, got {magic!r} version {version}")
         if its_run != run or its_plan != plan:
             raise WireError("roster is of another run or plan")
-        enrolments = Enrolment.read_all(data[_ROSTER.size :], run=run)
-        if len(enrolments) != clients:
-            raise WireError(f"roster must have {clients} clients, got {len(enrolments)}")
-        return cls(run, plan, enrolments)
+        if clients not in {None, count}:
+            raise WireError(f"roster must have {clients} clients, got {count}")
+        return cls(run, plan, Enrolment.read_all(data[_ROSTER.size :], run=run, count=count))
 
 
 @dataclass(frozen=True)

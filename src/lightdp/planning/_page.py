@@ -53,27 +53,30 @@ def _guarantee(plan: Plan) -> list[str]:
         result.append(f"The paper claims ε = {plan.budget:g}; the figure above is what its noise really gives.")
     elif plan.repairs:
         stragglers = "each has the most stragglers" if plan.request.reserve == "worst" else "stragglers are as expected"
-        late = "at most one upload of a client" if plan.late == "seen" else "no upload of a client"
+        late = "no upload of a client before its last" if plan.late == "seen" else "no upload of a client"
         result.append(
             f"The budget lasts all rounds if {stragglers} and {late} is seen too late; "
             "the odometer charges what happens and stops before the budget is exceeded."
         )
-        result.append(_server(plan))
+    result += _server(plan)
     result.append(attack.sentence(plan.power(), plan.unit, plan.adjacency))
     return result
 
 
-def _server(plan: Plan) -> str:
-    """What a server may do under a plan with repair, and what is kept for it (W5)."""
-    if plan.late == "unseen":
-        return "It holds for a server that does not see uploads which come too late."
+def _server(plan: Plan) -> list[str]:
+    """What a server may do under a plan, where that is less than anything, and what is kept for it (W5)."""
+    if plan.late == "unseen" and plan.calibration.deployable:
+        follows = "follows the protocol and " if plan.repairs else ""
+        return [f"It holds for a server that {follows}does not see uploads which come too late."]
+    if not plan.repairs:
+        return []
     if plan.sampling_rate < 1:
-        return "It holds for a server that follows the protocol: batches are sampled (R2)."
+        return ["It holds for a server that follows the protocol: batches are sampled (R2)."]
     spent = plan.rounds * (plan.sigma_individual / plan.sigma_effective) ** 2
     share = worst_cost(plan.gamma, plan.honest, plan.stragglers, plan.late) / spent
     fewer = "" if share < _MUCH else "; with fewer stragglers it would be less"
     kept = f"{100 * share:.0f} % of μ² is kept for lies and late uploads{fewer}"
-    return f"It holds for a server that lies to clients; {kept}."
+    return [f"It holds for a server that lies to clients; {kept}."]
 
 
 def _noise(plan: Plan) -> list[str]:

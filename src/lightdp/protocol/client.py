@@ -19,7 +19,7 @@ from lightdp.protocol.history import ClientHistory
 from lightdp.protocol.host import Host
 from lightdp.protocol.seat import Seat
 from lightdp.protocol.state import ClientState
-from lightdp.protocol.store import Store
+from lightdp.protocol.store import File, Store
 from lightdp.protocol.vector import Floats, agreement, clipped
 from lightdp.wire import Announcement, Kind, Message
 
@@ -197,7 +197,8 @@ class Client:
         content = Message.from_bytes(message, run=self.run)
         if content.kind != Kind.ROSTER:
             raise ProtocolError(f"expected ROSTER, got {content.kind.name}")
-        roster = Roster.from_bytes(bytes(content.payload), run=self.run, plan=self._state.agreement)
+        agreed, clients = self._state.agreement, self.plan.clients
+        roster = Roster.from_bytes(bytes(content.payload), run=self.run, plan=agreed, clients=clients)
         with self._alone():
             known = self._state.roster
             if known is None:
@@ -250,13 +251,14 @@ class Client:
 
         Args:
             worst: bound the truth at this moment for any server, whatever it announced to whom (W5). With whole
-                batches and late="seen" that never exceeds the budget, for which `begin` kept room; with late="unseen"
-                every upload counts as seen. With sampled batches it is for a server that follows the protocol (R2).
+                batches and late="seen" that never exceeds the budget, for which `begin` kept room. With late="unseen"
+                every upload counts as seen, and with repair sampled batches count as whole (R2).
         """
         if self._history is None:
             return 0.0
-        spent = float(self._spent(self._history, worst=worst).epsilon()[0])
-        return min(spent, self.plan.budget) if worst and self._kept else spent
+        if worst and self.plan.repairs:
+            return min(gaussian.epsilon(self.mu(worst=True), self.plan.delta), self._most)
+        return float(self._spent(self._history, worst=worst).epsilon()[0])
 
     def mu(self, *, worst: bool = False) -> float:
         """What this client's data has cost, as μ of μ-GDP; with sampled batches, as if they had been whole.
@@ -267,13 +269,13 @@ class Client:
         if self._history is None:
             return 0.0
         spent = float(self._spent(self._history, worst=worst).mu()[0])
-        most = gaussian.mu(self.plan.budget, self.plan.delta, up=True) if worst and self._kept else math.inf
-        return min(spent, most)
+        kept = worst and math.isfinite(self._most)
+        return min(spent, gaussian.mu(self.plan.budget, self.plan.delta, up=True)) if kept else spent
 
     @property
-    def _kept(self) -> bool:
-        """Whether the budget is kept against any server (W5)."""
-        return self.plan.late == "seen" and self.plan.sampling_rate == 1
+    def _most(self) -> float:
+        """The ε that is kept against any server (W5)."""
+        return self.plan.budget if self.plan.late == "seen" and self.plan.sampling_rate == 1 else math.inf
 
     def _spent(self, history: ClientHistory, *, worst: bool) -> Odometer:
         if worst and self.plan.late == "unseen":
@@ -326,6 +328,8 @@ class Client:
 
     def _adopt(self, state: ClientState) -> None:
         """Go on from `state` once it is saved."""
+        if state.serial == 0 and isinstance(self._store, File):
+            state = replace(state, serial=self._store.last())  # the file's numbers never start again
         state = state.next()
         if self._store is not None:
             self._store.save(state.to_bytes())

@@ -84,7 +84,11 @@ class ClientHistory:
         """
         for number, used in history:
             if number > len(self.used):
-                raise ProtocolError(f"announcement leaves out round {len(self.used)}")
+                first = len(self.used)
+                raise ProtocolError(
+                    f"announcement leaves out round {first}, which this client does not know yet: the server must "
+                    f"announce to it with since={first}"
+                )
             if number == len(self.used):
                 self._add(number, used)
             elif self.used[number] != used:

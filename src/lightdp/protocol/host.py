@@ -4,12 +4,13 @@
 | --- | --- | --- |
 | on a machine with the same id | at home, also after a reboot | a node that restarts is the usual case |
 | on a machine with another id | moved | the original may still run, and would answer the same rounds |
-| where no id is known, in this boot | at home | no two machines share a boot |
+| where no id is known, in this boot | at home | no two machines share a boot; containers of one host do |
 | where no id is known, in another boot | moved | a reboot and another machine look alike |
 | where neither is known, as here | at home | nothing can be noticed |
 
-A clone or a snapshot of a whole machine keeps its id, and so do containers of an image that has one: these cannot be
-noticed here.
+What cannot be noticed here: a clone or a snapshot of a whole machine keeps its id, and so do containers of an image
+that has one. Containers of one host without an id share the boot of its kernel: a copy in a second one looks at home,
+and a container that is made again on its own host must look so too, or no restart would go on.
 """
 
 from __future__ import annotations

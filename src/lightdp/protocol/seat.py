@@ -41,10 +41,9 @@ class Seat:
             unknown = [e.name for e in roster.enrolments if e.name not in pins.identities and e.name != name]
             if len(unknown) > plan.colluders:
                 raise WireError(f"roster must have at most {plan.colluders} clients that are not pinned, got {unknown}")
-        complete = [j for j in range(len(roster)) if j != me]
         self.grid = grid
         self._plan, self._me, self._pair, self._run, self._roster = plan, me, state.pair, state.run, roster.hash
-        self._neighbours = complete if plan.graph.complete else plan.graph.neighbours()[me].tolist()
+        self._neighbours = plan.graph.neighbours_of(me).tolist()
         self._keyring = Keyring(state.pair, roster, me, self._neighbours)
 
     def history(self) -> ClientHistory:

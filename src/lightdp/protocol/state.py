@@ -38,8 +38,9 @@ class ClientState:
         used: the announced clients of each past round.
         sent: rounds that were answered.
         closing: the round that was answered without data, if there was one.
-        serial: how often the state was saved.
+        serial: of the state where it is kept; it grows by one with each save.
         host: the machine that saved it.
+        first: the serial of the client's first save, 0 before it. A `File` that an earlier run used goes on counting.
     """
 
     agreement: bytes
@@ -55,16 +56,19 @@ class ClientState:
     closing: int | None = None
     serial: int = 0
     host: Host = field(default_factory=Host.here)
+    first: int = 0
 
     def next(self) -> ClientState:
         """The state as it is saved: with the next serial number, and this machine."""
-        return replace(self, serial=self.serial + 1, host=Host.here())
+        serial = self.serial + 1
+        return replace(self, serial=serial, first=self.first or serial, host=Host.here())
 
     def to_bytes(self) -> bytes:
         """The state as JSON, with the private key in it."""
         facts = {
             "version": _VERSION,
             "serial": self.serial,
+            "first": self.first,
             "machine": self.host.machine,
             "boot": self.host.boot,
             "agreement": self.agreement.hex(),
@@ -116,8 +120,9 @@ class ClientState:
                 None if facts["closing"] is None else integer("closing", facts["closing"], 0),
                 integer("serial", facts["serial"], 1),
                 Host(*(None if facts[what] is None else str(facts[what]) for what in ("machine", "boot"))),
+                integer("first", facts["first"], 1, facts["serial"]),
             )
-        except (KeyError, TypeError, ProtocolError, ValueError) as error:
+        except (KeyError, RecursionError, TypeError, ProtocolError, ValueError) as error:
             if isinstance(error, ArgumentError):
                 raise
             # the type alone: the text of some errors quotes what was read, and that holds the private key
