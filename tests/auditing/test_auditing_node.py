@@ -205,7 +205,11 @@ def test_a_closing_round_after_which_the_server_goes_on_is_left_out(tmp_path: Pa
     ("changed", "words"),
     [
         ({"late": "unseen"}, "at worst, if every upload was seen"),
-        ({"unit": "record", "sampling_rate": 0.5}, "at worst, for a server that follows the protocol"),
+        ({"unit": "record", "sampling_rate": 0.5}, "at worst, with batches counted as whole"),
+        (
+            {"unit": "record", "sampling_rate": 0.5, "calibration": "exact"},
+            "at worst, for a server that follows the protocol",
+        ),
         ({}, "at worst, whatever was announced"),
     ],
 )

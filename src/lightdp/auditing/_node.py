@@ -65,7 +65,9 @@ class Node:
     @property
     def figures(self) -> dict[str, Figure]:
         """What was spent as announced and at worst, and the budget, each under its name in the table."""
-        if self.plan.sampling_rate < 1:
+        if self.plan.sampling_rate < 1 and self.plan.repairs:
+            name = "at worst, with batches counted as whole"
+        elif self.plan.sampling_rate < 1:
             name = "at worst, for a server that follows the protocol"
         elif self.plan.late == "unseen":
             name = "at worst, if every upload was seen"
@@ -226,7 +228,7 @@ def _spent(plan: Plan, client: Client, state: ClientState) -> tuple[Figure, Figu
             _record(plan, odometer, state.used[number], me, sent=number in sent)
     announced = odometer.counted(ahead=last in sent)
     worst = odometer.alone(len(sent)) if plan.late == "unseen" else odometer.counted(ahead=last in sent, worst=True)
-    at_worst = _of(plan, worst)
+    at_worst = _of(plan, worst, whole=plan.repairs)
     if refused is None and plan.gdp and plan.late == "seen":
         at_worst = min(at_worst, _figure(plan, plan.budget), key=lambda each: each.mu)
     return _of(plan, announced), at_worst, refused
@@ -242,8 +244,10 @@ def _record(plan: Plan, odometer: Odometer, used: ClientSet, me: ClientSet, *, s
     odometer.record(used if sent else others, late if seen else ClientSet.none(plan.clients))
 
 
-def _of(plan: Plan, odometer: Odometer) -> Figure:
-    return _figure(plan, float(odometer.epsilon()[0]), float(odometer.mu()[0]) if plan.gdp else None)
+def _of(plan: Plan, odometer: Odometer, *, whole: bool = False) -> Figure:
+    """What an odometer counts; with `whole`, as if sampled batches had been whole, which they cost at most."""
+    mu = float(odometer.mu()[0]) if plan.gdp or whole else None
+    return _figure(plan, float(odometer.epsilon()[0]) if mu is None else gaussian.epsilon(mu, plan.delta), mu)
 
 
 def _figure(plan: Plan, epsilon: float, mu: float | None = None) -> Figure:
