@@ -93,6 +93,14 @@ class Graph:
         mine = int(np.flatnonzero(seats == client)[0])
         return np.sort(seats[(mine + self._offsets()) % self.clients])
 
+    def rows(self, clients: Sequence[int]) -> NDArray[np.int64]:
+        """The neighbours of some clients, each sorted; of one alone, without making the whole graph. (clients, degree)
+
+        >>> Graph(clients=5, degree=2, seed=1).rows([3]).tolist()
+        [[0, 1]]
+        """
+        return self.neighbours_of(clients[0])[None] if len(clients) == 1 else self.neighbours()[list(clients)]
+
     def _offsets(self) -> NDArray[np.int64]:
         """Where on the ring the neighbours of a seat are, counted from it. (degree,)"""
         half = np.arange(1, self.degree // 2 + 1)

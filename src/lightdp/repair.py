@@ -176,7 +176,7 @@ class Repairs:
 
     def __init__(self, graph: Graph, clients: Iterable[int] | None = None) -> None:
         self._tracked = ClientSet.all(graph.clients) if clients is None else ClientSet.of(graph.clients, clients)
-        self._rows = None if graph.complete else graph.neighbours()[self._tracked.flags]  # (tracked, degree)
+        self._rows = None if graph.complete else graph.rows(list(self._tracked))  # (tracked, degree)
         self.owed: dict[int, Debt] = {}
 
     def close(self, number: int, used: ClientSet, sent: ClientSet) -> Settled:

@@ -157,6 +157,16 @@ def test_a_planted_fault_is_found_and_named(fault: str, monkeypatch: pytest.Monk
     assert names <= named(found)
 
 
+@pytest.mark.parametrize("times", [1.0, 2.0])
+def test_twice_the_clip_is_found_where_noise_is_small(times: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Any = vars(vector)["clip_norm"]
+    monkeypatch.setattr(vector, "clip_norm", lambda update, clip, **more: real(update, times * clip, **more))
+    found = lightdp.audit(planned(rounds=2, epsilon=1000.0), values=1000, play=1, confidence=SURE)
+    assert found.clip is not None
+    assert found.clip.norm[0] < times < found.clip.norm[1]
+    assert ("clip" in named(found)) == (times > 1)
+
+
 @pytest.mark.parametrize(
     ("plant", "names"), [(seeded, {"own noise", "fresh keys"}), (seeded_by_client_and_round, {"fresh keys"})]
 )
@@ -193,7 +203,7 @@ def test_sound_clients_hold(changed: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("lies", ["rotation", "search"])
 def test_no_lie_gets_more_than_is_claimed(lies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_live, "_STEPS", 40)
+    monkeypatch.setattr(_live, "STEPS", 40)
     plan = planned(clients=8, colluders=0, stragglers=6, gamma=100.0, reserve="worst")
     found = lightdp.audit(plan, values=20_000, confidence=SURE, lies=lies)
     assert found.problems == ()

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tracemalloc
+from dataclasses import replace
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 
 import lightdp
-from lightdp import gaussian
-from lightdp.auditing import _live
+from lightdp import attack, gaussian
+from lightdp._validate import rounded_down, rounded_up
+from lightdp.auditing import Audit, _live
+from lightdp.auditing._audit import Figure
+from lightdp.auditing._measure import Measurement, Sample
 from lightdp.errors import ArgumentError
+from lightdp.report._audit import audit_page
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,6 +32,15 @@ SURE = 1 - 1e-8
 def planned(**changed: Any) -> Plan:
     asked: dict[str, Any] = {"clients": 4, "colluders": 1, "stragglers": 1, "rounds": 6, "epsilon": 8.0, "delta": 1e-5}
     return lightdp.plan(**(asked | {"calibration": "repair"} | changed))
+
+
+def shown(found: Audit) -> str:
+    """What the terminal shows, with single spaces."""
+    console = Console(file=io.StringIO(), width=200)
+    for each in found.shown():
+        console.print(each, highlight=False, markup=False)
+    assert isinstance(console.file, io.StringIO)
+    return " ".join(console.file.getvalue().split())
 
 
 @pytest.mark.parametrize(
@@ -65,7 +81,7 @@ def test_the_dict_has_every_figure_as_json() -> None:
     power = NormalDist().cdf(NormalDist().inv_cdf(0.01) + found.exact.mu)
     assert wire["exact"]["found"] == pytest.approx(power, rel=1e-9)
     assert wire["budget"]["epsilon"] == 8.0
-    assert found.exact.mu <= found.announced.mu <= found.odometer.mu <= found.budget.mu
+    assert found.exact.mu <= found.announced.mu <= found.worst.mu <= found.budget.mu
     assert [each["name"] for each in wire["measurements"]] == [
         "optimal linear test",
         "assumption-free bound",
@@ -75,6 +91,7 @@ def test_the_dict_has_every_figure_as_json() -> None:
     assert wire["clip"]["norm"][0] < plan.clip < wire["clip"]["norm"][1] + plan.clip
     assert wire["level"] == pytest.approx((1 - SURE) / 5)
     assert wire["colluders"] == [3]
+    assert wire["clip"]["norm"][0] == 0.0  # the noise hides it, and no norm is negative
 
 
 def test_a_lower_end_above_a_claim_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,12 +103,126 @@ def test_a_lower_end_above_a_claim_is_a_problem(monkeypatch: pytest.MonkeyPatch)
     assert not found.holds
 
 
+@pytest.fixture(scope="module")
+def sound() -> Audit:
+    return lightdp.audit(planned(), values=2000, play=2, confidence=0.99)
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+def test_what_an_attacker_finds_is_said_in_the_words_of_all_outputs(adjacency: str) -> None:
+    found = lightdp.audit(planned(adjacency=adjacency), values=1000, play=1, confidence=SURE)
+    words = attack.sentence(found.worst.found, "record", adjacency)
+    assert words in shown(found)
+    assert words in audit_page(found.to_dict())
+    assert ("replaced" in words) == (adjacency == "replace")
+
+
+def test_a_lower_end_of_epsilon_above_a_claim_is_a_problem(sound: Audit) -> None:
+    limit = min(sound.exact.epsilon, sound.announced.epsilon, sound.budget.epsilon)
+    below, above = (Measurement("bound", 0.0, epsilon_low=times * limit) for times in (0.999, 1.001))
+    assert replace(sound, measurements=(below,), deviations=()).holds
+    (problem,) = replace(sound, measurements=(above,), deviations=()).problems
+    assert problem.startswith(f"bound: ε >= {1.001 * limit:.4f} lies above the exact μ")
+
+
+def test_what_the_odometer_says_as_announced_is_a_claim_where_the_truth_is_told(sound: Audit) -> None:
+    low = replace(sound, announced=Figure(0.9 * sound.exact.mu, 1.0), measurements=(), deviations=())
+    (problem,) = low.problems
+    assert "lies above that of the odometer as announced" in problem
+    assert replace(low, lies="rotation").holds
+
+
+@pytest.mark.parametrize(("unit", "statements"), [("client", 5), ("record", 4)])
+def test_all_statements_share_the_level_equally(unit: str, statements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = []
+
+    def noted(real: Any) -> Any:
+        def call(first: Any, level: float, *rest: Any) -> Any:
+            levels.append(level)
+            return real(first, level, *rest)
+
+        return call
+
+    for name in ("linear", "assumption_free", "covariance"):
+        monkeypatch.setattr(Sample, name, noted(getattr(Sample, name)))
+    monkeypatch.setattr(_live, "clip_held", noted(vars(_live)["clip_held"]))
+    found = lightdp.audit(planned(unit=unit), values=1000, play=1, confidence=0.9)
+    assert [*levels, found.level] == pytest.approx([0.1 / statements] * 5)
+    odd, usual = (replace(found.deviations[0], chance=times * 0.1 / statements) for times in (0.99, 1.01))
+    bare = replace(found, measurements=(), clip=None)
+    assert [replace(bare, deviations=(each,)).holds for each in (odd, usual)] == [False, True]
+
+
+def test_signs_that_were_not_all_tried_give_an_exact_mu_of_at_least_so_much() -> None:
+    found = lightdp.audit(planned(rounds=40), values=2000, play=20, confidence=SURE)
+    printed = shown(found)
+    assert found.to_dict()["signs"] == "improved"
+    assert "with signs that no change of one or two betters" in printed
+    assert f"exact, of what was sent >= {rounded_down(found.exact.mu)} >= " in printed
+    assert f"≥ {rounded_down(found.exact.mu)}" in audit_page(found.to_dict())
+
+
 def test_a_file_of_rounds_is_played(tmp_path: Path) -> None:
     (tmp_path / "rounds.csv").write_text("used,late\n0-3,\n0-2,3\n,0-3\n")
     found = lightdp.audit(planned(), values=2000, schedule=tmp_path / "rounds.csv", confidence=SURE)
     assert found.rounds == 3
     assert len(found.view.uploads) == 9
     assert found.holds
+
+
+def test_a_plan_that_claims_less_than_its_noise_gives_does_not_hold() -> None:
+    plan = planned(clients=10, colluders=2, stragglers=2, rounds=8, calibration="paper")
+    found = lightdp.audit(plan, values=2000, confidence=SURE)
+    (problem,) = found.problems
+    assert (
+        problem == f"plan: its noise gives ε = {rounded_up(plan.epsilon())} in 8 rounds, calibration='paper' claims 8"
+    )
+    assert plan.epsilon() > 8
+    assert f"DOES NOT HOLD {problem}" in shown(found)
+    assert not found.holds
+
+
+@pytest.mark.parametrize(
+    ("changed", "options", "words"),
+    [
+        ({"rounds": 8}, {}, "5 of 8 rounds"),
+        ({"rounds": 6}, {"play": 2}, "2 of 6 rounds"),
+        (
+            {"clients": 10, "colluders": 2, "stragglers": 2, "rounds": 8, "calibration": "paper"},
+            {},
+            "3 of 8 rounds; clients refused the rest, which their budgets do not allow",
+        ),
+        (
+            {"clients": 8, "colluders": 0, "stragglers": 6, "rounds": 1, "epsilon": 30.0},
+            {"lies": "rotation"},
+            "planned",
+        ),
+    ],
+)
+def test_how_much_of_the_plan_was_played_is_said(changed: dict[str, Any], options: dict[str, Any], words: str) -> None:
+    found = lightdp.audit(planned(**changed), values=2000, confidence=SURE, **options)
+    lines = [each for each in found.shown() if isinstance(each, str)]
+    assert lines[1].startswith("Played: ")
+    assert lines[1].endswith(words)
+    assert lines[-1].endswith(f"in {lines[1].removeprefix('Played: ')}") == found.holds
+    assert found.ended == ("refused" in words)
+    assert f"{found.data_rounds} rounds played of {found.plan.rounds} planned" in audit_page(found.to_dict())
+    assert ("clients refused the rest" in audit_page(found.to_dict())) == found.ended
+
+
+def test_late_uploads_that_are_assumed_unseen_are_named(tmp_path: Path) -> None:
+    plan = planned(late="unseen", rounds=4)
+    assumed = "late uploads are assumed unseen"
+    found = lightdp.audit(plan, values=2000, confidence=SURE)
+    assert found.holds
+    first = str(next(iter(found.shown())))
+    assert first.endswith(assumed)
+    assert assumed not in shown(lightdp.audit(planned(), values=2000, confidence=SURE))
+    (tmp_path / "rounds.csv").write_text("used,late\n0-3,\n1-3,0\n0-3,\n")
+    found = lightdp.audit(plan, values=2000, schedule=tmp_path / "rounds.csv", confidence=SURE)
+    assert any(
+        "the odometer as announced" in each and "late='unseen' assumes nobody sees" in each for each in found.problems
+    )
 
 
 def test_a_file_of_void_rounds_has_no_model(tmp_path: Path) -> None:
@@ -114,12 +245,28 @@ def test_memory_does_not_grow_with_values(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("lies", ["none", "search"])
 def test_progress_grows_to_one(lies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_live, "_STEPS", 5)
+    monkeypatch.setattr(_live, "STEPS", 5)
     told: list[float] = []
     lightdp.audit(planned(), values=1000, play=1, progress=told.append, lies=lies)
     assert told == sorted(told)
     assert told[-1] == 1.0
     assert len(told) == len(set(told))
+
+
+def test_a_search_says_how_near_it_came_and_plays_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_live, "STEPS", 30)
+    plan = planned(clients=6, colluders=1, stragglers=3, rounds=2)
+    found = lightdp.audit(plan, values=2000, lies="search", confidence=SURE)
+    near = found.near["search"]
+    assert near.worst == pytest.approx(found.exact.mu / found.worst.mu, rel=1e-6)
+    assert near.budget == pytest.approx(found.exact.mu / found.budget.mu, rel=1e-6)
+    assert found.to_dict()["near"]["search"]["mean"] == near.mean
+    printed = shown(found)
+    assert f"{found.refused} messages were refused by honest clients" in printed
+    for name in ("truth", "rotation", "search"):
+        each = found.near[name]
+        assert f"{name} {100 * each.worst:.1f} % of the odometer at worst" in printed
+    assert not lightdp.audit(planned(), values=2000, confidence=SURE).near
 
 
 def test_every_run_has_other_noise() -> None:

@@ -10,11 +10,13 @@ import pytest
 from scipy import stats
 
 import lightdp
-from lightdp.auditing._measure import Sample
+from lightdp import stream
+from lightdp.auditing._measure import _EDGES, Sample
 from lightdp.auditing._schedule import random_rounds, told
 from lightdp.auditing._stage import made, widened
 from lightdp.auditing._view import View
-from lightdp.masks import Grid
+from lightdp.masks import Grid, mask, pairwise_terms
+from lightdp.wire import Accumulator
 
 PLAN = lightdp.plan(clients=4, colluders=1, stragglers=1, rounds=6, epsilon=8, delta=1e-5, calibration="repair")
 VIEW = View(PLAN, told(random_rounds(PLAN, 3, 1)))
@@ -131,3 +133,69 @@ def test_the_variances_as_made_are_those_of_the_plan_with_a_little_rounding(chan
     individual, pairwise = made(Grid.of(plan, 1000))
     assert plan.sigma_individual**2 < individual < 1.001 * plan.sigma_individual**2
     assert plan.sigma_pairwise**2 <= pairwise <= 1.001 * plan.sigma_pairwise**2
+
+
+def filled(**fields: Any) -> Sample:
+    """A sample whose sums are given, as if coordinates had been added."""
+    sample = Sample(VIEW, OWN, SHARED, PLAN.delta, None)
+    for name, value in fields.items():
+        setattr(sample, name, value)
+    return sample
+
+
+def test_the_threshold_of_one_half_is_tested_on_the_other() -> None:
+    """The first half looks best at one threshold, the other half at another: the bound is that at the first one."""
+    here, there = 200, 400
+    counts = np.zeros((2, 2, _EDGES + 1), np.int64)
+    counts[0, :, here], counts[0, :, here + 1] = (900, 100), (100, 900)
+    counts[1, :, here], counts[1, :, here + 1] = (700, 300), (290, 680)
+    counts[1, :, there + 1] = (10, 20)  # in the other half alone, and not many
+    counts[1, 0, there], counts[1, 1, there + 1] = 0, 600
+    sample = filled(counts=counts)
+    found = sample.assumption_free(0.04)
+    bound = {name: stats.binomtest(hits, of).proportion_ci(0.98, "exact")
+             for name, hits, of in (("false", 300, 1000), ("true", 1280, 1580))}  # fmt: skip
+    mu = stats.norm.ppf(bound["true"].low) - stats.norm.ppf(bound["false"].high)
+    assert found.low == pytest.approx(mu, rel=1e-9)
+    assert found.epsilon_low == pytest.approx(
+        math.log((bound["true"].low - PLAN.delta) / bound["false"].high), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.5, 6.0])
+def test_the_linear_interval_is_as_wide_as_the_difference_of_means_scatters(mu: float) -> None:
+    """d √(n₀n₁/n) follows the noncentral t distribution with n − 2 degrees of freedom."""
+    number = np.array([400.0, 600.0])
+    moments = np.array([[400, 0, 399.2], [600, 600 * mu, 600 * mu**2 + 598.8]])  # variance 1, means 0 and μ
+    found = filled(_moments=moments).linear(0.01)
+    assert found.high is not None
+    root = math.sqrt(1 / (1 / number).sum())
+    scatter = stats.nct.std(998, mu * root) / root
+    low, high = mu - 2.5758 * scatter, mu + 2.5758 * scatter
+    assert found.low == pytest.approx(max(low, 0), rel=0.01)
+    assert found.high == pytest.approx(high, rel=0.01)
+
+
+def test_the_covariance_interval_misses_as_often_as_it_says_with_few_coordinates() -> None:
+    """20 coordinates of 10 uploads: with 20 degrees of freedom and not 11 most intervals would miss."""
+    rng, root, missed = np.random.default_rng(5), np.linalg.cholesky(VIEW.covariance(OWN, SHARED)), 0
+    for _ in range(400):
+        uploads = root @ rng.standard_normal((len(root), 20))
+        found = filled(_products=uploads @ uploads.T, _moments=np.array([[10.0, 0, 0], [10.0, 0, 0]])).covariance(0.2)
+        assert found.high is not None
+        missed += not found.low < VIEW.mu < found.high
+    assert abs(missed - 80) < 5 * 8
+
+
+def test_the_variances_as_made_are_those_of_bytes_that_are_rounded_coarsely() -> None:
+    """Steps so coarse that every rounding shows: each term is ten standard errors of the variance or more."""
+    grid, values = Grid(step=0.5, shift=1, bits=24, sigma_individual=2.0, sigma_pairwise=1.0), 4_000_000
+    individual, pairwise = made(grid)
+    total = Accumulator(values, grid.bits)
+    total.add(mask(np.zeros(values), grid, [], threads=None))
+    error = 6 * math.sqrt(2 / values)
+    assert np.var(total.total() * grid.wire_step) == pytest.approx(individual, rel=error)
+    noise = np.zeros(values, np.int32)
+    stream.accumulate(noise, pairwise_terms({1: bytes(32)}, 0, grid), threads=None)
+    assert np.var(noise * grid.step) == pytest.approx(pairwise, rel=error)
+    assert 1 / 12 * grid.step**2 > 1.6 * error * individual  # the least of the terms

@@ -16,6 +16,7 @@ from lightdp.auditing._stories import Telling
 from lightdp.auditing._view import View
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
+from lightdp.protocol.history import ClientHistory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,6 +119,25 @@ def test_a_training_whose_budget_is_used_up_ends() -> None:
     drawn = random_rounds(plan, 40, 1)
     assert 3 <= len(drawn) < 40
     assert all(refused is None for _, refused in answered(plan, told(drawn)))
+
+
+def test_clients_whose_budget_is_used_up_count_as_stragglers_and_are_not_drawn_again() -> None:
+    """So many stay away as the law draws, with those whose budget is used up among them, and never more."""
+    plan = planned(clients=8, colluders=1, stragglers=3, rounds=4, reserve="expected", straggler_law="pmf:0,0,0,1")
+    neighbours, exhausted = plan.graph.neighbours().tolist(), 0
+    for seed in range(12):
+        histories = [ClientHistory(plan, i, bytes(32), neighbours[i]) for i in range(8)]
+        for number, each in enumerate(random_rounds(plan, 30, seed)[:-1]):
+            spent = {i for i, history in enumerate(histories) if history.odometer.exhausted()}
+            exhausted += bool(spent)
+            assert not spent & {*each.used, *each.late}
+            present = each.used or each.late
+            assert len(present) == 8 - 3
+            for i, history in enumerate(histories):
+                if i in each.used or i in each.late:
+                    history.sent |= {number}
+                history.learn([(number, each.used)])
+    assert exhausted > 5
 
 
 @pytest.mark.parametrize("late", ["seen", "unseen"])

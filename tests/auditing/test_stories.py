@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import lightdp
-from lightdp.auditing import Script, climb, play, rotation
+from lightdp import gaussian
+from lightdp.auditing import Script, climb, of_reserved, of_worst, play, rotation
+from lightdp.auditing._schedule import answered, random_rounds, told
+from lightdp.auditing._search import Near, search
+from lightdp.auditing._search import truth as told_truth
+from lightdp.auditing._stories import Played, Telling
 from lightdp.planning import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def planned(clients: int, **changed: Any) -> Plan:
@@ -103,3 +111,66 @@ def test_many_uploads_take_the_signs_that_no_flip_betters() -> None:
     flipped = [s @ precision @ s for s in signs * (1 - 2 * np.eye(signs.size))]
     assert max(flipped) <= cost + 1e-9
     assert cost <= played.worst
+
+
+def test_with_budgets_a_story_ends_where_clients_refuse_it() -> None:
+    plan = planned(5, colluders=1, stragglers=1, rounds=2)
+    script = truth(plan, 30)
+    free, kept = (play(plan, script.story(plan), budget=budget) for budget in (False, True))
+    assert (len(free.sent), free.refused) == (4 * 30, 0)
+    assert kept.refused == 4 * 30 - len(kept.sent) > 0
+    assert [each.telling for each in kept.sent] == [
+        each for each, why in answered(plan, script.story(plan)) if why is None
+    ]
+    most = (gaussian.mu(plan.budget, plan.delta, up=True) * plan.scale / plan.sensitivity) ** 2
+    assert kept.worst <= most * (1 + 1e-9) < free.worst
+
+
+def test_messages_to_colluders_are_left_out() -> None:
+    plan = planned(5, colluders=2)
+    story = truth(plan, 2).story(plan)
+    told = play(plan, [*story, Telling(3, ()), Telling(4, story[-1].past)])
+    assert (len(told.sent), told.refused) == (len(story), 0)
+
+
+@pytest.mark.parametrize("goal", [of_reserved, of_worst, lambda played: -len(played.sent)])
+def test_a_climb_raises_its_goal(goal: Callable[[Played], float]) -> None:
+    plan = planned(8, stragglers=5, gamma=5.0)
+    tried = [played for _, played in climb(plan, rotation(plan), seed=3, steps=60, goal=goal)]
+    assert max(map(goal, tried)) > goal(tried[0])
+    assert max(map(goal, tried[40:])) > np.median([*map(goal, tried[:20])])  # it goes on from what was better
+
+
+@pytest.mark.parametrize(
+    ("clients", "colluders", "stragglers", "rounds"), [(8, 0, 6, 2), (10, 2, 2, 8), (5, 1, 1, 3), (7, 1, 4, 3)]
+)
+def test_a_search_comes_nearer_to_what_is_claimed_than_truth_and_rotation(
+    clients: int, colluders: int, stragglers: int, rounds: int
+) -> None:
+    plan = planned(clients, colluders=colluders, stragglers=stragglers, rounds=rounds, epsilon=8.0)
+    starts = {"truth": told_truth(plan, random_rounds(plan, min(rounds, 5), 0)), "rotation": rotation(plan)}
+    shares: list[float] = []
+    script, near = search(plan, starts, seed=0, steps=60, progress=shares.append)
+    played = play(plan, script.story(plan), budget=True)
+    assert near["search"] == Near.of(played)
+    assert near["search"].mean > max(near["truth"].mean, near["rotation"].mean)
+    assert max(near["search"].worst, near["search"].budget) <= 1 + 1e-9
+    assert shares[-1] == 1.0
+
+
+def test_an_odometer_at_worst_says_no_more_than_the_budget() -> None:
+    played = play(plan := planned(5, colluders=1, rounds=3, epsilon=8.0), rotation(plan).story(plan), budget=True)
+    most = (gaussian.mu(plan.budget, plan.delta) * plan.scale / plan.sensitivity) ** 2
+    near = Near.of(played)
+    assert played.worst > most
+    assert near.worst == near.budget == pytest.approx((played.exact()[0] / most) ** 0.5)
+
+
+def test_the_truth_as_a_script_is_the_schedule() -> None:
+    plan = planned(6, colluders=1, stragglers=3, rounds=6, epsilon=8.0)
+    drawn = random_rounds(plan, 5, 4)
+    story = told_truth(plan, drawn).story(plan)
+    honest = [each for each in told(drawn) if each.client < 5]
+    assert sorted(story, key=lambda each: (len(each.past), each.client)) == sorted(
+        honest, key=lambda each: (len(each.past), each.client)
+    )

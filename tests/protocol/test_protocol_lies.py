@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import lightdp
 from lightdp import gaussian
-from lightdp.auditing import Wire
+from lightdp.auditing._stories import Wire
 from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError
 from lightdp.protocol import Client

@@ -30,7 +30,7 @@ def found() -> dict[str, Any]:
 def test_every_figure_is_on_the_page(found: dict[str, Any]) -> None:
     page = Page(audit_page(found))
     assert "Audit: it holds" in page.text
-    for each in ("exact", "budget", "odometer", "odometer_at_worst"):
+    for each in ("exact", "budget", "announced", "worst"):
         assert rounded_up(found[each]["mu"]) in page.text
     for each in [*found["measurements"], *found["deviations"]]:
         assert each.get("name", each.get("group")) in page.text

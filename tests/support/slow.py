@@ -25,6 +25,9 @@ TESTS = {
     "test_a_closed_pipe_does_not_change_the_exit_code",
     "test_memory_does_not_grow_with_values",
     "test_no_lie_gets_more_than_is_claimed",
+    "test_how_much_of_the_plan_was_played_is_said",
+    "test_signs_that_were_not_all_tried_give_an_exact_mu_of_at_least_so_much",
+    "test_what_an_attacker_finds_is_said_in_the_words_of_all_outputs",
     # cli
     "test_the_page_is_written",
     "test_a_run_prints_its_plan_and_table_and_writes_log_and_page",
@@ -84,6 +87,7 @@ TESTS = {
     "test_sampled_plans_keep_the_budget",
     "test_samples_are_gaussian_and_a_two_percent_wrong_scale_is_not",
     # report
+    "test_a_file_is_written_whole[svg]",
     "test_a_given_law_holds_where_stragglers_are_not_swept",
     "test_a_plan_with_more_stragglers_than_secure_aggregation_bears_lies_inside_its_panel",
     "test_a_saved_file_has_the_mode_of_any_new_file",

@@ -76,8 +76,8 @@ class RepairCosts:
         self._worst = self._worst_round(0.0)
         seen = plan.late == "seen"
         self._lies = (plan.honest - 1) * lie_cost(plan.gamma, plan.honest, plan.stragglers) if seen else 0.0
-        rows = None if plan.graph.complete else plan.graph.neighbours()
-        self._peers = None if rows is None else {client: rows[client] for client in clients}
+        rows = None if plan.graph.complete else plan.graph.rows(clients)
+        self._peers = None if rows is None else dict(zip(clients, rows, strict=True))
 
     def record(self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet) -> None:
         """Add a round to the ledger of each client, and to its late rounds what they may cost after it."""

@@ -10,7 +10,7 @@ from lightdp.auditing._finding import Finding
 from lightdp.auditing._live import VALUES, Lies, audit
 from lightdp.auditing._node import node
 from lightdp.auditing._recorded import Contradicted, recorded
-from lightdp.auditing._stories import Played, Script, Telling, Wire, climb, play, rotation
+from lightdp.auditing._stories import Script, climb, of_reserved, of_worst, play, rotation
 
 __all__ = [
     "VALUES",
@@ -18,14 +18,13 @@ __all__ = [
     "Contradicted",
     "Finding",
     "Lies",
-    "Played",
     "Script",
-    "Telling",
-    "Wire",
     "audit",
     "claimed",
     "climb",
     "node",
+    "of_reserved",
+    "of_worst",
     "play",
     "recorded",
     "rotation",

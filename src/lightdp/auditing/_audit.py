@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from lightdp import attack, gaussian
 from lightdp._validate import rounded_down, rounded_up
 from lightdp.auditing._clip import Clip
 from lightdp.auditing._measure import Deviation, Measurement
+from lightdp.auditing._search import Near
 from lightdp.auditing._view import VICTIM, View
 from lightdp.planning import Plan
 
@@ -53,10 +54,15 @@ class Audit:
         values: number of coordinates that were measured.
         level: probability that one statement is wrong.
         rounds: how many rounds were played, a closing one included.
+        data_rounds: in how many of them clients were asked for data.
+        ended: whether a random schedule ended early, as too many clients' budgets did not allow another round.
+        shows_late: whether the server sees uploads that come too late.
         view: the uploads that the adversary saw, and who colluded.
+        refused: how many messages honest clients did not answer.
+        near: how near the exact μ comes to what is claimed, of a search and of where it began; empty without one.
         exact: of what was sent, for the noise that the plan promises (E2).
         announced: what client 0 says it spent, as announced to it; lies may cost more.
-        odometer: what client 0 says it spent at worst, whatever was announced to whom (W5).
+        worst: what client 0 says it spent at worst, whatever was announced to whom (W5).
         budget: what the plan allows.
         measurements: of μ, from the bytes.
         deviations: of the covariance of the uploads from what the plan says.
@@ -71,10 +77,15 @@ class Audit:
     values: int
     level: float
     rounds: int
+    data_rounds: int
+    ended: bool
+    shows_late: bool
     view: View
+    refused: int
+    near: Mapping[str, Near]
     exact: Figure
     announced: Figure
-    odometer: Figure
+    worst: Figure
     budget: Figure
     measurements: tuple[Measurement, ...]
     deviations: tuple[Deviation, ...]
@@ -84,8 +95,8 @@ class Audit:
     @property
     def claims(self) -> dict[str, Figure]:
         """What must not be exceeded; what the odometer says as announced, only where clients are told the truth."""
-        claims = {"the budget": self.budget, "the odometer at worst": self.odometer}
-        return claims | ({"the odometer": self.announced} if self.lies == "none" else {})
+        claims = {"the budget": self.budget, "the odometer at worst": self.worst}
+        return claims | ({"the odometer as announced": self.announced} if self.lies == "none" else {})
 
     @property
     def holds(self) -> bool:
@@ -96,8 +107,16 @@ class Audit:
     def problems(self) -> tuple[str, ...]:
         """What does not hold, in sentences."""
         limits = {"the exact μ of the plan's noise": self.exact} | self.claims
-        found = [
-            f"exact μ {self.exact.mu:.4f} of what was sent lies above that of {name}, {claim.mu:.4f}"
+        plan, found = self.plan, list[str]()
+        if plan.understates and plan.epsilon() > plan.budget * _SLACK:
+            found.append(
+                f"plan: its noise gives ε = {rounded_up(plan.epsilon())} in {plan.rounds} rounds, "
+                f"calibration={plan.request.calibration!r} claims {plan.budget:g}"
+            )
+        unseen = plan.late == "unseen" and self.shows_late
+        why = ": it shows uploads that late='unseen' assumes nobody sees" if unseen else ""
+        found += [
+            f"exact μ {self.exact.mu:.4f} of what was sent lies above that of {name}, {claim.mu:.4f}{why}"
             for name, claim in self.claims.items()
             if self.exact.mu > claim.mu * _SLACK
         ]
@@ -136,15 +155,21 @@ class Audit:
             "schedule": self.schedule,
             "lies": self.lies,
             "rounds": self.rounds,
+            "data_rounds": self.data_rounds,
+            "ended": self.ended,
+            "shows_late": self.shows_late,
             "uploads": len(self.view.uploads),
             "signs": "worst" if self.view.worst_signs else "improved",
+            "refused": self.refused,
+            "near": {name: asdict(each) | {"mean": each.mean} for name, each in self.near.items()},
             "values": self.values,
             "confidence": self.confidence,
             "level": self.level,
             "exact": self.exact.to_dict(),
-            "odometer": self.announced.to_dict(),
-            "odometer_at_worst": self.odometer.to_dict(),
+            "announced": self.announced.to_dict(),
+            "worst": self.worst.to_dict(),
             "budget": self.budget.to_dict(),
+            "attacker": self._attacker,
             "measurements": measured,
             "deviations": [asdict(each) | {"holds": each.chance >= self.level} for each in self.deviations],
             "clip": None if self.clip is None else asdict(self.clip) | {"holds": self.clip.holds},
@@ -153,20 +178,38 @@ class Audit:
             "holds": self.holds,
         }
 
+    @property
+    def _attacker(self) -> str:
+        """What client 0's own figure at worst means for an attacker."""
+        return attack.sentence(self.worst.found, self.plan.unit, self.plan.adjacency)
+
+    @property
+    def _extent(self) -> str:
+        """How much of the plan was played."""
+        least, most = sorted((self.data_rounds, self.plan.rounds))
+        much = f"{least} of {most} rounds" if least == self.data_rounds else f"{most} rounds where {least} are planned"
+        return much + ("; clients refused the rest, which their budgets do not allow" if self.ended else "")
+
     def shown(self) -> Iterator[str | Table]:
         """What was played, the table of figures, the checks, and what does not hold."""
         plan = self.plan
         helpers = ", ".join(map(str, self.view.colluders)) or "nobody"
-        told = {"none": "the truth", "rotation": "rotating lies", "search": "the worst lies that a search found"}
-        yield f"Client {VICTIM} against the server, helped by {helpers}; clients are told {told[self.lies]}"
+        told = {"none": "the truth", "rotation": "rotating lies", "search": "lies that a search found"}
+        late = "; late uploads are assumed unseen" if plan.late == "unseen" else ""
+        yield f"Client {VICTIM} against the server, helped by {helpers}; clients are told {told[self.lies]}{late}"
+        yield f"Played: {self._extent}"
         yield (
-            f"{self.rounds} rounds, {len(self.view.uploads)} uploads of honest clients, {self.values:,} coordinates; "
+            f"{len(self.view.uploads)} uploads of honest clients, {self.values:,} coordinates; "
             f"data moves by Δ = {plan.sensitivity:g} in each round, "
-            f"with {'the worst signs' if self.view.worst_signs else 'signs that no single change betters'}"
+            f"with {'the worst signs' if self.view.worst_signs else 'signs that no change of one or two betters'}"
         )
+        if self.lies != "none":
+            yield f"{self.refused} messages were refused by honest clients and are not part of this"
+        if self.near:
+            yield "How near the exact μ comes to what is claimed; the search raises the mean of both shares:"
+            yield from (f"{name:<10} {each}, {100 * each.mean:.1f} % in the mean" for name, each in self.near.items())
         yield self._table()
-        whose = "records" if plan.unit == "record" else "clients"
-        yield f"found: share of the {whose} in the data that an attacker finds who accuses 1 % of others falsely"
+        yield f"found, for the odometer at worst: {self._attacker}"
         yield "Variances that deviate most, with the probability of so much by chance:"
         for each in self.deviations:
             chance = f"(chance {each.chance:.2g})"
@@ -179,7 +222,7 @@ class Audit:
         yield ""
         yield from (f"DOES NOT HOLD  {each}" for each in self.problems)
         if self.holds:
-            yield f"holds: nothing lies above what is claimed, at confidence {self.confidence:g}"
+            yield f"holds: nothing lies above what is claimed, at confidence {self.confidence:g}, in {self._extent}"
 
     def _table(self) -> Table:
         from rich.box import SIMPLE_HEAD  # noqa: PLC0415  slow to import
@@ -191,13 +234,17 @@ class Audit:
             table.add_column(head, justify="right")
         names = {
             "budget of the plan": self.budget,
-            "odometer of client 0, at worst": self.odometer,
+            "odometer of client 0, at worst": self.worst,
             "odometer of client 0, as announced": self.announced,
             "exact, of what was sent": self.exact,
         }
         for name, figure in names.items():
-            found = f"{rounded_up(100 * figure.found, 1)} %"
-            table.add_row(name, rounded_up(figure.mu), rounded_up(figure.epsilon), found)
+            at_least = figure is self.exact and not self.view.worst_signs  # other signs may show more
+            cells = tuple(
+                f">= {rounded_down(value, places)}" if at_least else rounded_up(value, places)
+                for value, places in ((figure.mu, 4), (figure.epsilon, 4), (100 * figure.found, 1))
+            )
+            table.add_row(name, *cells[:2], f"{cells[2]} %")
         for each in self.measurements:
             if each.high is not None:
                 low, high = (gaussian.epsilon(mu, delta) for mu in (each.low, each.high))

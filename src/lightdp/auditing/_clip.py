@@ -53,4 +53,4 @@ def clip_held(plan: Plan, level: float, threads: int | None) -> Clip | None:
     upload = stage.ask(view.uploads[0], signs * wide.upload_range)
     found = float(signs @ upload) / math.sqrt(length)
     width = float(-ndtri(level / 2)) * math.sqrt(float(view.covariance(*made(stage.grid))[0, 0]))
-    return Clip(plan.clip, (found - width, found + width))
+    return Clip(plan.clip, (max(found - width, 0.0), max(found + width, 0.0)))  # a norm is not negative

@@ -11,12 +11,14 @@ import numpy as np
 
 from lightdp import gaussian
 from lightdp._validate import choice, integer, probability
+from lightdp.auditing import _stories as stories
 from lightdp.auditing._audit import Audit, Figure
 from lightdp.auditing._clip import clip_held
 from lightdp.auditing._measure import Sample
-from lightdp.auditing._schedule import ROUNDS, Round, answered, random_rounds, read_rounds, told
+from lightdp.auditing._schedule import ROUNDS, Round, random_rounds, read_rounds, told
+from lightdp.auditing._search import STEPS, Near, search, truth
 from lightdp.auditing._stage import Stage, coins, made, widened
-from lightdp.auditing._stories import Script, Telling, climb, rotation
+from lightdp.auditing._stories import Telling, rotation
 from lightdp.auditing._view import View
 from lightdp.errors import ArgumentError
 from lightdp.masks import Grid
@@ -29,7 +31,6 @@ _CLIENTS = 1000  # all of them are run, with keys for each two
 _MOST = 10**11  # values, which take days
 _LEAST = 1000  # values below which the parametric interval is not to be trusted
 _LEAST_RATIO = 10  # values for each upload: the covariance is estimated from them
-_STEPS = 400  # stories that the search tries
 _SEARCH = 0.5  # share of the progress bar that a search takes
 _KEPT = 1 << 22  # numbers of one run that are held at a time
 
@@ -62,7 +63,8 @@ def audit(
         values: number of coordinates; memory does not grow with it.
         confidence: probability that all statements are right.
         schedule: "random", or a file of used and late clients in each round.
-        lies: what the server tells clients: the truth, the rotation of (W5), or the worst that a search finds.
+        lies: what the server tells clients: the truth, the rotation of (W5), or those for which a search finds the
+            truth nearest to what is claimed.
         play: rounds of a random schedule, by default 5 or all.
         seed: of the random schedule and of the search.
         threads: cores that expand noise; None for all.
@@ -87,13 +89,17 @@ def audit(
         raise ArgumentError(f"play must be left out where a file lists the rounds, got play={play}")
     report = progress or (lambda _: None)
     rounds: Sequence[Round] | None = None
+    near, refused = dict[str, Near](), 0
     if lies != "none":
         if str(schedule) != "random" or not plan.repairs:
             raise ArgumentError(f"lies must be none with a file of rounds or a plan without repair, got lies={lies!r}")
         script = rotation(plan, play)
         if lies == "search":
-            script = _worst(plan, script, seed, lambda share: report(_SEARCH * share))
-        tellings: Sequence[Telling] = [each for each, refused in answered(plan, script.story(plan)) if refused is None]
+            starts = {"truth": truth(plan, random_rounds(plan, number, seed)), "rotation": script}
+            script, near = search(plan, starts, seed=seed, steps=STEPS, progress=lambda share: report(_SEARCH * share))
+        played = stories.play(plan, script.story(plan), budget=True)
+        tellings: Sequence[Telling] = [each.telling for each in played.sent]
+        refused = played.refused
     else:
         rounds = random_rounds(plan, number, seed) if str(schedule) == "random" else read_rounds(Path(schedule), plan)
         tellings = told(rounds)
@@ -102,6 +108,7 @@ def audit(
     values = integer("values", values, max(_LEAST, _LEAST_RATIO * len(view.uploads)), _MOST)
     statements = 5 if plan.unit == "client" else 4  # three measurements, the covariance, the clip
     clip = clip_held(plan, level / statements, threads)
+    data_rounds = len({len(each.past) for each in tellings if not each.closing})
     first = _SEARCH if lies == "search" else 0.0
     stage, sample = _measure(view, rounds, values, threads, lambda share: report(first + (1 - first) * share))
     measured = (
@@ -117,27 +124,21 @@ def audit(
         values=values,
         level=level / statements,
         rounds=max(len(each.past) for each in tellings) + 1,
+        data_rounds=data_rounds,
+        ended=lies == "none" and str(schedule) == "random" and data_rounds < number,
+        shows_late=rounds is None or any(each.used and each.late for each in rounds),
         view=view,
+        refused=refused,
+        near=near,
         exact=Figure.of(view.mu, plan.delta),
         announced=Figure(*stage.spent(worst=False)),
-        odometer=Figure(*stage.spent(worst=True)),
+        worst=Figure(*stage.spent(worst=True)),
         budget=Figure(gaussian.mu(plan.budget, plan.delta), plan.budget),
         measurements=measured,
         deviations=sample.deviations(),
         clip=clip,
         scores=sample.histogram(),
     )
-
-
-def _worst(plan: Plan, script: Script, seed: int, progress: Callable[[float], None]) -> Script:
-    """The script with the largest exact cost, in proportion to what was kept room for, that a search finds."""
-    found, best = script, 0.0
-    for step, (tried, played) in enumerate(climb(plan, script, seed=seed, steps=_STEPS), start=1):
-        ratio = played.exact()[0] / played.reserved if played.reserved > 0 else 0.0
-        if ratio > best:
-            found, best = tried, ratio
-        progress(step / _STEPS)
-    return found
 
 
 def _measure(

@@ -7,24 +7,24 @@ real ones of `lightdp.protocol`; so does what the client whose data is at stake,
 
 from __future__ import annotations
 
-import itertools
+import math
 import random  # noqa: TID251  chooses lies, protects nothing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lightdp.auditing._signs import worst_signs
 from lightdp.client_set import ClientSet
-from lightdp.errors import ProtocolError
+from lightdp.errors import BudgetError, ProtocolError
 from lightdp.planning import Plan
 from lightdp.protocol.history import ClientHistory
 from lightdp.repair import RETRIES
 
 Wire = tuple[int, int, int, bytes]
 """Two clients, a round, a chain: what the key of their shared noise is made of."""
-
-_SIGNS = 12  # of the victim's uploads, for which all signs of its changes are tried
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class Played:
         announced: what client 0's odometer charges at the end for what it was told.
         worst: what it says then that all this may have cost, whoever was told what.
         reserved: what client 0 had kept room for when it sent data for the last time.
+        refused: how many messages honest clients did not answer.
     """
 
     plan: Plan
@@ -72,6 +73,7 @@ class Played:
     announced: float
     worst: float
     reserved: float
+    refused: int
 
     @property
     def mine(self) -> NDArray[np.intp]:
@@ -90,52 +92,58 @@ class Played:
     def exact(self) -> tuple[float, NDArray[np.float64]]:
         """(E2): the cost of all uploads together, and the changes of client 0's data that show best. (len(mine),)
 
-        All signs are tried up to 12 uploads with data, beyond that those that no single change of sign betters.
+        Which changes are tried is said by `worst_signs`.
         """
+        return self._exact[:2]
+
+    @cached_property
+    def _exact(self) -> tuple[float, NDArray[np.float64], bool]:
         mine = self.mine
-        precision = np.linalg.inv(self.covariance())[np.ix_(mine, mine)]
-        if mine.size <= _SIGNS:
-            signs = np.array(list(itertools.product((1.0, -1.0), repeat=max(mine.size - 1, 0))))
-            signs = np.hstack([np.ones((len(signs), min(mine.size, 1))), signs])  # the first one may be fixed
-            costs = np.einsum("si,ij,sj->s", signs, precision, signs)
-            return float(costs.max()), signs[costs.argmax()]
-        best = np.ones(mine.size)
-        while (
-            (gain := -best * (precision @ best) + np.diag(precision)) > 1e-12
-        ).any():  # a quarter of what a flip adds
-            best[gain.argmax()] *= -1
-        return float(best @ precision @ best), best
+        return worst_signs(np.linalg.inv(self.covariance())[np.ix_(mine, mine)])
 
 
-def play(plan: Plan, story: Iterable[Telling]) -> Played:
+def play(plan: Plan, story: Iterable[Telling], *, budget: bool = False) -> Played:
     """Tell a story to histories of all honest clients; the last `plan.colluders` collude.
 
-    Tellings that a client refuses are left out. Budgets are not enforced: the question is whether room was kept.
+    Tellings that a client refuses are left out, and so are those of colluders.
+
+    Args:
+        plan: the noise.
+        story: what is told, in order.
+        budget: whether clients refuse what their budget does not allow, as real ones do. Without that the question is
+            whether they kept room.
     """
     honest = plan.clients - plan.colluders
     neighbours = plan.graph.neighbours().tolist()
     histories = [ClientHistory(plan, i, bytes(32), neighbours[i]) for i in range(honest)]
     sent: list[Sent] = []
     unit = (plan.scale / plan.sensitivity) ** 2
-    reserved = 0.0
+    reserved, refused = 0.0, 0
     for telling in story:
         client, now = telling.client, len(telling.past)
+        if client >= honest:
+            continue
         history = histories[client].copied()
         try:
             history.learn(enumerate(telling.past))
-        except ProtocolError:
-            continue
-        if now != len(history.used) or now < max(history.sent, default=-1) + 1:
+            over = now != len(history.used) or now < max(history.sent, default=-1) + 1
+            if budget and not over and not telling.closing:
+                history.odometer.admit()
+        except (BudgetError, ProtocolError):
+            over = True
+        if over:
+            refused += 1
             continue
         if client == 0 and not telling.closing:
             reserved = float(history.odometer.counted(ahead=True).mu()[0]) ** 2 * unit
         sent.append(Sent(telling, dict(_wires(history, now, honest, closing=telling.closing))))
         histories[client] = history.answered(now, closing=telling.closing)
-    odometer, pending = histories[0].odometer, histories[0].pending
-    announced, worst = (
-        float(odometer.counted(ahead=pending, worst=lies).mu()[0]) ** 2 * unit for lies in (False, True)
-    )
-    return Played(plan, sent, announced, worst, reserved)
+    victim = histories[0]
+    told, worst = (victim.odometer.counted(ahead=victim.pending, worst=lies) for lies in (False, True))
+    if plan.late == "unseen":  # as the client says it: every upload counts as seen
+        worst = victim.odometer.alone(len(victim.sent - {victim.closing}))
+    announced, most = (float(each.mu()[0]) ** 2 * unit for each in (told, worst))
+    return Played(plan, sent, announced, most, reserved, refused)
 
 
 def _wires(history: ClientHistory, now: int, honest: int, *, closing: bool) -> Iterator[tuple[Wire, int]]:
@@ -211,21 +219,47 @@ def rotation(plan: Plan, rounds: int | None = None) -> Script:
     return Script(told, asked, closing)
 
 
-def climb(plan: Plan, script: Script, *, seed: int, steps: int) -> Iterator[tuple[Script, Played]]:
-    """Change a script at random, and go on from each change that does not lower exact over reserved cost.
+def of_reserved(played: Played) -> float:
+    """Exact cost in shares of what client 0 had kept room for when it sent last; 0 where it sent nothing."""
+    return played.exact()[0] / played.reserved if played.reserved > 0 else 0.0
+
+
+def of_worst(played: Played) -> float:
+    """Exact cost in shares of what client 0 says at the end that all may have cost; 0 where it sent nothing."""
+    return played.exact()[0] / played.worst if played.worst > 0 else 0.0
+
+
+def climb(
+    plan: Plan,
+    script: Script,
+    *,
+    seed: int,
+    steps: int,
+    goal: Callable[[Played], float] = of_reserved,
+    budget: bool = False,
+) -> Iterator[tuple[Script, Played]]:
+    """Change a script at random, and go on from each change that does not lower `goal`.
+
+    Args:
+        plan: the noise.
+        script: what is tried first.
+        seed: of the changes.
+        steps: how many stories are tried.
+        goal: what is to be large.
+        budget: as for `play`.
 
     Yields:
         Every story that was tried, with what came of it.
     """
     rng = random.Random(seed)  # noqa: S311  a search, not a secret
-    best = -1.0
+    best = -math.inf
     for step in range(steps):
         tried = _changed(script, plan, rng) if step else script
-        played = play(plan, tried.story(plan))
+        played = play(plan, tried.story(plan), budget=budget)
         yield tried, played
-        ratio = played.exact()[0] / played.reserved if played.reserved > 0 else 0.0
-        if ratio >= best:
-            best, script = ratio, tried
+        reached = goal(played)
+        if reached >= best:
+            best, script = reached, tried
 
 
 def _changed(script: Script, plan: Plan, rng: random.Random) -> Script:

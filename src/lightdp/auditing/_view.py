@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from lightdp.auditing._signs import worst_signs
 from lightdp.auditing._stories import Telling
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
@@ -25,7 +26,6 @@ from lightdp.repair import RETRIES
 VICTIM = 0
 """The client whose data the adversary wants."""
 _UPLOADS = 2000  # the adversary solves a system with as many unknowns
-_SIGNED = 12  # uploads of the victim for which all signs are tried
 
 
 @dataclass(frozen=True)
@@ -138,32 +138,23 @@ class View:
         return individual * np.eye(len(self.uploads)) + pairwise * self.shared()
 
     @cached_property
-    def signs(self) -> NDArray[np.float64]:
-        """The change of each upload by the victim's data, in units of Δ. (uploads,)
-
-        Of at most 12 uploads with data the worst signs, by trying all; of more, signs that no single change betters.
-        """
+    def _worst(self) -> tuple[float, NDArray[np.float64], bool]:
         rows = np.flatnonzero(self.mine)
-        precision = np.linalg.inv(self.covariance(1.0, self.plan.gamma))[np.ix_(rows, rows)]
-        best = np.ones(len(rows))
-        if self.worst_signs:
-            tried = np.array([(1, *rest) for rest in itertools.product((1, -1), repeat=len(rows) - 1)], dtype=float)
-            best = tried[np.einsum("si,ij,sj->s", tried, precision, tried).argmax()]
-        else:  # to change sign i adds 4 (P_ii − s_i (P s)_i)
-            while (gain := np.diag(precision) - best * (precision @ best)).max() > 1e-12:
-                best[gain.argmax()] *= -1
+        return worst_signs(np.linalg.inv(self.covariance(1.0, self.plan.gamma))[np.ix_(rows, rows)])
+
+    @property
+    def signs(self) -> NDArray[np.float64]:
+        """The change of each upload by the victim's data, in units of Δ: what `worst_signs` finds. (uploads,)"""
         result = np.zeros(len(self.uploads))
-        result[rows] = best
+        result[self.mine] = self._worst[1]
         return result
 
     @property
     def worst_signs(self) -> bool:
-        """Whether the uploads with data are few enough to try all signs."""
-        return int(self.mine.sum()) <= _SIGNED
+        """Whether no signs show more; otherwise no change of one or two does."""
+        return self._worst[2]
 
     @cached_property
     def mu(self) -> float:
-        """(E2): the exact μ of the view about the victim, for the noise that the plan promises."""
-        covariance = self.covariance(1.0, self.plan.gamma)
-        squared = float(self.signs @ np.linalg.solve(covariance, self.signs))
-        return math.sqrt(squared) * self.plan.sensitivity / self.plan.sigma_individual
+        """(E2): the exact μ of the view for these signs, for the noise that the plan promises."""
+        return math.sqrt(self._worst[0]) * self.plan.sensitivity / self.plan.sigma_individual

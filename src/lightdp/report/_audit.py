@@ -17,7 +17,7 @@ from lightdp.report._page import scripts, spec, template
 from lightdp.report._panels import Panel
 
 _BLUE, _AMBER, _GREY, _LILAC = "#2563eb", "#f59e0b", "#64748b", "#d8b4fe"
-_CLAIMS = {"budget": "budget", "odometer_at_worst": "odometer, at worst", "odometer": "odometer, as announced"}
+_CLAIMS = {"budget": "budget", "worst": "odometer, at worst", "announced": "odometer, as announced"}
 _POINTS = 80
 _LEGEND = alt.Legend(title=None, orient="top", offset=4)
 
@@ -44,11 +44,12 @@ def save_audit(found: Mapping[str, Any], path: Path) -> None:
 def audit_page(found: Mapping[str, Any]) -> str:
     """The page; everything in it is escaped."""
     drawn, asked = audit_panels(found), found["plan"]
+    rest = ", clients refused the rest" if found["ended"] else ""
     return template("audit.html").render(
         title="Audit: it holds" if found["holds"] else "Audit: it does not hold",
         font=FONT,
         summary=f"{asked['clients']} clients, {asked['colluders']} colluders, up to {asked['stragglers']} stragglers, "
-        f"{found['rounds']} of {asked['rounds']} rounds played, δ = {asked['delta']:g}",
+        f"{found['data_rounds']} rounds played of {asked['rounds']} planned{rest}, δ = {asked['delta']:g}",
         found=found,
         rows=_rows(found),
         panels=drawn,
@@ -76,11 +77,14 @@ def audit_panels(found: Mapping[str, Any]) -> list[Panel]:
 
 def _rows(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """Name, μ, ε and the best attack's true positives for each claim, and the first three for each measurement."""
-    claims = [(name, found[key]) for key, name in (_CLAIMS | {"exact": "exact, of what was sent"}).items()]
-    rows = [
-        (name, rounded_up(each["mu"]), rounded_up(each["epsilon"]), f"{rounded_up(100 * each['found'], 1)} %")
-        for name, each in claims
-    ]
+    rows = []
+    for key, name in (_CLAIMS | {"exact": "exact, of what was sent"}).items():
+        low = key == "exact" and found["signs"] != "worst"  # other signs may show more
+        mu, epsilon, power = (
+            f"≥ {rounded_down(value, places)}" if low else rounded_up(value, places)
+            for value, places in ((found[key]["mu"], 4), (found[key]["epsilon"], 4), (100 * found[key]["found"], 1))
+        )
+        rows.append((name, mu, epsilon, f"{power} %"))
     for each in found["measurements"]:
         if each["high"] is None:
             rows.append((each["name"], f"≥ {rounded_down(each['low'])}", f"≥ {rounded_down(each['epsilon_low'])}", ""))
@@ -148,7 +152,7 @@ def _scores(found: Mapping[str, Any]) -> Panel:
 def _trade_off(found: Mapping[str, Any]) -> Panel:
     """True against false positives: the best that each claim allows, and what the score reached."""
     false = np.logspace(-4, 0, _POINTS, endpoint=False)
-    curves = {"budget": found["budget"]["mu"], "odometer, at worst": found["odometer_at_worst"]["mu"]}
+    curves = {"budget": found["budget"]["mu"], "odometer, at worst": found["worst"]["mu"]}
     curves |= {"exact": found["exact"]["mu"]}
     lines = [
         {"false": float(x), "true": float(ndtr(ndtri(x) + mu)), "curve": name}

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 import vl_convert
 
-from lightdp._validate import rounded_up
+from lightdp._validate import rounded_down, rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.report._chart import FONT, FORMATS, LOOK, alt, whole
 from lightdp.report._figures import LONG, caveats, facts, labels, printable
@@ -62,7 +62,7 @@ def template(name: str) -> jinja2.Template:
     """A page inside the frame that all share; whatever is put into it is escaped."""
     files, strict = jinja2.FileSystemLoader(Path(__file__).parent), jinja2.StrictUndefined
     engine = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, undefined=strict)
-    engine.filters |= {"printable": printable, "rounded_up": rounded_up}
+    engine.filters |= {"printable": printable, "rounded_up": rounded_up, "rounded_down": rounded_down}
     engine.policies["json.dumps_kwargs"] = {"allow_nan": False}
     return engine.get_template(name)
 
