@@ -63,15 +63,15 @@ def test_a_plan_states_mu_and_the_attack_in_text_and_json() -> None:
     assert facts["mu"] == plan.mu == pytest.approx(gaussian.mu(3, 1e-5), rel=1e-9)
     assert facts["power"] == plan.power() == gaussian.power(plan.mu, 0.01)
     assert "ε = 3.0000 at δ = 1e-05 (μ = 0.7192)" in text
-    assert "in 1 % of cases is right about at most 5.5 % of the clients that are in the data." in text
+    assert "wrongly accuses 1 % of the clients not in the data finds at most 5.5 % of those in it." in text
 
 
 @pytest.mark.parametrize(
     ("power", "unit", "adjacency", "words"),
     [
-        (0.010000001, "record", "add-remove", "at most 1.1 % of the records that are in the data."),
-        (0.5, "client", "replace", "at most 50.0 % of the clients that were replaced."),
-        (1.0, "paper", "add-remove", "at most 100.0 % of the clients"),
+        (0.010000001, "record", "add-remove", "1 % of the records not in the data finds at most 1.1 % of those in it."),
+        (0.5, "client", "replace", "1 % of the clients not replaced finds at most 50.0 % of those replaced."),
+        (1.0, "paper", "add-remove", "of the clients not in the data finds at most 100.0 %"),
     ],
 )
 def test_the_sentence_rounds_up_and_names_the_unit(power: float, unit: str, adjacency: str, words: str) -> None:

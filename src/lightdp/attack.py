@@ -69,23 +69,25 @@ def degree(epsilon: float, delta: float, mu: float, *, gdp: bool) -> str:
     return f"ε = {rounded_up(epsilon)} at δ = {delta:g} ({'' if gdp else 'at this δ as with '}μ = {rounded_up(mu)})"
 
 
-def sentence(power: float, unit: str, adjacency: str, *, false_positives: float = FALSE_POSITIVES) -> str:
+def sentence(power: float | None, unit: str, adjacency: str, *, false_positives: float = FALSE_POSITIVES) -> str:
     """One sentence about an attacker, with its true-positive rate rounded up.
 
     >>> sentence(0.0924, "client", "add-remove")
-    'An attacker who accuses falsely in 1 % of cases is right about at most 9.3 % of the clients that are in the data.'
+    'An attacker who wrongly accuses 1 % of the clients not in the data finds at most 9.3 % of those in it.'
+    >>> sentence(None, "record", "replace")
+    'An attacker who wrongly accuses 1 % of the records not replaced finds at most the share "found" of those replaced.'
 
     Args:
-        power: the true-positive rate, or a bound on it.
+        power: the true-positive rate, or a bound on it; None below a table that has it in a column "found".
         unit: of the guarantee: "record", "client", or "paper" for clients whose sensitivity is assumed.
         adjacency: of the guarantee; with "replace" the attacker looks for what was replaced.
         false_positives: of the units that are not in the data.
     """
-    found = rounded_up(100 * min(power, 1.0), 1)
-    which = "were replaced" if adjacency == "replace" else "are in the data"
+    found = 'the share "found"' if power is None else f"{rounded_up(100 * min(power, 1.0), 1)} %"
+    outside, inside = ("replaced", "replaced") if adjacency == "replace" else ("in the data", "in it")
     return (
-        f"An attacker who accuses falsely in {100 * false_positives:g} % of cases is right about at most {found} % of "
-        f"the {_NAMES.get(unit, 'units')} that {which}."
+        f"An attacker who wrongly accuses {100 * false_positives:g} % of the {_NAMES.get(unit, 'units')} not {outside} "
+        f"finds at most {found} of those {inside}."
     )
 
 

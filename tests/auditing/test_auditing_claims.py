@@ -12,6 +12,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 from lightdp import gaussian
+from lightdp._validate import rounded_up
 from lightdp.auditing import claimed
 from lightdp.auditing._mechanisms import Svt, _renyi
 from lightdp.errors import ArgumentError, LightDPError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 FLIP = "clip=1 sensitivity=1e-4 epsilon=10 delta=1e-5"
 FLAMBY = "epsilon={} delta=1e-4 planned_rounds={} rounds=1500 sampling_rate={}"
-NVFLARE = "mechanism=svt parameters=7033290 fraction=0.1 epsilon=0.1 noise_var=0.1 delta=1e-5"
+NVFLARE = "mechanism=svt parameters=7033290 fraction=0.1 selection=0.1 noise_var=0.1 epsilon=0.1 delta=1e-5"
 
 
 @pytest.mark.parametrize("rounds", [1, 20])
@@ -143,7 +144,9 @@ def test_laplace_rounds_are_bounded_from_above_and_not_by_much(count: int) -> No
         ("delta=1e-5 sigma=1 rounds=1.5", "rounds must be an integer, got rounds=1.5"),
         ("delta=1e-5 sigma=1 rounds=inf", "rounds must be an integer, got rounds=inf"),
         ("delta=1e-5 sigma=1 rounds=0", r"rounds must be in 1..1000000000, got rounds=0"),
-        ("delta=1e-5 sigma=1 color=red", "got color"),
+        ("delta=1e-5 sigma=1 color=red", "claim must have names of mechanism, clip, .*, got color"),
+        ("delta=1e-5 sigma=1 claimed_for=ever", "claimed_for must be one of training, round"),
+        ("mechanism=svt delta=1e-5 parameters=9 selection=-1", "selection must be > 0, got selection=-1"),
         ("delta=1e-5 sigma=1 sigma=2", "each name once, got 'sigma=2'"),
         ("delta=1e-5 sigma", "NAME=VALUE with spaces between, each name once, got 'sigma'"),
         ("delta=1e-5 sigma=1 mechanism=magic", "mechanism must be one of gaussian, svt, got mechanism='magic'"),
@@ -172,3 +175,61 @@ def test_the_command_prints_the_truth_and_exits_with_one_if_the_claim_does_not_h
     wrong = run("audit", "--claim", "sigma=5")
     assert (wrong.code, wrong.out) == (2, "")
     assert "claim must have delta" in wrong.err
+
+
+def test_a_claim_above_its_epsilon_by_little_does_not_hold_unless_an_accountant_searched() -> None:
+    """ε of μ = 1 at δ = 1e-5 is 4.37718: what is computed in closed form has no room of a thousandth."""
+    exact = gaussian.epsilon(1.0, 1e-5)
+    assert claimed(f"noise_multiplier=5 rounds=25 delta=1e-5 epsilon={exact}").holds
+    assert not claimed(f"noise_multiplier=5 rounds=25 delta=1e-5 epsilon={exact * (1 - 1e-6)}").holds
+    given = claimed("noise_multiplier=2 rounds=50 sampling_rate=0.1 delta=1e-5").whole.epsilon
+    assert not claimed(f"noise_multiplier=2 rounds=50 sampling_rate=0.1 delta=1e-5 epsilon={given * (1 - 5e-4)}").holds
+    assert claimed("epsilon=3 delta=1e-5 planned_rounds=50 rounds=50 sampling_rate=0.1").tolerance == 1e-3
+    assert claimed("epsilon=3 delta=1e-5 planned_rounds=50 rounds=50").tolerance == 1e-9
+
+
+def test_figures_of_sampled_batches_are_called_bounds(run: Run) -> None:
+    sampled = run("audit", "--claim", "noise_multiplier=2 rounds=50 sampling_rate=0.1 delta=1e-5 epsilon=0.1")
+    assert "at most, 50 rounds" in sampled.out
+    assert "true, 50 rounds" not in sampled.out
+    assert "50 rounds give up to ε =" in " ".join(sampled.out.split())
+    assert "true, 50 rounds" in run("audit", "--claim", "noise_multiplier=2 rounds=50 delta=1e-5").out
+
+
+def test_a_claim_for_a_round_says_what_all_rounds_give(run: Run) -> None:
+    claim = "clip=1 sensitivity=1 epsilon=0.9 delta=1e-5 rounds=20"
+    found, done = claimed(claim), run("audit", "--claim", claim)
+    assert done.code == 0
+    words = f"holds for one round; 20 rounds give ε = {rounded_up(found.whole.epsilon)} at δ = 1e-05 (μ = "
+    assert words in " ".join(done.out.split())
+    whole = claimed(f"{claim} claimed_for=training")
+    assert (found.holds, whole.holds) == (True, False)
+    assert claimed("noise_multiplier=5 rounds=25 delta=1e-5 epsilon=1 claimed_for=round").holds
+
+
+def test_json_has_one_shape_and_the_mu_of_the_claim() -> None:
+    facts = claimed("noise_multiplier=5 rounds=25 delta=1e-5 epsilon=4").to_dict()
+    assert facts["mu_claimed"] == pytest.approx(gaussian.mu(4.0, 1e-5))
+    assert facts["claimed_for"] == "training"
+    assert set(facts["all_rounds"]) == {"rounds", "mu", "epsilon", "found", "right"}
+    assert facts["all_rounds"]["found"] == pytest.approx(gaussian.power(1.0, 0.01))
+
+
+def test_the_selection_of_the_sparse_vector_technique_counts_apart_from_the_claim() -> None:
+    """Its divergence is that of randomised response with its ε, the worst of pure ε: ε tanh(ε/2)."""
+    svt = claimed("mechanism=svt parameters=10 fraction=0.1 selection=2 noise_var=0.5 delta=1e-5 epsilon=9").mechanism
+    assert isinstance(svt, Svt)
+    assert (svt.selection, svt.each) == (2.0, 0.5)
+    with mpmath.workdps(30):
+        p = mpmath.exp(2) / (1 + mpmath.exp(2))
+        selection = p * mpmath.log(p / (1 - p)) + (1 - p) * mpmath.log((1 - p) / p)
+        each = mpmath.mpf("0.5") - 1 + mpmath.exp(mpmath.mpf("-0.5"))
+        bound = mpmath.sqrt(1 - mpmath.exp(-(selection + each)))
+        pure = mpmath.tanh(mpmath.mpf("2.5") / 2)
+    assert svt.advantage(1) == pytest.approx(float(min(bound, pure)), rel=1e-6)
+    small = Svt(parameters=200, fraction=1.0, selection=0.5, each=0.01)
+    with mpmath.workdps(30):
+        p = mpmath.exp(0.5) / (1 + mpmath.exp(0.5))
+        total = (2 * p - 1) * mpmath.mpf("0.5") + 200 * (mpmath.mpf("0.01") - 1 + mpmath.exp(mpmath.mpf("-0.01")))
+    assert float(mpmath.sqrt(1 - mpmath.exp(-total))) < math.tanh(small.pure / 2)  # so it is the one that counts
+    assert small.advantage(1) == pytest.approx(float(mpmath.sqrt(1 - mpmath.exp(-total))), rel=1e-6)

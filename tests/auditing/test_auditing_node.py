@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from lightdp import gaussian
+from lightdp.accountant import Odometer
 from lightdp.auditing import node
 from lightdp.errors import ArgumentError
 from support.parties import joined, planned
@@ -43,9 +45,12 @@ def test_a_state_tells_rounds_and_what_they_cost(clients: list[Client], tmp_path
     assert found.name == "client-00"
     facts = found.to_dict()
     for name, epsilon in (("announced", clients[0].epsilon()), ("worst", clients[0].epsilon(worst=True))):
-        assert facts["spent"][name]["epsilon"] == epsilon
-        assert gaussian.epsilon(facts["spent"][name]["mu"], 1e-5) == pytest.approx(epsilon)
-    assert facts["left"] == 8.0 - clients[0].epsilon(worst=True)
+        assert facts[name]["epsilon"] == epsilon
+        assert gaussian.epsilon(facts[name]["mu"], 1e-5) == pytest.approx(epsilon)
+        assert facts[name]["found"] == pytest.approx(gaussian.power(facts[name]["mu"], 0.01))
+    left = math.sqrt(gaussian.mu(8.0, 1e-5) ** 2 - clients[0].mu(worst=True) ** 2)
+    assert facts["left"]["mu"] == pytest.approx(left)
+    assert facts["left"]["epsilon"] == pytest.approx(gaussian.epsilon(left, 1e-5))
     assert found.holds
 
 
@@ -64,9 +69,9 @@ def test_nothing_private_is_printed_and_the_file_is_only_read(clients: list[Clie
 def test_a_client_that_sent_nothing_has_spent_nothing(tmp_path: Path) -> None:
     joined(planned(), 4, folder=tmp_path)
     found = node(tmp_path / "client-03.json")
-    assert found.figures["as announced"] == (0.0, 0.0)
+    assert (found.announced.mu, found.announced.epsilon, found.worst.epsilon) == (0.0, 0.0, 0.0)
     assert found.rounds["answered"] == 0
-    assert "at most 1.1 % of the clients" in "".join(each for each in found.shown() if isinstance(each, str))
+    assert "finds at most 1.1 % of those in it" in "".join(each for each in found.shown() if isinstance(each, str))
 
 
 def test_a_flower_nodes_file_is_read_with_its_earlier_runs(clients: list[Client], tmp_path: Path) -> None:
@@ -77,7 +82,9 @@ def test_a_flower_nodes_file_is_read_with_its_earlier_runs(clients: list[Client]
     vault.write_text(json.dumps(record), encoding="utf-8")
     found = node(vault)
     worst = gaussian.mu(clients[1].epsilon(worst=True), 1e-5)
-    assert found.total == pytest.approx(gaussian.epsilon((0.49 + worst**2) ** 0.5, 1e-5))
+    assert found.total is not None
+    assert found.total.mu == pytest.approx((0.49 + worst**2) ** 0.5)
+    assert found.total.epsilon == pytest.approx(gaussian.epsilon(found.total.mu, 1e-5))
     assert found.rounds == node(tmp_path / "client-01.json").rounds
 
 
@@ -92,7 +99,7 @@ def test_the_file_of_a_real_flower_node_is_read(tmp_path: Path) -> None:
     found = node(path)
     assert found.plan.digest() == talk.plan.digest()
     assert found.rounds["open"] == 1
-    assert 0 < found.figures["at worst, whatever was announced"][1] <= talk.plan.budget
+    assert 0 < found.worst.epsilon <= talk.plan.budget
 
 
 def test_an_audit_of_a_node_needs_neither_flwr_nor_torch(clients: list[Client], tmp_path: Path) -> None:
@@ -105,7 +112,12 @@ print([name for name in ("flwr", "torch", "altair") if name in sys.modules])"""
     assert len(clients) == 5
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"version": 1}', b'{"client": "{}", "before": 0.0}', b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{}", b"[]", b'{"version": 1}', b'{"client": "{}", "before": 0.0}', b"\xff",
+     b"[" * 100_000, b'{"client":' * 100_000, b'{"client": "\\ud800", "before": 0}',
+     b'{"client": "{}", "before": NaN}'],
+)  # fmt: skip
 def test_a_file_that_is_no_state_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.state").write_bytes(content)
     with pytest.raises(ArgumentError, match=r"client must be a state file, got client='.*x\.state'"):
@@ -135,3 +147,82 @@ def test_the_command_prints_what_was_spent(run: Run, clients: list[Client], tmp_
     assert missing.code == 2
     assert "nothing.state" in missing.err
     assert len(clients) == 5
+
+
+def play(folder: Path, rounds: int, *, closing: bool, going_on: bool = False, **changed: Any) -> list[Client]:
+    """Clients after so many rounds in which everybody was used, and a closing round."""
+    server, clients = joined(planned(stragglers=1, rounds=4, **changed), 4, folder=folder)
+    kinds = [False] * rounds + [True] * closing + [False] * going_on
+    for closes in kinds:
+        start = server.announce(since=0, closing=closes)
+        for client in clients:
+            server.receive(client.begin(start).upload(None if closes else np.zeros(4)))
+        server.close()
+        server._closing = False  # one that goes on
+    return clients
+
+
+@pytest.mark.parametrize("closing", [False, True])
+def test_a_node_over_its_budget_does_not_hold_whether_or_not_a_closing_round_followed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, closing: bool
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(Odometer, "admit", lambda _: None)
+        play(tmp_path, 12, closing=closing)
+    found = node(tmp_path / "client-00.json")
+    assert not found.holds
+    assert found.announced.epsilon > 8.5
+    assert found.worst.epsilon > found.announced.epsilon - 1e-9  # not cut down to the budget
+    assert found.left.mu == 0.0
+    assert found.refused is not None
+    done = run("audit", "--client", tmp_path / "client-00.json")
+    assert done.code == 1
+    assert "as announced exceeds the budget of 8" in done.out
+    assert "was answered without room for it" in done.out
+
+
+def test_a_closing_round_costs_nothing_and_all_that_was_admitted_holds(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "closed").mkdir()
+    before, clients = play(tmp_path / "open", 3, closing=False), play(tmp_path / "closed", 3, closing=True)
+    found, plain = (node(tmp_path / each / "client-00.json") for each in ("closed", "open"))
+    assert found.holds
+    assert found.announced.epsilon == clients[0].epsilon() < before[0].epsilon()  # where a round is open, at its worst
+    assert found.left.mu > plain.left.mu
+
+
+def test_a_closing_round_after_which_the_server_goes_on_is_left_out(tmp_path: Path) -> None:
+    (client, *_) = play(tmp_path, 2, closing=True, going_on=True)
+    found = node(tmp_path / "client-00.json")
+    assert found.holds
+    assert found.announced.epsilon < client.epsilon() * 0.95
+    (tmp_path / "without").mkdir()
+    (other, *_) = play(tmp_path / "without", 3, closing=False)
+    assert found.announced.epsilon == pytest.approx(other.epsilon())
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"late": "unseen"}, "at worst, if every upload was seen"),
+        ({"unit": "record", "sampling_rate": 0.5}, "at worst, with batches counted as whole"),
+        (
+            {"unit": "record", "sampling_rate": 0.5, "calibration": "exact"},
+            "at worst, for a server that follows the protocol",
+        ),
+        ({}, "at worst, whatever was announced"),
+    ],
+)
+def test_the_worst_case_is_labelled_by_what_it_supposes(tmp_path: Path, changed: dict[str, Any], words: str) -> None:
+    (client, *_) = play(tmp_path, 1, closing=False, **changed)
+    found = node(tmp_path / "client-00.json")
+    assert words in found.figures
+    assert found.worst.epsilon == pytest.approx(client.epsilon(worst=True))
+    assert found.holds
+
+
+def test_a_state_that_is_given_as_a_log_is_told_from_one(run: Run, tmp_path: Path) -> None:
+    joined(planned(), 4, folder=tmp_path)
+    done = run("audit", tmp_path / "client-00.json")
+    assert done.code == 2
+    assert "got a node's state: say --client" in " ".join(done.err.split())

@@ -22,6 +22,7 @@ FILES = {
 }
 TESTS = {
     # auditing
+    "test_a_closed_pipe_does_not_change_the_exit_code",
     "test_memory_does_not_grow_with_values",
     "test_no_lie_gets_more_than_is_claimed",
     "test_how_much_of_the_plan_was_played_is_said",

@@ -9,12 +9,13 @@ from lightdp.auditing._claims import claimed
 from lightdp.auditing._finding import Finding
 from lightdp.auditing._live import VALUES, Lies, audit
 from lightdp.auditing._node import node
-from lightdp.auditing._recorded import recorded
+from lightdp.auditing._recorded import Contradicted, recorded
 from lightdp.auditing._stories import Script, climb, of_reserved, of_worst, play, rotation
 
 __all__ = [
     "VALUES",
     "Audit",
+    "Contradicted",
     "Finding",
     "Lies",
     "Script",

@@ -10,17 +10,20 @@ from collections.abc import Iterator
 import numpy as np
 
 from lightdp import gaussian
+from lightdp._validate import integer
 from lightdp.accountant import Odometer
 from lightdp.auditing._exact import Rounds
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
-from lightdp.planning import Noise, Plan, Request
+from lightdp.planning import Noise, Plan, Request, solve
 from lightdp.runlog import Ended, Round, RunLog, claimed_epsilon
-from lightdp.schemes import BUILT_IN
+from lightdp.schemes import BUILT_IN, schemes
 from lightdp.stragglers import StragglerLaw, binomial, uniform
 
 _SAME = 1e-6  # relative difference of two numbers that are the same, computed twice
 _FOLLOWS = ("sensitivity", "sigma_pairwise", "noise_multiplier", "epsilon_true", "mu", "power", "wire_bits")
+_CLIENTS = 10**6  # more are not counted one by one
+_EXTREME = 1e12  # more or less noise, in sensitivities, is none or all
 _SAMPLED = ("sensitivity", "sigma_pairwise", "noise_multiplier")  # the others take long, or need the straggler law
 
 
@@ -33,13 +36,20 @@ def planned(log: RunLog) -> tuple[Plan, list[str]]:
     if missing := sorted(needed - facts.keys()):
         raise ArgumentError(f"{log.path}: plan must have {', '.join(missing)} to be audited")
     try:
+        integer("clients", asked["clients"], 2, _CLIENTS)
+        integer("stragglers", asked["stragglers"], 0, _CLIENTS)
         law, known = _law(str(facts.get("straggler_law")), asked["stragglers"], asked["clients"])
         request = Request(**asked | {"gamma": None, "straggler_law": law})
         noise = Noise(*(float(facts[name]) for name in ("gamma", "sigma_individual", "sigma_effective")))
     except (ArgumentError, TypeError, ValueError) as error:
         raise ArgumentError(f"{log.path}: plan cannot be read: {error}") from None
+    plan = Plan(request, noise)
+    for sigma in (noise.sigma_effective, noise.sigma_individual or (0.0 if plan.deployable else noise.sigma_effective)):
+        if not 1 / _EXTREME <= sigma / plan.sensitivity <= _EXTREME:
+            bounds = f"between {1 / _EXTREME:g} and {_EXTREME:g} sensitivities"
+            raise ArgumentError(f"{log.path}: plan must have noise {bounds}, got {sigma / plan.sensitivity:g}")
     notes = [] if known else ["The plan's straggler law is not in the log; what follows from it is not checked."]
-    return Plan(request, noise), notes
+    return plan, notes
 
 
 def _law(name: str, bound: int, clients: int) -> tuple[StragglerLaw, bool]:
@@ -57,6 +67,33 @@ def of_plan(log: RunLog, plan: Plan) -> Iterator[str]:
             yield f"plan: {name} = {logged[name]!r} does not follow from its noise, which gives {found[name]:.6g}"
 
 
+def of_settings(log: RunLog, plan: Plan) -> Iterator[str]:
+    """Noise that is not what the plan's settings give at its γ; of sampled batches the ratio of σ_eff and σ_U alone."""
+    named = log.started.config.get("scheme")
+    about = schemes().get(named) if isinstance(named, str) else None
+    if about is not None and about.adjust is not None:
+        return  # it has noise of its own
+    asked, fixed = plan.request, plan.calibration.chooses_gamma
+    known = _law(str((log.started.plan or {}).get("straggler_law")), plan.stragglers, plan.clients)[1]
+    if plan.repairs and not known:
+        return  # its σ_eff is a mean over the straggler law; rounds are counted by γ and σ_U
+    if not known and plan.understates:
+        asked, fixed = asked.but(calibration="exact"), True  # the paper's γ needs the law, what γ and σ_U give does not
+    found = solve(asked.but(gamma=plan.gamma if fixed else None, sampling_rate=1.0))
+    values = {"gamma": (plan.gamma, found.gamma)}
+    if plan.gdp and found.request.calibration == plan.request.calibration:
+        values |= {
+            name: (getattr(plan, name), getattr(found, name)) for name in ("sigma_individual", "sigma_effective")
+        }
+    else:
+        right = plan.sigma_effective * found.sigma_individual / found.sigma_effective
+        values["sigma_individual"] = plan.sigma_individual, right
+    for name, (logged, given) in values.items():
+        if not _same(logged, given):
+            maybe = ", or another version of lightdp made it" if plan.repairs else ""
+            yield f"plan: {name} = {logged:.6g} does not follow from its settings, which give {given:.6g}{maybe}"
+
+
 def _same(one: object, other: object) -> bool:
     numbers = isinstance(one, int | float) and isinstance(other, int | float)
     return numbers and math.isclose(float(one), float(other), rel_tol=_SAME, abs_tol=1e-12)  # type: ignore[arg-type]
@@ -70,14 +107,15 @@ def of_end(log: RunLog, plan: Plan) -> Iterator[str]:
     for name, value in said.items():
         if getattr(end, name) != value:
             yield f"end: {name} = {getattr(end, name)!r} is not the plan's, {value!r}"
-    if end.unit not in {plan.unit, "paper"}:
-        yield f"end: unit = {end.unit!r} is not the plan's, {plan.unit!r}"
+    unit = "paper" if plan.unit == "client" and log.started.config.get("unit") == "paper" else plan.unit
+    if end.unit != unit:
+        yield f"end: unit = {end.unit!r} is not the plan's, {unit!r}"
 
 
 def of_noise(log: RunLog, plan: Plan) -> Iterator[str]:
     """Rounds whose noise is not the plan's, up to one denominator for all."""
     scheme = log.started.config.get("scheme", log.scheme)
-    if scheme not in BUILT_IN or log.started.network is not None or not (plan.repairs or plan.graph.complete):
+    if str(scheme) not in BUILT_IN or log.started.network is not None or not (plan.repairs or plan.graph.complete):
         return  # schemes of other packages play their own noise
     seen = [line for line in log.rounds if line.used > 0 and line.noise_std]
     stds = []
@@ -163,10 +201,14 @@ def of_bounds(log: RunLog, plan: Plan, between: tuple[float, float]) -> Iterator
 
 
 def of_budget(log: RunLog, plan: Plan, spent: float) -> Iterator[str]:
-    """Whether the budget was kept, in runs that promise to keep it."""
-    unbounded = plan.understates or log.started.config.get("epsilon_per") == "round"
-    if spent > plan.budget * (1 + _SAME) and not unbounded:
-        yield f"the rounds cost ε = {spent:.6g}, more than the budget of {plan.budget:g}"
+    """Whether the budget was kept, and what a formula that understates ε claims; not of an ε for each round."""
+    if spent <= plan.budget * (1 + _SAME) or log.started.config.get("epsilon_per") == "round":
+        return
+    words = f"ε = {spent:.6g} (μ = {gaussian.mu(spent, plan.delta, up=True):.6g})"
+    if plan.understates:
+        yield f"the claimed ε = {plan.budget:g} does not hold; the true one is as logged, {words}"
+    else:
+        yield f"the rounds cost {words}, more than the budget of {plan.budget:g}"
 
 
 def bounds(log: RunLog, plan: Plan) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lightdp import attack, gaussian
@@ -48,6 +48,7 @@ class Claimed:
         per_round: whether the claim is for one round, as tools make it that choose noise for each round by itself.
         one: what one round gives.
         whole: what all rounds give.
+        tolerance: relative precision to which the noise that an accountant chooses is found.
     """
 
     text: str
@@ -57,6 +58,7 @@ class Claimed:
     per_round: bool
     one: Truth
     whole: Truth
+    tolerance: float = 1e-9
 
     @property
     def claimed_for(self) -> Truth:
@@ -65,8 +67,13 @@ class Claimed:
 
     @property
     def holds(self) -> bool:
-        """Whether the claimed ε is true, up to the precision to which noise multipliers are found."""
-        return self.epsilon is None or self.claimed_for.epsilon <= self.epsilon * (1 + 1e-3)
+        """Whether the claimed ε is true, up to `tolerance`."""
+        return self.epsilon is None or self.claimed_for.epsilon <= self.epsilon * (1 + self.tolerance)
+
+    @property
+    def mu(self) -> float | None:
+        """The μ of Gaussian noise with the claimed ε; None where there is none."""
+        return None if self.epsilon is None else gaussian.mu(self.epsilon, self.delta, up=True)
 
     def to_dict(self) -> dict[str, Any]:
         """The figures as JSON values; null where a figure is ∞."""
@@ -75,7 +82,8 @@ class Claimed:
             "mechanism": self.mechanism.words,
             "delta": self.delta,
             "epsilon_claimed": self.epsilon,
-            "claimed_for": "one round" if self.per_round else "all rounds",
+            "mu_claimed": self.mu,
+            "claimed_for": "round" if self.per_round else "training",
             "gdp": self.mechanism.gdp,
             "one_round": _json(self.one),
             "all_rounds": _json(self.whole),
@@ -88,15 +96,22 @@ class Claimed:
         yield self._table()
         if not self.mechanism.gdp:
             yield "μ is that of Gaussian noise with this ε at this δ; it is not μ-GDP."
-        yield "found: share of the units in the data that an attacker finds who accuses falsely in 1 % of cases"
+        yield attack.sentence(None, "unit", self.mechanism.adjacency)
         yield "right: how often the best attack tells whether a unit is in the data, at even odds"
         truth = self.claimed_for
-        if self.holds:
-            yield "holds" if self.epsilon is not None else "nothing was claimed"
+        if self.epsilon is None:
+            yield f"nothing was claimed; {self._spent(self.whole)}"
+        elif not self.holds:
+            yield f"DOES NOT HOLD  claimed is ε = {self.epsilon:g}; {self._spent(truth)}"
+        elif truth.rounds == self.whole.rounds:
+            yield "holds"
         else:
-            rounds = "one round gives" if truth.rounds == 1 else f"{truth.rounds:,} rounds give"
-            spent = f"{'' if self.mechanism.tight else 'up to '}ε = {_figure(truth.epsilon)} at δ = {self.delta:g}"
-            yield f"DOES NOT HOLD  claimed is ε = {self.epsilon:g}; {rounds} {spent}"
+            yield f"holds for one round; {self._spent(self.whole)}"
+
+    def _spent(self, truth: Truth) -> str:
+        rounds = "one round gives" if truth.rounds == 1 else f"{truth.rounds:,} rounds give"
+        known = "" if self.mechanism.tight else "up to "
+        return f"{rounds} {known}ε = {_figure(truth.epsilon)} at δ = {self.delta:g} (μ = {_figure(truth.mu)})"
 
     def _table(self) -> Table:
         from rich.box import SIMPLE_HEAD  # noqa: PLC0415  slow to import
@@ -105,8 +120,7 @@ class Claimed:
         table = Table("", box=SIMPLE_HEAD, pad_edge=False)
         for head in ("μ", f"ε at δ = {self.delta:g}", "found", "right"):
             table.add_column(head, justify="right")
-        if self.epsilon is not None:
-            mu = gaussian.mu(self.epsilon, self.delta, up=True)
+        if self.epsilon is not None and (mu := self.mu) is not None:
             power, accuracy = gaussian.power(mu, attack.FALSE_POSITIVES), (1 + gaussian.delta(0.0, mu)) / 2
             name = f"claimed, {'one round' if self.per_round else 'all rounds'}"
             table.add_row(name, _figure(mu), _figure(self.epsilon), _percent(power), _percent(accuracy))
@@ -119,7 +133,9 @@ class Claimed:
 
 
 def _json(truth: Truth) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in asdict(truth).items()}
+    facts = {"rounds": truth.rounds, "mu": truth.mu, "epsilon": truth.epsilon, "found": truth.power}
+    facts |= {"right": truth.accuracy}
+    return {name: value if math.isfinite(value) else None for name, value in facts.items()}
 
 
 def _figure(value: float) -> str:

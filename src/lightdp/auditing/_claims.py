@@ -20,12 +20,16 @@ from lightdp.errors import ArgumentError
 
 _NAMES = {
     "gaussian": (
-        "clip", "rounds", "delta", "epsilon", "sensitivity", "sigma", "noise_multiplier", "planned_rounds",
-        "sampling_rate", "adjacency",
+        "mechanism", "clip", "rounds", "delta", "epsilon", "claimed_for", "sensitivity", "sigma", "noise_multiplier",
+        "planned_rounds", "sampling_rate", "adjacency",
     ),
-    "svt": ("parameters", "fraction", "epsilon", "noise_var", "rounds", "delta"),
+    "svt": (
+        "mechanism", "parameters", "fraction", "selection", "noise_var", "rounds", "delta", "epsilon", "claimed_for",
+    ),
 }  # fmt: skip
 _WAYS = ("sigma", "noise_multiplier", "sensitivity", "planned_rounds")
+_WORDS = ("mechanism", "adjacency", "claimed_for")
+_PRECISION = 1e-3  # to which the multiplier of sampled batches is found
 _EXTREME = 1e12  # more or less noise, in clips, is none or all
 
 
@@ -41,13 +45,15 @@ def claimed(text: str) -> Claimed:
     | clip | L2 bound of an update, or of a record's part; by default 1 |
     | rounds | rounds, or local steps, that really happen; by default 1 |
     | delta | δ |
-    | epsilon | the ε that is claimed: for one round with `sensitivity` and svt, else for all |
+    | epsilon | the ε that is claimed |
+    | claimed_for | training, or round: what it is claimed for; by default round with `sensitivity` and svt |
     | sigma, noise_multiplier | standard deviation of the noise, or in clips |
     | sensitivity | σ = sensitivity · sqrt(2 ln(1.25/δ))/ε, as Flower's LocalDpMod has it |
     | planned_rounds | σ as an exact accountant chooses it for (ε, δ) over so many rounds |
     | sampling_rate | probability that a record is in a batch; by default 1 |
     | adjacency | add-remove (by default) or replace, which moves an update by twice the clip |
-    | parameters, fraction, noise_var | of svt: length of an update, share that is sent, ε of each value that is sent |
+    | parameters, fraction | of svt: length of an update, share that is sent |
+    | selection, noise_var | of svt: ε of the selection, ε of each value that is sent |
 
     Args:
         text: the claim, NAME=VALUE with spaces between.
@@ -62,20 +68,23 @@ def claimed(text: str) -> Claimed:
     1.0
     """
     facts = _read(text)
-    kind = facts.pop("mechanism", "gaussian")
+    kind = facts.get("mechanism", "gaussian")
     choice("mechanism", kind, _NAMES)
     if unknown := sorted(facts.keys() - set(_NAMES[kind])):
         raise ArgumentError(f"claim must have names of {', '.join(_NAMES[kind])}, got {', '.join(unknown)}")
-    numbers = {name: _number(name, value) for name, value in facts.items() if name != "adjacency"}
+    numbers = {name: _number(name, value) for name, value in facts.items() if name not in _WORDS}
     delta, rounds = probability("delta", _needed(numbers, "delta")), _count(numbers, "rounds")
     epsilon = positive("epsilon", numbers["epsilon"]) if "epsilon" in numbers else None
     mechanism = _svt(numbers) if kind == "svt" else _gaussian(numbers, facts.get("adjacency", "add-remove"), delta)
-    per_round = kind == "svt" or "sensitivity" in numbers
+    usual = "round" if kind == "svt" or "sensitivity" in numbers else "training"
+    per_round = choice("claimed_for", facts.get("claimed_for", usual), ("training", "round")) == "round"
+    loose = "planned_rounds" in numbers and not mechanism.gdp
     one = _truth(mechanism, 1, delta)
     whole = one if rounds == 1 else _truth(mechanism, rounds, delta)
     return Claimed(
-        text=text, mechanism=mechanism, delta=delta, epsilon=epsilon, per_round=per_round, one=one, whole=whole
-    )
+        text=text, mechanism=mechanism, delta=delta, epsilon=epsilon, per_round=per_round, one=one, whole=whole,
+        tolerance=_PRECISION if loose else 1e-9,
+    )  # fmt: skip
 
 
 def _gaussian(numbers: dict[str, float], adjacency: Any, delta: float) -> Gaussian:  # noqa: ANN401  text, checked here
@@ -109,7 +118,7 @@ def _svt(numbers: dict[str, float]) -> Svt:
     return Svt(
         parameters=_count(numbers, "parameters", needed=True),
         fraction=share("fraction", numbers.get("fraction", 0.1)),
-        selection=_budget(numbers, "epsilon"),
+        selection=_budget(numbers, "selection"),
         each=_budget(numbers, "noise_var"),
     )
 

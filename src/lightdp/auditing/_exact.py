@@ -53,7 +53,7 @@ class Exact:
 def exact(plan: Plan, rounds: Rounds, *, closing: bool) -> Exact | None:
     """The exact μ² of each client, over choices of the plan's colluders; None where that is not computed.
 
-    It is not for more than `MOST_UPLOADS` uploads, nor on a sparse graph, whose clients are not alike.
+    It is not for more than `MOST_UPLOADS` uploads or clients, nor on a sparse graph, whose clients are not alike.
 
     A client's data may change every upload by Δ; signs are the worst that are found.
 
@@ -62,7 +62,8 @@ def exact(plan: Plan, rounds: Rounds, *, closing: bool) -> Exact | None:
         rounds: who was used and who was late in each.
         closing: whether a closing round followed in which everybody repaired what was left.
     """
-    if not plan.graph.complete or sum(len(used) + len(late) for used, late in rounds) > MOST_UPLOADS:
+    uploads = sum(len(used) + len(late) for used, late in rounds)
+    if not plan.graph.complete or max(uploads, plan.clients) > MOST_UPLOADS:
         return None
     sent = _Sent(plan, rounds, closing=closing)
     histories = [bytes(2 * used.flags[i] + late.flags[i] for used, late in rounds) for i in range(plan.clients)]

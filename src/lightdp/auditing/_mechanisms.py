@@ -19,6 +19,10 @@ class Mechanism(Protocol):
     """Noise of one round, and what some rounds of it give; figures are rounded up."""
 
     @property
+    def adjacency(self) -> Any:  # noqa: ANN401  "add-remove" or "replace"
+        """What may change between neighbouring data."""
+
+    @property
     def words(self) -> str:
         """The noise in a sentence."""
 
@@ -73,8 +77,8 @@ class Gaussian:
 
     @property
     def tight(self) -> bool:
-        """Always."""
-        return True
+        """With whole batches; of sampled ones what an attacker finds is bounded from two points of the curve."""
+        return self.gdp
 
     def mu(self, rounds: int, delta: float) -> float:
         """Exact with whole batches."""
@@ -127,6 +131,11 @@ class Svt:
     fraction: float
     selection: float
     each: float
+
+    @property
+    def adjacency(self) -> Any:  # noqa: ANN401  as in `Mechanism`
+        """A unit moves each value from one end to the other, as replacing it may."""
+        return "replace"
 
     @property
     def sent(self) -> int:

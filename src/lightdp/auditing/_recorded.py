@@ -13,7 +13,10 @@ from lightdp import attack, gaussian
 from lightdp._validate import rounded_up
 from lightdp.accountant import Odometer
 from lightdp.auditing import _checks as checks
+from lightdp.auditing import _said as said
 from lightdp.auditing._exact import MOST_UPLOADS, Exact, Rounds, exact, mu_of
+from lightdp.auditing._finding import MALFORMED, regular
+from lightdp.errors import ArgumentError
 from lightdp.planning import Plan
 from lightdp.runlog import RunLog, attack_power
 from lightdp.schemes import schemes
@@ -64,6 +67,20 @@ class Recorded:
         return not self.problems
 
     @property
+    def verdict(self) -> str:
+        """Whether it holds, in a sentence that also says what there was to check."""
+        log = self.log
+        if not self.holds:
+            return "does not hold"
+        if self.plan is None:
+            return "nothing to hold: no noise was added, and nothing is guaranteed to anybody"
+        if not log.rounds:
+            return "nothing to hold yet: the log has no rounds"
+        if log.ended is None:
+            return f"unfinished: what the log says follows from its {len(log.rounds):,} rounds so far; it has no end"
+        return "holds: what the log says of privacy follows from its rounds"
+
+    @property
     def clients(self) -> list[dict[str, Any]]:
         """Every client: its rounds, and its μ and ε where they are computed."""
         if self.plan is None or self.odometer is None or not self.plan.gdp:
@@ -91,19 +108,21 @@ class Recorded:
             "scheme": self.log.scheme,
             "rounds": len(self.log.rounds),
             "delta": self.log.delta,
-            "budget": self.log.claimed,
-            "epsilon_logged": self.log.epsilon,
-            "mu_logged": self.log.mu,
-            "epsilon": self.spent,
-            "epsilon_between": None if self.bounds is None else list(self.bounds),
-            "mu": self._mu(self.spent),
+            "budget": self._json(self.log.claimed),
+            "logged": self._json(self.log.epsilon),
+            "recomputed": self._json(self.spent),
+            "between": None if self.bounds is None else [self._json(each) for each in self.bounds],
             "gdp": self.plan is not None and self.plan.gdp,
-            "mu_exact": None if best is None or self.plan is None else mu_of(self.plan, float(best.squares.max())),
+            "exact": None
+            if best is None or self.plan is None
+            else self._json(gaussian.epsilon(mu := mu_of(self.plan, float(best.squares.max())), self.plan.delta), mu),
             "choices_of_colluders": None if best is None else best.choices,
             "all_choices": best is not None and best.complete,
             "clients": self.clients,
             "problems": list(self.problems),
             "notes": list(self.notes),
+            "finished": self.log.ended is not None,
+            "verdict": self.verdict,
             "holds": self.holds,
         }
 
@@ -111,19 +130,34 @@ class Recorded:
         """What was recomputed, every client or the ones that spent most, and what does not hold."""
         log, plan = self.log, self.plan
         yield f"{log.path}: {schemes()[log.scheme].title}, {len(log.rounds):,} rounds"
-        if plan is None:
-            yield "No noise was added: there is nothing to recompute."
-        else:
+        if plan is not None:
             yield self._figures(plan)
             if self.clients:
                 yield self._clients()
+                if len(self.clients) > _SHOWN:
+                    most = sorted((row["mu"] for row in self.clients), reverse=True)[_SHOWN]
+                    yield f"... and {len(self.clients) - _SHOWN:,} more, μ at most {rounded_up(most)}"
             if self.spent is not None:
                 power = attack_power(plan, self.spent, self.rounds)
                 yield attack.sentence(power, log.unit or plan.unit, plan.adjacency)
         yield from self.notes
         yield from (f"DOES NOT HOLD  {each}" for each in self.problems)
         if self.holds:
-            yield "holds: what the log says of privacy follows from its rounds"
+            yield self.verdict
+
+    def _json(self, epsilon: float | None, mu: float | None = None) -> dict[str, float] | None:
+        """A figure as all audits have it: μ, ε, and what an attacker finds at 1 % false accusations."""
+        if epsilon is None or self.plan is None:
+            return None
+        mu = gaussian.mu(epsilon, self.plan.delta, up=True) if mu is None else mu
+        return {"mu": mu, "epsilon": epsilon, "found": self._found(self.plan, epsilon, mu)}
+
+    def _found(self, plan: Plan, epsilon: float, mu: float) -> float:
+        if plan.gdp:
+            return gaussian.power(mu, attack.FALSE_POSITIVES)
+        if epsilon == self.spent:
+            return attack_power(plan, epsilon, self.rounds)
+        return attack.power(lambda _: epsilon, plan.delta)
 
     def _mu(self, epsilon: float | None) -> float | None:
         return None if epsilon is None or self.plan is None else gaussian.mu(epsilon, self.plan.delta, up=True)
@@ -135,8 +169,11 @@ class Recorded:
         table = Table("", box=SIMPLE_HEAD, pad_edge=False)
         for head in ("μ" if plan.gdp else "μ at this δ", f"ε at δ = {plan.delta:g}"):
             table.add_column(head, justify="right")
+        asked = "claimed" if plan.understates else "budget of the plan"
+        if self.log.started.config.get("epsilon_per") == "round":
+            asked = "asked for, each round"
         rows: dict[str, float | None] = {
-            "budget of the plan": plan.budget,
+            asked: plan.budget,
             "the log": self.log.epsilon,
             "recomputed, the client that spent most": self.spent,
         }
@@ -166,13 +203,36 @@ class Recorded:
         return table
 
 
+@dataclass(frozen=True)
+class Contradicted:
+    """A log whose lines contradict each other, so that nothing follows from it.
+
+    Attributes:
+        path: of the log.
+        problems: what contradicts what, in a sentence.
+        holds: never.
+    """
+
+    path: Path
+    problems: tuple[str, ...]
+    holds: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        return {"log": str(self.path), "problems": list(self.problems), "verdict": "does not hold", "holds": False}
+
+    def shown(self) -> Iterator[str | Table]:
+        """What does not hold."""
+        yield from (f"DOES NOT HOLD  {each}" for each in self.problems)
+
+
 def recorded(path: Path) -> Recorded:
     """Every client's μ and ε recomputed from a run's log, and whether the log's claims hold.
 
     The noise is the plan's as logged; who was used and who was late in each round are as logged. Checked are: that
-    the plan's figures follow from its noise, that numbers and names of clients agree and are possible, the ε and μ of
-    each round and of the end, the noise of each round, and the budget. On the complete graph the exact covariance of
-    all uploads, of up to 2,000, must not exceed what the odometer counts.
+    the plan's noise follows from its settings and its figures from its noise, that numbers and names of clients agree
+    and are possible, the ε and μ of each round and of the end, the noise of each round, and the budget. On the complete
+    graph the exact covariance of all uploads, of up to 2,000, must not exceed what the odometer counts.
 
     What a log cannot show: uploads that were seen although it says they were lost, other noise than it says, and a
     change that was made in all places at once.
@@ -182,17 +242,29 @@ def recorded(path: Path) -> Recorded:
 
     Raises:
         ArgumentError: the file is no log, or its plan has no noise that can be read.
+        ContradictionError: lines are missing or too many; `Contradicted` is then what was found.
     """
-    log = RunLog.read(path)
+    log = RunLog.read(regular("FILE", path))
+    try:
+        return _checked(log)
+    except MALFORMED as error:
+        raise ArgumentError(f"{path}: cannot be audited: {type(error).__name__}: {error}") from None
+
+
+def _checked(log: RunLog) -> Recorded:
+    notes = said.notes(log)
     if log.started.plan is None:
         spoken = log.epsilon is not None or any(line.epsilon is not None for line in log.rounds)
-        return Recorded(log=log, problems=("the log has an ε, but no noise",) if spoken else ())
-    plan, notes = checks.planned(log)
+        problems = ["the log has an ε, but no noise"] if spoken else [*said.of_statement(log, None, None)]
+        return Recorded(log=log, problems=tuple(problems), notes=tuple(notes))
+    plan, more = checks.planned(log)
+    notes += more
     notes += [_ASSUMED[plan.request.calibration]] if plan.request.calibration in _ASSUMED else []
     notes += [] if plan.gdp else ["Batches are sampled: μ is that of Gaussian noise with this ε at this δ, not μ-GDP."]
-    problems = [*checks.of_plan(log, plan), *checks.of_noise(log, plan), *checks.of_end(log, plan)]
+    problems = [*checks.of_plan(log, plan), *checks.of_settings(log, plan), *checks.of_noise(log, plan)]
     rounds, impossible = checks.rounds(log, plan)
-    problems += impossible
+    problems += [*checks.of_end(log, plan), *said.of_config(log, plan), *impossible]
+    problems += said.of_statement(log, plan, rounds)
     if rounds is None:
         if impossible:
             return Recorded(log=log, plan=plan, problems=tuple(problems), notes=tuple(notes))

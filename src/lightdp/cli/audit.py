@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemainingColumn
 
@@ -23,9 +27,11 @@ from lightdp.cli import table
 from lightdp.cli.options import GRAPH, graph_of, with_settings
 from lightdp.errors import ArgumentError
 from lightdp.planning import Request
+from lightdp.runlog import ContradictionError
 
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 _PANEL = "Audit"
+_LIVE = ("graph", "schedule", "lies", "play", "values", "confidence", "seed", "threads", "html")
 
 
 def _audit(
@@ -65,14 +71,11 @@ def _audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Audit what the arguments name, print what was found, exit with 1 if it does not hold."""
+    _refuse_others({"FILE": file, "--client": client, "--claim": claim}, flags)
     save = None if html is None else _page(html)
-    others = {"FILE": file, "client": client, "claim": claim, "html": html}
-    named = [name for name, value in others.items() if value is not None] + sorted(flags)
-    if {"FILE", "client", "claim"} & set(named) and len(named) > 1:
-        raise ArgumentError(f"one thing can be audited at a time, and only a plan has a page, got {', '.join(named)}")
     found: Finding
     if file is not None:
-        found = auditing.recorded(file)
+        found = _recorded(file)
     elif client is not None:
         found = auditing.node(client)
     elif claim is not None:
@@ -82,12 +85,47 @@ def _audit(
         found = _measured(_planned(flags, graph), values=_whole("values", values), threads=threads, **options)
     if save is not None:
         save(found.to_dict())
-    _print(found, html, as_json=as_json)
+    try:
+        _print(found, html, as_json=as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has stopped; the exit code is still about what was found
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if not found.holds:
         raise typer.Exit(1)
 
 
 command = with_settings(_audit, Request, leave_out=("degree", "graph_seed"), optional=True)
+
+
+def _refuse_others(kinds: dict[str, Any], flags: dict[str, Any]) -> None:
+    """Refuse, by name, what does not apply to what is audited."""
+    named = [name for name, value in kinds.items() if value is not None]
+    if len(named) > 1:
+        raise ArgumentError(f"one thing can be audited at a time, got {' and '.join(named)}")
+    if not named:
+        return
+    context = click.get_current_context()
+    given = [name for name in _LIVE if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
+    for name in (*flags, *given):
+        what = "is a page of a live audit" if name == "html" else "describes a live audit"
+        own = "has none" if name == "html" else "brings its own"
+        raise ArgumentError(f"--{name.replace('_', '-')} {what}; {named[0]} {own}")
+
+
+def _recorded(file: Path) -> Finding:
+    """What a log says; one whose lines contradict each other does not hold."""
+    if not file.exists():
+        raise ArgumentError(f"FILE must be a run's log, got FILE={str(file)!r}: there is no such file")
+    try:
+        return auditing.recorded(file)
+    except ContradictionError as error:
+        return auditing.Contradicted(file, (str(error),))
+    except ArgumentError as error:
+        try:
+            auditing.node(file)
+        except ArgumentError:
+            raise error from None
+        raise ArgumentError(f"FILE must be a run's log, got a node's state: say --client {file}") from None
 
 
 def _planned(flags: dict[str, Any], graph: str) -> planning.Plan:

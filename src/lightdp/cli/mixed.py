@@ -94,7 +94,7 @@ def _print_mixed(mixed: PerClientPlan, counts: list[int]) -> None:
         lines.add_row(*cells, *(_shared(mixed, first, *other) for other in zip(starts, counts, strict=True)))
     table.show(lines)
     ratio = mixed.noise_equal / mixed.noise
-    typer.echo("found: share of its clients that an attacker finds at most who accuses falsely in 1 % of cases")
+    typer.echo(attack.sentence(None, "client", "add-remove"))
     typer.echo(f"noise variance in the mean {mixed.noise:.5g}")
     typer.echo(f"with equal variances for all it would be {mixed.noise_equal:.5g}, {ratio:.2f} times as much")
 

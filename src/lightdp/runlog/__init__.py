@@ -27,10 +27,10 @@ a training with a plan no ε, δ or unit is left out, except the ε of rounds wi
 
 from lightdp.runlog._attack import Seen, attack_power
 from lightdp.runlog._lines import CALIBRATIONS, Ended, Line, Round, Started, claimed_epsilon
-from lightdp.runlog._log import LogWriter, ResumeError, RunLog
+from lightdp.runlog._log import ContradictionError, LogWriter, ResumeError, RunLog
 from lightdp.runlog._schema import schema
 
 __all__ = [
-    "CALIBRATIONS", "Ended", "Line", "LogWriter", "ResumeError", "Round", "RunLog", "Seen", "Started", "attack_power",
-    "claimed_epsilon", "schema",
+    "CALIBRATIONS", "ContradictionError", "Ended", "Line", "LogWriter", "ResumeError", "Round", "RunLog", "Seen",
+    "Started", "attack_power", "claimed_epsilon", "schema",
 ]  # fmt: skip

@@ -23,6 +23,10 @@ class ResumeError(ArgumentError):
     """A training cannot go on from its log and checkpoint; both files are unchanged."""
 
 
+class ContradictionError(ArgumentError):
+    """A log can be read, but its lines contradict each other."""
+
+
 @dataclass(frozen=True)
 class RunLog:
     """The log of one training, and what follows from it.
@@ -53,7 +57,8 @@ class RunLog:
             torn: leave out a last line without its newline, as a training leaves it that is killed while it writes.
 
         Raises:
-            ArgumentError: the file is no log; the message names the file, the line and what is wrong with it.
+            ArgumentError: the file is no log; the message names the file, the line and what is wrong with it. It is a
+                `ContradictionError` if lines are missing or too many.
         """
         try:
             lines = path.read_bytes().split(b"\n")
@@ -70,7 +75,8 @@ class RunLog:
             try:
                 found.append(_read(text, found, last=place == len(lines)))
             except (ArgumentError, OverflowError) as error:
-                raise ArgumentError(f"{path}, line {place}: {error}") from None
+                kind = ContradictionError if isinstance(error, ContradictionError) else ArgumentError
+                raise kind(f"{path}, line {place}: {error}") from None
         if not found or not isinstance(found[0], Started):
             raise ArgumentError(f"{path}, line 1: a log begins with a line of kind run, but the file is empty")
         ended = found[-1] if isinstance(found[-1], Ended) else None
@@ -269,7 +275,7 @@ def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
     """The line that follows those `before`."""
     content = _parsed(text, last=last)
     if before and isinstance(before[-1], Ended):
-        raise ArgumentError("nothing may follow the end")
+        raise ContradictionError("nothing may follow the end")
     kinds: tuple[type[Line], ...] = (Round, Ended) if before else (Started,)
     found = next((one for one in kinds if one.kind == content.get("kind")), None)
     if found is None:
@@ -283,9 +289,11 @@ def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
             if getattr(line, name, "") is None:
                 raise ArgumentError(f"{name} must not be null in a run with a plan")
     if isinstance(line, Round) and line.round != len(before):
-        raise ArgumentError(f"round must be {len(before)}, the next one, got round={line.round}")
+        raise ContradictionError(f"round must be {len(before)}, the next one, got round={line.round}")
     if isinstance(line, Ended) and line.rounds != len(before) - 1:
-        raise ArgumentError(f"rounds must be {len(before) - 1}, as many as were recorded, got rounds={line.rounds}")
+        raise ContradictionError(
+            f"rounds must be {len(before) - 1}, as many as were recorded, got rounds={line.rounds}"
+        )
     return line
 
 

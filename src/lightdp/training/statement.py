@@ -20,7 +20,8 @@ from lightdp.training.config import Config
 
 _ASSUMED = "The sensitivity of this profile, 2 η clip/|D_i|, is assumed: no theorem bounds it for this training."
 _NOISE_ONLY = "This needs a secure aggregation protocol, of which only the noise was simulated here."
-_SIMULATED = "This was a simulation: noise had the right distribution but came from a seed, and protects nobody."
+SIMULATED = "This was a simulation: noise had the right distribution but came from a seed, and protects nobody."
+"""What is said of every simulated run."""
 
 
 def versions() -> dict[str, str]:
@@ -80,6 +81,6 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Se
         _ASSUMED: config.unit == "paper",
         _NOISE_ONLY: known.noise_only,
         played: known.simulated,
-        _SIMULATED: config.fidelity == "distribution",
+        SIMULATED: config.fidelity == "distribution",
     }
     return lines + [sentence for sentence, applies in further.items() if applies]
