@@ -115,7 +115,7 @@ def test_a_state_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
     talk, path = Talk(), tmp_path / "s.json"
     talk.grid.nodes[0].config["lightdp-state"] = str(path)
     path.touch(mode=0o600)
-    for junk in ("precious", "{}", "[]", '{"serial": "1", "client": ""}'):
+    for junk in ("precious", "{}", "[]", '{"serial": "1", "client": ""}', "[" * 200_000):
         path.write_text(junk)
         assert refused(talk.key(0), "holds something that is no state")
         assert path.read_text() == junk

@@ -107,6 +107,6 @@ def _parsed(blob: bytes) -> dict[str, Any]:
         record = json.loads(blob)
         if {name: type(record[name]) for name in _FIELDS} == _FIELDS:
             return dict(record)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         pass
     raise ArgumentError("lightdp-state or the context holds something that is no state: move it away to enrol anew")
