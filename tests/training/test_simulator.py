@@ -179,7 +179,7 @@ def test_what_sampled_batches_cost_is_looked_at_with_the_accuracy(tmp_path: Path
     assert gaussian.epsilon(log.outcome.mu or 0.0, log.outcome.delta or 0.0) == pytest.approx(end, rel=1e-9)
     stated = " ".join(log.outcome.statement)
     assert "(at this δ as with μ = " in stated
-    found = re.search(r"right about at most ([0-9.]+) % of the records", stated)
+    found = re.search(r"not in the data finds at most ([0-9.]+) % of those in it", stated)
     assert found is not None
     assert float(found[1]) < 100  # two points of the curve say more than that nothing is hidden
 
@@ -192,7 +192,7 @@ def test_the_end_of_a_run_states_mu_and_the_attack_and_who_was_missing(tmp_path:
     assert end.mu == log.mu == gaussian.mu(end.epsilon, end.delta, up=True)
     power = rounded_up(100 * gaussian.power(end.mu, 0.01), 1)
     assert f"μ = {rounded_up(end.mu)}" in end.statement[0]
-    assert f"right about at most {power} % of the records" in end.statement[1]
+    assert f"of the records not in the data finds at most {power} % of those in it" in end.statement[1]
     for line in log.rounds:
         assert line.late_clients is not None
         assert line.lost_clients is not None
