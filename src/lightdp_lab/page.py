@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections import defaultdict
 
@@ -55,8 +56,11 @@ def _table(name: Target, kind: str, results: Results) -> str:
                 rows.append(["", f"{label}, {trials(cell.trials for cell in here.values())}", *shown])
         if kind == "paper":
             plans = [printed_plan(epsilon, **table.fixed | {table.varies: value}) for value in table.values]
-            rows.append(["", "true ε of one round", *(rounded_up(one.epsilon(), 3) for one in plans)])
-            rows.append(["", "true ε of 150 rounds", *(rounded_up(composed(one, 150), 3) for one in plans)])
+            once = [(one.epsilon(), one.mu) for one in plans]
+            whole = [(composed(one, 150), one.mu * math.sqrt(150)) for one in plans]
+            for what, pairs in (("one round", once), ("150 rounds", whole)):
+                texts = (f"{rounded_up(true, 3)} ({rounded_up(mu, 3)})" for true, mu in pairs)
+                rows.append(["", f"true ε (μ) of {what}", *texts])
     return markdown(["ε", "", *(f"{letter} = {value}" for value in table.values)], rows)
 
 
