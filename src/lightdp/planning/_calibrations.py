@@ -136,8 +136,7 @@ class Repair(Calibration):
         def cost(gamma: float) -> float:
             """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
             used = repair_cost(law, asked.honest, gamma)
-            worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
-            return used + (worst - used) / asked.rounds
+            return used + (self._worst(asked, gamma) - used) / asked.rounds
 
         gamma = asked.gamma
         if gamma is None:
@@ -151,12 +150,17 @@ class Repair(Calibration):
         used = asked.rounds - 1
         counts = {asked.stragglers: used} if asked.reserve == "worst" else asked.law.quantiles(used, _SAMPLED_LEVELS)
         costs = [(1 / float(gain(max(asked.honest - s, 1), gamma)), count) for s, count in counts.items()]
-        worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
-        costs.append((calibrate.on_grid(worst) if asked.late == "seen" else worst, 1))
+        worst = self._worst(asked, gamma)
+        costs.append((calibrate.on_grid(worst) if asked.late_is_seen else worst, 1))
         result: dict[float, int] = {}
         for cost, count in costs:
             result[1 / math.sqrt(cost)] = result.get(1 / math.sqrt(cost), 0) + count
         return result
+
+    @staticmethod
+    def _worst(asked: Request, gamma: float) -> float:
+        """What the last round may cost, with all lies (W5)."""
+        return worst_cost(gamma, asked.honest, asked.stragglers, seen=asked.late_is_seen, grace=asked.grace)
 
     def scale(self, noise: Noise) -> float:
         """σ_U."""
