@@ -20,9 +20,11 @@ from lightdp.auditing._signs import worst_signs
 from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError, ProtocolError
 from lightdp.planning import Plan
-from lightdp.protocol.history import ClientHistory
+from lightdp.protocol.history import ClientHistory, known
 from lightdp.repair import RETRIES
 
+Entry = tuple[ClientSet, ...]
+"""The sets that became known when a round closed, as announcements have them (`lightdp.protocol.history.known`)."""
 Wire = tuple[int, int, int, bytes]
 """Two clients, a round, a chain: what the key of their shared noise is made of."""
 
@@ -33,12 +35,12 @@ class Telling:
 
     Attributes:
         client: who is asked.
-        past: the used clients of each round before, as it is told.
+        past: what became known when each round before closed, as it is told.
         closing: whether it is told that the round has no data.
     """
 
     client: int
-    past: tuple[ClientSet, ...]
+    past: tuple[Entry, ...]
     closing: bool = False
 
 
@@ -126,7 +128,7 @@ def play(plan: Plan, story: Iterable[Telling], *, budget: bool = False) -> Playe
         history = histories[client].copied()
         try:
             history.learn(enumerate(telling.past))
-            over = now != len(history.used) or now < max(history.sent, default=-1) + 1
+            over = now != history.next or now < max(history.sent, default=-1) + 1
             if budget and not over and not telling.closing:
                 history.odometer.admit()
         except (BudgetError, ProtocolError):
@@ -141,7 +143,7 @@ def play(plan: Plan, story: Iterable[Telling], *, budget: bool = False) -> Playe
     victim = histories[0]
     told, worst = (victim.odometer.counted(ahead=victim.pending, worst=lies) for lies in (False, True))
     if not plan.late_is_seen:  # as the client says it: every upload counts as seen
-        worst = victim.odometer.alone(len(victim.sent - {victim.closing}))
+        worst = victim.odometer.alone(len(victim.sent - victim.closing))
     announced, most = (float(each.mu()[0]) ** 2 * unit for each in (told, worst))
     return Played(plan, sent, announced, most, reserved, refused)
 
@@ -165,29 +167,47 @@ class Script:
         told: who was used in a round, as each client is told. (clients, rounds, N)
         asked: whether a client is asked for an upload. (clients, rounds)
         closing: whether it is told that the round has no data. (clients, rounds)
+        on_time: who was on time in a round, as each client is told under grace; None for all that were used, or
+            nobody in a void round. (clients, rounds, N)
     """
 
     told: NDArray[np.bool_]
     asked: NDArray[np.bool_]
     closing: NDArray[np.bool_]
+    on_time: NDArray[np.bool_] | None = None
 
     def story(self, plan: Plan) -> list[Telling]:
         """The tellings, round by round, with sets that no client would refuse.
 
-        A client is not told that it was used where it did not send, and a set that is too small is told as void.
+        A client is not told that it was used or on time where it did not send, a set that is too small is told as
+        void, all who were on time are told as used unless the round was void, and of a void round too few are told to
+        have been on time.
         """
         told, least = self.told.copy(), plan.clients - plan.stragglers
+        on_time = told.copy() if self.on_time is None else self.on_time.copy()
         for client in range(len(told)):
             told[client, :, client] &= self.asked[client]
-        told[told.sum(axis=2) < least] = False
-        sets = [[ClientSet(used) for used in rounds] for rounds in told]
+            on_time[client, :, client] &= self.asked[client]
+        void = told.sum(axis=2) < least
+        told[void] = False
+        on_time &= told | void[:, :, None]
+        on_time[void & (on_time.sum(axis=2) >= least)] = False
+        past = [[*_entries(told[client], on_time[client], plan)] for client in range(len(told))]
         clients, rounds = self.asked.shape
         return [
-            Telling(client, tuple(sets[client][:now]), bool(self.closing[client, now]))
+            Telling(client, tuple(past[client][:now]), bool(self.closing[client, now]))
             for now in range(rounds)
             for client in range(clients)
             if self.asked[client, now]
         ]
+
+
+def _entries(told: NDArray[np.bool_], on_time: NDArray[np.bool_], plan: Plan) -> Iterator[Entry]:
+    """What one client is told when each round closes, from its tables. Both (rounds, N)"""
+    used = [ClientSet(flags) for flags in told]
+    came = [ClientSet(flags) for flags in on_time] if plan.grace else []
+    for number in range(len(used)):
+        yield known(used, came, number, plan.clients)
 
 
 def rotation(plan: Plan, rounds: int | None = None) -> Script:
