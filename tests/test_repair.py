@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lightdp.client_set import ClientSet
 from lightdp.noise_graph import Graph
 from lightdp.repair import RETRIES, Debt, Repairs, Settled, Window, late_cost, lie_cost, worst_cost
+from support.repair_rules import Rules
 
 
 def some(*clients: int) -> ClientSet:
@@ -51,7 +52,7 @@ def test_a_repair_that_comes_too_late_is_sent_again_and_then_given_up() -> None:
 
 
 def test_under_grace_a_repair_is_in_flight_until_the_set_of_its_round_is_known() -> None:
-    """Client 0 is used in rounds 0 and 1; the repair of 0 rides in 2 and, since 2 was late, again in 4, after that of 1.
+    """Client 0 is used in rounds 0 and 1; the repair of 0 rides in 2 and, since that was late, in 4.
 
     The set of round t is known before uploads of round t + 2 are made.
     """
@@ -73,44 +74,6 @@ def test_under_grace_a_repair_is_in_flight_until_the_set_of_its_round_is_known()
     assert (repairs.owed.get(0), repairs.flying) == (None, {})
 
 
-class Ledger:
-    """The rules of (R5) for one client, in words and from the beginning each time: slow, with no state of its own.
-
-    Args:
-        neighbours: of the client.
-        used: the final set of each round.
-        sent: rounds in which the client sent.
-        grace: rounds by which sets are known later.
-    """
-
-    def __init__(
-        self, me: int, neighbours: Sequence[int], used: Sequence[set[int]], sent: set[int], grace: int
-    ) -> None:
-        self.me, self.neighbours, self.used, self.sent, self.grace = me, neighbours, used, sent, grace
-
-    def missed(self, of: int) -> int:
-        """Neighbours that the client missed in a round in which it was used itself."""
-        return sum(j not in self.used[of] for j in self.neighbours) if self.me in self.used[of] else 0
-
-    def fates(self, of: int, before: int) -> list[str]:
-        """What became of each upload before a round that carried the repair of `of`, as far as it is known then."""
-        carriers = [s for s in sorted(self.sent) if s < before and self.carries(s) == of]
-        return [
-            "open" if s >= before - self.grace else "used" if self.me in self.used[s] else "missed" for s in carriers
-        ]
-
-    def owes(self, of: int, before: int) -> bool:
-        """Whether, when uploads of round `before` are made, the repair of `of` waits or is in flight."""
-        fates = self.fates(of, before)
-        return self.missed(of) > 0 and "used" not in fates and fates.count("missed") <= RETRIES
-
-    def carries(self, number: int) -> int | None:
-        """Which round the upload of a round repairs."""
-        known = range(number - self.grace)
-        waiting = [of for of in known if self.owes(of, number) and "open" not in self.fates(of, number)]
-        return min(waiting, default=None)
-
-
 @given(data=st.data(), degree=st.sampled_from([2, 4, 5]), grace=st.integers(0, 1))
 @settings(deadline=None)
 def test_debts_are_those_of_the_rules_whoever_is_tracked(data: st.DataObject, degree: int, grace: int) -> None:
@@ -120,9 +83,8 @@ def test_debts_are_those_of_the_rules_whoever_is_tracked(data: st.DataObject, de
     used = [ClientSet(np.array(data.draw(flags))) for _ in range(rounds)]
     sent = [each | ClientSet(np.array(data.draw(flags))) for each in used]
     everybody, one = Repairs(graph), Repairs(graph, [me])
-    told = [set(each) for each in used]
     mine = {number for number, each in enumerate(sent) if me in each}
-    rules = Ledger(me, graph.neighbours_of(me).tolist(), told, mine, grace)
+    rules = Rules(me, graph.neighbours_of(me).tolist(), used, mine, grace)
     for number in range(rounds):
         riding, alone = everybody.ride(number, sent[number]), one.ride(number, sent[number])
         assert riding.get(me) == alone.get(me)
@@ -136,7 +98,7 @@ def test_debts_are_those_of_the_rules_whoever_is_tracked(data: st.DataObject, de
         assert owed == one.owed.get(me, ())
         assert {debt.round for debt in owed} == {of for of in range(number + 1 - grace) if rules.owes(of, number + 1)}
         for debt in owed:
-            assert debt.absent == rules.missed(debt.round)
+            assert debt.absent == len(rules.absent(debt.round))
             assert debt.tries == RETRIES + 1 - rules.fates(debt.round, number + 1).count("missed")
         assert len(owed) <= 1 + grace
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random  # noqa: TID251  chooses lies, protects nothing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -214,7 +214,8 @@ def rotation(plan: Plan, rounds: int | None = None) -> Script:
     """(W5): client 0 and one group of peers after the other are said to be used; each group is told that 0 was not.
 
     The groups are as small as the protocol allows. Each, once told, repairs what it shares with client 0 three times,
-    in closing rounds, which hide nothing else.
+    in closing rounds, which hide nothing else. Under grace each is told so of two rounds whose noise it shares, and
+    that nobody was on time in them.
 
     Args:
         plan: the noise.
@@ -223,11 +224,14 @@ def rotation(plan: Plan, rounds: int | None = None) -> Script:
     honest = plan.clients - plan.colluders
     size = max(plan.honest - plan.stragglers, 2) - 1
     groups = [range(start, min(start + size, honest)) for start in range(1, honest, size)][:rounds]
-    length = len(groups) + 1 + RETRIES
+    span = 1 + plan.grace
+    data = span * len(groups)
+    length = data + span * (1 + RETRIES) + plan.grace
     told = np.zeros((honest, length, plan.clients), dtype=bool)
     asked, closing = np.zeros((2, honest, length), dtype=bool)
     colluders = range(honest, plan.clients)
-    for now, group in enumerate(groups):
+    for now in range(data):
+        group = groups[now // span]
         told[:, now][:, [0, *group, *colluders]] = True
         told[list(group), now] = True
         told[list(group), now, 0] = False
@@ -235,8 +239,8 @@ def rotation(plan: Plan, rounds: int | None = None) -> Script:
         told[gone, now] = False
         asked[[0, *group, *gone], now] = True
         closing[gone, now] = True
-    asked[:, len(groups) :] = closing[:, len(groups) :] = True
-    return Script(told, asked, closing)
+    asked[:, data:] = closing[:, data:] = True
+    return Script(told, asked, closing, np.zeros_like(told) if plan.grace else None)
 
 
 def of_reserved(played: Played) -> float:
@@ -284,27 +288,28 @@ def climb(
 
 def _changed(script: Script, plan: Plan, rng: random.Random) -> Script:
     """The script with one to three changes: of what some clients are told of a round, or of whether they are asked."""
-    told, asked, closing = script.told.copy(), script.asked.copy(), script.closing.copy()
+    on_time = script.told if script.on_time is None else script.on_time
+    told, asked, closing, on_time = (each.copy() for each in (script.told, script.asked, script.closing, on_time))
     clients, rounds = asked.shape
     for _ in range(rng.randint(1, 3)):
-        now, one = rng.randrange(rounds), rng.randrange(clients)
+        now, one, other = rng.randrange(rounds), rng.randrange(clients), rng.randrange(clients)
         some = [one] if rng.random() < 0.5 else [i for i in range(clients) if rng.random() < 0.5]
+        sets = on_time if plan.grace and rng.random() < 0.3 else told
         kind = rng.randrange(7)
         if kind == 0:  # as somebody else is told
-            told[some, now] = told[rng.randrange(clients), now]
+            sets[some, now] = sets[other, now]
         elif kind == 1:  # one client more or less
-            told[some, now, rng.randrange(plan.clients)] ^= True
-        elif kind == 2:  # void
-            told[some, now] = False
+            sets[some, now, rng.randrange(plan.clients)] ^= True
+        elif kind == 2:  # nobody, so void
+            sets[some, now] = False
         elif kind == 3:  # everybody but one
-            told[some, now] = True
-            told[some, now, 0 if rng.random() < 0.7 else one] = False
+            sets[some, now] = True
+            sets[some, now, 0 if rng.random() < 0.7 else one] = False
         elif kind == 4:
             asked[some, now] ^= True
         elif kind == 5:
             closing[some, now] ^= True
         else:  # as somebody else is told, asked and so on from here
-            other = rng.randrange(clients)
-            for table in (told, asked, closing):
+            for table in (told, asked, closing, on_time):
                 table[some, now:] = table[other, now:]
-    return replace(script, told=told, asked=asked, closing=closing)
+    return Script(told, asked, closing, on_time if plan.grace else None)
