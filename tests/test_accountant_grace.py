@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ import lightdp
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.protocol.history import ClientHistory, known
-from lightdp.repair import RETRIES
+from lightdp.repair import RETRIES, Window
 from support import oracles
 
 if TYPE_CHECKING:
@@ -208,3 +209,68 @@ def drawn(rng: random.Random) -> Training:
     plan = planned(clients, colluders, rng.randint(1, clients - 2), gamma=10 ** rng.uniform(-3, 2.48), degree=degree)
     came = np.array([rng.choices(range(4), (1, 6, 3, 2), k=clients) for _ in range(rng.randint(3, 9))])
     return Training(plan, came, rng.sample(range(1, clients), colluders))
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_training_that_a_climb_finds_exceeds_its_charges_or_the_room_kept_for_it(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311  a search, not a secret
+    reached = climbed(drawn(rng), GOALS[seed % len(GOALS)], rng, 25)
+    assert reached <= 1 + 1e-7
+    assert reached > 0.1  # the bound is not met for want of a training
+
+
+@pytest.mark.parametrize("gamma", [0.001, 4.0, 300.0])
+@pytest.mark.parametrize("came", [LATE, JOINED])
+def test_a_round_that_waits_counts_at_least_what_it_costs_once_its_set_is_final(gamma: float, came: int) -> None:
+    """Client 0 is not on time: with any final set, and all repairs in time, it is charged no more than before."""
+    plan = planned(7, 1, 3, gamma=gamma)
+    for used in range(4, 7):
+        rounds = np.full((2, 7), LOST)
+        rounds[0, :used], rounds[0, 0] = ON_TIME, came
+        rounds[0, used] = came
+        training = Training(plan, rounds)
+        waits, final = (training.history(known).odometer.counted()._ledgers[0].total() for known in (1, 2))
+        assert 0 < final <= waits
+
+
+def test_repairs_that_ride_in_the_next_round_are_expected_also_after_a_closing_round() -> None:
+    """Round 0 of client 0 was too late, and its set is known when peers make uploads of round 2.
+
+    That it answered round 1 without data changes nothing in what it must keep room for in round 2.
+    """
+    plan, everybody = planned(6, 0, 2, gamma=5.0), ClientSet.all(6)
+    others = everybody - ClientSet.of(6, [0])
+    kept = []
+    for closing in ({1}, set[int]()):
+        history = ClientHistory(plan, 0, bytes(32), range(1, 6))
+        history.sent, history.closing = frozenset({0} | closing), frozenset(closing)
+        history.learn([(0, (ClientSet.none(6), others)), (1, (others, others))])
+        kept.append(history.odometer.counted(ahead=True)._ledgers[0].total())
+    assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("gamma", [50.0, 1000.0])
+def test_peers_have_repaired_for_sure_only_once_they_were_used_in_two_rounds_in_a_row(
+    gamma: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Peers owe round 0 and, since client 0 was late in it, round 1; their used upload of round 4 pays round 0.
+
+    The repair of round 1 rides in rounds 3, 5 and 7. Were the first use to count as its repair, the charges would be
+    exceeded.
+    """
+    came = np.full((8, 20), ON_TIME)
+    came[0, 19] = LOST
+    came[[1, 4], 0] = LATE
+    came[[2, 3, 5]] = LATE  # void
+    training = Training(planned(20, 0, 2, gamma=gamma), came)
+    assert of_sum(training) <= 1
+    assert of_charges(training) <= 1 + 1e-7
+
+    def hasty(window: Window, used: ClientSet, late: ClientSet) -> None:
+        window.ready = np.ones_like(window.waiting)
+        closed(window, used, late)
+
+    closed = Window.close
+    monkeypatch.setattr(Window, "close", hasty)
+    assert of_sum(training) > 1.05
+    assert of_charges(training) > 1.3
