@@ -17,7 +17,7 @@ from lightdp.stragglers import StragglerLaw
 
 _SURE = 0.99  # of the trainings must not end early
 _OFTEN = float(ndtri(_SURE))  # standard deviations of what all clients share
-_SPARE = 4  # times as sure of each client: costs of a client in different rounds are not quite independent
+_SPARE = 4  # times as sure of each client if it may be late: late rounds and those after them are not independent
 
 
 def provision(asked: Request, gamma: float, absent: StragglerLaw, rounds: int) -> float:
@@ -46,7 +46,7 @@ def provision(asked: Request, gamma: float, absent: StragglerLaw, rounds: int) -
     mean = float(absent.pmf @ given)
     shared = max(float(absent.pmf @ given**2) - mean**2, 0.0)
     own = max(float(absent.pmf @ ((1 - missed) * used**2 + late * too_late**2)) - mean**2 - shared, 0.0)
-    margin = _OFTEN * shared**0.5 + _deviations(asked) * own**0.5
+    margin = _OFTEN * shared**0.5 + _deviations(asked, _SPARE if late > 0 else 1) * own**0.5
     return max(always, rounds * mean + margin * rounds**0.5)
 
 
@@ -62,7 +62,7 @@ def _late_costs(asked: Request, gamma: float, peers: NDArray[np.float64], presen
     return alone + present * waits * gamma / (peers * gamma + 1)
 
 
-def _deviations(asked: Request) -> float:
+def _deviations(asked: Request, spare: int) -> float:
     """How many standard deviations above its mean cost a client may be."""
     enough = 1 - float(betaincinv(asked.clients - asked.stragglers, asked.stragglers + 1, _SURE))
-    return -float(ndtri(min(enough, 1 / asked.clients) / _SPARE))
+    return -float(ndtri(min(enough, 1 / asked.clients) / spare))
