@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet
 from lightdp.noise_graph import Graph, gain
-from lightdp.stragglers import StragglerLaw
 
 RETRIES = 2
 """How many more uploads may carry a repair that rode in an upload which came too late (R1)."""
@@ -86,11 +85,6 @@ def _worst_late(gamma: float, honest: int, least: int, lie: float, crossed: floa
     retrying = min(max((p - ratio * q) / (p_slope + ratio * q_slope), 0.0), float(least))
     share = max(p - p_slope * retrying, 0.0) ** 2 / (q + q_slope * retrying)
     return 1 - share + (honest - 1 - retrying) * lie
-
-
-def repair_cost(law: StragglerLaw, honest: int, gamma: float) -> float:
-    """(R1): the mean cost of a used round under a straggler law."""
-    return law.mean(lambda stragglers: 1 / gain(np.maximum(honest - stragglers, 1.0), gamma))
 
 
 @dataclass

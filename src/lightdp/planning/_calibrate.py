@@ -13,6 +13,8 @@ from lightdp.stragglers import StragglerLaw
 GAMMA_MAX = 1024.0
 """The largest γ that the wire's fixed-point grid resolves (W1): σ_K of 2^12 units beside σ_U of 2^7."""
 
+TRANSIENT = 1.0
+"""How many residuals count in the trained model beside the noise that stays: the rule for γ under repair (R4)."""
 
 _GRID = math.log(1.02)
 
@@ -83,19 +85,30 @@ def on_grid(cost: float) -> float:
     return math.exp(math.ceil(math.log(cost) / _GRID - 1e-9) * _GRID)
 
 
-def repair_gamma(law: StragglerLaw, graph: Graph, rounds: int, cost: Callable[[float], float]) -> float:
-    """The γ that minimises the noise of the trained model under repair (R4).
+def carried(lasting: float, transient: float, rounds: int) -> float:
+    """(R4): variance that the trained model carries for each round: what stays, and `TRANSIENT` residuals in all.
 
-    After T rounds the model carries T times the individual noise σ_U²/(N−S) that stays and once the residual
-    mγσ_U²/(N−S) of the last round, which the next one would remove; σ_U² itself is proportional to `cost`(γ).
+    `repair_gamma` minimises it, and calibration "auto" takes the plan with less of it (D8).
+    """
+    return lasting + TRANSIENT * transient / rounds
+
+
+def repair_gamma(m: float, rounds: int, cost: Callable[[float], float]) -> float:
+    """The γ that minimises what the trained model carries under repair (R4).
+
+    A round leaves the individual noise σ_U²/(N−S), which stays, and the residual mγσ_U²/(N−S), which the next one
+    removes; σ_U² itself is proportional to `cost`(γ).
+
+    Args:
+        m: of `exposure`.
+        rounds: T.
+        cost: of a round on average, as a share of (Δ/σ_U)².
     """
     from scipy.optimize import minimize_scalar  # noqa: PLC0415  takes longer to import than most plans take
 
-    share = exposure(law, graph) / rounds
-
     def noise(log_gamma: float) -> float:
         gamma = math.exp(log_gamma)
-        return math.log(cost(gamma) * (1 + share * gamma))
+        return math.log(cost(gamma) * carried(1.0, m * gamma, rounds))
 
     low, high = math.log(1e-6), math.log(GAMMA_MAX)
     grid = np.linspace(low, high, 33)

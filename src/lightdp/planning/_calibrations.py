@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from lightdp._validate import non_negative, positive
 from lightdp.errors import InfeasibleError
 from lightdp.noise_graph import gain
 from lightdp.planning import _calibrate as calibrate
+from lightdp.planning._provision import Provision
 from lightdp.planning._request import Request
-from lightdp.repair import repair_cost, worst_cost
+from lightdp.repair import worst_cost
 
 WIRE_STEPS = 16  # σ of a client's own noise in steps of the wire: rounding then hardly shows in it
 _ROUND_UP = 1 + 1e-12  # on σ: covers every rounding error between σ and the ε that is reported for it
@@ -128,29 +128,25 @@ class Repair(Calibration):
     chooses_gamma = True
 
     def noise(self, asked: Request) -> Noise:
-        """T − 1 rounds at their average or worst cost and one at its worst, with room for lies (W5)."""
-        law = asked.law
-        if asked.reserve == "worst":
-            law = dataclasses.replace(law, pmf=(law.counts == law.bound).astype(float))
+        """T − 1 rounds as `Provision` says and one at its worst, with room for lies (W5)."""
+        provision = Provision.of(asked)
 
         def cost(gamma: float) -> float:
             """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
-            used = repair_cost(law, asked.honest, gamma)
             worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
-            return used + (worst - used) / asked.rounds
+            return (provision.cost(gamma) + worst) / asked.rounds
 
         gamma = asked.gamma
         if gamma is None:
-            gamma = calibrate.repair_gamma(law, asked.graph, asked.rounds, cost)
+            law = asked.law.worst() if asked.reserve == "worst" else asked.law
+            gamma = calibrate.repair_gamma(calibrate.exposure(law, asked.graph), asked.rounds, cost)
         sigma = self.required(asked, gamma)
         individual = sigma * math.sqrt(cost(gamma)) if asked.sampling_rate == 1 else sigma
         return Noise(gamma, individual, individual / math.sqrt(cost(gamma)))
 
     def levels(self, asked: Request, gamma: float) -> dict[float, int]:
-        """T − 1 rounds at quantiles of the straggler law and one at its worst, in multiples of σ_U (R2)."""
-        used = asked.rounds - 1
-        counts = {asked.stragglers: used} if asked.reserve == "worst" else asked.law.quantiles(used, _SAMPLED_LEVELS)
-        costs = [(1 / float(gain(max(asked.honest - s, 1), gamma)), count) for s, count in counts.items()]
+        """Rounds at quantiles of the straggler law that add up to the provision, and one at its worst (R2)."""
+        costs = Provision.of(asked).levels(gamma, _SAMPLED_LEVELS)
         worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
         costs.append((calibrate.on_grid(worst) if asked.late == "seen" else worst, 1))
         result: dict[float, int] = {}

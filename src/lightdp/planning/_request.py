@@ -19,7 +19,7 @@ from lightdp.stragglers import StragglerLaw, custom, parse
 
 CalibrationName = Literal["exact", "repair", "paper", "local", "smpc", "central"]
 Unit = Literal["record", "client"]
-Reserve = Literal["expected", "worst"]
+Reserve = Literal["expected", "steady", "worst"]
 Late = Literal["seen", "unseen"]
 
 _UNKNOWN_RECORDS_PER_CLIENT = 1024
@@ -71,7 +71,10 @@ class Request:
         "uniform", group="Clients", flag=str,
     )
     gamma: float | None = setting("Ratio of variances σ_K²/σ_U²; by default the best one.", None, group="Noise")
-    reserve: Reserve = setting("With repair, plan for expected or worst-case stragglers.", "expected", group="Noise")
+    reserve: Reserve = setting(
+        "With repair, let the budget last for expected stragglers, for one client that never is one, or at worst.",
+        "expected", group="Noise",
+    )
     late: Late = setting(
         "Whether the server can read uploads that come too late; unseen needs less noise, and must then be true.",
         "seen", group="Noise",
