@@ -126,6 +126,9 @@ class StragglerLaw:
         """
         pmf, others = np.zeros(min(self.bound, degree) + 1), clients - 1
         for s, weight in self._rounded_up():
+            if degree == others:
+                pmf[s] = weight
+                continue
             first, chances = _hypergeometric(others, s, degree)
             pmf[first : first + len(chances)] += weight * chances
         return StragglerLaw(f"{self.name}, among {degree} of {others}", pmf / pmf.sum())

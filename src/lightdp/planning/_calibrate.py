@@ -104,17 +104,36 @@ def repair_gamma(m: float, rounds: int, cost: Callable[[float], float]) -> float
         rounds: T.
         cost: of a round on average, as a share of (Δ/σ_U)².
     """
-    from scipy.optimize import minimize_scalar  # noqa: PLC0415  takes longer to import than most plans take
 
     def noise(log_gamma: float) -> float:
         gamma = math.exp(log_gamma)
         return math.log(cost(gamma) * carried(1.0, m * gamma, rounds))
 
-    low, high = math.log(1e-6), math.log(GAMMA_MAX)
-    grid = np.linspace(low, high, 33)
-    best = int(np.argmin([noise(x) for x in grid]))
-    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-    found = float(minimize_scalar(noise, bounds=bounds, method="bounded", options={"xatol": 1e-6}).x)
+    high = math.log(GAMMA_MAX)
+    found = _least(noise, math.log(1e-6), high)
     if noise(high) <= noise(found):
         return GAMMA_MAX
     return math.exp(found) if noise(found) < math.log(cost(0.0)) else 0.0
+
+
+def _least(f: Callable[[float], float], low: float, high: float) -> float:
+    """Where f is least on [low, high], to 1e-6: the best of 33 points, then golden sections beside it.
+
+    As scipy.optimize does, which takes longer to import than most plans take.
+    """
+    grid = np.linspace(low, high, 33).tolist()
+    best = min(range(len(grid)), key=lambda i: f(grid[i]))
+    left, right = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    ratio = (math.sqrt(5) - 1) / 2
+    a, b = right - ratio * (right - left), left + ratio * (right - left)
+    at_a, at_b = f(a), f(b)
+    while right - left > 1e-6:
+        if at_a <= at_b:
+            right, b, at_b = b, a, at_a
+            a = right - ratio * (right - left)
+            at_a = f(a)
+        else:
+            left, a, at_a = a, b, at_b
+            b = left + ratio * (right - left)
+            at_b = f(b)
+    return a if at_a <= at_b else b

@@ -109,6 +109,8 @@ def _accuracy(plan: Plan) -> list[str]:
     result = [f"a round leaves noise of std {_std(stays)} in each coordinate of the mean"]
     if plan.repairs:
         result.append(f"and, until the next round takes it out, a residual of std {_std(goes)}; it does not add up")
+    if plan.why is not None:
+        result.append(plan.why)
     return result
 
 

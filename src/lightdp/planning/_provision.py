@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,11 +72,17 @@ class Provision:
 
     def law(self, gamma: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Costs of a round to a client and their probabilities."""
-        missing = np.flatnonzero(self.absent.pmf)
-        costs, chances = 1 / gain(np.maximum(self.honest - missing, 1), gamma), self.absent.pmf[missing]
+        missing, chances = self._support
+        costs = 1 / gain(np.maximum(self.honest - missing, 1), gamma)
         if self.used == 1:
             return costs, chances
         return np.append(costs, 0.0), np.append(self.used * chances, 1 - self.used)
+
+    @cached_property
+    def _support(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Numbers of absent neighbours that occur, and their probabilities: a rounded law has many that do not."""
+        missing = np.flatnonzero(self.absent.pmf)
+        return missing, self.absent.pmf[missing]
 
     def levels(self, gamma: float, blocks: int) -> list[tuple[float, int]]:
         """Costs, and numbers of rounds that have them, which add up to at least `cost`.

@@ -17,7 +17,7 @@ from lightdp.planning._calibrate import GAMMA_MAX
 from lightdp.sampling import Adjacency
 from lightdp.stragglers import StragglerLaw, custom, parse
 
-CalibrationName = Literal["exact", "repair", "paper", "local", "smpc", "central"]
+CalibrationName = Literal["auto", "exact", "repair", "paper", "local", "smpc", "central"]
 Unit = Literal["record", "client"]
 Reserve = Literal["expected", "steady", "worst"]
 Late = Literal["seen", "unseen"]
@@ -57,8 +57,8 @@ class Request:
     epsilon: float = setting("Privacy budget ε, for the whole training.", group="Privacy")
     delta: float = setting("The δ of the guarantee (ε, δ).", group="Privacy")
     calibration: CalibrationName = setting(
-        "How noise is chosen: exact, with repair, or as in the paper; local, smpc and central are to compare with.",
-        "exact", group="Noise",
+        "How noise is chosen: exact, with repair, the better of both (auto), or as in the paper; local, smpc and "
+        "central are to compare with.", "auto", group="Noise",
     )
     clip: float = setting("L2 norm to which a record's part, or a client's update, is clipped.", 1.0, group="Privacy")
     unit: Unit = setting("What is protected: one record, or all data of one client.", _RECORD, group="Privacy")
@@ -127,9 +127,9 @@ class Request:
         if self.law.bound != self.stragglers:
             raise ArgumentError(f"straggler_law must cover 0..{self.stragglers}, got a law on 0..{self.law.bound}")
         if self.gamma is not None:
-            if self.calibration not in ("exact", "repair"):
+            if self.calibration not in ("auto", "exact", "repair"):
                 raise ArgumentError(
-                    f"gamma can be given for exact and repair only, got calibration={self.calibration!r}"
+                    f"gamma can be given for auto, exact and repair only, got calibration={self.calibration!r}"
                 )
             if not 0 <= self.gamma <= GAMMA_MAX:
                 raise ArgumentError(f"gamma must be in [0, {GAMMA_MAX:g}], got gamma={self.gamma:g}")

@@ -56,8 +56,8 @@ class Config:
     mirror: bool = setting(
         "Average the features of an image and its mirror image (scattering-linear).", False, group="Model")
     scheme: str = setting(
-        "Whose noise: none, central, local, smpc, paper, exact or repair; another scheme of `lightdp compare`, such as "
-        "secagg, also brings its failures and time.", "repair", group="Privacy")
+        "Whose noise: none, central, local, smpc, paper, exact, repair or the better of both (auto); another scheme of "
+        "`lightdp compare`, such as secagg, also brings its failures and time.", "auto", group="Privacy")
     unit: Unit = setting(
         "What is protected: one record or one client; paper assumes a sensitivity that no theorem bounds.",
         "record", group="Privacy")
@@ -71,6 +71,7 @@ class Config:
     epsilon_per: Literal["training", "round"] = setting(
         "What ε and δ are for; for a round, as in the paper, no budget ends the training.", "training", group="Privacy")
     clip: float = like(Request, "clip", 1.0)
+    gamma: float | None = like(Request, "gamma", None)
     reserve: Reserve = like(Request, "reserve", "expected")
     arrivals: str = setting(
         "Who misses a round: none, uniform (0 to S̄ clients), links:P (each with probability P), latency:... or "
@@ -114,6 +115,8 @@ class Config:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
         share("late_seen", self.late_seen)
         integer("seed", self.seed, 0, 2**63 - 1)
+        if self.gamma is not None and known.calibration not in ("auto", "exact", "repair"):
+            raise ArgumentError(f"gamma needs a scheme that chooses it, such as repair, got scheme={self.scheme!r}")
         if self.fidelity == "protocol" and not known.deployable:
             raise ArgumentError(
                 f"fidelity must be distribution for scheme={self.scheme!r}, whose clients add no noise alone"
