@@ -71,7 +71,6 @@ class Config:
     epsilon_per: Literal["training", "round"] = setting(
         "What ε and δ are for; for a round, as in the paper, no budget ends the training.", "training", group="Privacy")
     clip: float = like(Request, "clip", 1.0)
-    gamma: float | None = like(Request, "gamma", None)
     reserve: Reserve = like(Request, "reserve", "expected")
     arrivals: str = setting(
         "Who misses a round: none, uniform (0 to S̄ clients), links:P (each with probability P), latency:... or "
@@ -91,6 +90,7 @@ class Config:
     momentum: float = setting("Momentum of the server.", 0.9, group="Training")
     ema: float = setting("Decay of the averaged weights that are evaluated; 0 averages none.", 0.0, group="Training")
     degree: int | None = like(Request, "degree", None)
+    gamma: float | None = like(Request, "gamma", None)
     fidelity: Fidelity = setting(
         "Noise of the right distribution, or the protocol itself: real keys, masks and bytes.",
         "distribution", group="Simulation")
