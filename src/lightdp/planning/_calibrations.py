@@ -133,8 +133,7 @@ class Repair(Calibration):
 
         def cost(gamma: float) -> float:
             """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
-            worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
-            return (provision.cost(gamma) + worst) / asked.rounds
+            return (provision.cost(gamma) + self._worst(asked, gamma)) / asked.rounds
 
         gamma = asked.gamma
         if gamma is None:
@@ -147,12 +146,17 @@ class Repair(Calibration):
     def levels(self, asked: Request, gamma: float) -> dict[float, int]:
         """Rounds at quantiles of the straggler law that add up to the provision, and one at its worst (R2)."""
         costs = Provision.of(asked).levels(gamma, _SAMPLED_LEVELS)
-        worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
-        costs.append((calibrate.on_grid(worst) if asked.late == "seen" else worst, 1))
+        worst = self._worst(asked, gamma)
+        costs.append((calibrate.on_grid(worst) if asked.late_is_seen else worst, 1))
         result: dict[float, int] = {}
         for cost, count in costs:
             result[1 / math.sqrt(cost)] = result.get(1 / math.sqrt(cost), 0) + count
         return result
+
+    @staticmethod
+    def _worst(asked: Request, gamma: float) -> float:
+        """What the last round may cost, with all lies (W5)."""
+        return worst_cost(gamma, asked.honest, asked.stragglers, seen=asked.late_is_seen, grace=asked.grace)
 
     def scale(self, noise: Noise) -> float:
         """σ_U."""

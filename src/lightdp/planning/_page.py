@@ -60,7 +60,7 @@ def _guarantee(plan: Plan) -> list[str]:
         result.append(f"The paper claims ε = {plan.budget:g}; the figure above is what its noise really gives.")
     elif plan.repairs:
         stragglers = _LASTS[plan.request.reserve]
-        late = "no upload of a client before its last" if plan.late == "seen" else "no upload of a client"
+        late = "no upload of a client before its last" if plan.late_is_seen else "no upload of a client"
         result.append(
             f"The budget lasts all rounds {stragglers} and {late} is seen too late; "
             "the odometer charges what happens and stops before the budget is exceeded."
@@ -72,7 +72,7 @@ def _guarantee(plan: Plan) -> list[str]:
 
 def _server(plan: Plan) -> list[str]:
     """What a server may do under a plan, where that is less than anything, and what is kept for it (W5)."""
-    if plan.late == "unseen" and plan.calibration.deployable:
+    if not plan.late_is_seen and plan.calibration.deployable:
         follows = "follows the protocol and " if plan.repairs else ""
         return [f"It holds for a server that {follows}does not see uploads which come too late."]
     if not plan.repairs:
@@ -80,7 +80,7 @@ def _server(plan: Plan) -> list[str]:
     if plan.sampling_rate < 1:
         return ["It holds for a server that follows the protocol: batches are sampled (R2)."]
     spent = plan.rounds * (plan.sigma_individual / plan.sigma_effective) ** 2
-    share = worst_cost(plan.gamma, plan.honest, plan.stragglers, plan.late) / spent
+    share = worst_cost(plan.gamma, plan.honest, plan.stragglers, grace=plan.grace) / spent
     fewer = "" if share < _MUCH else "; with fewer stragglers it would be less"
     kept = f"{100 * share:.0f} % of μ² is kept for lies and late uploads{fewer}"
     return [f"It holds for a server that lies to clients; {kept}."]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 from lightdp._settings import described, setting
-from lightdp._validate import choice, integer, number, positive, probability
+from lightdp._validate import choice, integer, number, positive, probability, share
 from lightdp.errors import ArgumentError
 from lightdp.noise_graph import Graph
 from lightdp.planning._calibrate import GAMMA_MAX
@@ -20,10 +21,10 @@ from lightdp.stragglers import StragglerLaw, custom, parse
 CalibrationName = Literal["auto", "exact", "repair", "paper", "local", "smpc", "central"]
 Unit = Literal["record", "client"]
 Reserve = Literal["expected", "steady", "worst"]
-Late = Literal["seen", "unseen"]
+Late = float | Literal["unseen"]
 
 _UNKNOWN_RECORDS_PER_CLIENT = 1024
-_CHOICES = {"calibration": CalibrationName, "unit": Unit, "adjacency": Adjacency, "reserve": Reserve, "late": Late}
+_CHOICES = {"calibration": CalibrationName, "unit": Unit, "adjacency": Adjacency, "reserve": Reserve}
 
 
 class Unasked(str):
@@ -75,9 +76,12 @@ class Request:
         "With repair, let the budget last for expected stragglers, for one client that never is one, or at worst.",
         "expected", group="Noise",
     )
+    grace: int = setting(
+        "Rounds for which an upload may be late and is used all the same: 0 or 1.", 0, group="Clients"
+    )
     late: Late = setting(
-        "Whether the server can read uploads that come too late; unseen needs less noise, and must then be true.",
-        "seen", group="Noise",
+        "Share of the stragglers whose uploads are seen too late; unseen needs less noise, and must then be true.",
+        0.0, group="Clients", flag=str,
     )
     records: int | None = setting("Records of all clients together, if known.", None, group="Wire")
     parameters: int | None = setting("Parameters of the model, if known.", None, group="Wire")
@@ -99,6 +103,8 @@ class Request:
             "sampling_rate": number("sampling_rate", self.sampling_rate),
             "graph_seed": integer("graph_seed", self.graph_seed, 0, 2**64 - 1),
             "straggler_law": "uniform" if self.straggler_law is None else self.straggler_law,
+            "grace": integer("grace", self.grace, 0, 1),
+            "late": _late(self.late),
         }
         if self.degree is not None:
             checked["degree"] = integer("degree", self.degree, 1, clients - 1)
@@ -135,6 +141,11 @@ class Request:
                 raise ArgumentError(f"gamma must be in [0, {GAMMA_MAX:g}], got gamma={self.gamma:g}")
         if not self.graph.complete and self.calibration == "paper":
             raise ArgumentError(f"the paper's calibration needs the complete graph, got degree={self.degree}")
+
+    @property
+    def late_is_seen(self) -> bool:
+        """Whether the server may see uploads that come too late."""
+        return self.late != "unseen"
 
     @property
     def names_unit(self) -> bool:
@@ -205,6 +216,15 @@ class Request:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise ArgumentError(f"plan must be the arguments of lightdp.plan as JSON: {error!r}") from None
+
+
+def _late(value: object) -> Late:
+    """A share, as a number or its text, or "unseen"."""
+    if value == "unseen":
+        return "unseen"
+    with suppress(ValueError, TypeError):
+        return share("late", float(value) if isinstance(value, str) else value)
+    raise ArgumentError(f"late must be a share in [0, 1] or 'unseen', got late={value!r}")
 
 
 def _within(name: str, value: float, low: float, high: float) -> float:

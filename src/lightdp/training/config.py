@@ -188,7 +188,7 @@ class Config:
         if self.unit == "paper":
             asked |= {"clip": 2 * self.local_lr * self.clip / smallest, "unit": "client"}
         late = self.late_seen > 0 or self.arrivals.startswith(("latency", "trace"))  # stragglers may send all the same
-        asked |= {"straggler_law": straggler_law(self.arrivals), "late": "seen" if late else "unseen"}
+        asked |= {"straggler_law": straggler_law(self.arrivals), "late": 0.0 if late else "unseen"}
         found = solve(Request(**asked, records=records, parameters=parameters))
         return found if known.adjust is None else known.adjust(found)
 
