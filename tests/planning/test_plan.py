@@ -365,8 +365,8 @@ def test_a_plan_by_auto_travels_as_one_of_the_calibration_that_was_taken() -> No
     assert planned(20, 4, 4, rounds=60, gamma=2.0).gamma == 2.0
 
 
-@pytest.mark.parametrize("late", ["seen", "unseen"])
-def test_without_stragglers_auto_needs_no_repair(late: str) -> None:
+@pytest.mark.parametrize("late", [0.0, "unseen"])
+def test_without_stragglers_auto_needs_no_repair(late: Any) -> None:
     assert planned(20, 4, 0, rounds=60, late=late).request.calibration == "exact"
 
 

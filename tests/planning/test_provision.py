@@ -37,7 +37,7 @@ def played(plan: Plan, trainings: int, *, steady: bool = False) -> NDArray[np.fl
 def room(plan: Plan) -> float:
     """What the plan has for all rounds but the last, by its own noise."""
     whole = plan.rounds * (plan.sigma_individual / plan.sigma_effective) ** 2
-    return whole - worst_cost(plan.gamma, plan.honest, plan.stragglers, plan.late)
+    return whole - worst_cost(plan.gamma, plan.honest, plan.stragglers, seen=plan.late_is_seen)
 
 
 @pytest.mark.parametrize("degree", [None, 10])
