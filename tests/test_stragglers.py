@@ -118,5 +118,10 @@ def test_a_law_with_many_counts_is_rounded_to_more_stragglers(monkeypatch: pytes
     assert few < all_of_them < 1.003 * few
 
 
+def test_where_nobody_straggles_no_other_does() -> None:
+    assert stragglers.custom(3, [1.0]).of_straggler() == stragglers.uniform(0)
+    assert stragglers.uniform(0).of_straggler() == stragglers.uniform(0)
+
+
 def test_the_worst_law_has_the_most_stragglers_in_every_round() -> None:
     assert stragglers.uniform(3).worst() == stragglers.custom(3, [0, 0, 0, 1])

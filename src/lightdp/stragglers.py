@@ -111,6 +111,17 @@ class StragglerLaw:
         weighted = self.pmf * (1 - self.counts / clients)
         return StragglerLaw(f"{self.name}, if used", weighted / weighted.sum())
 
+    def of_straggler(self) -> StragglerLaw:
+        """The law of how many others straggle when some client does, if any S clients straggle; 0 if none ever does.
+
+        >>> uniform(2).of_straggler().pmf.round(4)
+        array([0.3333, 0.6667])
+        """
+        weighted = (self.pmf * self.counts)[1:]
+        if weighted.sum() == 0:
+            return uniform(0)
+        return StragglerLaw(f"{self.name}, others", weighted / weighted.sum())
+
     def among(self, clients: int, degree: int) -> StragglerLaw:
         """The law of how many of a used client's neighbours straggle, if any S of the others do (D6).
 

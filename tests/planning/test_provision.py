@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import lightdp
+from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
 from lightdp.planning._provision import LASTS, Provision
 from lightdp.repair import worst_cost
@@ -37,7 +38,7 @@ def played(plan: Plan, trainings: int, *, steady: bool = False) -> NDArray[np.fl
 def room(plan: Plan) -> float:
     """What the plan has for all rounds but the last, by its own noise."""
     whole = plan.rounds * (plan.sigma_individual / plan.sigma_effective) ** 2
-    return whole - worst_cost(plan.gamma, plan.honest, plan.stragglers, seen=plan.late_is_seen)
+    return whole - worst_cost(plan.gamma, plan.honest, plan.stragglers, seen=plan.late_is_seen, grace=plan.grace)
 
 
 @pytest.mark.parametrize("degree", [None, 10])
@@ -75,6 +76,43 @@ def test_the_odometer_charges_what_the_provision_counts() -> None:
         odometer.record(used=np.flatnonzero(~missing))
         spent += np.where(missing, 0.0, plan.used_cost(np.maximum(plan.honest - adjacent @ missing, 1)))
     assert odometer.mu() == pytest.approx(np.sqrt(spent) * plan.sensitivity / plan.sigma_individual)
+
+
+def finished(plan: Plan, seed: int, *, too_late: float = 0.0, joins: float = 0.0) -> bool:
+    """Whether a training plays all its rounds and none is void, by the odometer; `joins` are late and used (R5)."""
+    rng, n, waits = np.random.default_rng(seed), plan.clients, None
+    odometer = lightdp.Odometer(plan)
+    for _ in range(plan.rounds):
+        away = odometer.exhausted()
+        missing = rng.permutation(n) < rng.choice(len(plan.law.pmf), p=plan.law.pmf)
+        used = ClientSet(~missing) - away
+        if len(used) < n - plan.stragglers:
+            return False
+        final = used, ClientSet(missing & (rng.random(n) < too_late)) - away
+        if plan.grace == 0:
+            odometer.record(*final)
+            continue
+        if waits is not None:
+            odometer.record(*waits)
+        on_time = ClientSet(used.flags & (rng.random(n) >= joins))
+        odometer.open(on_time, ~on_time - away)
+        waits = final
+    return True
+
+
+@pytest.mark.parametrize(
+    ("rounds", "late", "grace"), [(10, 0.5, 0), (20, 1.0, 0), (40, 0.25, 0), (10, 0.0, 1), (20, 0.5, 1)]
+)
+def test_plans_last_with_uploads_that_are_late_or_join_later(rounds: int, late: float, grace: int) -> None:
+    """(R5), (R6): by the odometer's own count."""
+    plan = planned(10, 2, rounds, late=late, grace=grace)
+    assert np.mean([finished(plan, seed, too_late=late, joins=0.2) for seed in range(100)]) >= LASTS
+
+
+def test_a_plan_for_no_late_uploads_does_not_last_with_them() -> None:
+    plan = planned(10, 2, 20)
+    assert np.mean([finished(plan, seed, too_late=0.5) for seed in range(20)]) < 0.5
+    assert plan.sigma_individual < planned(10, 2, 20, late=0.5).sigma_individual
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 4, 30, 10**6])

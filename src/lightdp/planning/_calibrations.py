@@ -17,7 +17,6 @@ from lightdp.noise_graph import gain
 from lightdp.planning import _calibrate as calibrate
 from lightdp.planning._provision import Provision
 from lightdp.planning._request import Request
-from lightdp.repair import worst_cost
 
 WIRE_STEPS = 16  # σ of a client's own noise in steps of the wire: rounding then hardly shows in it
 _ROUND_UP = 1 + 1e-12  # on σ: covers every rounding error between σ and the ε that is reported for it
@@ -128,12 +127,12 @@ class Repair(Calibration):
     chooses_gamma = True
 
     def noise(self, asked: Request) -> Noise:
-        """T − 1 rounds as `Provision` says and one at its worst, with room for lies (W5)."""
+        """As `Provision` says: rounds as they are expected, and the last at its worst with room for lies (W5)."""
         provision = Provision.of(asked)
 
         def cost(gamma: float) -> float:
             """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
-            return (provision.cost(gamma) + self._worst(asked, gamma)) / asked.rounds
+            return (provision.cost(gamma) + sum(provision.last(gamma))) / asked.rounds
 
         gamma = asked.gamma
         if gamma is None:
@@ -144,19 +143,14 @@ class Repair(Calibration):
         return Noise(gamma, individual, individual / math.sqrt(cost(gamma)))
 
     def levels(self, asked: Request, gamma: float) -> dict[float, int]:
-        """Rounds at quantiles of the straggler law that add up to the provision, and one at its worst (R2)."""
-        costs = Provision.of(asked).levels(gamma, _SAMPLED_LEVELS)
-        worst = self._worst(asked, gamma)
-        costs.append((calibrate.on_grid(worst) if asked.late_is_seen else worst, 1))
+        """Rounds at quantiles of the straggler law that add up to the provision, and the last at its worst (R2)."""
+        provision = Provision.of(asked)
+        costs = provision.levels(gamma, _SAMPLED_LEVELS)
+        costs += [(calibrate.on_grid(k) if asked.late_is_seen else k, 1) for k in provision.last(gamma)]
         result: dict[float, int] = {}
         for cost, count in costs:
             result[1 / math.sqrt(cost)] = result.get(1 / math.sqrt(cost), 0) + count
         return result
-
-    @staticmethod
-    def _worst(asked: Request, gamma: float) -> float:
-        """What the last round may cost, with all lies (W5)."""
-        return worst_cost(gamma, asked.honest, asked.stragglers, seen=asked.late_is_seen, grace=asked.grace)
 
     def scale(self, noise: Noise) -> float:
         """σ_U."""

@@ -60,14 +60,23 @@ def _guarantee(plan: Plan) -> list[str]:
         result.append(f"The paper claims ε = {plan.budget:g}; the figure above is what its noise really gives.")
     elif plan.repairs:
         stragglers = _LASTS[plan.request.reserve]
-        late = "no upload of a client before its last" if plan.late_is_seen else "no upload of a client"
         result.append(
-            f"The budget lasts all rounds {stragglers} and {late} is seen too late; "
+            f"The budget lasts all rounds {stragglers} and {_late(plan)} seen too late; "
             "the odometer charges what happens and stops before the budget is exceeded."
         )
     result += _server(plan)
     result.append(attack.sentence(plan.power(), plan.unit, plan.adjacency))
     return result
+
+
+def _late(plan: Plan) -> str:
+    """Which uploads the budget provides for."""
+    share = plan.request.late
+    if share == "unseen":
+        return "no upload of a client is"
+    if share == 0:
+        return "no upload of a client before its last is"
+    return f"{100 * share:g} % of those that stragglers send are"
 
 
 def _server(plan: Plan) -> list[str]:
