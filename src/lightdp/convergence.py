@@ -50,8 +50,9 @@ def model_noise(plan: Plan, momentum: float = 0.0, *, closed: bool = True) -> Mo
     """(R4): how much noise the model carries after T rounds of a server with momentum, on average over stragglers.
 
     With momentum b the noise of a round has moved the model by h = (1 − b^k)/(1 − b) after k steps. A residual comes in
-    with one round and goes out with a later one, so b^(k−1) of it is left, and it does not add up. A closing round
-    takes out what nobody has repaired yet, by a step without momentum; what velocity still holds stays.
+    with one round and goes out with the next, or the next but one under grace (R5), so b^(k−1) or (1 + b) b^(k−2) of it
+    is left, and it does not add up. Closing rounds take out what nobody has repaired yet, by steps without momentum;
+    what velocity still holds stays. Residuals of uploads that are late and join in time are not counted.
 
     >>> import lightdp
     >>> plan = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
@@ -67,17 +68,18 @@ def model_noise(plan: Plan, momentum: float = 0.0, *, closed: bool = True) -> Mo
     Args:
         plan: says T, the noise and how often clients straggle.
         momentum: b of the server, in [0, 1).
-        closed: whether a round without data has ended a training with repair.
+        closed: whether a round without data has ended a training with repair, or two under grace.
     """
     if not 0 <= number("momentum", momentum) < 1:
         raise ArgumentError(f"momentum must be in [0, 1), got momentum={momentum:g}")
     moved = np.cumsum(momentum ** np.arange(plan.rounds, dtype=float))  # h after 1, 2, ..., T steps
-    lasting = float(moved @ moved) + (closed and plan.repairs)
+    lasting = float(moved @ moved) + (1 + plan.grace) * (closed and plan.repairs)
     missed = plan.law.mean(lambda s: s / plan.clients)  # the chance that a client cannot repair in a given round
     # second moments of what is left after k steps of a residual: repaired `later` rounds after its own, or not yet
-    waiting = missed ** np.arange(plan.rounds, dtype=float)  # nobody repaired within k − 1 rounds
+    tries = np.maximum(np.arange(plan.rounds) - plan.grace, 0)  # rounds in which it could have been repaired
+    waiting = missed ** tries.astype(float)
     left = waiting * (moved - closed) ** 2
-    for later in range(1, plan.rounds):
+    for later in range(1 + plan.grace, plan.rounds):
         if waiting[later - 1] < _NEGLIGIBLE:
             break
         left[later:] += waiting[later - 1] * (1 - missed) * (moved[later:] - moved[:-later]) ** 2
@@ -111,10 +113,10 @@ def bound(
     """Proposition 2 for the noise of `plan` (D3), averaged over its straggler law.
 
     It is for a server without momentum, and before a closing round. A round's noise is what it adds to the model. Where
-    the plan repairs, that is its individual noise, the residual it leaves and, but for the first round, the residuals
-    of earlier rounds that it takes out (R4). These are independent, and each residual is taken out once, so the
-    variance is at most `noise_in_mean` and twice `transient_in_mean`, in the first round once. The proposition needs
-    no more of the noise than its mean norm and mean square, so its bound holds for this variance.
+    the plan repairs, that is its individual noise, the residual it leaves and, from the second round on (the third with
+    grace), the residuals of earlier rounds that it takes out (R4). These are independent, and each residual is taken
+    out once, so the variance is at most `noise_in_mean` and once or twice `transient_in_mean`. The proposition needs no
+    more of the noise than its mean norm and mean square, so its bound holds for this variance.
 
     >>> import lightdp
     >>> plan = lightdp.plan(
@@ -139,7 +141,8 @@ def bound(
     beta, l = positive("lipschitz", lipschitz), positive("polyak", polyak)  # noqa: E741  the paper's letter
     b = positive("dissimilarity", dissimilarity)
     stays, goes = plan.noise_in_mean(), plan.transient_in_mean()
-    variance = stays + goes * np.minimum(np.arange(1, plan.rounds + 1), 2)  # of n in rounds 1, 2, ..., T
+    repairs = np.arange(1, plan.rounds + 1) > 1 + plan.grace  # in rounds 1, 2, ..., T
+    variance = stays + goes * (1 + repairs)
     norm = gaussian_norm(dimension, 1.0) * np.sqrt(variance)
     step = (1 + rho * b) * beta * norm + rho / 2 * variance * dimension  # λ_1 β E‖n‖ + λ_0 E‖n‖²
     rate = 1 + 2 * l * (-1 + rho * b + rho * b * b / 2)  # 1 + 2 l λ_2

@@ -14,7 +14,7 @@ GAMMA_MAX = 1024.0
 """The largest γ that the wire's fixed-point grid resolves (W1): σ_K of 2^12 units beside σ_U of 2^7."""
 
 TRANSIENT = 1.0
-"""How many residuals count in the trained model beside the noise that stays: the rule for γ under repair (R4)."""
+"""How much a residual counts that the trained model still holds, beside noise that stays: the rule for γ (R4)."""
 
 _GRID = math.log(1.02)
 
@@ -85,29 +85,31 @@ def on_grid(cost: float) -> float:
     return math.exp(math.ceil(math.log(cost) / _GRID - 1e-9) * _GRID)
 
 
-def carried(lasting: float, transient: float, rounds: int) -> float:
-    """(R4): variance that the trained model carries for each round: what stays, and `TRANSIENT` residuals in all.
+def carried(lasting: float, transient: float, rounds: int, grace: int) -> float:
+    """(R4): variance that the trained model carries for each round: what stays, and residuals that still wait.
 
-    `repair_gamma` minimises it, and calibration "auto" takes the plan with less of it (D8).
+    There are 1 + `grace` of those, each counted `TRANSIENT` times. `repair_gamma` minimises the whole, and calibration
+    "auto" takes the plan with less of it (D8).
     """
-    return lasting + TRANSIENT * transient / rounds
+    return lasting + TRANSIENT * (1 + grace) * transient / rounds
 
 
-def repair_gamma(m: float, rounds: int, cost: Callable[[float], float]) -> float:
+def repair_gamma(m: float, rounds: int, grace: int, cost: Callable[[float], float]) -> float:
     """The γ that minimises what the trained model carries under repair (R4).
 
-    A round leaves the individual noise σ_U²/(N−S), which stays, and the residual mγσ_U²/(N−S), which the next one
+    A round leaves the individual noise σ_U²/(N−S), which stays, and the residual mγσ_U²/(N−S), which a later one
     removes; σ_U² itself is proportional to `cost`(γ).
 
     Args:
         m: of `exposure`.
         rounds: T.
+        grace: rounds that a residual waits longer (R5).
         cost: of a round on average, as a share of (Δ/σ_U)².
     """
 
     def noise(log_gamma: float) -> float:
         gamma = math.exp(log_gamma)
-        return math.log(cost(gamma) * carried(1.0, m * gamma, rounds))
+        return math.log(cost(gamma) * carried(1.0, m * gamma, rounds, grace))
 
     high = math.log(GAMMA_MAX)
     found = _least(noise, math.log(1e-6), high)

@@ -137,7 +137,7 @@ class Repair(Calibration):
         gamma = asked.gamma
         if gamma is None:
             law = asked.law.worst() if asked.reserve == "worst" else asked.law
-            gamma = calibrate.repair_gamma(calibrate.exposure(law, asked.graph), asked.rounds, cost)
+            gamma = calibrate.repair_gamma(calibrate.exposure(law, asked.graph), asked.rounds, asked.grace, cost)
         sigma = self.required(asked, gamma)
         individual = sigma * math.sqrt(cost(gamma)) if asked.sampling_rate == 1 else sigma
         return Noise(gamma, individual, individual / math.sqrt(cost(gamma)))

@@ -174,8 +174,8 @@ class Plan:
         return self._residual_in_mean() if self.repairs else 0.0
 
     def noise_carried(self) -> float:
-        """(R4): variance in the trained model for each of its rounds: what stays, and the share of a last residual."""
-        return carried(self.noise_in_mean(), self.transient_in_mean(), self.rounds)
+        """(R4): variance in the trained model for each of its rounds: what stays, and residuals that wait."""
+        return carried(self.noise_in_mean(), self.transient_in_mean(), self.rounds, self.grace)
 
     @property
     def why(self) -> str | None:
@@ -183,8 +183,8 @@ class Plan:
         if (other := self.passed_over) is None:
             return None
         return (
-            f"auto took {self.request.calibration}: with its share of the last residual, a round leaves "
-            f"{self.noise_carried():.4g} in the trained model; {other.request.calibration} would leave "
+            f"auto took {self.request.calibration}: with its share of residuals that are not repaired yet, a round "
+            f"leaves {self.noise_carried():.4g} in the trained model; {other.request.calibration} would leave "
             f"{other.noise_carried():.4g}"
         )
 
