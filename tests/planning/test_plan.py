@@ -196,12 +196,12 @@ def test_where_stragglers_outweigh_honest_peers_pairwise_noise_is_not_used() -> 
 
 
 @pytest.mark.parametrize(
-    ("momentum", "ema", "grace", "weight", "low", "high"),
-    [(0.0, 0.0, 0, 2.0, 3, 4.5), (0.9, 0.0, 0, 2 / 19**0.5, 6, 9), (0.9, 0.95, 0, 2 / 741**0.5, 12, 25),
-     (0.9, 0.0, 1, 4 / 19**0.5, 4, 7)],
+    ("momentum", "ema", "grace", "weight", "within"),
+    [(0.0, 0.0, 0, 2.0, (3, 4.5)), (0.9, 0.0, 0, 2 / 19**0.5, (6, 9)), (0.9, 0.95, 0, 2 / 741**0.5, (12, 25)),
+     (0.9, 0.0, 1, 4 / 19**0.5, (4, 7))],
 )  # fmt: skip
 def test_repair_gamma_minimises_lasting_noise_and_weighted_residuals(
-    momentum: float, ema: float, grace: int, weight: float, low: float, high: float
+    momentum: float, ema: float, grace: int, weight: float, within: tuple[float, float]
 ) -> None:
     asked = {"rounds": 150, "calibration": "repair", "momentum": momentum, "ema": ema, "grace": grace}
     p = planned(50, 10, 10, **asked)
@@ -212,7 +212,7 @@ def test_repair_gamma_minimises_lasting_noise_and_weighted_residuals(
 
     assert p.noise_carried() == pytest.approx(carried(p.gamma))
     assert carried(p.gamma) <= min(carried(g) for g in np.geomspace(0.01, 1000, 200)) * (1 + 1e-9)
-    assert low < p.gamma < high
+    assert within[0] < p.gamma < within[1]
 
 
 def test_repair_for_the_worst_case_costs_more_noise_and_assumes_the_bound_in_every_round() -> None:
