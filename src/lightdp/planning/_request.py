@@ -22,6 +22,8 @@ Unit = Literal["record", "client"]
 Reserve = Literal["expected", "worst"]
 Late = Literal["seen", "unseen"]
 
+FINEST_STEPS = 16
+"""The most steps of the wire in σ_U; on the grid in which noise is added up, σ_U is at least so many steps."""
 _UNKNOWN_RECORDS_PER_CLIENT = 1024
 _CHOICES = {"calibration": CalibrationName, "unit": Unit, "adjacency": Adjacency, "reserve": Reserve, "late": Late}
 
@@ -79,6 +81,14 @@ class Request:
     records: int | None = setting("Records of all clients together, if known.", None, group="Wire")
     parameters: int | None = setting("Parameters of the model, if known.", None, group="Wire")
     coordinate_range: float | None = setting("Bound on a coordinate of an upload before noise.", None, group="Wire")
+    wire_steps: int = setting(
+        "σ_U in steps of the wire, a power of two up to 16: more is finer, and a bit more a parameter each time.",
+        2, group="Wire",
+    )
+    rotate: bool | None = setting(
+        "Rotate uploads by random signs and a Hadamard transform, which needs parameters; by default if it saves a bit.",
+        None, group="Wire",
+    )
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -96,6 +106,7 @@ class Request:
             "sampling_rate": number("sampling_rate", self.sampling_rate),
             "graph_seed": integer("graph_seed", self.graph_seed, 0, 2**64 - 1),
             "straggler_law": "uniform" if self.straggler_law is None else self.straggler_law,
+            "wire_steps": integer("wire_steps", self.wire_steps, 1, FINEST_STEPS),
         }
         if self.degree is not None:
             checked["degree"] = integer("degree", self.degree, 1, clients - 1)
@@ -107,6 +118,10 @@ class Request:
             checked["parameters"] = integer("parameters", self.parameters, 1, 2**40)
         if self.coordinate_range is not None:
             checked["coordinate_range"] = _within("coordinate_range", self.coordinate_range, 1e-100, 1e100)
+        if checked["wire_steps"].bit_count() != 1:
+            raise ArgumentError(f"wire_steps must be 1, 2, 4, 8 or 16, got wire_steps={self.wire_steps}")
+        if self.rotate is not None and not isinstance(self.rotate, bool):
+            raise ArgumentError(f"rotate must be True, False or None, got rotate={self.rotate!r}")
         for name, value in checked.items():
             object.__setattr__(self, name, value)  # 1 and 1.0 are one request, with one digest
         self._check_together()
@@ -130,6 +145,8 @@ class Request:
                 )
             if not 0 <= self.gamma <= GAMMA_MAX:
                 raise ArgumentError(f"gamma must be in [0, {GAMMA_MAX:g}], got gamma={self.gamma:g}")
+        if self.rotate and self.parameters is None:
+            raise ArgumentError("rotate needs parameters, which say how far a coordinate spreads, got parameters=None")
         if not self.graph.complete and self.calibration == "paper":
             raise ArgumentError(f"the paper's calibration needs the complete graph, got degree={self.degree}")
 
@@ -160,15 +177,23 @@ class Request:
         return self.clip * (2 if self.adjacency == "replace" else 1)
 
     @property
-    def upload_range(self) -> float:
-        """Bound on one coordinate of one upload before noise; a client clamps to it (W1)."""
-        if self.coordinate_range is not None:
-            return self.coordinate_range
+    def norm_range(self) -> float:
+        """What an update's norm is taken to be at most: its clip, or as many as a client has records on average."""
         if self.unit == "client":
             return self.clip
         if self.records is None:
             return _UNKNOWN_RECORDS_PER_CLIENT * self.clip
         return math.ceil(self.records / self.clients) * self.clip
+
+    @property
+    def upload_range(self) -> float:
+        """Bound on one coordinate of one update; a client clamps to it, or to less where it is guessed (W1)."""
+        return self.norm_range if self.coordinate_range is None else self.coordinate_range
+
+    @property
+    def range_is_guessed(self) -> bool:
+        """Whether nothing that was asked bounds a coordinate of an update."""
+        return self.unit == "record" and self.records is None and self.coordinate_range is None
 
     def but(self, **changed: Any) -> Request:  # noqa: ANN401  as the fields
         """The same request with these settings changed and, unless it is among them, γ chosen anew."""

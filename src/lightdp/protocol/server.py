@@ -14,7 +14,7 @@ from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Enrolment, Pins, Roster, link
 from lightdp.planning import Plan
 from lightdp.protocol.history import max_rounds
-from lightdp.protocol.vector import agreement, weight_share
+from lightdp.protocol.vector import agreement, rotation, weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 
 
@@ -70,6 +70,7 @@ class Server:
         self.length = integer("length", length, 1)
         self.minimum = plan.clients - plan.stragglers
         self._grid = masks.Grid.of(plan, length + weighted)
+        self._turn = rotation(plan, length + weighted, run)
         self._agreement = agreement(plan, length, weighted=weighted)
         self._pins = pins
         self._enrolments: dict[str, Enrolment] = {}
@@ -211,6 +212,8 @@ class Server:
         if enough:
             values = self._sum.total().astype(np.float64)
             values *= self._grid.wire_step
+            if self._turn is not None:
+                self._turn.invert(values)
             total = values[: self.length]
             weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
         result = Aggregate(self.round, used, total, weight)
