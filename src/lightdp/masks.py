@@ -1,8 +1,9 @@
 """The noise of one upload on the fixed-point grid: pairwise noise, individual noise and repairs (W1).
 
-A client's vector is counted in fine steps, of which σ_U has about a thousand. Pairwise noise is an integer number of steps, so that both clients of a
-pair have the same bits and it cancels exactly. Data and individual noise are added on a grid that is 2²² times finer
-and only then rounded to fine steps; as pairwise noise is whole, that equals rounding after all noise is added.
+A client's vector is counted in fine steps, of which σ_U has about a thousand. Pairwise noise is an integer number of
+steps, so that both clients of a pair have the same bits and it cancels exactly. Data and individual noise are added on
+a grid that is 2²² times finer and only then rounded to fine steps; as pairwise noise is whole, that equals rounding
+after all noise is added. The sum is rounded once more, to the coarser steps of the wire.
 
 `Grid.of` turns a plan into steps, `pairwise_terms` lists the noise shared with peers, `mask` makes the upload:
 

@@ -86,7 +86,7 @@ class Request:
         2, group="Wire",
     )
     rotate: bool | None = setting(
-        "Rotate uploads by random signs and a Hadamard transform, which needs parameters; by default if it saves a bit.",
+        "Rotate uploads by random signs and a Hadamard transform (needs parameters); by default where it saves a bit.",
         None, group="Wire",
     )
     # fmt: on
@@ -118,13 +118,10 @@ class Request:
             checked["parameters"] = integer("parameters", self.parameters, 1, 2**40)
         if self.coordinate_range is not None:
             checked["coordinate_range"] = _within("coordinate_range", self.coordinate_range, 1e-100, 1e100)
-        if checked["wire_steps"].bit_count() != 1:
-            raise ArgumentError(f"wire_steps must be 1, 2, 4, 8 or 16, got wire_steps={self.wire_steps}")
-        if self.rotate is not None and not isinstance(self.rotate, bool):
-            raise ArgumentError(f"rotate must be True, False or None, got rotate={self.rotate!r}")
         for name, value in checked.items():
             object.__setattr__(self, name, value)  # 1 and 1.0 are one request, with one digest
         self._check_together()
+        self._check_wire()
 
     def _check_together(self) -> None:
         rate = self.sampling_rate
@@ -145,10 +142,16 @@ class Request:
                 )
             if not 0 <= self.gamma <= GAMMA_MAX:
                 raise ArgumentError(f"gamma must be in [0, {GAMMA_MAX:g}], got gamma={self.gamma:g}")
-        if self.rotate and self.parameters is None:
-            raise ArgumentError("rotate needs parameters, which say how far a coordinate spreads, got parameters=None")
         if not self.graph.complete and self.calibration == "paper":
             raise ArgumentError(f"the paper's calibration needs the complete graph, got degree={self.degree}")
+
+    def _check_wire(self) -> None:
+        if self.wire_steps.bit_count() != 1:
+            raise ArgumentError(f"wire_steps must be 1, 2, 4, 8 or 16, got wire_steps={self.wire_steps}")
+        if self.rotate is not None and not isinstance(self.rotate, bool):
+            raise ArgumentError(f"rotate must be True, False or None, got rotate={self.rotate!r}")
+        if self.rotate and self.parameters is None:
+            raise ArgumentError("rotate=True needs parameters, which decide how far it spreads, got parameters=None")
 
     @property
     def names_unit(self) -> bool:

@@ -1,4 +1,4 @@
-"""How uploads of a plan travel: the step to which they are rounded, the range of a value, and the bits that it takes."""
+"""How uploads of a plan travel: the step to which they are rounded, the range of a value, and its bits (W1)."""
 
 from __future__ import annotations
 

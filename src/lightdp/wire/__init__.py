@@ -1,4 +1,4 @@
-"""The wire (W1): `rotation` spreads vectors, `packing` puts integers into bytes, `messages` puts those into envelopes."""
+"""The wire (W1): `rotation` spreads vectors, `packing` makes bytes of integers, `messages` wraps them in envelopes."""
 
 from lightdp.wire.messages import NO_ROSTER, NOBODY, VERSION, Announcement, Kind, Message, Upload
 from lightdp.wire.packing import Accumulator, encode, packed_size

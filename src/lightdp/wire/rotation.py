@@ -94,9 +94,7 @@ class Rotation:
         return parts
 
 
-def _rotate(
-    values: NDArray[np.float64], signs: NDArray[np.int8], block: int, scale: float, back: bool, /  # noqa: FBT001
-) -> None:
+def _rotate(values: NDArray[np.float64], signs: NDArray[np.int8], block: int, scale: float, back: bool, /) -> None:
     """As the kernel, with the same bits: sums and differences at distances 1, 2, 4, ... within each block."""
     if not back:
         values *= scale * signs
