@@ -13,7 +13,7 @@ after all noise is added. The sum is rounded once more, to the coarser steps of 
 >>> terms = pairwise_terms({1: bytes(32), 2: bytes([1]) * 32}, me=0, grid=grid)
 >>> upload = mask(np.zeros(1000), grid, terms)
 >>> len(upload) * 8 / 1000, grid.bits  # bits for each value
-(10.08, 10)
+(7.168, 7)
 """
 
 from __future__ import annotations

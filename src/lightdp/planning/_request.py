@@ -82,7 +82,7 @@ class Request:
     parameters: int | None = setting("Parameters of the model, if known.", None, group="Wire")
     coordinate_range: float | None = setting("Bound on a coordinate of an upload before noise.", None, group="Wire")
     wire_steps: int = setting(
-        "σ_U in steps of the wire, a power of two up to 16: more is finer, and a bit more a parameter each time.",
+        "Steps of the wire in σ_U, a power of two up to 16: twice as many round finer and take a bit more a parameter.",
         2, group="Wire",
     )
     rotate: bool | None = setting(
