@@ -15,6 +15,13 @@ from lightdp.errors import ArgumentError
 from lightdp.wire import Rotation
 from lightdp.wire.rotation import _rotate
 
+
+def turned_by(rotation: Rotation, vector: np.ndarray) -> np.ndarray:
+    result = np.array(vector, np.float64)
+    rotation.apply(result)
+    return result
+
+
 SHAPES = [(1, 1), (2, 1), (2, 2), (3, 2), (7, 4), (8, 8), (9, 8), (21, 4), (100, 64), (257, 16)]
 
 
@@ -35,19 +42,16 @@ def matrix(length: int, block: int, seed: bytes) -> np.ndarray:
 @pytest.mark.parametrize(("length", "block"), SHAPES)
 def test_the_rotation_is_its_matrix_and_orthonormal(length: int, block: int) -> None:
     rotation, seed = Rotation(length, block, b"a seed"), b"a seed"
-    made = np.array([rotation.apply(row) for row in np.eye(length)]).T
+    made = np.array([turned_by(rotation, row) for row in np.eye(length)]).T
     assert np.allclose(made, matrix(length, block, seed), atol=1e-14)
     assert np.allclose(made.T @ made, np.eye(length), atol=1e-14)
 
 
 @pytest.mark.parametrize(("length", "block"), [*SHAPES, (100_000, 65536), (100_000, 256)])
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_inverting_gives_the_vector_back_and_changes_no_argument(length: int, block: int, kind: type) -> None:
-    vector = np.random.default_rng(3).standard_normal(length).astype(kind)
-    before, rotation = vector.copy(), Rotation(length, block, b"x")
-    turned = rotation.apply(vector)
-    assert np.array_equal(vector, before)
-    assert np.linalg.norm(turned) == pytest.approx(np.linalg.norm(vector.astype(np.float64)), rel=1e-12)
+def test_inverting_gives_the_vector_back(length: int, block: int) -> None:
+    vector, rotation = np.random.default_rng(3).standard_normal(length), Rotation(length, block, b"x")
+    turned = turned_by(rotation, vector)
+    assert np.linalg.norm(turned) == pytest.approx(np.linalg.norm(vector), rel=1e-12)
     rotation.invert(turned)
     assert np.abs(turned - vector).max() <= 2 * rotation.error(block) * np.linalg.norm(vector)
 
@@ -55,7 +59,7 @@ def test_inverting_gives_the_vector_back_and_changes_no_argument(length: int, bl
 def test_the_map_is_linear_so_sums_can_be_turned_back() -> None:
     rng, rotation = np.random.default_rng(4), Rotation(1000, 512, b"x")
     vectors = rng.standard_normal((20, 1000))
-    total = np.sum([rotation.apply(each) for each in vectors], axis=0)
+    total = np.sum([turned_by(rotation, each) for each in vectors], axis=0)
     rotation.invert(total)
     assert total == pytest.approx(vectors.sum(axis=0), abs=1e-11)
 
@@ -93,7 +97,7 @@ def test_floating_point_errs_less_than_is_said(block: int) -> None:
         exact = vector.astype(np.longdouble)
         for part, signs in rotation._parts(exact):  # type: ignore[arg-type]
             _rotate(part, signs, block, 1 / np.sqrt(np.longdouble(block)), False)  # type: ignore[arg-type]
-        error = np.linalg.norm((rotation.apply(vector) - exact).astype(np.float64))
+        error = np.linalg.norm((turned_by(rotation, vector) - exact).astype(np.float64))
         assert error <= rotation.error(block) * np.linalg.norm(vector)
     assert rotation.error(block) < 1e-14
 
@@ -105,7 +109,7 @@ def test_coordinates_exceed_t_deviations_as_rarely_as_hoeffding_says(where: str)
     vector = np.zeros(length)
     vector[{"first": slice(0, 1), "last": slice(-1, None), "all": slice(None), "tail": slice(-100, None)}[where]] = 1.0
     vector /= np.linalg.norm(vector)
-    turned = np.abs([Rotation(length, block, bytes([k])).apply(vector) for k in range(100)]) * math.sqrt(block)
+    turned = np.abs([turned_by(Rotation(length, block, bytes([k])), vector) for k in range(100)]) * math.sqrt(block)
     for t in (2.0, 3.0, 4.0):
         assert (turned > t).mean() <= 2 * math.exp(-(t**2) / 2)
     assert turned.max() < 6
@@ -114,13 +118,14 @@ def test_coordinates_exceed_t_deviations_as_rarely_as_hoeffding_says(where: str)
 
 def test_runs_have_their_own_signs() -> None:
     vector = np.ones(64)
-    turned = {Rotation(64, 64, bytes([k]) * 16).apply(vector).tobytes() for k in range(20)}
+    turned = {turned_by(Rotation(64, 64, bytes([k]) * 16), vector).tobytes() for k in range(20)}
     assert len(turned) == 20
-    assert np.array_equal(Rotation(64, 64, b"x").apply(vector), Rotation(64, 64, b"x").apply(vector))
+    again = [turned_by(Rotation(64, 64, b"x"), vector) for _ in range(2)]
+    assert np.array_equal(*again)
 
 
 def test_known_answer() -> None:
-    turned = Rotation(6, 4, bytes(range(16))).apply(np.arange(1.0, 7.0))
+    turned = turned_by(Rotation(6, 4, bytes(range(16))), np.arange(1.0, 7.0))
     assert turned == pytest.approx(matrix(6, 4, bytes(range(16))) @ np.arange(1.0, 7.0), abs=1e-14)
     assert (4 * turned).tolist() == [-20.0, 4.0, 2.0, 26.0, 6.0, -18.0]
 

@@ -78,8 +78,8 @@ def clipped(
     if not 0 <= number("weight", weight) <= 1 or (weight != 1 and not weighted):
         raise ArgumentError(f"weight must be {'in [0, 1]' if weighted else '1'}, got weight={weight:g}")
     share = weight_share(plan) if weighted else 0.0
-    vector: Floats = np.empty(length + weighted, update.dtype)
     whole = plan.unit == "client"
+    vector: Floats = np.empty(length + weighted, np.float64 if turn is not None and not whole else update.dtype)
     if whole:
         rounded = weighted or turn is not None  # after the clip
         room = (plan.clip**2 - share**2) ** 0.5 * (1 - _MARGIN) if rounded else plan.clip
@@ -92,6 +92,7 @@ def clipped(
         clamp(vector[:length], plan.upload_range)
     vector[length:] = share * weight
     if turn is not None:
-        vector = turn.apply(vector)
-        clamp(vector, plan.wire.range)
+        vector = vector.astype(np.float64, copy=False)
+        turn.apply(vector)
+        np.clip(vector, -plan.wire.range, plan.wire.range, out=vector)  # `clamp`, of what is finite for sure
     return vector

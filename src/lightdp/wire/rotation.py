@@ -6,11 +6,12 @@ small. The map is linear and the same for everybody in a run, so masks cancel an
 server turns the sum back.
 
 >>> rotation = Rotation(length=5, block=4, seed=bytes(16))
->>> turned = rotation.apply(np.array([0, 8, 0, 0, 0], np.float32))
->>> float(np.linalg.norm(turned)), bool(np.abs(turned).max() < 8)
+>>> vector = np.array([0.0, 8.0, 0.0, 0.0, 0.0])
+>>> rotation.apply(vector)
+>>> float(np.linalg.norm(vector)), bool(np.abs(vector).max() < 8)
 (8.0, True)
->>> rotation.invert(turned)
->>> turned.round(9) + 0.0
+>>> rotation.invert(vector)
+>>> vector.round(9) + 0.0
 array([0., 8., 0., 0., 0.])
 """
 
@@ -74,12 +75,10 @@ class Rotation:
         """
         return (block.bit_length() + 3) * 2.0**-52
 
-    def apply(self, vector: NDArray[np.floating]) -> NDArray[np.float64]:
-        """The rotated vector, as a new array. (length,)"""
-        turned = np.array(vector, np.float64)
-        for part, signs in self._parts(turned):
+    def apply(self, vector: NDArray[np.float64]) -> None:
+        """Rotate a contiguous float64 vector, in place. (length,)"""
+        for part, signs in self._parts(vector):
             rotate(part, signs, self.block, self._scale, False)
-        return turned
 
     def invert(self, vector: NDArray[np.float64]) -> None:
         """Turn a contiguous float64 vector back, in place. (length,)"""
