@@ -96,7 +96,7 @@ def test_floating_point_errs_less_than_is_said(block: int) -> None:
         vector = rng.standard_normal(length) * np.exp(spread * rng.standard_normal(length))
         exact = vector.astype(np.longdouble)
         for part, signs in rotation._parts(exact):  # type: ignore[arg-type]
-            _rotate(part, signs, block, 1 / np.sqrt(np.longdouble(block)), False)  # type: ignore[arg-type]
+            _rotate(part, signs, block, 1 / np.sqrt(np.longdouble(block)), False)
         error = np.linalg.norm((turned_by(rotation, vector) - exact).astype(np.float64))
         assert error <= rotation.error(block) * np.linalg.norm(vector)
     assert rotation.error(block) < 1e-14
@@ -120,8 +120,8 @@ def test_runs_have_their_own_signs() -> None:
     vector = np.ones(64)
     turned = {turned_by(Rotation(64, 64, bytes([k]) * 16), vector).tobytes() for k in range(20)}
     assert len(turned) == 20
-    again = [turned_by(Rotation(64, 64, b"x"), vector) for _ in range(2)]
-    assert np.array_equal(*again)
+    first, second = (turned_by(Rotation(64, 64, b"x"), vector) for _ in range(2))
+    assert np.array_equal(first, second)
 
 
 def test_known_answer() -> None:
