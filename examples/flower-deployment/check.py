@@ -243,7 +243,7 @@ class Evidence:
         """Individual noise over its standard deviation, by training round, the closing one with the last. (·, d)"""
         grid = masks.Grid.of(self.plan, self.length)
         variance = (grid.sigma_individual * grid.step) ** 2 + grid.wire_step**2 / 12  # of one upload
-        between = np.random.default_rng(0).uniform(-0.5, 0.5, self.length) * grid.wire_step  # or its steps would show
+        between = np.linspace(-0.5, 0.5, self.length) * grid.wire_step  # or the steps of the wire would show
         steps, rows = self.steps(), []
         for t, step in steps.items():
             both = [t, self.closing] if self.closing == t + 1 else [t]
