@@ -17,7 +17,6 @@ from lightdp.wire import Rotation
 Floats: TypeAlias = "NDArray[np.float32] | NDArray[np.float64]"
 
 _WEIGHT_SHARE = 0.1  # of the clip
-_MARGIN = 1e-6  # of the clip: more than a weight's product and coordinate, or a rotation, add by rounding
 
 
 def agreement(plan: Plan, length: int, *, weighted: bool) -> bytes:
@@ -57,7 +56,8 @@ def clipped(
     """The clipped, clamped, weighted update, with its weight's coordinate if there is one, rotated if the plan says so.
 
     Formal guarantee for unit "client": the norm of what is returned, taken as real numbers, is at most plan.clip. No
-    coordinate exceeds plan.wire.range. Rotation and clamps move no two updates apart, beyond what `masks.Grid` covers.
+    coordinate exceeds plan.wire.range. Rotating and clamping move no two updates apart, but for what rotating rounds,
+    at most `Rotation.error` of a norm, which `masks.Grid` covers.
 
     Args:
         plan: its clip, unit and range.
@@ -81,8 +81,8 @@ def clipped(
     whole = plan.unit == "client"
     vector: Floats = np.empty(length + weighted, np.float64 if turn is not None and not whole else update.dtype)
     if whole:
-        rounded = weighted or turn is not None  # after the clip
-        room = (plan.clip**2 - share**2) ** 0.5 * (1 - _MARGIN) if rounded else plan.clip
+        # with a weight, 1e-6 below the clip: its product and its own coordinate are rounded
+        room = (plan.clip**2 - share**2) ** 0.5 * (1 - 1e-6) if weighted else plan.clip
         clip_norm(update, room, out=vector[:length])
     else:
         vector[:length] = update
