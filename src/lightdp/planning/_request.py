@@ -23,6 +23,8 @@ Unit = Literal["record", "client"]
 Reserve = Literal["expected", "worst"]
 Late = float | Literal["unseen"]
 
+FINEST_STEPS = 16
+"""The most steps of the wire in σ_U; on the grid in which noise is added up, σ_U is at least so many steps."""
 _UNKNOWN_RECORDS_PER_CLIENT = 1024
 _CHOICES = {"calibration": CalibrationName, "unit": Unit, "adjacency": Adjacency, "reserve": Reserve}
 
@@ -88,6 +90,14 @@ class Request:
     records: int | None = setting("Records of all clients together, if known.", None, group="Wire")
     parameters: int | None = setting("Parameters of the model, if known.", None, group="Wire")
     coordinate_range: float | None = setting("Bound on a coordinate of an upload before noise.", None, group="Wire")
+    wire_steps: int = setting(
+        "Steps of the wire in σ_U, a power of two up to 16: twice as many round finer and take a bit more a parameter.",
+        2, group="Wire",
+    )
+    rotate: bool | None = setting(
+        "Rotate uploads by random signs and a Hadamard transform (needs parameters); by default where it saves a bit.",
+        None, group="Wire",
+    )
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -109,6 +119,7 @@ class Request:
             "ema": _decay("ema", self.ema),
             "grace": integer("grace", self.grace, 0, 1),
             "late": _late(self.late),
+            "wire_steps": integer("wire_steps", self.wire_steps, 1, FINEST_STEPS),
         }
         if self.degree is not None:
             checked["degree"] = integer("degree", self.degree, 1, clients - 1)
@@ -123,6 +134,7 @@ class Request:
         for name, value in checked.items():
             object.__setattr__(self, name, value)  # 1 and 1.0 are one request, with one digest
         self._check_together()
+        self._check_wire()
 
     def _check_together(self) -> None:
         rate = self.sampling_rate
@@ -145,6 +157,14 @@ class Request:
                 raise ArgumentError(f"gamma must be in [0, {GAMMA_MAX:g}], got gamma={self.gamma:g}")
         if not self.graph.complete and self.calibration == "paper":
             raise ArgumentError(f"the paper's calibration needs the complete graph, got degree={self.degree}")
+
+    def _check_wire(self) -> None:
+        if self.wire_steps.bit_count() != 1:
+            raise ArgumentError(f"wire_steps must be 1, 2, 4, 8 or 16, got wire_steps={self.wire_steps}")
+        if self.rotate is not None and not isinstance(self.rotate, bool):
+            raise ArgumentError(f"rotate must be True, False or None, got rotate={self.rotate!r}")
+        if self.rotate and self.parameters is None:
+            raise ArgumentError("rotate=True needs parameters, which decide how far it spreads, got parameters=None")
 
     @property
     def transient_weight(self) -> float:
@@ -183,15 +203,23 @@ class Request:
         return self.clip * (2 if self.adjacency == "replace" else 1)
 
     @property
-    def upload_range(self) -> float:
-        """Bound on one coordinate of one upload before noise; a client clamps to it (W1)."""
-        if self.coordinate_range is not None:
-            return self.coordinate_range
+    def norm_range(self) -> float:
+        """What an update's norm is taken to be at most: its clip, or as many as a client has records on average."""
         if self.unit == "client":
             return self.clip
         if self.records is None:
             return _UNKNOWN_RECORDS_PER_CLIENT * self.clip
         return math.ceil(self.records / self.clients) * self.clip
+
+    @property
+    def upload_range(self) -> float:
+        """Bound on one coordinate of one update; a client clamps to it, or to less where it is guessed (W1)."""
+        return self.norm_range if self.coordinate_range is None else self.coordinate_range
+
+    @property
+    def range_is_guessed(self) -> bool:
+        """Whether nothing that was asked bounds a coordinate of an update."""
+        return self.unit == "record" and self.records is None and self.coordinate_range is None
 
     def but(self, **changed: Any) -> Request:  # noqa: ANN401  as the fields
         """The same request with these settings changed and, unless it is among them, γ chosen anew."""
