@@ -54,6 +54,31 @@ def test_a_state_tells_rounds_and_what_they_cost(clients: list[Client], tmp_path
     assert found.holds
 
 
+def test_under_grace_a_round_waits_for_its_final_set(tmp_path: Path) -> None:
+    """Client 0 was used in round 0, too late in round 1, one round late in 2, and on time in 3, whose set is open."""
+    server, clients = joined(planned(grace=1), 4, folder=tmp_path)
+    late: list[bytes] = []
+    for number, came in enumerate(([0, 1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3], [0, 1, 2])):
+        start = server.announce(since=0)
+        messages = [client.begin(start).upload(np.zeros(4)) for client in clients]
+        for i in came:
+            server.receive(messages[i])
+        if number == 3:
+            server.receive(late.pop())
+        late.append(messages[0])
+        server.close()
+    for client in clients:
+        client.begin(server.announce(since=0, closing=True)).upload(None)
+    found = node(tmp_path / "client-00.json")
+    rounds = {"announced": 4, "answered": 4, "used": 2, "late": 1, "void": 0, "open": 1, "closing": 1}
+    assert found.rounds == rounds
+    assert found.announced.epsilon == clients[0].epsilon()
+    assert found.worst.epsilon == clients[0].epsilon(worst=True)
+    said = " ".join(each for each in found.shown() if isinstance(each, str))
+    assert "2 used, 1 too late, 0 void, 1 not final yet, and a closing round without data" in said
+    assert found.holds
+
+
 def test_nothing_private_is_printed_and_the_file_is_only_read(clients: list[Client], tmp_path: Path) -> None:
     path = tmp_path / "client-00.json"
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}
