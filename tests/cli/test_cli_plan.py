@@ -34,9 +34,9 @@ SCHEMES = ["central", "smpc", "repair", "exact", "paper", "local"]
 
 
 def test_the_example_prints_its_page(run: Run) -> None:
-    result = run(*plan_arguments())
+    result = run(*plan_arguments(calibration="exact"))
     assert (result.code, result.err) == (0, "")
-    assert result.out == f"{lightdp.plan(**EXAMPLE)}\n"  # type: ignore[arg-type]
+    assert result.out == f"{lightdp.plan(**EXAMPLE, calibration='exact')}\n"  # type: ignore[arg-type]
     for figure in ("σ_U 4.98014", "σ_K 3.06131", "γ = σ_K²/σ_U² = 0.37786", "17.0312", "ε = 3.0000", "variance 1.659"):
         assert figure in result.out
     for head in ("Guarantee", "Against", "Stragglers", "Noise", "Accuracy", "Upload", "Keys", "Masks"):
@@ -98,13 +98,25 @@ def test_json_has_every_key_with_the_value_of_the_plan(run: Run, calibration: st
 
 
 def test_json_holds_the_reference_values(run: Run) -> None:
-    found = json.loads(run(*plan_arguments(), "--json").out)
+    found = json.loads(run(*plan_arguments(calibration="exact"), "--json").out)
     assert found["sigma_individual"] == pytest.approx(4.98014, abs=5e-6)
     assert found["gamma"] == pytest.approx(0.377860, abs=5e-7)
     assert found["epsilon_true"] == pytest.approx(3, abs=1e-6)
     assert found["epsilon_true"] <= found["epsilon"] == 3
     assert (found["calibration"], found["unit"], found["adjacency"]) == ("exact", "record", "add-remove")
     assert (found["rounds"], found["delta"], found["epsilon"], found["sensitivity"]) == (150, 1e-5, 3.0, 1.0)
+
+
+def test_the_page_and_json_say_which_calibration_auto_took(run: Run) -> None:
+    for rounds, taken, other in ((150, "repair", "exact"), (3, "exact", "repair")):
+        found = json.loads(run(*plan_arguments(rounds=rounds), "--json").out)
+        assert found["calibration"] == taken
+        assert found["why"].startswith(f"auto took {taken}: ")
+        page = run(*plan_arguments(rounds=rounds)).out
+        assert f"auto took {taken}: " in page
+        assert f"{other} would leave" in " ".join(page.split())
+        named = json.loads(run(*plan_arguments(rounds=rounds, calibration=taken), "--json").out)
+        assert named == found | {"why": None}
 
 
 def test_json_of_the_paper_tells_claimed_from_true(run: Run) -> None:

@@ -38,7 +38,14 @@ def test_equal_clients_get_the_equal_design(n: int, failure: float, colluders: i
     p = designed([3.0] * n, [failure] * n, colluders, rounds=150)
     law = stragglers.binomial(n - 2, n, failure)
     q = lightdp.plan(
-        clients=n, colluders=colluders, stragglers=n - 2, rounds=150, epsilon=3, delta=1e-5, straggler_law=law
+        clients=n,
+        colluders=colluders,
+        stragglers=n - 2,
+        rounds=150,
+        epsilon=3,
+        delta=1e-5,
+        straggler_law=law,
+        calibration="exact",
     )
     assert p.sigma_individual == pytest.approx(np.full(n, q.sigma_individual), rel=1e-4)
     assert p.sigma_pairwise[0, 1] == pytest.approx(q.sigma_pairwise, rel=1e-4)

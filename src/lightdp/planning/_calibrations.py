@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from lightdp._validate import non_negative, positive
 from lightdp.errors import InfeasibleError
 from lightdp.noise_graph import gain
 from lightdp.planning import _calibrate as calibrate
+from lightdp.planning._provision import absent_neighbours, expected, provision
 from lightdp.planning._request import FINEST_STEPS, Request
-from lightdp.repair import repair_cost, worst_cost
+from lightdp.repair import worst_cost
 
 _ROUND_UP = 1 + 1e-12  # on σ: covers every rounding error between σ and the ε that is reported for it
 _SAMPLED_LEVELS = 8  # how finely the straggler law is resolved where each level costs a PLD
@@ -135,35 +135,39 @@ class Repair(Calibration):
     chooses_gamma = True
 
     def noise(self, asked: Request) -> Noise:
-        """T − 1 rounds at their average or worst cost and one at its worst, with room for lies (W5)."""
-        law = asked.law
-        if asked.reserve == "worst":
-            law = dataclasses.replace(law, pmf=(law.counts == law.bound).astype(float))
+        """All rounds but one as the plan expects them (R6), and one at its worst with room for lies (W5)."""
 
         def cost(gamma: float) -> float:
             """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
-            used = repair_cost(law, asked.honest, gamma)
-            worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
-            return used + (worst - used) / asked.rounds
+            return (provision(asked, gamma, asked.rounds - 1) + self._worst(asked, gamma)) / asked.rounds
 
         gamma = asked.gamma
         if gamma is None:
-            gamma = calibrate.repair_gamma(law, asked.graph, asked.rounds, cost)
+            exposure = calibrate.exposure(expected(asked), asked.graph)
+            gamma = calibrate.repair_gamma(exposure, asked.transient_weight / asked.rounds, cost)
         sigma = self.required(asked, gamma)
         individual = sigma * math.sqrt(cost(gamma)) if asked.sampling_rate == 1 else sigma
         return Noise(gamma, individual, individual / math.sqrt(cost(gamma)))
 
     def levels(self, asked: Request, gamma: float) -> dict[float, int]:
-        """T − 1 rounds at quantiles of the straggler law and one at its worst, in multiples of σ_U (R2)."""
-        used = asked.rounds - 1
-        counts = {asked.stragglers: used} if asked.reserve == "worst" else asked.law.quantiles(used, _SAMPLED_LEVELS)
-        costs = [(1 / float(gain(max(asked.honest - s, 1), gamma)), count) for s, count in counts.items()]
-        worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
-        costs.append((calibrate.on_grid(worst) if asked.late == "seen" else worst, 1))
+        """Rounds at quantiles of the straggler law that add up to the provision, and one at its worst (R2)."""
+        absent, rounds, worst = absent_neighbours(asked), asked.rounds - 1, self._worst(asked, gamma)
+
+        def costs(count: int) -> list[tuple[float, int]]:
+            found = absent.quantiles(count, _SAMPLED_LEVELS).items()
+            return [(1 / float(gain(max(asked.honest - s, 1), gamma)), each) for s, each in found]
+
+        if (total := sum(cost * count for cost, count in costs(rounds))) > 0:
+            rounds = math.ceil(rounds * provision(asked, gamma, rounds) / total * (1 - 1e-12))
         result: dict[float, int] = {}
-        for cost, count in costs:
+        for cost, count in [*costs(rounds), (calibrate.on_grid(worst) if asked.late_is_seen else worst, 1)]:
             result[1 / math.sqrt(cost)] = result.get(1 / math.sqrt(cost), 0) + count
         return result
+
+    @staticmethod
+    def _worst(asked: Request, gamma: float) -> float:
+        """What the last round may cost, with all lies (W5)."""
+        return worst_cost(gamma, asked.honest, asked.stragglers, seen=asked.late_is_seen, grace=asked.grace)
 
     def scale(self, noise: Noise) -> float:
         """σ_U."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +40,8 @@ class Plan:
 
     >>> import lightdp
     >>> found = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
-    >>> round(found.sigma_individual, 3), round(found.sigma_pairwise, 3)
-    (4.98, 3.061)
+    >>> found.request.calibration, round(found.sigma_individual, 3), round(found.sigma_pairwise, 3)
+    ('repair', 3.183, 7.21)
     >>> found.epsilon() <= 3
     True
 
@@ -49,6 +49,7 @@ class Plan:
         request: what was asked for.
         noise: what was found.
         calibration: how the noise was chosen; answers every question that depends on it.
+        passed_over: where the calibration was left to `plan`, the plan that would leave more noise (D8).
         budget: the ε that was asked for, for the whole training.
         honest: the client and the neighbours it can count on: n = N − C̄ on the complete graph.
         law: distribution of the number of stragglers in a round.
@@ -58,6 +59,7 @@ class Plan:
 
     request: Request
     noise: Noise
+    passed_over: Plan | None = field(default=None, repr=False, compare=False)
     calibration: Calibration = field(init=False, repr=False, compare=False)
 
     clients: int = _of("request")
@@ -72,7 +74,8 @@ class Plan:
     adjacency: Any = _of("request")
     sampling_rate: float = _of("request")
     sensitivity: float = _of("request")
-    late: str = _of("request")
+    grace: int = _of("request")
+    late_is_seen: bool = _of("request")
     graph: Graph = _of("request")
     law: StragglerLaw = _of("request")
     gamma: float = _of("noise")
@@ -165,6 +168,21 @@ class Plan:
         """(R4): variance of the residual that repair takes out of the mean one round later; 0 without repair."""
         return self._residual_in_mean() if self.repairs else 0.0
 
+    def noise_carried(self) -> float:
+        """(R4): variance in the trained model for each of its rounds: what stays, and residuals that wait."""
+        return self.noise_in_mean() + self.request.transient_weight * self.transient_in_mean() / self.rounds
+
+    @property
+    def why(self) -> str | None:
+        """Which calibration "auto" took and what the other would leave, in one sentence; None if one was named (D8)."""
+        if (other := self.passed_over) is None:
+            return None
+        return (
+            f"auto took {self.request.calibration}: with its share of residuals that are not repaired yet, a round "
+            f"leaves {self.noise_carried():.4g} in the trained model; {other.request.calibration} would leave "
+            f"{other.noise_carried():.4g}"
+        )
+
     def _residual_in_mean(self) -> float:
         return self.law.mean(lambda s: s / (self.clients - s)) * self._met * self.sigma_pairwise**2
 
@@ -212,7 +230,8 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Request and results as JSON values: "epsilon" is what was asked for, "epsilon_true" what the plan costs.
 
-        "power" is the true-positive rate that no attack exceeds at 1 % false positives.
+        "power" is the true-positive rate that no attack exceeds at 1 % false positives; "why" says which calibration
+        "auto" took, and is null if one was named.
         """
         return self.request.to_dict() | {
             "gamma": self.gamma,
@@ -228,6 +247,7 @@ class Plan:
             "transient_in_mean": self.transient_in_mean(),
             "sensitivity": self.sensitivity,
             "wire_bits": self.wire_bits,
+            "why": self.why,
             "wire_range": self.wire.range,
             "rotates": self.rotates,
         }
@@ -265,10 +285,17 @@ class Plan:
 def solve(request: Request) -> Plan:
     """The plan with the least noise that keeps what is requested.
 
+    With calibration "auto" both exact and repair are planned, and the plan that is returned is of the one that leaves
+    less noise in the trained model: its request names that calibration, as if it had been asked for (D8).
+
     Raises:
         InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄, or sums of
             uploads do not fit the wire (W1).
     """
+    if request.calibration == "auto":
+        plans = [solve(request.but(calibration=name, gamma=request.gamma)) for name in ("exact", "repair")]
+        best, other = sorted(plans, key=Plan.noise_carried)  # exact where they are equal
+        return replace(best, passed_over=other)
     found = Plan(request, CALIBRATIONS[request.calibration].noise(request))
     if found.deployable and not found.calibration.floats:
         found.wire.check()

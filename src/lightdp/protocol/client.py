@@ -15,7 +15,7 @@ from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Identity, KeyPair, Pins, Roster
 from lightdp.planning import Plan
-from lightdp.protocol.history import ClientHistory
+from lightdp.protocol.history import ClientHistory, known
 from lightdp.protocol.host import Host
 from lightdp.protocol.seat import Seat
 from lightdp.protocol.state import ClientState
@@ -91,7 +91,8 @@ class Client:
             self._seat = Seat(plan, state, state.roster, pins, self._grid)
             history = self._seat.history()
             history.sent, history.closing = state.sent, state.closing
-            history.learn(enumerate(state.used))
+            rounds = max(len(state.used), len(state.on_time))
+            history.learn((t, known(state.used, state.on_time, t, plan.clients)) for t in range(rounds))
             self._history = history
 
     @classmethod
@@ -227,12 +228,13 @@ class Client:
             if content.kind != Kind.ANNOUNCE:
                 raise ProtocolError(f"expected ANNOUNCE, got {content.kind.name}")
             self._history.refuse_beyond(content.round)  # before anything is done with its past
-            start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
+            shape = {"clients": self.plan.clients, "grace": self.plan.grace}
+            start = Announcement.from_bytes(content.payload, round=content.round, **shape)
             self._refuse_answered(start.round)
             history = self._history.copied()
             history.learn(start.history())
-            if start.round != len(history.used):
-                raise ProtocolError(f"expected round {len(history.used)}, got round {start.round}")
+            if start.round != history.next:
+                raise ProtocolError(f"expected round {history.next}, got round {start.round}")
             if not start.closing:
                 history.odometer.admit()
             return ClientRound(self, self._seat, start, self._history, history)
@@ -276,11 +278,11 @@ class Client:
     @property
     def _most(self) -> float:
         """The ε that is kept against any server (W5)."""
-        return self.plan.budget if self.plan.late == "seen" and self.plan.sampling_rate == 1 else math.inf
+        return self.plan.budget if self.plan.late_is_seen and self.plan.sampling_rate == 1 else math.inf
 
     def _spent(self, history: ClientHistory, *, worst: bool) -> Odometer:
-        if worst and self.plan.late == "unseen":
-            return history.odometer.alone(len(history.sent - {history.closing}))
+        if worst and not self.plan.late_is_seen:
+            return history.odometer.alone(len(history.sent - history.closing))
         return history.odometer.counted(ahead=history.pending, worst=worst)
 
     def _claim(self, begun: ClientRound) -> None:
@@ -310,7 +312,8 @@ class Client:
     def _count(self, begun: ClientRound) -> None:
         """Save that a round was answered."""
         after = begun._history.answered(begun.number, closing=begun.closing)  # noqa: SLF001
-        self._adopt(replace(self._state, used=tuple(after.used), sent=after.sent, closing=after.closing))
+        told = {"used": tuple(after.used), "on_time": tuple(after.on_time)}
+        self._adopt(replace(self._state, **told, sent=after.sent, closing=after.closing))
         self._history = after
 
     def _refuse_stale(self, begun: ClientRound) -> None:
