@@ -13,6 +13,8 @@ from lightdp.training.channel import Distribution, Protocol
 from support import oracles
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from lightdp.planning import Plan
@@ -55,18 +57,17 @@ def theory(plan: Plan, rounds: list[Any]) -> NDArray[np.float64]:
     return np.array(sums) @ np.array(sums).T * plan.sigma_individual**2
 
 
-def senders_of(channel: Distribution | Protocol, came: Arrivals) -> list[int]:
-    return list(came.used | came.late) if channel.needs_late else list(came.used)
+def silent(clients: Sequence[int]) -> list[tuple[list[int], torch.Tensor]]:
+    """Updates of nothing, two clients at a time."""
+    pairs = [list(clients[i : i + 2]) for i in range(0, len(clients), 2)]
+    return [(pair, torch.zeros(len(pair), LENGTH)) for pair in pairs]
 
 
 def sent(
     channel: Distribution | Protocol, number: int, used: tuple[int, ...], late: tuple[int, ...]
 ) -> torch.Tensor | None:
-    """The sum of a round in which everybody has nothing to say, two clients at a time."""
-    came = Arrivals.of(6, used, late)
-    senders = senders_of(channel, came)
-    pieces = [(senders[i : i + 2], torch.zeros(len(senders[i : i + 2]), LENGTH)) for i in range(0, len(senders), 2)]
-    return channel.round(number, came, pieces).total
+    """The sum of a round in which everybody has nothing to say."""
+    return channel.round(number, Arrivals.of(6, used, late), silent).total
 
 
 def played(channel: Distribution | Protocol, rounds: list[Any]) -> NDArray[np.float64]:
@@ -103,13 +104,16 @@ def test_the_closing_round_takes_out_all_that_is_left(fidelity: Any) -> None:
 def test_the_sum_is_that_of_the_used_updates(fidelity: Any) -> None:
     plan = planned("exact", None)
     channel, came = fidelity(plan, LENGTH, 3), Arrivals.of(6, (0, 1, 3, 4), (5,))
-    senders = senders_of(channel, came)
-    pieces = [(senders[:1], torch.full((1, LENGTH), 0.25)), (senders[1:], torch.full((len(senders) - 1, LENGTH), 0.5))]
-    total = channel.round(0, came, pieces).total
+
+    def updates(clients: Sequence[int]) -> list[tuple[list[int], torch.Tensor]]:
+        first, *others = clients
+        return [([first], torch.full((1, LENGTH), 0.25)), (others, torch.full((len(others), LENGTH), 0.5))]
+
+    total = channel.round(0, came, updates).total
     sure = 6 * float(total.std()) / LENGTH**0.5
     assert float(total.mean()) == pytest.approx(1.75, abs=sure)
     assert sure < 0.25
-    assert channel.round(1, Arrivals.of(6, ()), []).total is None
+    assert channel.round(1, Arrivals.of(6, ()), silent).total is None
 
 
 def test_a_restored_channel_goes_on_bit_by_bit() -> None:

@@ -55,7 +55,7 @@ def test_an_interrupted_run_goes_on_to_the_same_log_bit_by_bit(
 @pytest.mark.parametrize(
     ("moment", "call"),
     [
-        ("channel._accounted", 4),
+        ("channel._channel.Schedule.left", 4),
         ("clients.Clients.updates", 4),
         ("simulator.Run.evaluate", 4),
         ("simulator.Odometer.record", 4),

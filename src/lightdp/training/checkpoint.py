@@ -8,7 +8,7 @@ import io
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -16,6 +16,19 @@ from lightdp._files import durable
 from lightdp.planning import Plan
 from lightdp.runlog import ResumeError
 from lightdp.training.config import PLACES, Config
+
+Came: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Clients of a round in its own sum, in the next one and too late, as in `lightdp.training.arrivals.Arrivals`."""
+
+
+def seen(came: Came) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Whom a round uses in the end, and whose uploads were seen in vain.
+
+    >>> seen(((0, 1), (3,), (4,)))
+    ((0, 1, 3), (4,))
+    """
+    used, joins, late = came
+    return used + joins, late
 
 
 @dataclass
@@ -28,7 +41,7 @@ class State:
         average: of the weights over rounds. (parameters,)
         round: how many rounds are over.
         seconds: that they took, in all sessions.
-        seen: used and late clients of each round, for the odometer.
+        came: who came to each round, for the odometer.
         channel: what `Channel.state` returned after the last round.
     """
 
@@ -37,8 +50,8 @@ class State:
     average: torch.Tensor
     round: int = 0
     seconds: float = 0.0
-    seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    channel: list[Any] = field(default_factory=list)
+    came: list[Came] = field(default_factory=list)
+    channel: dict[str, Any] = field(default_factory=dict)
 
 
 def write(path: Path, config: Config, plan: Plan | None, state: State) -> None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,7 +25,7 @@ from lightdp.runlog import Ended, Line, LogWriter, Round, RunLog, Started
 from lightdp.training import checkpoint, data, gradients, models, partition, statement
 from lightdp.training.arrivals import Arrivals, arrivals
 from lightdp.training.channel import channel
-from lightdp.training.checkpoint import State
+from lightdp.training.checkpoint import Came, State
 from lightdp.training.clients import Clients
 from lightdp.training.config import Config
 
@@ -114,7 +115,7 @@ class Run:
         self.unbounded = self.plan is None or config.unbounded
         self.arrivals = arrivals(
             config.arrivals, clients=config.clients, bound=config.stragglers, seed=config.seed,
-            late_seen=config.late_seen,
+            late_seen=config.late_seen, late_by_one=config.late_by_one, grace=config.grace,
         )  # fmt: skip
         self.channel = channel(config, self.plan, self.parameters, self.device)
         # the same denominator in every round (R3); the server descends along gradients, and follows updates
@@ -158,8 +159,7 @@ class Run:
                     if time.monotonic() - saved > _CHECKPOINT_SECONDS:
                         self._save()
                         saved = time.monotonic()
-                if self.plan is not None and self.plan.repairs:
-                    self.state = self._mended(self.channel.close(self.state.round))
+                self._close()
                 self._save()
                 yield log.write(self._ended(stopped))
             except KeyboardInterrupt:
@@ -171,32 +171,48 @@ class Run:
     def _round(self) -> tuple[Round, State]:
         """The line of a round, and the state after it, which is not yet that of the run."""
         config, number = self.config, self.state.round
-        # 1. arrivals: whose uploads are used, and whose come too late
+        # 1. arrivals: whose uploads are used, now or with the next round's, and whose come too late
         came = self._arrived(number)
-        used, late = tuple(came.used), tuple(came.late)
         # 2. local work: from the server's weights to clipped updates
         gradients.assign(self.model, self.state.weights)
         bound = math.inf if self.plan is None else self.plan.upload_range
-        senders = sorted(used + late) if self.channel.needs_late else used
-        updates = self.clients.updates(self.model, number, senders, bound)
-        # 3. the noisy sum
-        result = self.channel.round(number, came, updates)
+        # 3. the noisy sum, for which the channel asks senders for their updates
+        result = self.channel.round(number, came, lambda who: self.clients.updates(self.model, number, who, bound))
         # 4. the server's step
         after = self._stepped(result.total)
-        after.seen = [*self.state.seen, (used, late)]
-        if self.odometer is not None:
-            self.odometer.record(came.used, came.late)
+        after.came = [*self.state.came, (tuple(came.used), tuple(came.next), tuple(came.late))]
+        self._count(after.came)
         looked = after.round % config.evaluate_every == 0 or after.round == config.rounds
         accuracy, loss = self.evaluate(after) if looked else (None, None)
         spent = self._spent() if looked or config.sampling_rate == 1 else None  # sampled, it takes a while
+        late, lost = came.sent - came.used, ~came.sent
         return Round(
-            round=after.round, used=len(used), late=len(late), lost=config.clients - len(used) - len(late),
+            round=after.round, used=len(came.used), late=len(late), lost=len(lost),
             accuracy=accuracy, loss=loss if loss is not None and math.isfinite(loss) else None,  # JSON has no NaN
             epsilon=spent, mu=statement.mu(self.plan, spent),
-            late_clients=[*late], lost_clients=[*~(came.used | came.late)],
+            late_clients=[*late], lost_clients=[*lost], **self._joined(),
             noise_std=result.lasting**0.5 / self.denominator, residual_std=result.residual**0.5 / self.denominator,
             **came.network,
         ), after  # fmt: skip
+
+    def _joined(self) -> dict[str, Any]:
+        """Whose uploads of the last round are in the next sum, for a line of the log; nothing without grace."""
+        if self.config.grace == 0:
+            return {}
+        joined = self.state.came[-1][1] if self.state.came else ()
+        return {"joined": len(joined), "joined_clients": [*joined]}
+
+    def _count(self, came: Sequence[Came]) -> None:
+        """Count the last of these rounds: as it is or, under grace, as open, and the one before as final (R5)."""
+        if self.odometer is None:
+            return
+        if self.config.grace == 0:
+            self.odometer.record(*checkpoint.seen(came[-1]))
+            return
+        if len(came) > 1:
+            self.odometer.record(*checkpoint.seen(came[-2]))
+        used, joins, late = came[-1]
+        self.odometer.open(used, joins + late)
 
     def _arrived(self, number: int) -> Arrivals:
         """Who came to a round, without clients that have used up their budgets (R8) and what the network loses."""
@@ -219,8 +235,16 @@ class Run:
             after.average = (old.average * decay).add_(after.weights, alpha=1 - decay)
         return after
 
+    def _close(self) -> None:
+        """Take in late uploads of the last round, and the closing rounds of a plan that repairs."""
+        if self.config.grace == 0 and (self.plan is None or not self.plan.repairs):
+            return
+        self.state = self._mended(self.channel.close(self.state.round))
+        if self.config.grace == 1 and self.odometer is not None and self.state.came:
+            self.odometer.record(*checkpoint.seen(self.state.came[-1]))
+
     def _mended(self, total: torch.Tensor | None) -> State:
-        """The state after the closing round, which corrects the last step: most that is left came in with its sum.
+        """The state after the closing rounds, which correct the last step: most that is left came in with its sum.
 
         A step of its own would move the weights once more by momentum, without a gradient that says where to.
         """
@@ -236,7 +260,7 @@ class Run:
         return min(self.config.ema, (1 + number) / (10 + number))
 
     def _spent(self) -> float | None:
-        return None if self.odometer is None else self.odometer.max_epsilon()
+        return None if self.odometer is None else self.odometer.counted().max_epsilon()
 
     def evaluate(self, state: State | None = None) -> tuple[float, float]:
         """Accuracy and loss of averaged weights on the test set.
@@ -263,14 +287,14 @@ class Run:
         )  # fmt: skip
 
     def _ended(self, stopped: str | None) -> Ended:
-        config, plan, spent = self.config, self.plan, self._spent()
+        config, plan, spent, seen = self.config, self.plan, self._spent(), [*map(checkpoint.seen, self.state.came)]
         budget, delta = (None, None) if plan is None else (plan.budget, plan.delta)
         return Ended(
             accuracy=self.evaluate()[0], epsilon=spent, mu=statement.mu(plan, spent),
             epsilon_claimed=budget, delta=delta,
             unit=config.unit, adjacency=config.adjacency, rounds=self.state.round, stopped=stopped,
             bytes_up=self.channel.bytes_up, bytes_down=4 * self.parameters + bitmap_size(config.clients),
-            seconds=self.state.seconds, statement=statement.statement(config, plan, spent, self.state.seen),
+            seconds=self.state.seconds, statement=statement.statement(config, plan, spent, seen), **self._joined(),
         )  # fmt: skip
 
     def _save(self) -> None:
@@ -285,7 +309,6 @@ class Run:
         log = LogWriter(self.path, keep=state.round)
         self.state = state
         self.channel.load(state.channel)
-        if self.odometer is not None:
-            for used, late in state.seen:
-                self.odometer.record(used, late)
+        for rounds in range(1, len(state.came) + 1):
+            self._count(state.came[:rounds])
         return log
