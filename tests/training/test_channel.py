@@ -11,6 +11,7 @@ from lightdp.repair import RETRIES
 from lightdp.training.arrivals import Arrivals
 from lightdp.training.channel import Distribution, Protocol
 from support import oracles
+from support.grace import graceful
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,10 +36,33 @@ TRAININGS: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "given up": [((0, 1, 2, 3), ()), *[((2, 3, 4, 5), (0, 1))] * 4, ((0, 1, 2, 3, 4, 5), ())],
 }
 
+# under grace (R5): clients used in a round, those in the sum of the next one, and late clients
+GRACEFUL: dict[str, list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]] = {
+    "late by one": [((0, 1, 2, 3), (4, 5), ()), ((0, 2, 3, 4, 5), (1,), ()), ((0, 1, 2, 3, 4, 5), (), ())],
+    "late, lost and waiting": [
+        ((0, 1, 2, 3), (4,), ()),
+        ((), (0, 1, 2, 4), (5,)),
+        ((1, 2, 3, 4, 5), (), (0,)),
+        ((0, 2, 3, 5), (1,), ()),
+        ((0, 1, 2, 3, 4), (), ()),
+        ((0, 1, 3, 4), (), (2,)),
+    ],
+    "repairs late by one, too late and void": [
+        ((0, 1, 2, 3), (), (4,)),
+        ((0, 1, 2, 3), (4,), ()),
+        ((2, 3, 4, 5), (0,), (1,)),
+        ((0, 2, 3, 4, 5), (), (1,)),
+        ((), (), (0, 1, 2)),
+        ((1, 2, 3, 4), (5,), (0,)),
+        ((0, 1, 2, 3, 4, 5), (), ()),
+    ],
+    "given up": [((0, 1, 2, 3), (), ()), *[((2, 3, 4, 5), (), (0, 1))] * 6, ((0, 1, 2, 3, 4), (5,), ())],
+}
 
-def planned(calibration: str, degree: int | None) -> Plan:
+
+def planned(calibration: str, degree: int | None, grace: int = 0) -> Plan:
     return lightdp.plan(
-        clients=6, colluders=1, stragglers=2, rounds=20, epsilon=30, delta=1e-5, unit="record",
+        clients=6, colluders=1, stragglers=2, rounds=20, epsilon=30, delta=1e-5, unit="record", grace=grace,
         calibration=calibration, degree=degree, coordinate_range=1.0,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -127,3 +151,24 @@ def test_a_restored_channel_goes_on_bit_by_bit() -> None:
         total = sent(second, t, *rounds[t])
         assert total is not None
         assert np.array_equal(total.numpy().astype(np.float64), whole[t - 1])
+
+
+@pytest.mark.parametrize("fidelity", [Distribution, Protocol])
+@pytest.mark.parametrize("training", GRACEFUL)
+@pytest.mark.parametrize(("calibration", "degree"), [("repair", None), ("repair", 4), ("exact", None)])
+def test_under_grace_both_fidelities_leave_the_noise_of_the_theory_closing_rounds_included(
+    fidelity: Any, training: str, calibration: str, degree: int | None
+) -> None:
+    plan, rounds = planned(calibration, degree, grace=1), GRACEFUL[training]
+    expected, channel = graceful(plan, rounds), fidelity(plan, LENGTH, 3)
+    sums = [
+        channel.round(t, Arrivals.of(6, used, late, joins), silent).total
+        for t, (used, joins, late) in enumerate(rounds)
+    ]
+    sums.append(channel.close(len(rounds)))
+    found = np.cov(np.array([each.numpy() for each in sums if each is not None], dtype=np.float64), bias=True)
+    assert found.shape == expected.shape
+    size = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    spread = 6 * np.sqrt(2 / LENGTH) * size + 0.002 * np.diag(expected).max()
+    assert np.all(np.abs(found - expected) < spread)
+    assert not np.all(np.abs(found - 1.1**2 * expected) < spread)

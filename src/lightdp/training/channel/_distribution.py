@@ -92,9 +92,10 @@ class Distribution(Channel):
         if self.plan is None or self.schedule is None or not self.plan.repairs:
             return total
         for closing, riding in enumerate(self.schedule.closing(number), number):
-            draw = self._generator(closing)
-            mended = self.lasting(len(riding)) ** 0.5 * self._normal(draw) - self._taken(riding, draw)
-            total = mended if total is None else total + mended
+            if riding:
+                draw = self._generator(closing)
+                mended = self.lasting(len(riding)) ** 0.5 * self._normal(draw) - self._taken(riding, draw)
+                total = mended if total is None else total + mended
         return total
 
     def _taken(self, leaving: Mapping[int, Debt], draw: torch.Generator) -> torch.Tensor:
