@@ -19,7 +19,7 @@ CALIBRATIONS = tuple(name for name in BUILT_IN if name != "none")
 _UNKNOWN = "not known"
 _NO_EPSILON = "without noise, or not computed (sampled batches)"
 _MU = "the μ of Gaussian noise with this ε at the plan's δ; with whole batches the training so far is μ-GDP"
-_GRACE = {"null": "without grace", "absent": "without grace", "beside": "joined_clients"}
+_GRACE = {"null": "without grace", "absent": "likewise", "beside": "joined_clients"}
 _MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
 
 

@@ -8,7 +8,7 @@ import io
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -16,19 +16,7 @@ from lightdp._files import durable
 from lightdp.planning import Plan
 from lightdp.runlog import ResumeError
 from lightdp.training.config import PLACES, Config
-
-Came: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""Clients of a round in its own sum, in the next one and too late, as in `lightdp.training.arrivals.Arrivals`."""
-
-
-def seen(came: Came) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Whom a round uses in the end, and whose uploads were seen in vain.
-
-    >>> seen(((0, 1), (3,), (4,)))
-    ((0, 1, 3), (4,))
-    """
-    used, joins, late = came
-    return used + joins, late
+from lightdp.training.rounds import Came
 
 
 @dataclass

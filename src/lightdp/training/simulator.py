@@ -11,9 +11,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,10 +21,10 @@ from lightdp.client_set import bitmap_size
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.planning import Plan
 from lightdp.runlog import Ended, Line, LogWriter, Round, RunLog, Started
-from lightdp.training import checkpoint, data, gradients, models, partition, statement
+from lightdp.training import checkpoint, data, gradients, models, partition, rounds, statement
 from lightdp.training.arrivals import Arrivals, arrivals
 from lightdp.training.channel import channel
-from lightdp.training.checkpoint import Came, State
+from lightdp.training.checkpoint import State
 from lightdp.training.clients import Clients
 from lightdp.training.config import Config
 
@@ -180,39 +179,21 @@ class Run:
         result = self.channel.round(number, came, lambda who: self.clients.updates(self.model, number, who, bound))
         # 4. the server's step
         after = self._stepped(result.total)
-        after.came = [*self.state.came, (tuple(came.used), tuple(came.next), tuple(came.late))]
-        self._count(after.came)
+        after.came = [*self.state.came, rounds.came(came)]
+        if self.odometer is not None:
+            rounds.count(self.odometer, after.came, config.grace)
         looked = after.round % config.evaluate_every == 0 or after.round == config.rounds
         accuracy, loss = self.evaluate(after) if looked else (None, None)
-        spent = self._spent() if looked or config.sampling_rate == 1 else None  # sampled, it takes a while
+        spent = self._spent(after) if looked or config.sampling_rate == 1 else None  # sampled, it takes a while
         late, lost = came.sent - came.used, ~came.sent
         return Round(
             round=after.round, used=len(came.used), late=len(late), lost=len(lost),
             accuracy=accuracy, loss=loss if loss is not None and math.isfinite(loss) else None,  # JSON has no NaN
             epsilon=spent, mu=statement.mu(self.plan, spent),
-            late_clients=[*late], lost_clients=[*lost], **self._joined(),
+            late_clients=[*late], lost_clients=[*lost], **rounds.joined(self.state.came, config.grace),
             noise_std=result.lasting**0.5 / self.denominator, residual_std=result.residual**0.5 / self.denominator,
             **came.network,
         ), after  # fmt: skip
-
-    def _joined(self) -> dict[str, Any]:
-        """Whose uploads of the last round are in the next sum, for a line of the log; nothing without grace."""
-        if self.config.grace == 0:
-            return {}
-        joined = self.state.came[-1][1] if self.state.came else ()
-        return {"joined": len(joined), "joined_clients": [*joined]}
-
-    def _count(self, came: Sequence[Came]) -> None:
-        """Count the last of these rounds: as it is or, under grace, as open, and the one before as final (R5)."""
-        if self.odometer is None:
-            return
-        if self.config.grace == 0:
-            self.odometer.record(*checkpoint.seen(came[-1]))
-            return
-        if len(came) > 1:
-            self.odometer.record(*checkpoint.seen(came[-2]))
-        used, joins, late = came[-1]
-        self.odometer.open(used, joins + late)
 
     def _arrived(self, number: int) -> Arrivals:
         """Who came to a round, without clients that have used up their budgets (R8) and what the network loses."""
@@ -241,7 +222,7 @@ class Run:
             return
         self.state = self._mended(self.channel.close(self.state.round))
         if self.config.grace == 1 and self.odometer is not None and self.state.came:
-            self.odometer.record(*checkpoint.seen(self.state.came[-1]))
+            self.odometer.record(*rounds.final(self.state.came[-1]))
 
     def _mended(self, total: torch.Tensor | None) -> State:
         """The state after the closing rounds, which correct the last step: most that is left came in with its sum.
@@ -259,8 +240,8 @@ class Run:
         """Decay of the average in step `number`, smaller at first, when the start would count for too much."""
         return min(self.config.ema, (1 + number) / (10 + number))
 
-    def _spent(self) -> float | None:
-        return None if self.odometer is None else self.odometer.counted().max_epsilon()
+    def _spent(self, state: State) -> float | None:
+        return None if self.odometer is None else rounds.spent(self.odometer, state.came)
 
     def evaluate(self, state: State | None = None) -> tuple[float, float]:
         """Accuracy and loss of averaged weights on the test set.
@@ -287,14 +268,16 @@ class Run:
         )  # fmt: skip
 
     def _ended(self, stopped: str | None) -> Ended:
-        config, plan, spent, seen = self.config, self.plan, self._spent(), [*map(checkpoint.seen, self.state.came)]
+        config, plan, spent, came = self.config, self.plan, self._spent(self.state), self.state.came
+        down = 4 * self.parameters + (1 + config.grace) * bitmap_size(config.clients)
         budget, delta = (None, None) if plan is None else (plan.budget, plan.delta)
         return Ended(
             accuracy=self.evaluate()[0], epsilon=spent, mu=statement.mu(plan, spent),
             epsilon_claimed=budget, delta=delta,
             unit=config.unit, adjacency=config.adjacency, rounds=self.state.round, stopped=stopped,
-            bytes_up=self.channel.bytes_up, bytes_down=4 * self.parameters + bitmap_size(config.clients),
-            seconds=self.state.seconds, statement=statement.statement(config, plan, spent, seen), **self._joined(),
+            bytes_up=self.channel.bytes_up, bytes_down=down, seconds=self.state.seconds,
+            statement=statement.statement(config, plan, spent, [*map(rounds.final, came)]),
+            **rounds.joined(came, config.grace),
         )  # fmt: skip
 
     def _save(self) -> None:
@@ -309,6 +292,7 @@ class Run:
         log = LogWriter(self.path, keep=state.round)
         self.state = state
         self.channel.load(state.channel)
-        for rounds in range(1, len(state.came) + 1):
-            self._count(state.came[:rounds])
+        if self.odometer is not None:
+            for over in range(1, len(state.came) + 1):
+                rounds.count(self.odometer, state.came[:over], self.config.grace)
         return log
