@@ -145,7 +145,9 @@ def test_the_missing_come_one_round_late_with_the_given_probability_and_too_late
     came = arrivals(spec, clients=10, bound=10, seed=5, late_seen=0.25, late_by_one=0.4, grace=1)
     without = arrivals(spec, clients=10, bound=10, seed=5, late_seen=0.25, late_by_one=0.4)
     rounds = [came(number) for number in range(1, 1001)]
-    counts = [sum(len(part(one)) for one in rounds) for part in (lambda r: r.next, lambda r: r.late, lambda r: ~r.sent)]
+    counts = [
+        sum(len(each) for each in sets) for sets in zip(*((r.next, r.late, ~r.sent) for r in rounds), strict=True)
+    ]
     assert _fits(counts, [0.4, 0.25, 0.35]) > 1e-3
     assert _fits(counts, [0.45, 0.25, 0.3]) < 1e-3
     for number, one in enumerate(rounds, 1):
@@ -197,7 +199,7 @@ def test_shares_of_late_uploads_that_cannot_be_are_refused(spec: str, shares: di
 def test_within_twice_the_deadline_an_upload_is_one_round_late() -> None:
     came = arrivals("latency:1:0.75:1.5", clients=20, bound=20, seed=7, grace=1)
     rounds = [came(number) for number in range(1, 501)]
-    counts = [sum(len(part(one)) for one in rounds) for part in (lambda r: r.used, lambda r: r.next, lambda r: r.late)]
+    counts = [sum(len(each) for each in sets) for sets in zip(*((r.used, r.next, r.late) for r in rounds), strict=True)]
     past, twice = (float(norm.sf(math.log(deadline) / 0.75)) for deadline in (1.5, 3.0))
     assert sum(counts) == 10_000
     assert _fits(counts, [1 - past, past - twice, twice]) > 1e-3

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from lightdp.runlog import RunLog
+    from lightdp.runlog import Ended, Round, RunLog
     from lightdp.training.data import Dataset
 
 
@@ -35,7 +35,8 @@ def traced(folder: Path, *lines: str) -> str:
 
 def final_sets(log: RunLog) -> list[tuple[set[int], set[int]]]:
     """Used and late clients of each round, from the lines of a log alone."""
-    found, after = [], [*log.rounds[1:], log.outcome]
+    after: list[Round | Ended] = [*log.rounds[1:], log.outcome]
+    found = []
     for line, following in zip(log.rounds, after, strict=True):
         late, joined = set(line.late_clients or ()), set(following.joined_clients or ())
         assert (line.late, following.joined) == (len(late), len(joined))

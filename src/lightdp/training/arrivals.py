@@ -64,8 +64,11 @@ class Arrivals:
         next: Iterable[int] = (),  # noqa: A002
     ) -> Arrivals:
         """From client numbers among `clients` clients."""
-        sets = {"used": used, "next": next, "late": late}
-        return cls(**{name: ClientSet.of(clients, members, name=name) for name, members in sets.items()})
+        return cls(
+            ClientSet.of(clients, used, name="used"),
+            ClientSet.of(clients, next, name="next"),
+            ClientSet.of(clients, late, name="late"),
+        )
 
     @property
     def final(self) -> ClientSet:

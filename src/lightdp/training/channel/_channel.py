@@ -151,9 +151,10 @@ class Schedule:
             number: of the round.
             final: clients that it uses in the end.
         """
+        settled: ClientSet | None = final
         if self.plan.grace:
-            number, final, self.waits = number - 1, self.waits, final
-        return Settled({}, {}) if final is None or not self.plan.repairs else self.repairs.close(number, final)
+            number, settled, self.waits = number - 1, self.waits, final
+        return Settled({}, {}) if settled is None or not self.plan.repairs else self.repairs.close(number, settled)
 
     def closing(self, number: int) -> Iterator[dict[int, Debt]]:
         """The repairs in each closing round (R4), to which everybody comes that has one to make."""

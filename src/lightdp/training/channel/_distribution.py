@@ -44,8 +44,8 @@ class Distribution(Channel):
         """The noisy sum of the updates of used clients, and of what the round before left for it."""
         before, plan, schedule = self.held, self.plan, self.schedule
         if plan is None or schedule is None:
-            now, self.held = Sum(self._summed(came.used, updates)), Sum(self._summed(came.next, updates))
-            return now.plus(before)
+            plain, self.held = (Sum(self._summed(clients, updates)) for clients in (came.used, came.next))
+            return plain.plus(before)
         draw, riding = self._generator(number), schedule.ride(number, came.sent)
         now, later = (self._noisy(clients, updates, riding, draw) for clients in (came.used, came.next))
         settled = schedule.end(number, came.final)

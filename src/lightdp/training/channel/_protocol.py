@@ -56,7 +56,9 @@ class Protocol(Channel):
 
     def round(self, number: int, came: Arrivals, updates: Updates) -> Sum:
         """The noisy sum, from uploads of everybody who sent."""
-        start, joining, late = self.server.announce(since=0), [], []
+        start = self.server.announce(since=0)
+        joining: list[bytes] = []
+        late: list[bytes] = []
         for clients, rows in updates(tuple(came.sent)):
             for i, row in zip(clients, rows.cpu().numpy(), strict=True):
                 message = (self._begun.pop(i, None) or self.clients[i].begin(start)).upload(row)
