@@ -16,8 +16,9 @@ from lightdp._validate import non_negative, positive
 from lightdp.errors import InfeasibleError
 from lightdp.noise_graph import gain
 from lightdp.planning import _calibrate as calibrate
+from lightdp.planning._provision import provision
 from lightdp.planning._request import Request
-from lightdp.repair import repair_cost, worst_cost
+from lightdp.repair import worst_cost
 
 WIRE_STEPS = 16  # σ of a client's own noise in steps of the wire: rounding then hardly shows in it
 _ROUND_UP = 1 + 1e-12  # on σ: covers every rounding error between σ and the ε that is reported for it
@@ -135,8 +136,7 @@ class Repair(Calibration):
 
         def cost(gamma: float) -> float:
             """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
-            used = repair_cost(law, asked.honest, gamma)
-            return used + (self._worst(asked, gamma) - used) / asked.rounds
+            return (provision(asked, gamma, law, asked.rounds - 1) + self._worst(asked, gamma)) / asked.rounds
 
         gamma = asked.gamma
         if gamma is None:
