@@ -56,8 +56,8 @@ class Config:
     mirror: bool = setting(
         "Average the features of an image and its mirror image (scattering-linear).", False, group="Model")
     scheme: str = setting(
-        "Whose noise: none, central, local, smpc, paper, exact or repair; another scheme of `lightdp compare`, such as "
-        "secagg, also brings its failures and time.", "repair", group="Privacy")
+        "Whose noise: none, central, local, smpc, paper, exact, repair or the better of both (auto); another scheme of "
+        "`lightdp compare`, such as secagg, also brings its failures and time.", "auto", group="Privacy")
     unit: Unit = setting(
         "What is protected: one record or one client; paper assumes a sensitivity that no theorem bounds.",
         "record", group="Privacy")
@@ -95,6 +95,9 @@ class Config:
     momentum: float = setting("Momentum of the server.", 0.9, group="Training")
     ema: float = setting("Decay of the averaged weights that are evaluated; 0 averages none.", 0.0, group="Training")
     degree: int | None = like(Request, "degree", None)
+    gamma: float | None = like(Request, "gamma", None)
+    wire_steps: int = like(Request, "wire_steps", 2)
+    rotate: bool | None = like(Request, "rotate", None)
     fidelity: Fidelity = setting(
         "Noise of the right distribution, or the protocol itself: real keys, masks and bytes.",
         "distribution", group="Simulation")
@@ -124,6 +127,8 @@ class Config:
             with suppress(ValueError):  # other words are refused by `Request`
                 object.__setattr__(self, "late", float(self.late))  # as a flag has it
         integer("seed", self.seed, 0, 2**63 - 1)
+        if self.gamma is not None and known.calibration not in ("auto", "exact", "repair"):
+            raise ArgumentError(f"gamma needs a scheme that chooses it, such as repair, got scheme={self.scheme!r}")
         if self.fidelity == "protocol" and not known.deployable:
             raise ArgumentError(
                 f"fidelity must be distribution for scheme={self.scheme!r}, whose clients add no noise alone"
