@@ -81,6 +81,7 @@ class Run:
         self._missed: dict[int, int] = {}  # in how many of the last rounds in a row a node was asked and not on time
         self._metrics: dict[int, list[dict[str, Any]]] = {}  # of uploads that are in no sum yet, by round
         self._pending: dict[str, tuple[int, int]] = {}  # messages without a reply: node and round
+        self._asked: set[int] = set()  # nodes that got a message in the open round
         self._strangers: set[int] = set()
 
     def enrol(self, wait: float) -> None:
@@ -129,7 +130,8 @@ class Run:
                     raise ProtocolError(f"another node enrolled as {name}")
                 self.nodes[node] = name
             except (LightDPError, KeyError) as error:
-                self._reasons[node] = f"not an enrolment: {error!r}; is lightdp.flower.mod among the app's mods?"
+                hint = "is lightdp.flower.mod among the app's mods, and the node's version of lightdp the server's?"
+                self._reasons[node] = f"not an enrolment: {error!r}; {hint}"
                 LOG.warning("lightdp: node %d: %s", node, self._reasons[node])
 
     def orders(self) -> dict[int, ConfigRecord]:
@@ -150,18 +152,18 @@ class Run:
             if number > max(self._answered.get(node, -1), since) and self._missed.get(node, 0) > 1
         }
         asked = [node for node in self.nodes if not self.plan.grace or node not in behind]
-        enough = len(asked) >= self.server.minimum
-        return {node: self._order(node, closing=False) for node in (asked if enough else self.nodes)}
+        self._asked = set(asked if len(asked) >= self.server.minimum else self.nodes)
+        return {node: self._order(node, closing=False) for node in self._asked}
 
     def closing_orders(self) -> dict[int, ConfigRecord] | None:
         """Start a closing round (R4): messages to the clients that owe a repair; None if nothing is left to close."""
         owing = self.rounds.owing()
         # uploads of the last round, also of a closing one, may still come, and make or pay debts
-        if not owing and not self.rounds.wait and not (self.plan.grace and self._unanswered()):
+        if not owing and not self.rounds.wait and not (self.plan.grace and self._unanswered(set())):
             return None
         self.server.announce(closing=True)
-        asked = [node for node, name in self.nodes.items() if self._index[name] in owing]
-        return {node: self._order(node, closing=True) for node in asked}
+        self._asked = {node for node, name in self.nodes.items() if self._index[name] in owing}
+        return {node: self._order(node, closing=True) for node in self._asked}
 
     def _order(self, node: int, *, closing: bool) -> ConfigRecord:
         start = self.server.announce(since=self._answered.get(node, 0), closing=closing)
@@ -195,16 +197,22 @@ class Run:
         return result, {name: float(np.mean([each[name] for each in metrics])) for name in scalars}
 
     def take_late(self, wait: float = 0.0) -> None:
-        """Look for replies to earlier rounds; under grace, wait so many seconds for those to the last one."""
+        """Look for replies to earlier rounds.
+
+        Args:
+            wait: under grace, seconds to wait for replies to the last round that has ended, of nodes that are not asked
+                now. Others answer one message after the other.
+        """
         ends = time.monotonic() + wait
         self._take(self._pulled())
-        while self.plan.grace and self._unanswered() and time.monotonic() < ends:
+        while self.plan.grace and self._unanswered(self._asked) and time.monotonic() < ends:
             time.sleep(min(_POLL, max(ends - time.monotonic(), 0)))
             self._take(self._pulled())
 
-    def _unanswered(self) -> bool:
-        """Whether a reply to the last round that has ended may still come."""
-        return any(number == self.server.round - 1 for _, number in self._pending.values())
+    def _unanswered(self, without: set[int]) -> bool:
+        """Whether a reply to the last round that has ended may still come, of other nodes than these."""
+        last = self.server.round - 1
+        return any(number == last and node not in without for node, number in self._pending.values())
 
     def exhausted(self) -> set[str]:
         """(R8): clients that can take no further round, by their own answer or by the odometer."""

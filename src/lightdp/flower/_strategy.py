@@ -266,10 +266,11 @@ class LightDP(Strategy):
             sent = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node, order in orders.items()]
             self._sent = sent or self._sent
             result, means = run.take(sent, self._exchange(sent, grid, timeout), closing=True)
-            LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
+            if orders:
+                LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
             if result.total is not None:
                 arrays = self._through(current, (result, means))[0] or arrays
-            rows[last]["lightdp-joined"] = int(rows[last]["lightdp-joined"]) + len(result.joined)
+            rows[last]["lightdp-joined"] = cast("int", rows[last]["lightdp-joined"]) + len(result.joined)
         run.take_late()
         rows[last].update(run.spent() | {"lightdp-stopped": int(self.stopped is not None)})
         return arrays
