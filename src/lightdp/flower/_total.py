@@ -82,8 +82,8 @@ def _earlier(text: str) -> Plan:
     plan = planned(text.replace(_BEFORE_GRACE, '"late": 0.0'))
     if _BEFORE_GRACE in text and plan.sampling_rate < 1:
         raise ProtocolError(
-            "the state counts a run with sampled batches of an earlier version of lightdp, which this one cannot count: "
-            "the operator moves the state away, and what it counts is given up"
+            "the state counts a run with sampled batches of an earlier version of lightdp, which this one cannot: its "
+            "operator moves the state away, and what it counts is given up"
         )
     return plan
 
