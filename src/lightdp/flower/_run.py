@@ -29,28 +29,6 @@ _SILENT = 3  # rounds after which a node is asked again although it has not answ
 _REFUSED = (ErrorCode.MOD_FAILED_PRECONDITION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)  # asking again would not help
 
 
-class NoNodesError(TimeoutError):
-    """An inner strategy went on asking for nodes."""
-
-
-class Narrow:
-    """A grid that shows the inner strategy certain nodes, and ends its waiting for more of them."""
-
-    def __init__(self, grid: Grid, wait: float, nodes: list[int] | None = None) -> None:
-        self._grid, self._nodes, self._wait = grid, nodes, wait
-        self._deadline, self._calls = time.monotonic() + wait, 0
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  everything else is the grid's own
-        return getattr(self._grid, name)
-
-    def get_node_ids(self) -> list[int]:
-        """The nodes to choose from."""
-        self._calls += 1
-        if self._calls > 2 and time.monotonic() > self._deadline:  # once to count, once to choose, then it is waiting
-            raise NoNodesError(f"{type(self._grid).__name__} had too few nodes for {self._wait:g} s")
-        return list(self._grid.get_node_ids()) if self._nodes is None else self._nodes
-
-
 class Run:
     """One roster from its key round to its end.
 
@@ -208,6 +186,13 @@ class Run:
         while self.plan.grace and self._unanswered(self._asked) and time.monotonic() < ends:
             time.sleep(min(_POLL, max(ends - time.monotonic(), 0)))
             self._take(self._pulled())
+
+    def exchange(self, messages: list[Message], timeout: float) -> list[Message]:
+        """Send and receive; under grace, the time that is left is for late replies."""
+        began = time.monotonic()
+        replies = list(self._grid.send_and_receive(messages, timeout=timeout)) if messages else []
+        self.take_late(timeout - (time.monotonic() - began))
+        return replies
 
     def _unanswered(self, without: set[int]) -> bool:
         """Whether a reply to the last round that has ended may still come, of other nodes than these."""

@@ -14,8 +14,9 @@ from lightdp._validate import integer, positive, rounded_up
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower._accountant import Accountant
+from lightdp.flower._grid import Narrow, NoNodesError
 from lightdp.flower._plans import refuse
-from lightdp.flower._run import Narrow, NoNodesError, Run, Taken
+from lightdp.flower._run import Run, Taken
 from lightdp.flower._settings import KEY, LOG
 from lightdp.keys import Pins
 from lightdp.planning import Plan
@@ -140,14 +141,14 @@ class LightDP(Strategy):
             messages = list(self.configure_train(current, result.arrays, train_config, grid))
             if not messages:  # late uploads have used up the budget since the last round
                 if result.train_metrics_clientapp:
-                    result.arrays = self._close(result.train_metrics_clientapp, result.arrays, grid, timeout)
+                    result.arrays = self._close(result.train_metrics_clientapp, result.arrays, timeout)
                 break
-            arrays, metrics = self.aggregate_train(current, self._exchange(messages, grid, timeout))
+            arrays, metrics = self.aggregate_train(current, self._opened.exchange(messages, timeout))
             result.arrays = result.arrays if arrays is None else arrays
             result.train_metrics_clientapp[current] = metrics
             last = current == rounds or self._must_stop(self._opened)
             if last:
-                result.arrays = self._close(result.train_metrics_clientapp, result.arrays, grid, timeout)
+                result.arrays = self._close(result.train_metrics_clientapp, result.arrays, timeout)
             queries = list(self.configure_evaluate(current, result.arrays, evaluate_config, grid))
             replies = grid.send_and_receive(queries, timeout=timeout) if queries else []
             _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
@@ -248,14 +249,7 @@ class LightDP(Strategy):
             self.stopped = reason
         return self.stopped is not None
 
-    def _exchange(self, messages: list[Message], grid: Grid, timeout: float) -> list[Message]:
-        """Send and receive; under grace, the time that is left is for replies to the round before."""
-        began = time.monotonic()
-        replies = list(grid.send_and_receive(messages, timeout=timeout)) if messages else []
-        self._opened.take_late(timeout - (time.monotonic() - began))
-        return replies
-
-    def _close(self, rows: dict[int, MetricRecord], arrays: ArrayRecord, grid: Grid, timeout: float) -> ArrayRecord:
+    def _close(self, rows: dict[int, MetricRecord], arrays: ArrayRecord, timeout: float) -> ArrayRecord:
         """The closing rounds: they take what stragglers left out of the model, without data (R4), (R5)."""
         run, last = self._opened, max(rows)
         for current in range(last + 1, last + 2 + self.plan.grace):
@@ -265,7 +259,7 @@ class LightDP(Strategy):
             self._arrays = arrays
             sent = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node, order in orders.items()]
             self._sent = sent or self._sent
-            result, means = run.take(sent, self._exchange(sent, grid, timeout), closing=True)
+            result, means = run.take(sent, run.exchange(sent, timeout), closing=True)
             if orders:
                 LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
             if result.total is not None:
