@@ -98,13 +98,14 @@ def measure_case(grid: Grid, case: str, grace: int, rounds: int) -> dict[str, fl
     """One training."""
     spread, deadline, fraction, factor = CASES[case]
     plan = lightdp.plan(
-        clients=CLIENTS, colluders=1, stragglers=STRAGGLERS, rounds=rounds, epsilon=1e6, delta=1e-5, unit="client",
+        clients=CLIENTS, colluders=1, stragglers=STRAGGLERS, rounds=9 * rounds, epsilon=1e6, delta=1e-5, unit="client",
         calibration="repair", grace=grace,
     )  # fmt: skip
     strategy = Counted(FedAvg(fraction_evaluate=0.0), plan, patience=rounds)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord({"w": Array(np.zeros(10))}),
+        num_rounds=rounds,
         timeout=MEDIAN * deadline,
         train_config=ConfigRecord({"spread": spread, "fraction": fraction, "factor": factor, "seed": 1}),
     )

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 from lightdp import masks
 from lightdp.accountant import Odometer
 from lightdp.errors import ProtocolError
+from lightdp.flower import LightDP
 from lightdp.flower._rounds import Rounds
 from lightdp.protocol import Server
 from lightdp.wire import messages
@@ -20,7 +22,7 @@ from support.flower_grid import LocalGrid
 from support.flower_talk import Talk, an_app, refused
 from support.flower_talk import a_plan as a_small_plan
 from support.flower_training import an_app as adders
-from support.flower_training import planned, the_change, trained
+from support.flower_training import planned, the_change, trained, weights
 
 if TYPE_CHECKING:
     from flwr.app import ArrayRecord
@@ -194,16 +196,34 @@ def test_if_all_fall_behind_all_are_asked(tape: Tape) -> None:
     assert {each.round for each in tape.made} == {0, 1, 2, 3}
 
 
-def test_the_round_that_waits_is_counted_by_the_metrics_and_the_accountant() -> None:
-    plan = planned(grace=1)
-    strategy, result = trained(LocalGrid(adders(), 5), plan, num_rounds=1)
+def test_in_a_loop_of_ones_own_late_replies_join_and_the_round_that_waits_is_counted() -> None:
+    plan, arrays = planned(grace=1), weights()
+    strategy, grid = LightDP(FedAvg(), plan, wait=0.01), LocalGrid(adders(), 5)
+    grid.faults = {(1, 0): "late"}
     assert strategy.accountant is not None
-    assert strategy.accountant.num_releases == 1
-    assert strategy.accountant.get_epsilon(plan.delta) == result.train_metrics_clientapp[1]["lightdp-epsilon"] > 0
-    rounds = Rounds(Server(plan, length=4, run=bytes(16)))
+    for t, joined in ((1, 0), (2, 1)):
+        sent = strategy.configure_train(t, arrays, ConfigRecord(), grid)
+        new, metrics = strategy.aggregate_train(t, grid.send_and_receive(sent, timeout=1))
+        assert new is not None
+        arrays = new
+        assert metrics["lightdp-joined"] == joined
+        exact = Odometer(plan)
+        for _ in range(t - 1):
+            exact.record(range(5), [])
+        exact.open(range(2 - t, 5), [0] if t == 1 else [])
+        assert strategy.accountant.num_releases == t
+        assert (
+            strategy.accountant.get_epsilon(plan.delta) == metrics["lightdp-epsilon"] == exact.counted().max_epsilon()
+        )
+        assert exact.max_epsilon() < exact.counted().max_epsilon()
+        assert strategy.accountant.get_delta(metrics["lightdp-epsilon"]) == pytest.approx(plan.delta)
+
+
+def test_who_was_not_in_time_may_have_sent() -> None:
+    rounds = Rounds(Server(planned(grace=1), length=4, run=bytes(16)))
     assert rounds.odometer.counted().max_epsilon() == 0
     rounds._on_time.append(rounds._senders(0))
-    assert rounds.odometer.counted().max_epsilon() > 0  # whoever was not in time may have sent
+    assert rounds.odometer.counted().max_epsilon() > 0
 
 
 def test_a_message_waits_while_the_one_before_it_is_answered() -> None:

@@ -36,7 +36,7 @@ Fault = Literal[
     "drop",  # the node never gets the message
     "lost",  # the node answers, and the answer is lost
     "late",  # the answer comes after the deadline, when something else is sent
-    "slow",  # the answer comes after the deadline, when it is asked for
+    "slow",  # the answer comes after the deadline, when it is looked for the third time
     "later",  # the answer comes when the round after the next one is sent
     "error",  # the node's ClientApp crashes before it begins; the reply is an error in another node's name
     "crash",  # the node is killed after its upload was made: the answer and the context are lost, files are not
@@ -91,7 +91,7 @@ class LocalGrid(Grid):
         self.round = 0
         self._replies: dict[str, Message] = {}
         self._later: dict[str, tuple[int, Message]] = {}  # with the round in which it comes
-        self._slow: dict[str, Message] = {}
+        self._slow: dict[str, tuple[int, Message]] = {}  # with how often it was looked for
 
     # ---- what Flower asks of a grid ----
 
@@ -130,7 +130,13 @@ class LocalGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         asked = list(message_ids)
-        self._replies |= {each: self._slow.pop(each) for each in asked if each in self._slow}
+        for each in asked:
+            if each in self._slow:
+                seen, reply = self._slow.pop(each)
+                if seen == 2:
+                    self._replies[each] = reply
+                else:
+                    self._slow[each] = seen + 1, reply
         return self._pull(asked)
 
     def _pull(self, message_ids: Iterable[str]) -> list[Message]:
@@ -179,8 +185,10 @@ class LocalGrid(Grid):
             key = message.metadata.message_id
             if fault in ("late", "later"):
                 self._later[key] = self.round + (0 if fault == "late" else 2), reply
+            elif fault == "slow":
+                self._slow[key] = 0, reply
             else:
-                (self._slow if fault == "slow" else self._replies)[key] = reply
+                self._replies[key] = reply
 
     def _reply(self, at: int, message: Message, fault: Fault | None) -> Message | None:
         """What comes back, if anything does."""
