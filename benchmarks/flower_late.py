@@ -109,7 +109,7 @@ def measure_case(grid: Grid, case: str, grace: int, rounds: int) -> dict[str, fl
         timeout=MEDIAN * deadline,
         train_config=ConfigRecord({"spread": spread, "fraction": fraction, "factor": factor, "seed": 1}),
     )
-    rows = list(result.train_metrics_clientapp.values())
+    rows: list[dict[str, Any]] = [dict(row) for row in result.train_metrics_clientapp.values()]
     used, joined = (sum(row[name] for row in rows) for name in ("lightdp-used", "lightdp-joined"))
     waited = sum(row["lightdp-used"] == 0 for row in rows)  # then on time and joined could not be told apart
     late, missed, every = rows[-1]["lightdp-late"], strategy.asked - used, CLIENTS * rounds

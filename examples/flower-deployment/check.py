@@ -362,8 +362,8 @@ def _announced(found: Evidence) -> list[Claim]:
         for turn, sets in announcement.history():
             told.setdefault(turn, set()).add(sets)
     right = all(each == {found.entry(t)} for t, each in told.items())
-    sets = "; ".join(f"{t}: {_list(used)}" for t, used in enumerate(found.used))
-    return [Claim("all nodes were told the same sets, those that came in time", right, f"used by round: {sets}")]
+    text = "; ".join(f"{t}: {_list(used)}" for t, used in enumerate(found.used))
+    return [Claim("all nodes were told the same sets, those that came in time", right, f"used by round: {text}")]
 
 
 def _model(found: Evidence) -> list[Claim]:

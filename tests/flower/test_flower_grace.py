@@ -64,7 +64,7 @@ def test_a_reply_that_comes_later_still_is_counted_as_late_and_never_used(tape: 
     assert tape.finals()[:6] == [EVERYONE, {1, 2, 3, 4}, *[EVERYONE] * 4]
     row = result.train_metrics_clientapp[6]
     assert (row["lightdp-late"], row["lightdp-joined"]) == (1, 0)
-    rest = [(range(5), [])] * 4
+    rest: list[Any] = [(range(5), [])] * 4
     assert row["lightdp-epsilon"] == spent(plan, (range(5), []), (range(1, 5), [0]), *rest)
     assert row["lightdp-epsilon"] > spent(plan, (range(5), []), (range(1, 5), []), *rest)
 
@@ -227,7 +227,7 @@ def test_who_was_not_in_time_may_have_sent() -> None:
 
 
 def test_a_message_waits_while_the_one_before_it_is_answered() -> None:
-    training, go_on, begun = threading.Event(), threading.Event(), []
+    training, go_on, begun = threading.Event(), threading.Event(), list[int]()
 
     def change(received: Any) -> Any:
         begun.append(len(begun))

@@ -44,7 +44,7 @@ def _by_chance(seed: int) -> dict[tuple[int, int], Any]:
 
 FAULTS |= {f"by chance {seed}": _by_chance(seed) for seed in range(3)}
 GRACE = {
-    "slow at the end": {(1, 0): "slow", (5, 0): "drop", (6, 0): "slow", (7, 2): "late", (7, 3): "late"},
+    "late at the end": {(1, 0): "slow", (5, 0): "drop", (6, 1): "late", (7, 2): "late", (7, 3): "late"},
     "too few twice": {(t, i): "slow" for t in (2, 3) for i in range(4)},
     "at the end too few": {(2, 1): "later", (6, 3): "later"} | {(6, i): "slow" for i in (0, 1, 2, 4)},
     "two debts": {(1, 0): "drop", (2, 1): "drop", (3, 2): "later", (4, 2): "drop", (5, 3): "late", (6, 4): "drop"},
