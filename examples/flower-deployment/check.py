@@ -312,7 +312,9 @@ class Evidence:
             noise: what is known of the uploads' noise.
             without: clients whose late uploads are taken for lost.
         """
-        variance = (self.grid.sigma_individual * self.grid.step) ** 2 + self.grid.wire_step**2 / 12  # of one upload
+        rounding = self.grid.wire_step**2 / 12
+        variance = (self.grid.sigma_individual * self.grid.step) ** 2 + rounding  # of one upload
+        between = np.linspace(-0.5, 0.5, self.length) * self.grid.wire_step  # or the steps of the wire would show
         result = []
         for t in range(self.turns):
             ends = [t] if t < self.turns - 1 else self.rounds[t:]
@@ -323,7 +325,8 @@ class Evidence:
             if not pairs and moved.any():
                 raise ValueError(f"round {t} had no sum, but changed the model")
             if pairs:
-                result.append(Change(pairs, moved - steps - paired * self.grid.step, np.sqrt(len(pairs) * variance)))
+                rest = moved - steps - paired * self.grid.step + between
+                result.append(Change(pairs, rest, np.sqrt(len(pairs) * variance + rounding)))
         return result
 
     def remainder(self, noise: Noise, *, without: tuple[int, ...] = ()) -> NDArray[np.float64]:

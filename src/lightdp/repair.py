@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet
 from lightdp.noise_graph import Graph, gain
-from lightdp.stragglers import StragglerLaw
 
 RETRIES = 2
 """How many more uploads may carry a repair that rode in an upload which came too late (R1)."""
@@ -102,11 +101,6 @@ def worst_cost(
     if not seen:
         return used
     return max(used, late_at_worst(gamma, honest, stragglers, crossed)) + lies_cost(gamma, honest, stragglers, grace)
-
-
-def repair_cost(law: StragglerLaw, honest: int, gamma: float) -> float:
-    """(R1): the mean cost of a used round under a straggler law."""
-    return law.mean(lambda stragglers: 1 / gain(np.maximum(honest - stragglers, 1.0), gamma))
 
 
 @dataclass

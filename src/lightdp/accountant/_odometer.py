@@ -37,7 +37,9 @@ class Odometer:
     | never sent | 0 | 0 |
 
     >>> import lightdp
-    >>> plan = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=20, epsilon=3, delta=1e-5)
+    >>> plan = lightdp.plan(
+    ...     clients=50, colluders=10, stragglers=10, rounds=20, epsilon=3, delta=1e-5, calibration="exact"
+    ... )
     >>> odometer = lightdp.Odometer(plan)
     >>> for _ in range(20):
     ...     odometer.admit()

@@ -112,26 +112,33 @@ class Run:
                 self._reasons[node] = f"not an enrolment: {error!r}; {hint}"
                 LOG.warning("lightdp: node %d: %s", node, self._reasons[node])
 
-    def orders(self) -> dict[int, ConfigRecord]:
+    def orders(self, wait: float) -> dict[int, ConfigRecord]:
         """Start a round: what the train message carries to each node of the roster that is asked.
 
         Flower's nodes answer one message after the other. So under grace a node that missed two rounds in a row is
         left out while it still works on an older round: its answers would come later and later. It is asked again
-        once it has answered, or has been silent for long, and everybody is if too few were left.
+        once it has answered, or has been silent for long. If too few are left they are waited for, at most `wait`
+        seconds, and then everybody is asked.
         """
         for node in set(self._grid.get_node_ids()) - set(self.nodes) - self._strangers:
             self._strangers.add(node)
             LOG.info("lightdp: node %d joined after the key round: it will be in the roster of the next start", node)
+        ends = time.monotonic() + wait
+        while len(asked := set(self.nodes) - self._behind()) < self.server.minimum and time.monotonic() < ends:
+            time.sleep(min(_POLL, wait))
+            self._take(self._pulled())
+        self._asked = asked if len(asked) >= self.server.minimum else set(self.nodes)
+        return {node: self._order(node, closing=False) for node in self._asked}
+
+    def _behind(self) -> set[int]:
+        """Nodes that still work on an older round, after two that they missed; none without grace."""
         newest = dict(sorted(self._pending.values(), key=lambda each: each[1]))  # by node
         since = self.server.round - _SILENT
-        behind = {
+        return {
             node
             for node, number in newest.items()
-            if number > max(self._answered.get(node, -1), since) and self._missed.get(node, 0) > 1
+            if self.plan.grace and self._missed.get(node, 0) > 1 and number > max(self._answered.get(node, -1), since)
         }
-        asked = [node for node in self.nodes if not self.plan.grace or node not in behind]
-        self._asked = set(asked if len(asked) >= self.server.minimum else self.nodes)
-        return {node: self._order(node, closing=False) for node in self._asked}
 
     def closing_orders(self) -> dict[int, ConfigRecord] | None:
         """Start a closing round (R4): messages to the clients that owe a repair; None if nothing is left to close."""

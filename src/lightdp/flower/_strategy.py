@@ -53,7 +53,7 @@ class LightDP(Strategy):
             your own.
         plan: made by `lightdp.plan`; clients recompute it from its arguments.
         linear: whether the update of an unknown strategy is linear in the mean, with fixed coefficients.
-        wait: seconds to wait for nodes, in the key round or for an evaluation.
+        wait: seconds to wait for nodes: in the key round, for an evaluation, or until enough have caught up.
         patience: how many void rounds in a row end the training.
         pins: the identities of all nodes that may enrol, as `lightdp.Pins`. Without them the first node to use a name
             has it, and keeps the one whose name it is out of the run.
@@ -175,7 +175,7 @@ class LightDP(Strategy):
         addressed = sorted(message.metadata.dst_node_id for message in messages)
         if addressed != sorted(self._run.nodes):
             raise ArgumentError(f"strategy must train every client of the roster, once; got {addressed}")
-        orders = self._run.orders()
+        orders = self._run.orders(self.wait)
         messages = [message for message in messages if message.metadata.dst_node_id in orders]
         for message in messages:
             message.content = RecordDict({**message.content, KEY: orders[message.metadata.dst_node_id]})
