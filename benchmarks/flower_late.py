@@ -1,6 +1,6 @@
 """What becomes of uploads that miss their round, in Flower's simulation engine, with grace and without.
 
-python benchmarks/flower_late.py                a table, in about twenty minutes
+python benchmarks/flower_late.py                a table, in about half an hour
 python benchmarks/flower_late.py --json         the same as one JSON object
 python benchmarks/flower_late.py --out r.json   and written to a file
 
@@ -51,8 +51,8 @@ from lightdp_lab import bench
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CLIENTS, STRAGGLERS, MEDIAN = 12, 8, 3.0
-WORKERS = 18  # more than nodes: a message that waits for the one before it has a worker too
+CLIENTS, STRAGGLERS, MEDIAN = 6, 4, 8.0  # seconds, many more than a message takes without them
+WORKERS = 9  # more than nodes: a message that waits for the one before it has a worker too
 CASES = {  # spread, deadline in medians, share of slow nodes, how much slower
     "a tenth is late by chance": (0.35, 1.57, 0.0, 1.0),
     "three tenths are late by chance": (0.35, 1.2, 0.0, 1.0),
@@ -173,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print the record as JSON")
     parser.add_argument("--out", type=Path, help="also write the record here")
-    parser.add_argument("--rounds", type=int, default=20, help="of each training")
+    parser.add_argument("--rounds", type=int, default=10, help="of each training")
     parser.add_argument("--cases", nargs="+", choices=[case for case in CASES if case != WARM], help="by default all")
     parser.add_argument("--grace", type=int, nargs="+", default=[1, 0], choices=[0, 1])
     arguments = parser.parse_args()

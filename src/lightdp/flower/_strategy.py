@@ -264,7 +264,8 @@ class LightDP(Strategy):
                 LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
             if result.total is not None:
                 arrays = self._through(current, (result, means))[0] or arrays
-            rows[last]["lightdp-joined"] = cast("int", rows[last]["lightdp-joined"]) + len(result.joined)
+            if current == last + 1:  # uploads of the last round with data
+                rows[last]["lightdp-joined"] = cast("int", rows[last]["lightdp-joined"]) + len(result.joined)
         run.take_late()
         rows[last].update(run.spent() | {"lightdp-stopped": int(self.stopped is not None)})
         return arrays
