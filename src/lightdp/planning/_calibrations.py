@@ -15,8 +15,9 @@ from lightdp._validate import non_negative, positive
 from lightdp.errors import InfeasibleError
 from lightdp.noise_graph import gain
 from lightdp.planning import _calibrate as calibrate
-from lightdp.planning._provision import Provision
+from lightdp.planning._provision import absent_law, provision
 from lightdp.planning._request import Request
+from lightdp.repair import worst_cost
 
 WIRE_STEPS = 16  # σ of a client's own noise in steps of the wire: rounding then hardly shows in it
 _ROUND_UP = 1 + 1e-12  # on σ: covers every rounding error between σ and the ε that is reported for it
@@ -127,12 +128,12 @@ class Repair(Calibration):
     chooses_gamma = True
 
     def noise(self, asked: Request) -> Noise:
-        """As `Provision` says: rounds as they are expected, and the last at its worst with room for lies (W5)."""
-        provision = Provision.of(asked)
+        """T − 1 rounds as they are expected (R6), or at worst, and the last at its worst with room for lies (W5)."""
+        absent = absent_law(asked)
 
         def cost(gamma: float) -> float:
             """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
-            return (provision.cost(gamma) + sum(provision.last(gamma))) / asked.rounds
+            return (provision(asked, gamma, absent, asked.rounds - 1) + self._worst(asked, gamma)) / asked.rounds
 
         gamma = asked.gamma
         if gamma is None:
@@ -143,14 +144,20 @@ class Repair(Calibration):
         return Noise(gamma, individual, individual / math.sqrt(cost(gamma)))
 
     def levels(self, asked: Request, gamma: float) -> dict[float, int]:
-        """Rounds at quantiles of the straggler law that add up to the provision, and the last at its worst (R2)."""
-        provision = Provision.of(asked)
-        costs = provision.levels(gamma, _SAMPLED_LEVELS)
-        costs += [(calibrate.on_grid(k) if asked.late_is_seen else k, 1) for k in provision.last(gamma)]
+        """T − 1 rounds at quantiles of the straggler law and one at its worst, in multiples of σ_U (R2)."""
+        counts = absent_law(asked).quantiles(asked.rounds - 1, _SAMPLED_LEVELS)
+        costs = [(1 / float(gain(max(asked.honest - s, 1), gamma)), count) for s, count in counts.items()]
+        worst = self._worst(asked, gamma)
+        costs.append((calibrate.on_grid(worst) if asked.late_is_seen else worst, 1))
         result: dict[float, int] = {}
         for cost, count in costs:
             result[1 / math.sqrt(cost)] = result.get(1 / math.sqrt(cost), 0) + count
         return result
+
+    @staticmethod
+    def _worst(asked: Request, gamma: float) -> float:
+        """What the last round may cost, with all lies (W5)."""
+        return worst_cost(gamma, asked.honest, asked.stragglers, seen=asked.late_is_seen, grace=asked.grace)
 
     def scale(self, noise: Noise) -> float:
         """σ_U."""

@@ -8,16 +8,9 @@ import textwrap
 from lightdp import attack
 from lightdp.noise_graph import price_of_sparsity
 from lightdp.planning._plan import Plan
-from lightdp.planning._provision import LASTS
 from lightdp.repair import worst_cost
 
 _WIDTH, _MARGIN = 100, 14
-_OFTEN = f"in {100 * LASTS:g} % of trainings"
-_LASTS = {
-    "expected": f"{_OFTEN}, if stragglers are as expected, each client as often as any other,",
-    "steady": f"{_OFTEN}, also for a client that is never a straggler, if the others are as expected",
-    "worst": "if each has the most stragglers",
-}
 _MUCH = 0.2  # of the budget, kept for what may never happen
 
 
@@ -59,9 +52,9 @@ def _guarantee(plan: Plan) -> list[str]:
     if plan.understates:
         result.append(f"The paper claims ε = {plan.budget:g}; the figure above is what its noise really gives.")
     elif plan.repairs:
-        stragglers = _LASTS[plan.request.reserve]
+        stragglers = "each has the most stragglers" if plan.request.reserve == "worst" else "stragglers are as expected"
         result.append(
-            f"The budget lasts all rounds {stragglers} and {_late(plan)} seen too late; "
+            f"The budget lasts all rounds if {stragglers} and {_late(plan)} seen too late; "
             "the odometer charges what happens and stops before the budget is exceeded."
         )
     result += _server(plan)

@@ -20,7 +20,7 @@ from lightdp.stragglers import StragglerLaw, custom, parse
 
 CalibrationName = Literal["auto", "exact", "repair", "paper", "local", "smpc", "central"]
 Unit = Literal["record", "client"]
-Reserve = Literal["expected", "steady", "worst"]
+Reserve = Literal["expected", "worst"]
 Late = float | Literal["unseen"]
 
 _UNKNOWN_RECORDS_PER_CLIENT = 1024
@@ -72,10 +72,7 @@ class Request:
         "uniform", group="Clients", flag=str,
     )
     gamma: float | None = setting("Ratio of variances σ_K²/σ_U²; by default the best one.", None, group="Noise")
-    reserve: Reserve = setting(
-        "With repair, let the budget last for expected stragglers, for one client that never is one, or at worst.",
-        "expected", group="Noise",
-    )
+    reserve: Reserve = setting("With repair, plan for expected or worst-case stragglers.", "expected", group="Noise")
     grace: int = setting(
         "Rounds for which an upload may be late and is used all the same: 0 or 1.", 0, group="Clients"
     )
