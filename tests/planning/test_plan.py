@@ -54,7 +54,7 @@ NOISE = [
 def test_reference_noise_in_the_mean(case: tuple[int, int, int], expected: tuple[str, ...]) -> None:
     found = [planned(*case, calibration=c).noise_in_mean() for c in ("local", "paper", "exact", "smpc")]
     many = 1_000_000  # rounds, for one of which repair keeps the worst; variances grow with them
-    repair = planned(*case, rounds=many, calibration="repair", gamma=3.0, late="unseen", reserve="steady")
+    repair = planned(*case, rounds=many, calibration="repair", gamma=3.0, late="unseen")
     found.append(repair.noise_in_mean() / many)
     for value, text in zip(found, expected, strict=True):
         assert abs(value - float(text)) <= 0.51 * 10 ** -len(text.split(".")[1])

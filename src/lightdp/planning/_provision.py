@@ -59,7 +59,8 @@ def provision(asked: Request, gamma: float, absent: StragglerLaw, rounds: int) -
     shared = max(float(chances @ given**2) - mean**2, 0.0)
     own = max(float(chances @ ((1 - missed) * used**2 + late * too_late**2)) - mean**2 - shared, 0.0)
     margin = _OFTEN * shared**0.5 + _deviations(asked, _SPARE if late > 0 else 1) * own**0.5
-    return max(always, rounds * mean + margin * rounds**0.5)
+    most = rounds * float(max(used.max(), too_late.max()))  # where rounds are few, a quantile may lie above it
+    return max(always, min(rounds * mean + margin * rounds**0.5, most))
 
 
 def _late_costs(asked: Request, gamma: float, peers: NDArray[np.float64], present: float) -> NDArray[np.float64]:
