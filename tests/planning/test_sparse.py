@@ -15,7 +15,7 @@ from lightdp.repair import worst_cost
 
 
 def planned(clients: int, bound: int, rounds: int, **more: Any) -> Plan:
-    asked = {"epsilon": 3.0, "delta": 1e-5, "calibration": "repair"} | more
+    asked: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "calibration": "repair"} | more
     return lightdp.plan(clients=clients, colluders=bound, stragglers=bound, rounds=rounds, **asked)
 
 
