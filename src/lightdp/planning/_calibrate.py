@@ -13,8 +13,7 @@ from lightdp.stragglers import StragglerLaw
 GAMMA_MAX = 1024.0
 """The largest γ that the wire's fixed-point grid resolves (W1): σ_K of 2^12 units beside σ_U of 2^7."""
 
-TRANSIENT = 1.0
-"""How much a residual counts that the trained model still holds, beside noise that stays: the rule for γ (R4)."""
+_WEIGHT = 2.0  # of a residual beside noise that stays, without momentum or averages
 
 _GRID = math.log(1.02)
 
@@ -85,16 +84,23 @@ def on_grid(cost: float) -> float:
     return math.exp(math.ceil(math.log(cost) / _GRID - 1e-9) * _GRID)
 
 
-def carried(lasting: float, transient: float, rounds: int, grace: int) -> float:
-    """(R4): variance that the trained model carries for each round: what stays, and residuals that still wait.
+def weight(momentum: float, ema: float, grace: int) -> float:
+    """How many times a residual that waits for its repair counts beside noise that stays (R4).
 
-    There are 1 + `grace` of those, each counted `TRANSIENT` times. `repair_gamma` minimises the whole, and calibration
-    "auto" takes the plan with less of it (D8).
+    A rule that accuracy confirms, not a theorem (D5).
+
+    >>> round(weight(momentum=0.9, ema=0.0, grace=0), 3)
+    0.459
     """
-    return lasting + TRANSIENT * (1 + grace) * transient / rounds
+    return _WEIGHT * (1 + grace) * _passes(momentum) * _passes(ema)
 
 
-def repair_gamma(m: float, rounds: int, grace: int, cost: Callable[[float], float]) -> float:
+def _passes(decay: float) -> float:
+    """The square root of the share that an average with this decay lets pass of noise that comes and goes."""
+    return math.sqrt((1 - decay) / (1 + decay))
+
+
+def repair_gamma(m: float, weight: float, cost: Callable[[float], float]) -> float:
     """The γ that minimises what the trained model carries under repair (R4).
 
     A round leaves the individual noise σ_U²/(N−S), which stays, and the residual mγσ_U²/(N−S), which a later one
@@ -102,14 +108,13 @@ def repair_gamma(m: float, rounds: int, grace: int, cost: Callable[[float], floa
 
     Args:
         m: of `exposure`.
-        rounds: T.
-        grace: rounds that a residual waits longer (R5).
+        weight: of a residual beside noise that stays.
         cost: of a round on average, as a share of (Δ/σ_U)².
     """
 
     def noise(log_gamma: float) -> float:
         gamma = math.exp(log_gamma)
-        return math.log(cost(gamma) * carried(1.0, m * gamma, rounds, grace))
+        return math.log(cost(gamma) * (1 + weight * m * gamma))
 
     high = math.log(GAMMA_MAX)
     found = _least(noise, math.log(1e-6), high)

@@ -69,7 +69,7 @@ def _late(plan: Plan) -> str:
         return "no upload of a client is"
     if share == 0:
         return "no upload of a client before its last is"
-    return f"{100 * share:g} % of those that stragglers send are"
+    return f"at most {100 * share:g} % of their uploads are"
 
 
 def _server(plan: Plan) -> list[str]:
@@ -117,10 +117,11 @@ def _accuracy(plan: Plan) -> list[str]:
 
 
 def _upload(plan: Plan) -> str:
-    parameters = plan.request.parameters
-    size = "" if parameters is None else f" = {plan.wire_bits * parameters / 8e3:,.1f} kB"
-    kind = "floats" if plan.calibration.floats else f"clamped to ±{plan.upload_range:g} before noise"
-    return f"{plan.wire_bits} bits a parameter{size}, {kind}"
+    parameters, wire = plan.request.parameters, plan.wire
+    size = "" if parameters is None else f" = {wire.bits * parameters / 8e3:,.1f} kB"
+    turned = "rotated and " if plan.rotates else ""
+    rounded = f"{turned}clamped to ±{wire.range:.4g} before noise, rounded to σ_U/{wire.steps} after it"
+    return f"{wire.bits} bits a parameter{size}, {'floats' if plan.calibration.floats else rounded}"
 
 
 def _std(variance: float) -> str:

@@ -9,22 +9,18 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from scipy.special import ndtri_exp
-
 from lightdp import attack, gaussian, sampling
 from lightdp._settings import takes
 from lightdp._validate import probability
 from lightdp.noise_graph import Graph
-from lightdp.planning._calibrate import carried
-from lightdp.planning._calibrations import CALIBRATIONS, WIRE_STEPS, Calibration, Noise
+from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._request import Request
+from lightdp.planning._wire import Wire
 from lightdp.stragglers import StragglerLaw
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
-
-_UNKNOWN_PARAMETERS = 2**30
 
 
 def _of(part: str) -> Any:  # noqa: ANN401  as `field`
@@ -45,7 +41,7 @@ class Plan:
     >>> import lightdp
     >>> found = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
     >>> found.request.calibration, round(found.sigma_individual, 3), round(found.sigma_pairwise, 3)
-    ('repair', 3.208, 7.268)
+    ('repair', 3.183, 7.21)
     >>> found.epsilon() <= 3
     True
 
@@ -78,7 +74,6 @@ class Plan:
     adjacency: Any = _of("request")
     sampling_rate: float = _of("request")
     sensitivity: float = _of("request")
-    upload_range: float = _of("request")
     grace: int = _of("request")
     late_is_seen: bool = _of("request")
     graph: Graph = _of("request")
@@ -175,7 +170,7 @@ class Plan:
 
     def noise_carried(self) -> float:
         """(R4): variance in the trained model for each of its rounds: what stays, and residuals that wait."""
-        return carried(self.noise_in_mean(), self.transient_in_mean(), self.rounds, self.grace)
+        return self.noise_in_mean() + self.request.transient_weight * self.transient_in_mean() / self.rounds
 
     @property
     def why(self) -> str | None:
@@ -202,12 +197,22 @@ class Plan:
 
     def individual_in_sum(self, used: int) -> float:
         """Variance of the individual noise of `used` uploads and of their rounding to the wire (W1)."""
-        return self.calibration.in_sum(self.noise, used)
+        return self.calibration.in_sum(self.request, self.noise, used)
+
+    @cached_property
+    def wire(self) -> Wire:
+        """How uploads travel (W1)."""
+        return Wire.of(self.request, self.noise, self.calibration)
+
+    @property
+    def upload_range(self) -> float:
+        """Bound on one coordinate of one update; a client clamps to it (W1)."""
+        return self.wire.update_range
 
     @property
     def wire_grid(self) -> float:
         """q: the step to which an upload is rounded, once, after the noise (W1)."""
-        return self.sigma_individual / WIRE_STEPS
+        return self.wire.step
 
     @property
     def wire_bits(self) -> int:
@@ -215,19 +220,12 @@ class Plan:
 
         At least 32 for local DP, which usually sends floats; 32 for central DP, which always does.
         """
-        if self.sigma_individual == 0:
-            return 32
-        degree = self.graph.degree
-        cut = min(self.stragglers, self.clients // 2)  # the most wires between used clients and stragglers
-        wires = (self.clients - cut) * min(cut, degree)
-        wires += self.clients * min(self.stragglers, degree) if self.repairs else 0
-        individual = self.clients * (self.sigma_individual**2 + self.wire_grid**2 / 12)
-        parameters = self.request.parameters
-        values = self.rounds * (_UNKNOWN_PARAMETERS if parameters is None else parameters)
-        log_tail = -41 * math.log(2) - math.log(values)  # two sides
-        reach = -float(ndtri_exp(log_tail)) * math.sqrt(individual + wires * self.sigma_pairwise**2)
-        steps = 2 * (self.clients * self.upload_range + reach) / self.wire_grid
-        return max(32 if self.calibration.floats else 2, math.ceil(math.log2(steps + 2)))
+        return self.wire.bits
+
+    @property
+    def rotates(self) -> bool:
+        """Whether clients rotate their updates before they mask them (W1)."""
+        return self.wire.block is not None
 
     def to_dict(self) -> dict[str, Any]:
         """Request and results as JSON values: "epsilon" is what was asked for, "epsilon_true" what the plan costs.
@@ -250,12 +248,14 @@ class Plan:
             "sensitivity": self.sensitivity,
             "wire_bits": self.wire_bits,
             "why": self.why,
+            "wire_range": self.wire.range,
+            "rotates": self.rotates,
         }
 
     def to_json(self) -> str:
-        """What another party needs to compute the same plan: the request and the γ that was found, never the noise."""
-        asked = self.request.but(gamma=self.gamma) if self.calibration.chooses_gamma else self.request
-        return asked.to_json()
+        """What another party needs to compute the same plan: the request and what was chosen, never the noise."""
+        chosen: dict[str, Any] = {"gamma": self.gamma} if self.calibration.chooses_gamma else {}
+        return self.request.but(**chosen, rotate=self.rotates).to_json()
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -264,7 +264,8 @@ class Plan:
 
     def digest(self) -> bytes:
         """32 bytes on which all parties of a training must agree: request and noise, to nine digits."""
-        facts = self.request.to_dict() | vars(self.noise) | {"pmf": self.law.pmf.tolist()}
+        chosen = vars(self.noise) | {"rotate": self.rotates}
+        facts = self.request.to_dict() | chosen | {"pmf": self.law.pmf.tolist()}
         rounded = {
             name: [f"{x:.9g}" for x in value]
             if isinstance(value, list)
@@ -288,13 +289,17 @@ def solve(request: Request) -> Plan:
     less noise in the trained model: its request names that calibration, as if it had been asked for (D8).
 
     Raises:
-        InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄.
+        InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄, or sums of
+            uploads do not fit the wire (W1).
     """
-    if request.calibration != "auto":
-        return Plan(request, CALIBRATIONS[request.calibration].noise(request))
-    plans = [solve(request.but(calibration=name, gamma=request.gamma)) for name in ("exact", "repair")]
-    best, other = sorted(plans, key=Plan.noise_carried)  # exact where they are equal
-    return replace(best, passed_over=other)
+    if request.calibration == "auto":
+        plans = [solve(request.but(calibration=name, gamma=request.gamma)) for name in ("exact", "repair")]
+        best, other = sorted(plans, key=Plan.noise_carried)  # exact where they are equal
+        return replace(best, passed_over=other)
+    found = Plan(request, CALIBRATIONS[request.calibration].noise(request))
+    if found.deployable and not found.calibration.floats:
+        found.wire.check()
+    return found
 
 
 @takes(Request)
@@ -304,15 +309,17 @@ def plan(**settings: Any) -> Plan:  # noqa: ANN401  checked by `Request`
     Args:
         **settings: the fields of `Request`: clients, colluders, stragglers, rounds, epsilon, delta and, where they
             are not as usual, calibration, clip, unit, adjacency, sampling_rate, degree, straggler_law, gamma,
-            reserve, late, records, parameters and coordinate_range; `help(lightdp.Request)` describes each.
+            reserve, late, records, parameters, coordinate_range, wire_steps and rotate; `help(lightdp.Request)`
+            describes each.
 
     >>> found = plan(clients=20, colluders=4, stragglers=4, rounds=60, epsilon=3, delta=1e-5, calibration="repair")
     >>> round(found.noise_in_mean(), 3)
-    0.597
+    0.609
 
     Raises:
         ArgumentError: a setting is out of range; the message names it and its value.
-        InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄.
+        InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄, or sums of
+            uploads do not fit the wire.
     """
     try:
         return solve(Request(**settings))

@@ -1,4 +1,4 @@
-"""(R6): what a training costs a client whose stragglers are as expected, late ones included.
+"""(D6), (R6): what a training costs a client whose stragglers are as expected, late ones included.
 
 No guarantee hangs on this: the odometer charges what happens and stops at the budget. It decides how much noise lets
 the budget last.
@@ -20,17 +20,7 @@ _OFTEN = float(ndtri(_SURE))  # standard deviations of what all clients share
 _SPARE = 4  # times as sure of each client if it may be late: late rounds and those after them are not independent
 
 
-def absent_law(asked: Request) -> StragglerLaw:
-    """(D6): how many of a used client's neighbours straggle, in rounds as expected or, with reserve "worst", at worst.
-
-    At worst all S̄ stragglers are its neighbours in every round; expected are any S of the others.
-    """
-    if asked.reserve == "worst":
-        return uniform(min(asked.stragglers, asked.graph.degree)).worst()
-    return asked.law.among(asked.clients, asked.graph.degree)
-
-
-def provision(asked: Request, gamma: float, absent: StragglerLaw, rounds: int) -> float:
+def provision(asked: Request, gamma: float, rounds: int) -> float:
     """Costs of `rounds` rounds that the budget must cover, in units of (Δ/σ_U)².
 
     That is the larger of two: what a client costs that is used in every round, and what one costs that straggles as
@@ -41,26 +31,36 @@ def provision(asked: Request, gamma: float, absent: StragglerLaw, rounds: int) -
     Args:
         asked: the request.
         gamma: γ.
-        absent: of `absent_law`.
         rounds: how many.
     """
-    counts = np.flatnonzero(absent.pmf)  # a law that was rounded has few
-    chances = absent.pmf[counts]
-    others = np.maximum(asked.honest - counts, 1.0)  # honest clients that were used, for each count
+    absent = absent_neighbours(asked)
+    others = np.maximum(asked.honest - absent.counts, 1.0)  # honest clients that were used, for each count
     used = 1 / gain(others, gamma)
-    always = rounds * float(chances @ used)
+    always = rounds * float(absent.pmf @ used)
     if gamma == 0:
         return always
-    missed = asked.law.mean(lambda s: s) / asked.clients
+    missed = expected(asked).mean(lambda s: s) / asked.clients
     late = missed * asked.late if asked.late != "unseen" else 0.0
-    too_late = _late_costs(asked, gamma, others, 1 - missed) if late > 0 else np.zeros(len(others))
+    too_late = _late_costs(asked, gamma, others, 1 - missed)
     given = (1 - missed) * used + late * too_late  # expected cost, given the stragglers of the round
-    mean = float(chances @ given)
-    shared = max(float(chances @ given**2) - mean**2, 0.0)
-    own = max(float(chances @ ((1 - missed) * used**2 + late * too_late**2)) - mean**2 - shared, 0.0)
+    mean = float(absent.pmf @ given)
+    shared = max(float(absent.pmf @ given**2) - mean**2, 0.0)
+    own = max(float(absent.pmf @ ((1 - missed) * used**2 + late * too_late**2)) - mean**2 - shared, 0.0)
     margin = _OFTEN * shared**0.5 + _deviations(asked, _SPARE if late > 0 else 1) * own**0.5
-    most = rounds * float(max(used.max(), too_late.max()))  # where rounds are few, a quantile may lie above it
-    return max(always, min(rounds * mean + margin * rounds**0.5, most))
+    return max(always, rounds * mean + margin * rounds**0.5)
+
+
+def expected(asked: Request) -> StragglerLaw:
+    """The law of stragglers that the plan provides for: as expected, or as many as there may be."""
+    return asked.law.worst() if asked.reserve == "worst" else asked.law
+
+
+def absent_neighbours(asked: Request) -> StragglerLaw:
+    """(D6): how many of the clients that share noise with a client straggle; at worst as many as there may be."""
+    degree = asked.graph.degree
+    if asked.reserve == "worst":
+        return uniform(min(asked.stragglers, degree)).worst()
+    return asked.law.among(asked.clients, degree)
 
 
 def _late_costs(asked: Request, gamma: float, peers: NDArray[np.float64], present: float) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from lightdp.protocol.host import Host
 from lightdp.protocol.seat import Seat
 from lightdp.protocol.state import ClientState
 from lightdp.protocol.store import File, Store
-from lightdp.protocol.vector import Floats, agreement, clipped
+from lightdp.protocol.vector import Floats, agreement, clipped, rotation
 from lightdp.wire import Announcement, Kind, Message
 
 _LOG = logging.getLogger("lightdp")
@@ -80,6 +80,7 @@ class Client:
     ) -> None:
         self.plan, self.length, self.weighted, self.threads = plan, length, weighted, threads
         self._grid = masks.Grid.of(plan, length + weighted)  # refuses plans that clients cannot keep
+        self._turn = rotation(plan, length + weighted, state.run)
         self._state, self._pins, self._store = state, pins, store
         self._process = os.getpid()
         self._lock = threading.Lock()  # what is decided on a state is done before another message is looked at
@@ -298,7 +299,8 @@ class Client:
             claimed = self._claimed is history
             if not claimed:
                 self._refuse_stale(begun)
-            vector = clipped(self.plan, None if begun.closing else update, weight, self.length, weighted=self.weighted)
+            data = None if begun.closing else update
+            vector = clipped(self.plan, data, weight, self.length, weighted=self.weighted, turn=self._turn)
             message = begun._seat.upload(  # noqa: SLF001
                 vector, history, begun.number, closing=begun.closing, threads=self.threads
             )

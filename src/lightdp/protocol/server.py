@@ -14,7 +14,7 @@ from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Enrolment, Pins, Roster, link
 from lightdp.planning import Plan
 from lightdp.protocol.history import known, max_rounds
-from lightdp.protocol.vector import agreement, weight_share
+from lightdp.protocol.vector import agreement, rotation, weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 
 
@@ -97,6 +97,7 @@ class Server:
         self.length = integer("length", length, 1)
         self.minimum = plan.clients - plan.stragglers
         self._grid = masks.Grid.of(plan, length + weighted)
+        self._turn = rotation(plan, length + weighted, run)
         self._agreement = agreement(plan, length, weighted=weighted)
         self._pins = pins
         self._enrolments: dict[str, Enrolment] = {}
@@ -275,6 +276,8 @@ class Server:
         for each in sums[1:]:
             values += each.total()
         values *= self._grid.wire_step
+        if self._turn is not None:
+            self._turn.invert(values)
         weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
         return values[: self.length], weight
 

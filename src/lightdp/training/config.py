@@ -91,6 +91,8 @@ class Config:
     ema: float = setting("Decay of the averaged weights that are evaluated; 0 averages none.", 0.0, group="Training")
     degree: int | None = like(Request, "degree", None)
     gamma: float | None = like(Request, "gamma", None)
+    wire_steps: int = like(Request, "wire_steps", 2)
+    rotate: bool | None = like(Request, "rotate", None)
     fidelity: Fidelity = setting(
         "Noise of the right distribution, or the protocol itself: real keys, masks and bytes.",
         "distribution", group="Simulation")
