@@ -168,7 +168,7 @@ def test_without_repair_every_seen_round_costs_the_same(calibration: str) -> Non
 
 
 def test_the_exact_plan_lasts_its_rounds_and_not_one_more() -> None:
-    odometer = Odometer(planned(50, 10, 10, rounds=20), [0])
+    odometer = Odometer(planned(50, 10, 10, rounds=20, calibration="exact"), [0])
     for _ in range(20):
         odometer.admit()
         odometer.record(range(50))
@@ -235,7 +235,7 @@ def test_fewer_stragglers_than_the_worst_case_leave_budget() -> None:
 
 
 def test_remaining_answers_what_further_rounds_would_leave() -> None:
-    odometer = Odometer(planned(50, 10, 10, rounds=20), [0, 1])
+    odometer = Odometer(planned(50, 10, 10, rounds=20, calibration="exact"), [0, 1])
     assert odometer.remaining() == 3
     for _ in range(15):
         odometer.record(range(50))
