@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import lightdp
 from lightdp.planning import Plan
-from lightdp.planning._provision import absent_law, provision
+from lightdp.planning._provision import absent_neighbours, provision
 from lightdp.repair import worst_cost
 
 
@@ -55,9 +55,11 @@ def test_the_odometer_charges_what_the_provision_counts() -> None:
 
 def test_the_worst_reserve_counts_every_straggler_as_a_neighbour() -> None:
     plan = planned(10, 2, 9, reserve="worst", degree=5)
-    assert absent_law(plan.request).pmf.tolist() == [0, 0, 1]
-    assert provision(plan.request, 2.0, absent_law(plan.request), 8) == pytest.approx(8 * 3 / (2 * 2 + 1))
-    assert len(absent_law(planned(20, 12, 9, degree=4, reserve="worst").request).pmf) == 5  # no more than neighbours
+    assert absent_neighbours(plan.request).pmf.tolist() == [0, 0, 1]
+    assert provision(plan.request, 2.0, 8) == pytest.approx(8 * 3 / (2 * 2 + 1))
+    assert (
+        len(absent_neighbours(planned(20, 12, 9, degree=4, reserve="worst").request).pmf) == 5
+    )  # no more than neighbours
 
 
 def test_levels_of_sampled_rounds_are_those_of_absent_neighbours() -> None:
@@ -65,7 +67,7 @@ def test_levels_of_sampled_rounds_are_those_of_absent_neighbours() -> None:
     plan = planned(20, 4, 40, degree=10, late="unseen")
     levels = plan.calibration.levels(plan.request, 4.0)
     mean = sum(count / level**2 for level, count in levels.items()) / 40
-    absent = absent_law(plan.request)
+    absent = absent_neighbours(plan.request)
     expected = float(absent.pmf @ (1 / ((plan.honest - absent.counts) * 4.0 + 1))) * 5
     everyone = float(plan.law.pmf @ (1 / ((plan.honest - plan.law.counts) * 4.0 + 1))) * 5
     assert expected < mean < everyone
