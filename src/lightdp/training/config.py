@@ -90,6 +90,7 @@ class Config:
     momentum: float = setting("Momentum of the server.", 0.9, group="Training")
     ema: float = setting("Decay of the averaged weights that are evaluated; 0 averages none.", 0.0, group="Training")
     degree: int | None = like(Request, "degree", None)
+    gamma: float | None = like(Request, "gamma", None)
     fidelity: Fidelity = setting(
         "Noise of the right distribution, or the protocol itself: real keys, masks and bytes.",
         "distribution", group="Simulation")
