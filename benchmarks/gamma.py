@@ -60,7 +60,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 """The settings of each data set; `lr` is the usual one at momentum 0.9, as `benchmarks/schemes.py` found it."""
 GAMMAS = (1.5, 3.0, None, 8.0, 12.0, 22.0, 50.0)
 """None is the plan's own."""
-FACTORS, MOMENTA, EMAS = (0.5, 1.0, 2.0), (0.0, 0.5, 0.9, 0.95), (0.0, 0.95)
+FACTORS, MOMENTA, EMAS = (0.25, 0.5, 1.0, 2.0), (0.0, 0.5, 0.9, 0.95), (0.0, 0.95)
 SCHEDULES = ("constant", "rising", "falling", "rising-mild", "falling-mild")
 FOLDS = 10
 
@@ -216,7 +216,13 @@ def settled(job: Job, name: str, device: str, rounds: int | None = None) -> Conf
     """The settings of a run."""
     usual = SETTINGS[name]
     lr = usual["lr"] * job.factor * (1 - job.momentum) / (1 - usual["momentum"])
-    asked = {"scheme": job.scheme, "gamma": job.gamma, "momentum": job.momentum, "ema": job.ema, "seed": job.seed}
+    asked: dict[str, Any] = {
+        "scheme": job.scheme,
+        "gamma": job.gamma,
+        "momentum": job.momentum,
+        "ema": job.ema,
+        "seed": job.seed,
+    }
     asked |= {"lr": float(f"{lr:.6g}"), "device": device} | ({} if rounds is None else {"rounds": rounds})
     return Config(**usual | asked)
 
