@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def million() -> None:
     """(D2) at N = 10^6."""
-    plan(clients=10**6, colluders=10**5, stragglers=10**5, rounds=150, epsilon=3, delta=1e-5)
+    plan(clients=10**6, colluders=10**5, stragglers=10**5, rounds=150, epsilon=3, delta=1e-5, calibration="exact")
 
 
 def graph_of_2000() -> None:

@@ -1,10 +1,14 @@
-"""What the signature of an upload costs: `ClientRound.upload` and `Server.receive`, with it and without.
+"""What the signature of an upload costs, and its wire: `ClientRound.upload` and `Server.receive`, side by side.
 
 Run: python benchmarks/upload.py [--values 1000000] [--trials 41] [--json]
 
-One thread, in memory, CPU time. With and without take turns, so that a busy machine slows both alike. Without it the
-checksum covers the vector, as it must where nothing is signed. The record is records/upload.json; 1 if the median of
-the paired differences is more than 3 % of an upload among 50 clients.
+One thread, in memory, CPU time. All take turns, so that a busy machine slows them alike.
+
+- With and without a signature: without it the checksum covers the vector, as it must where nothing is signed.
+- Steps of σ_U/16 at 16 bits, as the wire had them at first, beside σ_U/2, and beside σ_U/2 rotated.
+
+The record is records/upload.json; 1 if, among 50 clients, the median of the paired differences is more than 3 % of an
+upload for the signature, or for steps of σ_U/2.
 """
 
 from __future__ import annotations
@@ -27,10 +31,17 @@ from lightdp.wire import Upload, messages
 from lightdp_lab import bench
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from lightdp.planning import Plan
 
 RUN = b"sixteen bytes ok"
 LIMIT = 0.03  # of an upload, among 50 clients
+WIRES: dict[str, dict[str, Any]] = {
+    "σ_U/16": {"wire_steps": 16, "rotate": False},
+    "σ_U/2": {"wire_steps": 2, "rotate": False},
+    "σ_U/2, rotated": {"wire_steps": 2, "rotate": True},
+}
 
 
 def _whole(header: bytes, _: int, *payload: bytes) -> bytes:
@@ -52,14 +63,10 @@ def unsigned() -> Iterator[None]:
         yield
 
 
-def measured(clients: int, values: int, trials: int) -> dict[str, Any]:
-    """Medians in seconds of an upload and its reception, and of the paired differences, as shares of the unsigned."""
-    plan = lightdp.plan(
-        clients=clients, colluders=clients // 5, stragglers=clients // 5, rounds=10 * trials, epsilon=8, delta=1e-5,
-        unit="client", calibration="repair", parameters=values,
-    )  # fmt: skip
+def a_round(plan: Plan, values: int) -> Callable[[], tuple[float, float, int]]:
+    """A round of one of the plan's clients: seconds of its upload and of its reception, and the bytes of the upload."""
     server = lightdp.Server(plan, length=values, run=RUN)
-    parties = [lightdp.Client.new(plan, length=values, run=RUN, name=f"client-{i:03}") for i in range(clients)]
+    parties = [lightdp.Client.new(plan, length=values, run=RUN, name=f"client-{i:03}") for i in range(plan.clients)]
     for party in parties:
         server.enrol(party.enrol())
     client = parties[0]
@@ -77,6 +84,38 @@ def measured(clients: int, values: int, trials: int) -> dict[str, Any]:
         return sent - start, received - sent, len(message)
 
     once()
+    return once
+
+
+def wires(clients: int, values: int, trials: int) -> dict[str, Any]:
+    """Medians in seconds for each of `WIRES`, and of the paired differences to the first, as shares of it."""
+    asked: dict[str, Any] = {"clients": clients, "colluders": clients // 5, "stragglers": clients // 5, "epsilon": 3}
+    asked |= {"unit": "record", "calibration": "repair", "rounds": 10 * trials, "delta": 1e-5}
+    plans = {n: lightdp.plan(**asked, records=50 * clients, parameters=values, **wire) for n, wire in WIRES.items()}
+    jobs = {name: a_round(plan, values) for name, plan in plans.items()}
+    times: dict[str, list[tuple[float, float, int]]] = {name: [] for name in jobs}
+    for _ in range(trials):
+        for name, job in jobs.items():
+            times[name].append(job())
+    row: dict[str, Any] = {"clients": clients, "values": values, "trials": trials, "wires": {}}
+    first = next(iter(times.values()))
+    for name, found in times.items():
+        row["wires"][name] = {"bits": plans[name].wire_bits, "bytes": found[0][2]}
+        for at, what in enumerate(("upload", "receive")):
+            whole = statistics.median(each[at] for each in first)
+            apart = statistics.median(a[at] - b[at] for a, b in zip(found, first, strict=True))
+            middle = statistics.median(each[at] for each in found)
+            row["wires"][name] |= {f"{what}_s": middle, f"{what}_share": apart / whole}
+    return row
+
+
+def measured(clients: int, values: int, trials: int) -> dict[str, Any]:
+    """Medians in seconds of an upload and its reception, and of the paired differences, as shares of the unsigned."""
+    plan = lightdp.plan(
+        clients=clients, colluders=clients // 5, stragglers=clients // 5, rounds=10 * trials, epsilon=8, delta=1e-5,
+        unit="client", calibration="repair", parameters=values,
+    )  # fmt: skip
+    once = a_round(plan, values)
     with_it, without = [], []
     for trial in range(trials):
         for signed in (True, False) if trial % 2 == 0 else (False, True):
@@ -104,9 +143,10 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     rows = [measured(clients, asked.values, asked.trials) for clients in (10, 20, 50)]
+    beside = [wires(clients, asked.values, asked.trials) for clients in (10, 20, 50)]
     conditions = bench.conditions()
     if asked.json:
-        print(json.dumps({"conditions": conditions, "rows": rows}, indent=2))
+        print(json.dumps({"conditions": conditions, "rows": rows, "wires": beside}, indent=2))
     else:
         print(", ".join(f"{name} {value}" for name, value in conditions.items()))
         for row in rows:
@@ -116,7 +156,15 @@ def main() -> int:
                     f"N = {row['clients']:>3}, {row['values']} values, {what:<8} {times['unsigned_s'] * 1e3:7.2f} ms, "
                     f"signature {times['signature_s'] * 1e3:5.2f} ms ({times['share']:.1%})"
                 )
-    return int(rows[-1]["upload"]["share"] > LIMIT)
+        for row in beside:
+            for name, found in row["wires"].items():
+                print(
+                    f"N = {row['clients']:>3}, {row['values']} values, {name:<14} {found['bits']} bits, upload "
+                    f"{found['upload_s'] * 1e3:6.2f} ms ({found['upload_share']:+.1%}), "
+                    f"receive {found['receive_s'] * 1e3:5.2f} ms ({found['receive_share']:+.1%})"
+                )
+    slower = beside[-1]["wires"]["σ_U/2"]["upload_share"]
+    return int(rows[-1]["upload"]["share"] > LIMIT or slower > LIMIT)
 
 
 if __name__ == "__main__":

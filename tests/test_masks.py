@@ -17,7 +17,7 @@ from lightdp import masks, stream
 from lightdp._native import plain
 from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.masks import Grid
-from lightdp.wire import Accumulator, encode
+from lightdp.wire import Accumulator, Rotation, encode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,12 +56,15 @@ def test_every_plan_has_a_grid_that_fits(calibration: str, clients: int, epsilon
     plan = planned(calibration=calibration, clients=clients, colluders=clients // 4, stragglers=0, epsilon=epsilon)
     grid = Grid.of(plan, length)
     assert grid.bits + grid.shift <= 32
-    assert grid.sigma_individual == 16 * 2**grid.shift
+    sigma = plan.wire.steps * 2**grid.shift
+    assert sigma >= 16
+    assert sigma == 1024 or grid.bits + grid.shift == 32 or sigma * math.sqrt(plan.gamma) > stream.SIGMA_MAX / 2
+    assert sigma**2 <= grid.sigma_individual**2 + 4 <= (sigma + 1 / 16) ** 2 + 4
     assert grid.sigma_pairwise <= stream.SIGMA_MAX
-    assert grid.sigma_pairwise / grid.sigma_individual >= math.sqrt(plan.gamma) * (1 - 1e-6)
+    assert grid.sigma_pairwise / sigma >= math.sqrt(plan.gamma) * (1 - 1e-6)
     finest = grid.step * 2.0**-22
     covered = plan.sigma_individual / plan.sensitivity * (plan.sensitivity + math.sqrt(length) * finest)
-    assert grid.step * grid.sigma_individual >= covered * (1 - 1e-12)
+    assert grid.step * sigma >= covered * (1 - 1e-12)
     assert grid.wire_step == pytest.approx(plan.wire_grid, rel=0.01 if length < 10**7 else 0.5)
 
 
@@ -70,10 +73,10 @@ def test_the_largest_gamma_still_leaves_128_steps_of_individual_noise() -> None:
     assert (grid.sigma_individual, grid.sigma_pairwise) == (128, 4096)
 
 
-@pytest.mark.parametrize("calibration", ["exact", "local"])
-def test_sums_that_do_not_fit_32_bits_are_refused(calibration: str) -> None:
-    with pytest.raises(InfeasibleError, match=r"bits a parameter do not fit the wire: .*coordinate_range"):
-        Grid.of(planned(unit="record", coordinate_range=1e12, calibration=calibration), 10)
+def test_sums_that_do_not_fit_32_bits_are_refused() -> None:
+    """Local DP, which may send floats: of the others there is no such plan."""
+    with pytest.raises(InfeasibleError, match=r"sums need 46 bits a parameter and at most 32 fit .*coordinate_range"):
+        Grid.of(planned(unit="record", coordinate_range=1e12, calibration="local"), 10)
 
 
 def test_noise_that_covers_rounding_only_by_swelling_without_bound_is_refused() -> None:
@@ -102,6 +105,30 @@ def test_individual_noise_is_gaussian_with_the_right_scale_and_no_other() -> Non
     assert kstest(noise, "norm").pvalue > 0.001
     assert kstest(noise / 1.02, "norm").pvalue < 1e-6
     assert kstest(noise / 0.98, "norm").pvalue < 1e-6
+
+
+@pytest.mark.parametrize(("room", "sigma"), [(2**26, 16), (2**12, 1024)])
+def test_individual_noise_has_the_variance_of_the_plan_on_the_coarsest_grid_too(room: int, sigma: int) -> None:
+    """The finer two of the three Gaussians, 4 squared fine steps, are part of σ_U² and not beside it."""
+    plan = planned(unit="record", coordinate_range=room * planned().sigma_individual / 10)
+    grid = Grid.of(plan, 1)
+    assert plan.sigma_individual / grid.step == pytest.approx(sigma, rel=1e-6)
+    spread = math.sqrt(2 / 2_000_000)
+    found = own_noise(2_000_000, 0, grid).var() / sigma**2
+    assert found == pytest.approx(1 + 1 / 12 / sigma**2, rel=6 * spread)
+    assert 6 * spread < 4 / 16**2  # what they would add
+
+
+def test_rotation_adds_what_floating_point_may_move_two_inputs_apart() -> None:
+    asked: dict[str, Any] = {"unit": "record", "records": 10**9, "delta": 1e-12, "parameters": 10**5, "rotate": True}
+    plan = planned(**asked, coordinate_range=1e8)
+    grid, more = Grid.of(plan, 10**5), 2 * Rotation.error(65536) * math.sqrt(10**5) * 1e8
+    apart = plan.sensitivity + more + math.sqrt(10**5) * grid.step * 2.0**-22
+    sigma = grid.step * (plan.wire.steps << grid.shift)
+    assert sigma == pytest.approx(plan.sigma_individual * apart / plan.sensitivity, rel=1e-12)
+    assert more > 1e-4
+    with pytest.raises(InfeasibleError, match="100000 values cannot be rounded finely enough"):
+        Grid.of(planned(**asked, coordinate_range=1e13), 10**5)
 
 
 def test_individual_noise_fills_the_gaps_of_the_fine_grid() -> None:

@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, hypergeom
 
 from lightdp import stragglers
 from lightdp.errors import ArgumentError
+from lightdp.noise_graph import Graph
 
 
 def test_uniform_gives_every_count_the_same_probability() -> None:
@@ -76,3 +77,51 @@ def test_a_bad_failure_probability_is_refused() -> None:
 
 def test_quantiles_of_no_round_are_none() -> None:
     assert stragglers.uniform(3).quantiles(0, 8) == {}
+
+
+@pytest.mark.parametrize(("clients", "degree"), [(50, 49), (50, 22), (50, 3), (12, 11), (2000, 800)])
+def test_stragglers_among_neighbours_follow_the_hypergeometric_law(clients: int, degree: int) -> None:
+    law = stragglers.binomial(10, clients, 0.1)
+    found = law.among(clients, degree)
+    x = np.arange(min(10, degree) + 1)
+    expected = sum(p * hypergeom.pmf(x, clients - 1, s, degree) for s, p in enumerate(law.pmf))
+    assert found.pmf == pytest.approx(expected, rel=1e-9, abs=1e-15)
+    assert found.mean(lambda s: s) == pytest.approx(law.mean(lambda s: s) * degree / (clients - 1))
+
+
+def test_of_the_complete_graph_every_straggler_is_a_neighbour() -> None:
+    law = stragglers.uniform(7)
+    assert law.among(20, 19).pmf == pytest.approx(law.pmf)
+
+
+def test_neighbours_of_used_clients_are_missing_as_often_as_on_a_real_graph() -> None:
+    """The law of a client's absent neighbours in the rounds in which it is used, by playing rounds."""
+    rng, law, graph = np.random.default_rng(0), stragglers.uniform(8), Graph(20, 6, seed=3)
+    rounds, neighbours = 20_000, graph.neighbours()
+    missing = rng.random((rounds, 20)).argsort(axis=1).argsort(axis=1) < rng.integers(0, 9, rounds)[:, None]
+    absent = missing[:, neighbours].sum(axis=2)[~missing]  # of used clients
+    share = np.bincount(absent, minlength=7) / len(absent)
+    expected = law.of_used(20).among(20, 6).pmf
+    bound = 6 * np.sqrt(expected * (1 - expected) / rounds)  # rounds are independent, clients of one are not
+    assert np.all(np.abs(share - expected) <= bound)
+    assert np.any(np.abs(share - law.among(20, 6).pmf) > bound)  # used or not makes a difference
+
+
+@pytest.mark.parametrize("degree", [3_999, 600])
+def test_a_law_with_many_counts_is_rounded_to_more_stragglers(monkeypatch: pytest.MonkeyPatch, degree: int) -> None:
+    law = stragglers.binomial(1_500, 4_000, 0.3)
+    found = law.among(4_000, degree)
+    monkeypatch.setattr(stragglers, "_BLOCKS", 10_000)
+    exact = law.among(4_000, degree)
+    assert np.all(np.cumsum(found.pmf) <= np.cumsum(exact.pmf) + 1e-12)
+    few, all_of_them = (each.mean(lambda s: s) for each in (exact, found))
+    assert few < all_of_them < 1.003 * few
+
+
+def test_where_nobody_straggles_no_other_does() -> None:
+    assert stragglers.custom(3, [1.0]).of_straggler() == stragglers.uniform(0)
+    assert stragglers.uniform(0).of_straggler() == stragglers.uniform(0)
+
+
+def test_the_worst_law_has_the_most_stragglers_in_every_round() -> None:
+    assert stragglers.uniform(3).worst() == stragglers.custom(3, [0, 0, 0, 1])

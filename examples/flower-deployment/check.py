@@ -243,6 +243,7 @@ class Evidence:
         """Individual noise over its standard deviation, by training round, the closing one with the last. (·, d)"""
         grid = masks.Grid.of(self.plan, self.length)
         variance = (grid.sigma_individual * grid.step) ** 2 + grid.wire_step**2 / 12  # of one upload
+        between = np.linspace(-0.5, 0.5, self.length) * grid.wire_step  # or the steps of the wire would show
         steps, rows = self.steps(), []
         for t, step in steps.items():
             both = [t, self.closing] if self.closing == t + 1 else [t]
@@ -251,7 +252,7 @@ class Evidence:
             change = change - sum(paired[s] for s in both)
             uploads = sum(len(self.used[s]) for s in both)
             if uploads > 0:
-                rows.append(change / np.sqrt(uploads * variance))
+                rows.append((change + between) / np.sqrt(uploads * variance + grid.wire_step**2 / 12))
             elif change.any():
                 raise ValueError(f"round {t} was void, but changed the model")
         return np.array(rows)

@@ -1,8 +1,9 @@
 """The noise of one upload on the fixed-point grid: pairwise noise, individual noise and repairs (W1).
 
-A client's vector is counted in fine steps. Pairwise noise is an integer number of steps, so that both clients of a
-pair have the same bits and it cancels exactly. Data and individual noise are added on a grid that is 2²² times finer
-and only then rounded to fine steps; as pairwise noise is whole, that equals rounding after all noise is added.
+A client's vector is counted in fine steps, of which σ_U has about a thousand. Pairwise noise is an integer number of
+steps, so that both clients of a pair have the same bits and it cancels exactly. Data and individual noise are added on
+a grid that is 2²² times finer and only then rounded to fine steps; as pairwise noise is whole, that equals rounding
+after all noise is added. The sum is rounded once more, to the coarser steps of the wire.
 
 `Grid.of` turns a plan into steps, `pairwise_terms` lists the noise shared with peers, `mask` makes the upload:
 
@@ -12,7 +13,7 @@ and only then rounded to fine steps; as pairwise noise is whole, that equals rou
 >>> terms = pairwise_terms({1: bytes(32), 2: bytes([1]) * 32}, me=0, grid=grid)
 >>> upload = mask(np.zeros(1000), grid, terms)
 >>> len(upload) * 8 / 1000, grid.bits  # bits for each value
-(10.08, 10)
+(7.168, 7)
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from dataclasses import dataclass
 from lightdp import stream
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, InfeasibleError
-from lightdp.planning import WIRE_STEPS, Plan
+from lightdp.planning import Plan
 from lightdp.stream import Floats, Integers, Term
-from lightdp.wire import encode
+from lightdp.wire import Rotation, encode
 
 _FINEST_BITS = 22  # individual noise is a sum of three Gaussians: σ_U, and two that are 2^11 and 2^22 times finer
+_FINER = 4.0  # a little less than the variance of these two, in fine steps
 _BEYOND = 2e-20  # probability that a true Gaussian exceeds the largest sample of `lightdp.stream`
-_LARGEST_SHIFT = 6  # σ_U of 2^10 fine steps is fine enough; the remaining bits are left for the modulus
+_FINE = 1024  # fine steps in σ_U are fine enough; the remaining bits are left for the modulus
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Grid:
         step: size of a fine step, in units of the update.
         shift: a wire step is 2^shift fine steps.
         bits: integers on the wire are modulo 2^bits.
-        sigma_individual: σ_U in fine steps.
+        sigma_individual: σ of individual noise in fine steps, without the two finer Gaussians that complete σ_U.
         sigma_pairwise: σ_K in fine steps.
 
     >>> Grid(step=0.01, shift=3, bits=12, sigma_individual=128.0, sigma_pairwise=64.0).wire_step
@@ -60,13 +62,14 @@ class Grid:
         """The finest grid on which the plan's noise and sums fit 32 bits.
 
         Formal guarantee: σ_U in units of the update covers the plan's sensitivity plus √length steps of the finest
-        grid, by which rounding the data may move two neighbouring inputs apart (W1). All clients compute the same.
+        grid, by which rounding the data may move two neighbouring inputs apart (W1), plus what floating point adds
+        where they are rotated. All clients compute the same.
 
         | case | result |
         | --- | --- |
         | covering the rounding would double the noise | `InfeasibleError` |
         | δ below 4 × the probability that true Gaussian noise exceeds the largest samples | `InfeasibleError` |
-        | sums need more than 32 bits | `InfeasibleError` |
+        | sums do not fit the wire | `InfeasibleError` |
         | γ = 0 | no pairwise noise |
 
         Args:
@@ -85,21 +88,23 @@ class Grid:
         if not plan.deployable:
             wrong = plan.request.calibration
             raise ArgumentError(f"calibration must be one whose clients add noise alone, got calibration={wrong!r}")
-        ratio = math.sqrt(plan.gamma)
-        room = math.floor(math.log2(stream.SIGMA_MAX / WIRE_STEPS / max(ratio, 1.0)))
-        shift = min(room, 32 - plan.wire_bits, _LARGEST_SHIFT)
-        if shift < 0:
-            raise InfeasibleError(f"{plan.wire_bits} bits a parameter do not fit the wire: reduce coordinate_range")
-        sigma = float(WIRE_STEPS << shift)
-        # σ steps = σ_U/Δ × (Δ + √length finest steps), solved for the step
+        wire, ratio = plan.wire, math.sqrt(plan.gamma)
+        wire.check()
+        room = min(stream.SIGMA_MAX / max(ratio, 1.0), _FINE) / wire.steps
+        shift = min(math.floor(math.log2(room)), 32 - wire.bits)
+        sigma = float(wire.steps << shift)
+        # σ steps = σ_U/Δ × (Δ + rotating + √length finest steps), solved for the step
+        rotating = 0.0 if wire.block is None else 2 * Rotation.error(wire.block) * math.sqrt(length) * wire.update_range
+        needed = plan.sigma_individual * (1 + rotating / plan.sensitivity)
         rest = sigma - math.ldexp(math.sqrt(length), -_FINEST_BITS) * plan.sigma_individual / plan.sensitivity
-        if rest <= sigma / 2:
+        if rest * 2 * plan.sigma_individual <= needed * sigma:
             raise InfeasibleError(
                 f"{length} values cannot be rounded finely enough for noise of {plan.sigma_individual:g} "
                 f"and sensitivity {plan.sensitivity:g}: choose a larger epsilon, fewer rounds or fewer values"
             )
         pairwise = math.ceil(ratio * sigma * 16 - 1e-6) / 16  # the same on machines whose last bits differ
-        return cls(plan.sigma_individual / rest, shift, plan.wire_bits, sigma, pairwise)
+        own = math.ceil(math.sqrt(sigma**2 - _FINER) * 16) / 16
+        return cls(needed / rest, shift, wire.bits, own, pairwise)
 
     @property
     def wire_step(self) -> float:

@@ -8,6 +8,7 @@ added to the cost of a round that came too late.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,6 @@ from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet
 from lightdp.noise_graph import Graph, gain
-from lightdp.stragglers import StragglerLaw
 
 RETRIES = 2
 """How many more uploads may carry a repair that rode in an upload which came too late (R1)."""
@@ -53,44 +53,54 @@ def lie_cost(gamma: float, honest: int, stragglers: int) -> float:
     return (1 + RETRIES) * gamma**2 / ((1 + (least + 1 + RETRIES) * gamma) * (1 + least * gamma))
 
 
-def worst_cost(gamma: float, honest: int, stragglers: int, late: str, crossed: float = 0.0) -> float:
-    """(W5): the most that one more round and all lies can cost, which the budget must have left for it to begin.
+def lies_cost(gamma: float, honest: int, stragglers: int, grace: int = 0) -> float:
+    """(W5): the most that all lies can add to the costs of a client in a whole training.
 
-    Every peer adds the cost of a lie once in the whole training, or retries its repair of this round if it is late.
-
-    Args:
-        gamma: γ.
-        honest: n.
-        stragglers: S̄.
-        late: whether late uploads are "seen" or "unseen".
-        crossed: cross terms with repairs that ride in the round.
+    Every honest peer can be told something else about 1 + `grace` rounds whose noise it still shares with the client.
     """
-    used = min(1.0, 1 / float(gain(max(honest - stragglers, 1), gamma)) + crossed)
-    if late != "seen":
-        return used
-    lie = lie_cost(gamma, honest, stragglers)
-    return max(used + (honest - 1) * lie, _worst_late(gamma, honest, honest - stragglers, lie, crossed))
+    return (1 + grace) * (honest - 1) * lie_cost(gamma, honest, stragglers)
 
 
-def _worst_late(gamma: float, honest: int, least: int, lie: float, crossed: float) -> float:
-    """(W5): the most that a late round costs if c of the `least` used peers retry, and all other peers lied before.
+def used_at_worst(gamma: float, honest: int, stragglers: int, crossed: float = 0.0) -> float:
+    """(R1): the most that a used round can cost, without lies; arguments as in `worst_cost`."""
+    return min(1.0, 1 / float(gain(max(honest - stragglers, 1), gamma)) + crossed)
 
-    With P = 1 − x/2 and Q = 1 + s, both linear in c, that is 1 − P²/Q + (n − 1 − c) e: concave in c, and largest where
-    its derivative vanishes, or at an end.
+
+def late_at_worst(gamma: float, honest: int, stragglers: int, crossed: float = 0.0) -> float:
+    """(W5): the most by which a late round can cost more than the lies that its retries take the place of.
+
+    If c of the n − S̄ used peers retry, then with P = 1 − x/2 and Q = 1 + s, both linear in c, that is 1 − P²/Q − c e:
+    concave in c, and largest where its derivative vanishes, or at an end. Arguments as in `worst_cost`.
     """
+    least = honest - stragglers
     if least < 1 or gamma == 0 or crossed >= 2:
-        return 1 + (honest - 1) * lie
+        return 1.0
+    lie = lie_cost(gamma, honest, stragglers)
     p, q = 1 - crossed / 2, 1 + 1 / (gamma * least)
     p_slope, q_slope = (1 / least + RETRIES / honest) / (2 * least), (2 + RETRIES) / least**2
     ratio = (math.sqrt(p_slope**2 + q_slope * lie) - p_slope) / q_slope  # P/Q at the largest
     retrying = min(max((p - ratio * q) / (p_slope + ratio * q_slope), 0.0), float(least))
     share = max(p - p_slope * retrying, 0.0) ** 2 / (q + q_slope * retrying)
-    return 1 - share + (honest - 1 - retrying) * lie
+    return 1 - share - retrying * lie
 
 
-def repair_cost(law: StragglerLaw, honest: int, gamma: float) -> float:
-    """(R1): the mean cost of a used round under a straggler law."""
-    return law.mean(lambda stragglers: 1 / gain(np.maximum(honest - stragglers, 1.0), gamma))
+def worst_cost(
+    gamma: float, honest: int, stragglers: int, *, seen: bool = True, crossed: float = 0.0, grace: int = 0
+) -> float:
+    """(W5): the most that one more round and all lies can cost, which the budget must have left for it to begin.
+
+    Args:
+        gamma: γ.
+        honest: n.
+        stragglers: S̄.
+        seen: whether late uploads are seen.
+        crossed: cross terms with repairs that ride in the round.
+        grace: rounds for which uploads may be late and are used all the same.
+    """
+    used = used_at_worst(gamma, honest, stragglers, crossed)
+    if not seen:
+        return used
+    return max(used, late_at_worst(gamma, honest, stragglers, crossed)) + lies_cost(gamma, honest, stragglers, grace)
 
 
 @dataclass
@@ -98,7 +108,9 @@ class Window:
     """A late round of one client, while its peers may still repair it.
 
     The client does not learn whether a peer that was not used had sent. So unlike in `Repairs`, a peer stays until it
-    is used, however long that takes, and each round that it missed counts as a late repair, up to `RETRIES`.
+    has repaired for sure, however long that takes, and each round that it missed counts as a late repair, up to
+    `RETRIES`. Under grace sets are known two rounds later, and a repair may be in flight in an upload whose fate is
+    not yet known: a peer has repaired for sure once it was used in two rounds in a row (R5).
 
     Attributes:
         gamma: γ.
@@ -106,6 +118,8 @@ class Window:
         waiting: peers that may still repair it. (N,)
         crossed: its cross terms with other rounds, if all repairs come in time.
         retries: repairs by each peer that may have come too late, at most `RETRIES`. (N,)
+        ready: peers whose next used upload repairs it for sure; None if that holds for all of them. (N,)
+        quiet: rounds until the first repair can ride.
     """
 
     gamma: float
@@ -113,11 +127,23 @@ class Window:
     waiting: NDArray[np.bool_]
     crossed: float
     retries: NDArray[np.int64]
+    ready: NDArray[np.bool_] | None = None
+    quiet: int = 0
+
+    @classmethod
+    def after(cls, gamma: float, honest: int, used: NDArray[np.bool_], crossed: float, grace: int) -> Window:
+        """The window of a round in which these peers were `used`."""
+        ready = np.zeros_like(used) if grace else None
+        return cls(gamma, honest, used, crossed, np.zeros(used.size, dtype=np.int64), ready, grace)
 
     def close(self, used: ClientSet, late: ClientSet) -> None:
         """Take in the next round: peers that were used have repaired, those that were late may have tried to."""
+        if self.quiet > 0:
+            self.quiet -= 1
+            return
         self.retries = np.minimum(self.retries + (self.waiting & late.flags), RETRIES)
-        self.waiting = self.waiting & ~used.flags
+        self.waiting = self.waiting & ~(used.flags if self.ready is None else used.flags & self.ready)
+        self.ready = None if self.ready is None else used.flags
 
     def cost(self, everyone: int, *, all_late: bool = False) -> float:
         """Cost of the round with its late repairs, or all that may still come, each perhaps in a void round."""
@@ -126,8 +152,15 @@ class Window:
         crossed = self.crossed + largest / (self.honest * everyone)
         return late_cost(self.gamma, self.honest, crossed, largest)
 
-    def riders(self, carriers: ClientSet | None = None) -> int:
-        """How many repairs, each of p = 1/`honest`, ride in uploads of `carriers`, by default of all peers left."""
+    def riders(self, carriers: ClientSet | None = None, *, awake: bool = False) -> int:
+        """How many repairs, each of p = 1/`honest`, may ride in the next round in uploads of `carriers`.
+
+        Args:
+            carriers: clients; by default all peers left.
+            awake: count as if the window was not quiet.
+        """
+        if self.quiet > 0 and not awake:
+            return 0
         left = self.waiting if carriers is None else self.waiting & carriers.flags
         return min(int(left.sum()), self.honest)
 
@@ -149,21 +182,27 @@ class Debt:
 
 @dataclass(frozen=True)
 class Settled:
-    """What the end of a round changed: debts that were paid by a used upload, and those given up after `RETRIES`."""
+    """What the final set of a round changed: debts that its uploads paid, and those given up after `RETRIES`."""
 
     paid: Mapping[int, Debt]
     given_up: Mapping[int, Debt]
 
 
 class Repairs:
-    """Who owes which repair (R1): at most one for each tracked client, that of the last round it was used in.
+    """Who owes which repair (R1), and in which upload it rides.
+
+    A client learns from the announcement of a round who was used in earlier ones. Each upload carries the repair of
+    one round: the oldest that waits. It is in flight until the set of its round is known; if it was not used, it waits
+    again. So a client owes one round at most, or two where sets become known one round later, under grace (R5).
 
     >>> from lightdp.noise_graph import Graph
     >>> repairs = Repairs(Graph(clients=4, degree=3))
-    >>> _ = repairs.close(0, used=ClientSet.of(4, [0, 1, 2]), sent=ClientSet.of(4, [0, 1, 2]))
-    >>> repairs.owed[0]
+    >>> everyone = ClientSet.all(4)
+    >>> repairs.ride(0, everyone), repairs.close(0, used=ClientSet.of(4, [0, 1, 2])).paid
+    ({}, {})
+    >>> repairs.ride(1, everyone)[0]
     Debt(round=0, absent=1, tries=3)
-    >>> list(repairs.close(1, used=ClientSet.of(4, [0, 1, 2, 3]), sent=ClientSet.all(4)).paid), repairs.owed
+    >>> sorted(repairs.close(1, used=everyone).paid), repairs.owed
     ([0, 1, 2], {})
 
     Args:
@@ -171,36 +210,73 @@ class Repairs:
         clients: those to follow, by default all.
 
     Attributes:
-        owed: the open debts by client, those of one round in ascending order. It is replaced, never changed in place.
+        waiting: the debts of each client that has any, oldest first, without those in flight.
+        flying: the debts that ride in uploads whose fate is not known yet, by round and client.
     """
 
     def __init__(self, graph: Graph, clients: Iterable[int] | None = None) -> None:
         self._tracked = ClientSet.all(graph.clients) if clients is None else ClientSet.of(graph.clients, clients)
         self._rows = None if graph.complete else graph.rows(list(self._tracked))  # (tracked, degree)
-        self.owed: dict[int, Debt] = {}
+        self.waiting: dict[int, tuple[Debt, ...]] = {}
+        self.flying: dict[int, dict[int, Debt]] = {}
 
-    def close(self, number: int, used: ClientSet, sent: ClientSet) -> Settled:
-        """Settle a round: used clients have paid and owe anew; others that sent have one try less.
+    def copied(self) -> Repairs:
+        """Repairs that go on by themselves from here."""
+        result = copy.copy(self)
+        result.waiting, result.flying = dict(self.waiting), dict(self.flying)
+        return result
+
+    @property
+    def owed(self) -> dict[int, tuple[Debt, ...]]:
+        """All debts of each client that has any, in flight or not."""
+        found = dict(self.waiting)
+        for riding in self.flying.values():
+            for client, debt in riding.items():
+                found[client] = (*found.get(client, ()), debt)
+        return found
+
+    def next(self, client: int) -> Debt | None:
+        """What the next upload of a client repairs."""
+        return self.waiting.get(client, (None,))[0]
+
+    def ride(self, number: int, senders: ClientSet) -> dict[int, Debt]:
+        """The repairs in the uploads of a round, which are in flight from now on.
 
         Args:
             number: of the round.
-            used: clients whose uploads were used.
-            sent: clients that sent, used or not.
+            senders: tracked clients that send in it, whether or not that arrives.
         """
-        was_used, did_send = used.flags.tolist(), sent.flags.tolist()
-        paid, given_up, kept = {}, {}, {}
-        for client, debt in self.owed.items():
+        riding = {}
+        for client in [client for client in self.waiting if client in senders]:
+            riding[client], *left = self.waiting.pop(client)
+            if left:
+                self.waiting[client] = tuple(left)
+        if riding:
+            self.flying[number] = riding
+        return riding
+
+    def close(self, number: int, used: ClientSet) -> Settled:
+        """Settle a round: used clients have paid and owe anew; repairs in other uploads wait again, with a try less.
+
+        Args:
+            number: of the round; they are settled in order.
+            used: clients whose uploads were used; none in a void round.
+        """
+        was_used = used.flags.tolist()
+        paid, given_up = {}, {}
+        for client, debt in self.flying.pop(number, {}).items():
             if was_used[client]:
                 paid[client] = debt
-            elif not did_send[client]:
-                kept[client] = debt
             elif debt.tries == 1:
                 given_up[client] = debt
             else:
-                kept[client] = replace(debt, tries=debt.tries - 1)
-        new = {client: Debt(number, absent, RETRIES + 1) for client, absent in self.absent(used).items()}
-        self.owed = kept | new
+                self._wait(client, replace(debt, tries=debt.tries - 1))
+        for client, absent in self.absent(used).items():
+            self._wait(client, Debt(number, absent, RETRIES + 1))
         return Settled(paid, given_up)
+
+    def _wait(self, client: int, debt: Debt) -> None:
+        self.waiting[client] = tuple(sorted((*self.waiting.get(client, ()), debt), key=lambda each: each.round))
 
     def absent(self, used: ClientSet) -> dict[int, int]:
         """How many neighbours each tracked and used client misses in a round, without those that miss none."""

@@ -120,6 +120,11 @@ BUILT_IN = {
             planned=Planned("SMPC + DP (SecAgg)", "over S̄ lost, or lost peer links (P7)"),
         ),
         Scheme(
+            name="auto", title="LightDP", label="LightDP", colour="#1e3a8a", family="lightdp", trips=1,
+            source="LightDP-FL, exact or with repair, whichever leaves less noise (D8)", calibration="auto",
+            broken_by="fewer than N - S̄ uploads", deployable=True,
+        ),
+        Scheme(
             name="repair", title="LightDP, repair", label="LightDP repair", colour="#2563eb", family="lightdp",
             source="LightDP-FL with carry-over repair (R1)", calibration="repair", deployable=True, trips=1,
             broken_by="fewer than N - S̄ uploads; a non-linear server step",

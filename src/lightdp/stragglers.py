@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from lightdp._validate import integer, probability
 from lightdp.errors import ArgumentError
 
+_BLOCKS = 512  # counts of stragglers that `StragglerLaw.among` tells apart
+
 
 @dataclass(frozen=True, eq=False)
 class StragglerLaw:
@@ -91,6 +93,78 @@ class StragglerLaw:
             s = min(int(np.searchsorted(cdf, last / rounds * (1 - 1e-12))), self.bound)
             result[s] = result.get(s, 0) + size
         return result
+
+    def worst(self) -> StragglerLaw:
+        """The law of S̄ stragglers in every round.
+
+        >>> uniform(2).worst().pmf
+        array([0., 0., 1.])
+        """
+        return StragglerLaw(f"{self.bound} in every round", (self.counts == self.bound).astype(float))
+
+    def of_used(self, clients: int) -> StragglerLaw:
+        """The law in rounds in which some client is used, if any S of `clients` straggle: P(S = s) (1 − s/N), scaled.
+
+        >>> uniform(1).of_used(4).pmf.round(4)
+        array([0.5714, 0.4286])
+        """
+        weighted = self.pmf * (1 - self.counts / clients)
+        return StragglerLaw(f"{self.name}, if used", weighted / weighted.sum())
+
+    def of_straggler(self) -> StragglerLaw:
+        """The law of how many others straggle when some client does, if any S clients straggle; 0 if none ever does.
+
+        >>> uniform(2).of_straggler().pmf.round(4)
+        array([0.3333, 0.6667])
+        """
+        weighted = (self.pmf * self.counts)[1:]
+        if weighted.sum() == 0:
+            return uniform(0)
+        return StragglerLaw(f"{self.name}, others", weighted / weighted.sum())
+
+    def among(self, clients: int, degree: int) -> StragglerLaw:
+        """The law of how many of a used client's neighbours straggle, if any S of the others do (D6).
+
+        Given S it is hypergeometric. Formal guarantee: of a law with more than 512 counts, counts are rounded up, so
+        that time and memory stay bounded whoever asks.
+
+        Args:
+            clients: N.
+            degree: neighbours of a client, in 1..N − 1.
+
+        >>> uniform(1).among(clients=5, degree=2).pmf
+        array([0.75, 0.25])
+        """
+        pmf, others = np.zeros(min(self.bound, degree) + 1), clients - 1
+        for s, weight in self._rounded_up():
+            if degree == others:
+                pmf[s] = weight
+                continue
+            first, chances = _hypergeometric(others, s, degree)
+            pmf[first : first + len(chances)] += weight * chances
+        return StragglerLaw(f"{self.name}, among {degree} of {others}", pmf / pmf.sum())
+
+    def _rounded_up(self) -> list[tuple[int, float]]:
+        """Counts that occur and their probabilities; of more than `_BLOCKS`, the largest of each block."""
+        edges = np.linspace(0, len(self.pmf), min(len(self.pmf), _BLOCKS) + 1).astype(int)
+        weights = np.add.reduceat(self.pmf, edges[:-1]).tolist()
+        return [(s, weight) for s, weight in zip((edges[1:] - 1).tolist(), weights, strict=True) if weight > 0]
+
+
+def _hypergeometric(others: int, stragglers: int, degree: int) -> tuple[int, NDArray[np.float64]]:
+    """P(X = x) for x = first, first + 1, ... of X stragglers among `degree` of `others`, to a share of e^-60.
+
+    From ratios of neighbouring terms, outwards from the mean: no large logarithms that cancel.
+    """
+    mean = stragglers * degree / others
+    reach = 11 * math.sqrt(mean) + 60  # a hypergeometric law is narrower than a Poisson law
+    first = max(0, stragglers + degree - others, math.floor(mean - reach))
+    last = min(stragglers, degree, math.ceil(mean + reach))
+    x = np.arange(first, last, dtype=float)
+    steps = np.log((stragglers - x) * (degree - x)) - np.log((x + 1) * (others - stragglers - degree + x + 1))
+    log_pmf = np.concatenate([[0.0], np.cumsum(steps)])
+    pmf = np.exp(log_pmf - log_pmf.max())
+    return first, pmf / pmf.sum()
 
 
 def uniform(bound: int) -> StragglerLaw:

@@ -18,7 +18,7 @@ from lightdp._validate import integer
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.planning import Plan
 from lightdp.runlog import ResumeError
-from lightdp_lab.reproduce import same
+from lightdp_lab.reproduce import FINE, same
 
 try:
     import torch
@@ -58,7 +58,7 @@ class Results:
             raise ArgumentError(f"results must be a folder, got results={str(folder)!r}")
         self.folder = folder
         self._lines: dict[str, Line] = {}
-        usual = same(Config())  # a setting that a line lacks is newer than the line, which ran without it
+        usual = same(Config()) | FINE  # a setting that a line lacks is newer than the line, which ran without it
         for path in sorted(folder.glob("*.jsonl")):
             for number, text in enumerate(path.read_bytes().splitlines(), 1):
                 try:

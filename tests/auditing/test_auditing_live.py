@@ -49,7 +49,7 @@ def shown(found: Audit) -> str:
         ({}, {"values": 10}, r"values must be in 1000\.\.100000000000, got values=10"),
         ({}, {"values": 10**12}, r"values must be in 1000\.\.100000000000, got values=1000000000000"),
         ({"clients": 30, "rounds": 9}, {"values": 1100}, r"values must be in 1\d\d\d\.\.100000000000, got values=1100"),
-        ({"clients": 10**6}, {}, r"clients must be in 2\.\.1000, got clients=1000000"),
+        ({"clients": 10**6, "coordinate_range": 0.1}, {}, r"clients must be in 2\.\.1000, got clients=1000000"),
         ({"clients": 900}, {}, "play must leave at most 2000 uploads of honest clients"),
         ({}, {"confidence": 1.0}, r"confidence must be in \(0, 1\), got confidence=1"),
         ({}, {"lies": "white"}, "lies must be one of none, rotation, search, got lies='white'"),

@@ -34,10 +34,10 @@ SCHEMES = ["central", "smpc", "repair", "exact", "paper", "local"]
 
 
 def test_the_example_prints_its_page(run: Run) -> None:
-    result = run(*plan_arguments())
+    result = run(*plan_arguments(calibration="exact"))
     assert (result.code, result.err) == (0, "")
-    assert result.out == f"{lightdp.plan(**EXAMPLE)}\n"  # type: ignore[arg-type]
-    for figure in ("σ_U 4.98014", "σ_K 3.06131", "γ = σ_K²/σ_U² = 0.37786", "17.0312", "ε = 3.0000", "variance 1.647"):
+    assert result.out == f"{lightdp.plan(**EXAMPLE, calibration='exact')}\n"  # type: ignore[arg-type]
+    for figure in ("σ_U 4.98014", "σ_K 3.06131", "γ = σ_K²/σ_U² = 0.37786", "17.0312", "ε = 3.0000", "variance 1.659"):
         assert figure in result.out
     for head in ("Guarantee", "Against", "Stragglers", "Noise", "Accuracy", "Upload", "Keys", "Masks"):
         assert f"\n{head}" in result.out
@@ -62,11 +62,20 @@ def test_the_example_prints_its_page(run: Run) -> None:
             {"records": 5000, "parameters": 10**6, "coordinate_range": 0.5},
         ),
         ({"sampling_rate": 0.01, "rounds": 20}, {"sampling_rate": 0.01, "rounds": 20}),
+        ({"wire_steps": 8}, {"wire_steps": 8}),
     ],
 )
 def test_options_reach_the_plan(run: Run, changes: dict[str, Any], settings: dict[str, Any]) -> None:
     result = run(*plan_arguments(**changes), "--json")
     assert json.loads(result.out) == lightdp.plan(**(EXAMPLE | settings)).to_dict()
+
+
+@pytest.mark.parametrize("rotate", [True, False])
+def test_rotation_is_a_pair_of_flags(run: Run, rotate: bool) -> None:
+    flag = "--rotate" if rotate else "--no-rotate"
+    result = run(*plan_arguments(parameters=1000), flag, "--json")
+    assert json.loads(result.out) == lightdp.plan(**EXAMPLE, parameters=1000, rotate=rotate).to_dict()  # type: ignore[arg-type]
+    assert json.loads(result.out)["rotates"] is rotate
 
 
 # JSON
@@ -89,13 +98,25 @@ def test_json_has_every_key_with_the_value_of_the_plan(run: Run, calibration: st
 
 
 def test_json_holds_the_reference_values(run: Run) -> None:
-    found = json.loads(run(*plan_arguments(), "--json").out)
+    found = json.loads(run(*plan_arguments(calibration="exact"), "--json").out)
     assert found["sigma_individual"] == pytest.approx(4.98014, abs=5e-6)
     assert found["gamma"] == pytest.approx(0.377860, abs=5e-7)
     assert found["epsilon_true"] == pytest.approx(3, abs=1e-6)
     assert found["epsilon_true"] <= found["epsilon"] == 3
     assert (found["calibration"], found["unit"], found["adjacency"]) == ("exact", "record", "add-remove")
     assert (found["rounds"], found["delta"], found["epsilon"], found["sensitivity"]) == (150, 1e-5, 3.0, 1.0)
+
+
+def test_the_page_and_json_say_which_calibration_auto_took(run: Run) -> None:
+    for rounds, taken, other in ((150, "repair", "exact"), (3, "exact", "repair")):
+        found = json.loads(run(*plan_arguments(rounds=rounds), "--json").out)
+        assert found["calibration"] == taken
+        assert found["why"].startswith(f"auto took {taken}: ")
+        page = run(*plan_arguments(rounds=rounds)).out
+        assert f"auto took {taken}: " in page
+        assert f"{other} would leave" in " ".join(page.split())
+        named = json.loads(run(*plan_arguments(rounds=rounds, calibration=taken), "--json").out)
+        assert named == found | {"why": None}
 
 
 def test_json_of_the_paper_tells_claimed_from_true(run: Run) -> None:
@@ -193,6 +214,8 @@ def test_exact_prints_no_claims(run: Run) -> None:
         ({"sampling_rate": 0.5, "unit": "client"}, ["sampling_rate=0.5"]),
         ({"parameters": 0}, ["parameters=0"]),
         ({"coordinate_range": 0}, ["coordinate_range=0"]),
+        ({"coordinate_range": 1e12}, ["at most 29 fit the wire at wire_steps=2", "reduce coordinate_range"]),
+        ({"wire_steps": 3}, ["wire_steps=3"]),
         ({"calibration": "smpc", "colluders": 45}, ["smpc", "50 <= 45 + 10"]),
         ({"calibration": "paper", "graph": "circulant:20"}, ["degree=20"]),
         ({"straggler_law": "pmf:0.5,0.4"}, ["sum of 0.9", "straggler_law='pmf:0.5,0.4'"]),

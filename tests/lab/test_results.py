@@ -17,7 +17,7 @@ from lightdp.errors import ArgumentError
 from lightdp.runlog import Line, Round
 from lightdp.training.clients import Clients
 from lightdp.training.config import Config
-from lightdp_lab.reproduce import cells, same
+from lightdp_lab.reproduce import FINE, cells, same
 from lightdp_lab.results import Results, play, trial
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +112,7 @@ def test_kept_runs_say_every_setting_and_the_seed() -> None:
     assert paths
     for path in paths:
         for text in path.read_text(encoding="utf-8").splitlines():
-            settings = json.loads(text)["config"]
+            settings = FINE | json.loads(text)["config"]
             settings.pop("replaced", None)  # of sensitivities
             assert same(Config(**settings)) == settings
 

@@ -20,6 +20,6 @@ def test_claims_of_the_paper_next_to_the_truth() -> None:
     assert {c.claimed for c in claims} == {3}
     assert [c.rounds for c in claims] == [1, 150, 150, 150]
     with pytest.raises(ArgumentError, match="calibration='exact'"):
-        paper_claims(planned())
+        paper_claims(planned(calibration="exact"))
     with pytest.raises(ArgumentError, match=r"sampling_rate=0\.1"):  # the formulas are of whole batches
         paper_claims(planned(calibration="paper", sampling_rate=0.1))

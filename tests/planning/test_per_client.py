@@ -14,6 +14,7 @@ from lightdp import gaussian, noise_graph, stragglers
 from lightdp.errors import ArgumentError
 from lightdp.planning import GAMMA_MAX, PerClientPlan, plan_per_client
 from lightdp.planning._per_client import _weights
+from support import oracles
 
 UNIT = gaussian.epsilon(1.0, 1e-5)  # the ε of σ_eff = 1
 
@@ -37,11 +38,18 @@ def test_equal_clients_get_the_equal_design(n: int, failure: float, colluders: i
     p = designed([3.0] * n, [failure] * n, colluders, rounds=150)
     law = stragglers.binomial(n - 2, n, failure)
     q = lightdp.plan(
-        clients=n, colluders=colluders, stragglers=n - 2, rounds=150, epsilon=3, delta=1e-5, straggler_law=law
+        clients=n,
+        colluders=colluders,
+        stragglers=n - 2,
+        rounds=150,
+        epsilon=3,
+        delta=1e-5,
+        straggler_law=law,
+        calibration="exact",
     )
     assert p.sigma_individual == pytest.approx(np.full(n, q.sigma_individual), rel=1e-4)
     assert p.sigma_pairwise[0, 1] == pytest.approx(q.sigma_pairwise, rel=1e-4)
-    assert p.noise == pytest.approx(q.noise_in_mean(), rel=1e-4)
+    assert p.noise == pytest.approx(oracles.before_rounding(q), rel=1e-4)
 
 
 @given(data=st.data(), n=st.integers(2, 8))

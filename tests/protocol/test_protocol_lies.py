@@ -38,7 +38,7 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
         party: Client = parties[i]
         roster, now = party._state.roster, len(told[i])
         assert roster is not None
-        payload = Announcement(round=now, clients=clients, used=b"".join(told[i]), closing=closing).to_bytes()
+        payload = Announcement(round=now, clients=clients, past=b"".join(told[i]), closing=closing).to_bytes()
         start = Message(kind=Kind.ANNOUNCE, run=RUN, round=now, roster=roster.hash, payload=payload).to_bytes()
         data = None if closing else (secret * (i == 0)).astype(np.float32)
         message = Message.from_bytes(party.begin(start).upload(data), run=RUN, roster=roster.hash)

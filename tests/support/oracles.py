@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from lightdp.planning import Plan
+
+
+def before_rounding(plan: Plan) -> float:
+    """(D3) without the q²/12 that rounding to the wire adds to each upload (W1)."""
+    if plan.calibration.floats:
+        return plan.noise_in_mean()
+    return plan.noise_in_mean() - plan.wire_grid**2 / 12 * plan.law.mean(lambda s: 1 / (plan.clients - s))
+
 
 def delta(epsilon: float, mu: float) -> mpmath.mpf:
     """(E5) with enough digits that its cancellation does not matter."""

@@ -68,6 +68,7 @@ TESTS = {
     # planning, accounting, protocol
     "test_a_dear_round_that_the_plan_rules_out_ends_what_looking_ahead_had_promised",
     "test_a_repair_plan_lasts_its_rounds_when_every_round_is_at_its_worst",
+    "test_a_request_with_many_stragglers_on_a_sparse_graph_is_planned_in_bounded_time",
     "test_epsilon_of_mixed_rounds_agrees_with_the_accountant_of_dp_accounting",
     "test_noise_multiplier_keeps_the_target_and_is_tight",
     "test_sampled_rounds_are_amplified_and_late_ones_still_counted",

@@ -1,4 +1,5 @@
-/* The compiled path of lightdp.stream: AES-256-CTR -> Box-Muller -> integers, added up tile by tile; and of lightdp.wire's packing.
+/* The compiled path of lightdp.stream: AES-256-CTR -> Box-Muller -> integers, added up tile by tile; and of lightdp.wire's
+ * packing and rotation.
  *
  * lightdp/stream.py specifies the samples and holds a numpy path that gives the same bits. Whatever changes here changes there.
  *
@@ -6,7 +7,7 @@
  * -ffp-contract=off (AVX-512 has fused multiply-adds). No intermediate is subnormal; the rounding mode is set for the call.
  * Time: no table, index or branch depends on a key, on the keystream, on a sample or on data; signs and scales are public.
  * Divisions and roots see no subnormal; beyond that their constant time is up to the processor.
- * Without x86-64 and a GNU-like compiler the module builds with packing alone and BACKENDS is empty.
+ * Without x86-64 and a GNU-like compiler the module builds with packing and rotation alone and BACKENDS is empty.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -182,6 +183,52 @@ static void each_row(Packing p, int pack)
         }
 }
 
+/* ---- Walsh-Hadamard transform (lightdp/wire/rotation.py): sums and differences at distances 1, 2, 4, ..., in that order ---- */
+
+#define NEAR 4096                     /* values whose first levels are done together: they stay in L1 */
+
+static void eight(double *v)
+{
+    const double a = v[0] + v[1], b = v[0] - v[1], c = v[2] + v[3], d = v[2] - v[3];
+    const double e = v[4] + v[5], f = v[4] - v[5], g = v[6] + v[7], h = v[6] - v[7];
+    const double p = a + c, q = b + d, r = a - c, s = b - d, t = e + g, u = f + h, w = e - g, x = f - h;
+    v[0] = p + t, v[1] = q + u, v[2] = r + w, v[3] = s + x;
+    v[4] = p - t, v[5] = q - u, v[6] = r - w, v[7] = s - x;
+}
+
+/* the levels from distance `at` on, two in one pass where there are two */
+static void levels(double *v, size_t block, size_t at)
+{
+    for (; 4 * at <= block; at *= 4)
+        for (size_t i = 0; i < block; i += 4 * at) {
+            double *restrict a = v + i, *restrict b = a + at, *restrict c = b + at, *restrict d = c + at;
+            for (size_t j = 0; j < at; j++) {
+                const double p = a[j] + b[j], q = a[j] - b[j], r = c[j] + d[j], s = c[j] - d[j];
+                a[j] = p + r, b[j] = q + s, c[j] = p - r, d[j] = q - s;
+            }
+        }
+    if (2 * at <= block)              /* one level is left, the last: the block has two halves */
+        for (size_t j = 0; j < at; j++) {
+            const double p = v[j], q = v[j + at];
+            v[j] = p + q, v[j + at] = p - q;
+        }
+}
+
+static void turn(double *v, const int8_t *signs, size_t block, double scale, int back)
+{
+    const size_t near = block < NEAR ? block : NEAR;
+    for (size_t i = 0; i < block; i += near) {
+        if (!back)
+            for (size_t j = i; j < i + near; j++) v[j] *= scale * signs[j];
+        if (near >= 8)
+            for (size_t j = i; j < i + near; j += 8) eight(v + j);
+        levels(v + i, near, near >= 8 ? 8 : 1);
+    }
+    levels(v, block, near);
+    if (back)
+        for (size_t j = 0; j < block; j++) v[j] *= scale * signs[j];
+}
+
 /* ---- Python: arguments are checked here only as far as memory safety needs; callers check their meaning ---- */
 
 static PyObject *accumulate(PyObject *self, PyObject *args)
@@ -249,6 +296,29 @@ static PyObject *unpack(PyObject *self, PyObject *args)
     return (void)self, move(args, 0);
 }
 
+static PyObject *rotate(PyObject *self, PyObject *args)
+{
+    Py_buffer values, signs;
+    unsigned long long block;
+    double scale;
+    int back, fits;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "w*y*Kdp", &values, &signs, &block, &scale, &back)) return NULL;
+    fits = block > 0 && !(block & (block - 1)) && values.len == 8 * signs.len && (uintptr_t)values.buf % 8 == 0
+        && (unsigned long long)signs.len % block == 0;
+    if (fits) {
+        Py_BEGIN_ALLOW_THREADS
+        for (size_t i = 0; i < (size_t)signs.len; i += (size_t)block)
+            turn((double *)values.buf + i, (const int8_t *)signs.buf + i, (size_t)block, scale, back);
+        Py_END_ALLOW_THREADS
+    } else
+        PyErr_SetString(PyExc_ValueError, "values: aligned float64 in whole blocks; signs: an int8 for each; block: a power of two");
+    PyBuffer_Release(&values);
+    PyBuffer_Release(&signs);
+    if (!fits) return NULL;
+    Py_RETURN_NONE;
+}
+
 static int execute(PyObject *module)
 {
     PyObject *backends = supports("vaes512") ? Py_BuildValue("(sss)", "vaes512", "vaes", "aesni")
@@ -265,13 +335,16 @@ static PyMethodDef methods[] = {
      "subtracts. With values, the first three terms are their noise; False if one of them was too large or not a number."},
     {"pack", pack, METH_VARARGS, "pack(values, words, shift, bits): values rounded to units of 2^shift, into words that are zero."},
     {"unpack", unpack, METH_VARARGS, "unpack(values, words, 0, bits): add what words hold to values."},
+    {"rotate", rotate, METH_VARARGS,
+     "rotate(values, signs, block, scale, back): each block times signs and scale, then Walsh-Hadamard transformed; back: transformed\n"
+     "first. In place."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0, NULL}};
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "kernel", "The compiled path of lightdp.stream.", 0, methods, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "kernel", "The compiled paths of lightdp.stream and lightdp.wire.", 0, methods, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit_kernel(void)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,19 @@ from numpy.typing import NDArray
 from lightdp.accountant._composers import Ledger
 from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
-from lightdp.repair import Window, late_cost, lie_cost, worst_cost
+from lightdp.repair import Window, late_at_worst, late_cost, lies_cost, used_at_worst, worst_cost
+
+
+class Open(NamedTuple):
+    """A round whose set is not final yet (R5).
+
+    Attributes:
+        on_time: clients whose uploads came in time: they count as used.
+        late: others who may have sent, and so may come to be used, or too late.
+    """
+
+    on_time: ClientSet
+    late: ClientSet
 
 
 class Costs(Protocol):
@@ -27,11 +39,15 @@ class Costs(Protocol):
     def record(self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet) -> None:
         """Add a round to the ledger of each client."""
 
-    def reserved(self, ledgers: Sequence[Ledger], *, ahead: bool, lies: bool = False) -> list[Ledger]:
-        """Copies with all that may still be added to past rounds.
+    def reserved(
+        self, clients: Sequence[int], ledgers: Sequence[Ledger], waits: Open | None, *, ahead: bool, lies: bool = False
+    ) -> list[Ledger]:
+        """Copies with all that may still be added to past rounds, and the round that waits for its set at its worst.
 
         Args:
+            clients: whose ledgers they are.
             ledgers: what to copy.
+            waits: the round whose set is not final yet, if there is one.
             ahead: add one more round at its worst, and what all lies may add.
             lies: add what all lies may add, also if not `ahead`.
         """
@@ -49,12 +65,26 @@ class ConstantCosts:
         for client, ledger in zip(clients, ledgers, strict=True):
             ledger.usual[self.usual] += seen[client]
 
-    def reserved(self, ledgers: Sequence[Ledger], *, ahead: bool, lies: bool = False) -> list[Ledger]:  # noqa: ARG002
-        """Copies with, if `ahead`, one more round. Lies add nothing: nobody repeats noise."""
+    def reserved(
+        self,
+        clients: Sequence[int],
+        ledgers: Sequence[Ledger],
+        waits: Open | None,
+        *,
+        ahead: bool,
+        lies: bool = False,  # noqa: ARG002
+    ) -> list[Ledger]:
+        """Copies with the round that waits and, if `ahead`, one more. Lies add nothing: nobody repeats noise."""
         copies = [Ledger(ledger.usual.copy()) for ledger in ledgers]
-        for each in copies:
-            each.usual[self.usual] += ahead
+        open_to = _flags(waits)
+        for client, each in zip(clients, copies, strict=True):
+            each.usual[self.usual] += ahead + any(flags[client] for flags in open_to)
         return copies
+
+
+def _flags(waits: Open | None) -> list[list[bool]]:
+    """Who was on time in the round that waits, and who may be late, client by client; nothing if none waits."""
+    return [] if waits is None else [waits.on_time.flags.tolist(), waits.late.flags.tolist()]
 
 
 class RepairCosts:
@@ -73,9 +103,10 @@ class RepairCosts:
         self._least = max(plan.honest - plan.stragglers, 1)
         self._cost: list[float] = [math.inf, *plan.used_cost(np.arange(1, plan.honest + 1)).tolist()]
         self.usual = self._cost[self._least]
-        self._worst = self._worst_round(0.0)
-        seen = plan.late == "seen"
-        self._lies = (plan.honest - 1) * lie_cost(plan.gamma, plan.honest, plan.stragglers) if seen else 0.0
+        self._grace, self._seen = plan.request.grace, plan.request.late_is_seen
+        self._bounds = plan.gamma, plan.honest, plan.stragglers
+        self._lies = lies_cost(*self._bounds, self._grace) if self._seen else 0.0
+        self._worst, self._open = self._worst_round(0.0), self._worst_open(0.0)
         rows = None if plan.graph.complete else plan.graph.rows(clients)
         self._peers = None if rows is None else dict(zip(clients, rows, strict=True))
 
@@ -117,8 +148,7 @@ class RepairCosts:
         """Add a round that came too late, with at least `others` honest peers used and a window while they repair."""
         gamma, crossed = self.plan.gamma, crossed + 1 / self._least  # each repair that comes in time meets 1/least
         if others > 0:
-            none = np.zeros(waiting.size, dtype=np.int64)
-            ledger.windows[len(ledger.rare)] = Window(gamma, others, waiting, crossed, none)
+            ledger.windows[len(ledger.rare)] = Window.after(gamma, others, waiting, crossed, self._grace)
         ledger.rare.append(late_cost(gamma, others, crossed))
 
     def _used_peers(self, client: int, used: ClientSet) -> NDArray[np.bool_]:
@@ -129,20 +159,27 @@ class RepairCosts:
         flags[self._peers[client]] = used.flags[self._peers[client]]
         return flags
 
-    def reserved(self, ledgers: Sequence[Ledger], *, ahead: bool, lies: bool = False) -> list[Ledger]:
-        """Copies with all that late repairs may still add, and one more round or lies at their worst (W5)."""
-        copies = []
-        for ledger in ledgers:
+    def reserved(
+        self, clients: Sequence[int], ledgers: Sequence[Ledger], waits: Open | None, *, ahead: bool, lies: bool = False
+    ) -> list[Ledger]:
+        """Copies with all that late repairs may still add, and the other rounds and lies at their worst (W5)."""
+        copies, open_to = [], _flags(waits)
+        for client, ledger in zip(clients, ledgers, strict=True):
             after = Ledger(ledger.usual.copy(), ledger.rare.copy(), ledger.windows)
-            worst = self._worst
+            worst, (used, late) = self._worst, self._open
             if ledger.windows:
-                worst = self._worst_round(sum(w.riders() / w.honest for w in ledger.windows.values()))
+                riding = sum(window.riders() / window.honest for window in ledger.windows.values())
+                # the round that waits is closed first, and then the windows that are quiet now are no longer so
+                awake = sum(window.riders(awake=True) / window.honest for window in ledger.windows.values())
+                worst, (used, late) = self._worst_round(awake if open_to else riding), self._worst_open(riding)
                 for at, window in ledger.windows.items():
                     after.rare[at] = window.cost(self.plan.honest, all_late=True)
-            if ahead and worst > self.usual:
-                after.rare.append(worst)
-            elif ahead:
-                after.usual[worst] += 1
+            if open_to and open_to[0][client]:
+                _add(after, used, self.usual)
+            elif open_to and open_to[1][client]:
+                _add(after, late, self.usual)
+            if ahead:
+                _add(after, worst, self.usual)
             elif lies and self._lies > 0:
                 after.rare.append(self._lies)
             copies.append(after)
@@ -150,5 +187,19 @@ class RepairCosts:
 
     def _worst_round(self, riding: float) -> float:
         """The most that one more round and all lies can cost (W5), with repairs of late rounds `riding` in it."""
-        plan = self.plan
-        return worst_cost(plan.gamma, plan.honest, plan.stragglers, plan.late, riding / self._least)
+        return worst_cost(*self._bounds, seen=self._seen, crossed=riding / self._least, grace=self._grace)
+
+    def _worst_open(self, riding: float) -> tuple[float, float]:
+        """The most that the round which waits costs a client that was on time, and one that was not, without lies."""
+        used = used_at_worst(*self._bounds, riding / self._least)
+        if not self._seen:
+            return used, used
+        return used, max(used, late_at_worst(*self._bounds, riding / self._least))
+
+
+def _add(ledger: Ledger, cost: float, usual: float) -> None:
+    """Add a round; costs above the usual one are kept apart, since few repeat."""
+    if cost > usual:
+        ledger.rare.append(cost)
+    else:
+        ledger.usual[cost] += 1

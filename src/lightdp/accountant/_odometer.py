@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lightdp._validate import integer
 from lightdp.accountant._composers import Composer, GaussianComposer, Ledger, SampledComposer
-from lightdp.accountant._costs import ConstantCosts, Costs, RepairCosts
+from lightdp.accountant._costs import ConstantCosts, Costs, Open, RepairCosts
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.planning import Plan
@@ -37,7 +37,9 @@ class Odometer:
     | never sent | 0 | 0 |
 
     >>> import lightdp
-    >>> plan = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=20, epsilon=3, delta=1e-5)
+    >>> plan = lightdp.plan(
+    ...     clients=50, colluders=10, stragglers=10, rounds=20, epsilon=3, delta=1e-5, calibration="exact"
+    ... )
     >>> odometer = lightdp.Odometer(plan)
     >>> for _ in range(20):
     ...     odometer.admit()
@@ -57,11 +59,13 @@ class Odometer:
         plan: as given.
         clients: whom it tracks.
         rounds: how many rounds were recorded.
+        waits: the round after these, if it was announced and its set is not final yet (R5).
     """
 
     def __init__(self, plan: Plan, clients: Sequence[int] | None = None) -> None:
         self.plan = plan
         self.rounds = 0
+        self.waits: Open | None = None
         tracked = range(plan.clients) if clients is None else clients
         self.clients = [integer("clients", c, 0, plan.clients - 1) for c in tracked]
         self._ledgers = [Ledger() for _ in self.clients]
@@ -98,17 +102,39 @@ class Odometer:
         Raises:
             ArgumentError: the sets cannot be those of a round; nothing was counted.
         """
-        used = ClientSet.of(self.plan.clients, used, name="used")
-        if late is None:
-            late = ClientSet.none(self.plan.clients) if self.plan.late == "unseen" and used else ~used
-        late = ClientSet.of(self.plan.clients, late, name="late")
-        if used & late:
-            raise ArgumentError(f"late must not name used clients, got {list(used & late)} in both")
+        used, late = self._sets(used, late)
         least = self.plan.clients - self.plan.stragglers
         if 0 < len(used) < least:
             raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {len(used)}")
         self._costs.record(self.clients, self._ledgers, used, late)
-        self.rounds += 1
+        self.rounds, self.waits = self.rounds + 1, None
+
+    def open(self, on_time: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None = None) -> None:
+        """Take in the next round before its set is final (R5): until `record` tells it, it counts at its worst.
+
+        Args:
+            on_time: clients whose uploads came in time.
+            late: other clients who may have sent in the round; by default every other one.
+
+        Raises:
+            ArgumentError: a client is in both sets; nothing changed.
+        """
+        on_time = ClientSet.of(self.plan.clients, on_time, name="on_time")
+        late = ~on_time if late is None else ClientSet.of(self.plan.clients, late, name="late")
+        if on_time & late:
+            raise ArgumentError(f"late must not name clients that were on time, got {list(on_time & late)} in both")
+        self.waits = Open(on_time, late)
+
+    def _sets(
+        self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None
+    ) -> tuple[ClientSet, ClientSet]:
+        used = ClientSet.of(self.plan.clients, used, name="used")
+        if late is None:
+            late = ClientSet.none(self.plan.clients) if not self.plan.late_is_seen and used else ~used
+        late = ClientSet.of(self.plan.clients, late, name="late")
+        if used & late:
+            raise ArgumentError(f"late must not name used clients, got {list(used & late)} in both")
+        return used, late
 
     def epsilon(self, delta: float | None = None) -> NDArray[np.float64]:
         """What each tracked client has spent, rounded up, at `delta` or the plan's δ. (clients,)"""
@@ -123,15 +149,15 @@ class Odometer:
         return np.array([math.sqrt(ledger.total()) * share for ledger in self._ledgers])
 
     def counted(self, *, ahead: bool = False, worst: bool = False) -> Odometer:
-        """An odometer that counts more than was announced, to be read.
+        """An odometer that counts a round whose set is not final too, at its worst, and more if asked; to be read.
 
         Args:
             ahead: one more round too, at its worst case, whatever was announced to whom.
             worst: what is true at worst if clients were told different histories (W5).
         """
-        if not ahead and not worst:
+        if not ahead and not worst and self.waits is None:
             return self
-        return self._with(self._costs.reserved(self._ledgers, ahead=ahead, lies=worst))
+        return self._with(self._reserved(ahead=ahead, lies=worst))
 
     def alone(self, uploads: int) -> Odometer:
         """An odometer of so many uploads of each client that were all seen and hid behind σ = `plan.scale` alone.
@@ -149,7 +175,7 @@ class Odometer:
 
         Negative when the budget does not last that long.
         """
-        after = self._costs.reserved(self._ledgers, ahead=False)
+        after = self._reserved(ahead=False)
         for ledger in after:
             ledger.usual[self._costs.usual] += integer("rounds", rounds, 0)
         return self.plan.budget - max(self._composer.epsilon(ledger) for ledger in after)
@@ -163,9 +189,12 @@ class Odometer:
         vars(result)["_ledgers"] = ledgers
         return result
 
+    def _reserved(self, *, ahead: bool, lies: bool = False) -> list[Ledger]:
+        return self._costs.reserved(self.clients, self._ledgers, self.waits, ahead=ahead, lies=lies)
+
     def _over(self) -> dict[int, float]:
         """The ε of each tracked client that one more round could take over the budget."""
-        after = self._costs.reserved(self._ledgers, ahead=True)
+        after = self._reserved(ahead=True)
         if self._composer.fit(after, left=self.plan.rounds - self.rounds, usual=self._costs.usual):
             return {}
         spent = {client: self._composer.epsilon(ledger) for client, ledger in zip(self.clients, after, strict=True)}

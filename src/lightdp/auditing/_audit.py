@@ -113,7 +113,7 @@ class Audit:
                 f"plan: its noise gives ε = {rounded_up(plan.epsilon())} in {plan.rounds} rounds, "
                 f"calibration={plan.request.calibration!r} claims {plan.budget:g}"
             )
-        unseen = plan.late == "unseen" and self.shows_late
+        unseen = not plan.late_is_seen and self.shows_late
         why = ": it shows uploads that late='unseen' assumes nobody sees" if unseen else ""
         found += [
             f"exact μ {self.exact.mu:.4f} of what was sent lies above that of {name}, {claim.mu:.4f}{why}"
@@ -195,7 +195,7 @@ class Audit:
         plan = self.plan
         helpers = ", ".join(map(str, self.view.colluders)) or "nobody"
         told = {"none": "the truth", "rotation": "rotating lies", "search": "lies that a search found"}
-        late = "; late uploads are assumed unseen" if plan.late == "unseen" else ""
+        late = "; late uploads are assumed unseen" if not plan.late_is_seen else ""
         yield f"Client {VICTIM} against the server, helped by {helpers}; clients are told {told[self.lies]}{late}"
         yield f"Played: {self._extent}"
         yield (

@@ -31,7 +31,8 @@ def planned(log: RunLog) -> tuple[Plan, list[str]]:
     """The plan of a log with the noise as logged, and what is to be said about it."""
     facts = log.started.plan or {}
     names = {field.name for field in dataclasses.fields(Request)}
-    asked = {name: facts[name] for name in names & facts.keys()} | {"epsilon": claimed_epsilon(facts)}
+    before = {"wire_steps": 16, "rotate": False}  # what logs mean that do not say it
+    asked = before | {name: facts[name] for name in names & facts.keys()} | {"epsilon": claimed_epsilon(facts)}
     needed = {"clients", "colluders", "stragglers", "rounds", "gamma", "sigma_individual", "sigma_effective"}
     if missing := sorted(needed - facts.keys()):
         raise ArgumentError(f"{log.path}: plan must have {', '.join(missing)} to be audited")

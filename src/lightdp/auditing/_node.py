@@ -69,7 +69,7 @@ class Node:
             name = "at worst, with batches counted as whole"
         elif self.plan.sampling_rate < 1:
             name = "at worst, for a server that follows the protocol"
-        elif self.plan.late == "unseen":
+        elif not self.plan.late_is_seen:
             name = "at worst, if every upload was seen"
         else:
             name = "at worst, whatever was announced"
@@ -227,16 +227,16 @@ def _spent(plan: Plan, client: Client, state: ClientState) -> tuple[Figure, Figu
         if number < last:
             _record(plan, odometer, state.used[number], me, sent=number in sent)
     announced = odometer.counted(ahead=last in sent)
-    worst = odometer.alone(len(sent)) if plan.late == "unseen" else odometer.counted(ahead=last in sent, worst=True)
+    worst = odometer.alone(len(sent)) if not plan.late_is_seen else odometer.counted(ahead=last in sent, worst=True)
     at_worst = _of(plan, worst, whole=plan.repairs)
-    if refused is None and plan.gdp and plan.late == "seen":
+    if refused is None and plan.gdp and plan.late_is_seen:
         at_worst = min(at_worst, _figure(plan, plan.budget), key=lambda each: each.mu)
     return _of(plan, announced), at_worst, refused
 
 
 def _record(plan: Plan, odometer: Odometer, used: ClientSet, me: ClientSet, *, sent: bool) -> None:
     """Count a round as the client did, but without an upload that held no data."""
-    seen = plan.late == "seen" or not used  # uploads of a void round came in time
+    seen = plan.late_is_seen or not used  # uploads of a void round came in time
     others = used - me
     if not sent and used and len(others) < plan.clients - plan.stragglers:
         others = used  # its closing upload is counted, since the odometer refuses a round without it

@@ -37,7 +37,9 @@ def of_config(log: RunLog, plan: Plan) -> Iterator[str]:
     expected |= {"rounds": 1 if config.get("epsilon_per") == "round" else plan.rounds, "degree": plan.graph.degree}
     expected |= {} if config.get("unit") == "paper" else {"unit": plan.unit, "clip": plan.clip}
     if about is not None:
-        expected["scheme"] = config["scheme"] if about.calibration == plan.request.calibration else "another one"
+        fits = about.calibration == plan.request.calibration
+        fits |= about.calibration == "auto" and plan.calibration.chooses_gamma
+        expected["scheme"] = config["scheme"] if fits else "another one"
     said = config | ({"degree": plan.clients - 1} if "degree" in config and config["degree"] is None else {})
     if config.get("epsilon_per") == "round":
         said |= {"rounds": plan.rounds}

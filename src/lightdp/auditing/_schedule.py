@@ -77,7 +77,7 @@ def random_rounds(plan: Plan, rounds: int, seed: int) -> tuple[Round, ...]:
         count = int(rng.choice(plan.stragglers + 1, p=plan.law.pmf))
         drawn = [i for i in rng.permutation(plan.clients).tolist() if i not in away and (i > 0 or number > 0)]
         missing = ClientSet.of(plan.clients, drawn[: max(count - len(away), 0)])
-        seen = ClientSet.of(plan.clients, [i for i in missing if plan.late == "seen" and rng.random() < _LATE])
+        seen = ClientSet.of(plan.clients, [i for i in missing if plan.late_is_seen and rng.random() < _LATE])
         used, void = everybody - missing - away, number > 0 and rng.random() < _VOID
         each = Round(ClientSet.none(plan.clients), used) if void else Round(used, seen)
         _learn(histories, number, each)

@@ -41,7 +41,7 @@ class Near:
         if not played.mine.size:
             return cls(0.0, 0.0)
         most = (gaussian.mu(plan.budget, plan.delta) * plan.scale / plan.sensitivity) ** 2
-        worst = min(played.worst, most) if plan.late == "seen" else played.worst  # as the client says it
+        worst = min(played.worst, most) if plan.late_is_seen else played.worst  # as the client says it
         cost, _ = played.exact()
         return cls(math.sqrt(cost / worst), math.sqrt(cost / most))
 

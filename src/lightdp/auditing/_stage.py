@@ -30,7 +30,7 @@ def widened(plan: Plan, unit: Unit) -> Plan:
     peers = plan.graph.degree + min(plan.stragglers, plan.graph.degree)
     reach = _REACH * plan.sigma_individual * math.sqrt(1 + plan.gamma * peers) / plan.clients
     room = max(plan.upload_range if unit == "client" else 0.0, 2 * plan.sensitivity + reach)
-    return Plan(replace(plan.request, unit=unit, coordinate_range=room), plan.noise)
+    return Plan(replace(plan.request, unit=unit, coordinate_range=room, rotate=False), plan.noise)
 
 
 def coins(number: int) -> NDArray[np.bool_]:

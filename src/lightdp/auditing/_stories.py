@@ -140,7 +140,7 @@ def play(plan: Plan, story: Iterable[Telling], *, budget: bool = False) -> Playe
         histories[client] = history.answered(now, closing=telling.closing)
     victim = histories[0]
     told, worst = (victim.odometer.counted(ahead=victim.pending, worst=lies) for lies in (False, True))
-    if plan.late == "unseen":  # as the client says it: every upload counts as seen
+    if not plan.late_is_seen:  # as the client says it: every upload counts as seen
         worst = victim.odometer.alone(len(victim.sent - {victim.closing}))
     announced, most = (float(each.mu()[0]) ** 2 * unit for each in (told, worst))
     return Played(plan, sent, announced, most, reserved, refused)

@@ -27,7 +27,7 @@ def requested(text: str) -> Request:
     calibration: under late="unseen" a client counts no round that was announced as too late.
     """
     asked = Request.from_json(text)
-    if asked.late == "unseen":
+    if not asked.late_is_seen:
         raise ProtocolError("the plan says late='unseen', but Flower keeps replies that come too late")
     return asked
 

@@ -6,21 +6,22 @@ for each calibration, and nothing outside this package asks for its name.
 >>> from lightdp.planning import Request, solve
 >>> asked = Request(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
 >>> [round(solve(asked.but(calibration=name)).noise_in_mean(), 3) for name in ("central", "repair", "local")]
-[0.145, 0.23, 6.478]
+[0.145, 0.235, 6.478]
 """
 
 from lightdp.planning._calibrate import GAMMA_MAX, on_grid
-from lightdp.planning._calibrations import CALIBRATIONS, WIRE_STEPS, Calibration, Noise
+from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
 from lightdp.planning._compare import Comparison, compare
 from lightdp.planning._per_client import PerClientPlan, plan_per_client
 from lightdp.planning._plan import Plan, plan, solve
-from lightdp.planning._request import CalibrationName, Late, Request, Reserve, Unit
+from lightdp.planning._request import FINEST_STEPS, CalibrationName, Late, Request, Reserve, Unit
+from lightdp.planning._wire import Wire
 
 __all__ = [
     "CALIBRATIONS",
+    "FINEST_STEPS",
     "GAMMA_MAX",
-    "WIRE_STEPS",
     "Calibration",
     "CalibrationName",
     "Claim",
@@ -32,6 +33,7 @@ __all__ = [
     "Request",
     "Reserve",
     "Unit",
+    "Wire",
     "compare",
     "on_grid",
     "paper_claims",

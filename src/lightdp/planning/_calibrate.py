@@ -13,6 +13,7 @@ from lightdp.stragglers import StragglerLaw
 GAMMA_MAX = 1024.0
 """The largest γ that the wire's fixed-point grid resolves (W1): σ_K of 2^12 units beside σ_U of 2^7."""
 
+_WEIGHT = 2.0  # of a residual beside noise that stays, without momentum or averages
 
 _GRID = math.log(1.02)
 
@@ -83,25 +84,63 @@ def on_grid(cost: float) -> float:
     return math.exp(math.ceil(math.log(cost) / _GRID - 1e-9) * _GRID)
 
 
-def repair_gamma(law: StragglerLaw, graph: Graph, rounds: int, cost: Callable[[float], float]) -> float:
-    """The γ that minimises the noise of the trained model under repair (R4).
+def weight(momentum: float, ema: float, grace: int) -> float:
+    """How many times a residual that waits for its repair counts beside noise that stays (R4).
 
-    After T rounds the model carries T times the individual noise σ_U²/(N−S) that stays and once the residual
-    mγσ_U²/(N−S) of the last round, which the next one would remove; σ_U² itself is proportional to `cost`(γ).
+    A rule that accuracy confirms, not a theorem (D5).
+
+    >>> round(weight(momentum=0.9, ema=0.0, grace=0), 3)
+    0.459
     """
-    from scipy.optimize import minimize_scalar  # noqa: PLC0415  takes longer to import than most plans take
+    return _WEIGHT * (1 + grace) * _passes(momentum) * _passes(ema)
 
-    share = exposure(law, graph) / rounds
+
+def _passes(decay: float) -> float:
+    """The square root of the share that an average with this decay lets pass of noise that comes and goes."""
+    return math.sqrt((1 - decay) / (1 + decay))
+
+
+def repair_gamma(m: float, weight: float, cost: Callable[[float], float]) -> float:
+    """The γ that minimises what the trained model carries under repair (R4).
+
+    A round leaves the individual noise σ_U²/(N−S), which stays, and the residual mγσ_U²/(N−S), which a later one
+    removes; σ_U² itself is proportional to `cost`(γ).
+
+    Args:
+        m: of `exposure`.
+        weight: of a residual beside noise that stays.
+        cost: of a round on average, as a share of (Δ/σ_U)².
+    """
 
     def noise(log_gamma: float) -> float:
         gamma = math.exp(log_gamma)
-        return math.log(cost(gamma) * (1 + share * gamma))
+        return math.log(cost(gamma) * (1 + weight * m * gamma))
 
-    low, high = math.log(1e-6), math.log(GAMMA_MAX)
-    grid = np.linspace(low, high, 33)
-    best = int(np.argmin([noise(x) for x in grid]))
-    bounds = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
-    found = float(minimize_scalar(noise, bounds=bounds, method="bounded", options={"xatol": 1e-6}).x)
+    high = math.log(GAMMA_MAX)
+    found = _least(noise, math.log(1e-6), high)
     if noise(high) <= noise(found):
         return GAMMA_MAX
     return math.exp(found) if noise(found) < math.log(cost(0.0)) else 0.0
+
+
+def _least(f: Callable[[float], float], low: float, high: float) -> float:
+    """Where f is least on [low, high], to 1e-6: the best of 33 points, then golden sections beside it.
+
+    As scipy.optimize does, which takes longer to import than most plans take.
+    """
+    grid = np.linspace(low, high, 33).tolist()
+    best = min(range(len(grid)), key=lambda i: f(grid[i]))
+    left, right = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
+    ratio = (math.sqrt(5) - 1) / 2
+    a, b = right - ratio * (right - left), left + ratio * (right - left)
+    at_a, at_b = f(a), f(b)
+    while right - left > 1e-6:
+        if at_a <= at_b:
+            right, b, at_b = b, a, at_a
+            a = right - ratio * (right - left)
+            at_a = f(a)
+        else:
+            left, a, at_a = a, b, at_b
+            b = left + ratio * (right - left)
+            at_b = f(b)
+    return a if at_a <= at_b else b

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -16,10 +15,10 @@ from lightdp._validate import non_negative, positive
 from lightdp.errors import InfeasibleError
 from lightdp.noise_graph import gain
 from lightdp.planning import _calibrate as calibrate
-from lightdp.planning._request import Request
-from lightdp.repair import repair_cost, worst_cost
+from lightdp.planning._provision import absent_neighbours, expected, provision
+from lightdp.planning._request import FINEST_STEPS, Request
+from lightdp.repair import worst_cost
 
-WIRE_STEPS = 16  # σ of a client's own noise in steps of the wire: rounding then hardly shows in it
 _ROUND_UP = 1 + 1e-12  # on σ: covers every rounding error between σ and the ε that is reported for it
 _SAMPLED_LEVELS = 8  # how finely the straggler law is resolved where each level costs a PLD
 
@@ -81,14 +80,22 @@ class Calibration(ABC):
         """The cost k of rounds in which the client and `honest` − 1 honest peers were used, an entry each."""
         return np.ones(np.shape(honest))
 
-    def in_sum(self, noise: Noise, used: int) -> float:
-        """Variance of the individual noise in the sum of `used` uploads and of their rounding to the wire (W1)."""
-        rounding = 0.0 if self.floats else (noise.sigma_individual / WIRE_STEPS) ** 2 / 12
-        return used * (noise.sigma_individual**2 + rounding)
+    def wire_steps(self, asked: Request) -> int:
+        """σ_U in steps of the wire; the finest where uploads are usually floats."""
+        return FINEST_STEPS if self.floats else asked.wire_steps
+
+    def own(self, asked: Request, noise: Noise) -> float:
+        """Variance of the individual noise of an upload and of its rounding to the wire, q²/12 (W1)."""
+        rounding = 0.0 if self.floats else 1 / (12 * self.wire_steps(asked) ** 2)
+        return noise.sigma_individual**2 * (1 + rounding)
+
+    def in_sum(self, asked: Request, noise: Noise, used: int) -> float:
+        """Variance of the individual noise in the sum of `used` uploads, their rounding included."""
+        return used * self.own(asked, noise)
 
     def in_mean(self, asked: Request, noise: Noise) -> float:
-        """(D3): variance of the individual noise in the mean of a round, averaged over the straggler law."""
-        return noise.sigma_individual**2 * asked.law.mean(lambda s: 1 / (asked.clients - s))
+        """(D3): that in the mean of a round, averaged over the straggler law."""
+        return self.own(asked, noise) * asked.law.mean(lambda s: 1 / (asked.clients - s))
 
     def required(self, asked: Request, gamma: float = 0.0) -> float:
         """The σ (of `scale` with sampled batches, of σ_eff otherwise) that keeps the budget (E5), rounded up."""
@@ -128,35 +135,39 @@ class Repair(Calibration):
     chooses_gamma = True
 
     def noise(self, asked: Request) -> Noise:
-        """T − 1 rounds at their average or worst cost and one at its worst, with room for lies (W5)."""
-        law = asked.law
-        if asked.reserve == "worst":
-            law = dataclasses.replace(law, pmf=(law.counts == law.bound).astype(float))
+        """All rounds but one as the plan expects them (R6), and one at its worst with room for lies (W5)."""
 
         def cost(gamma: float) -> float:
             """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
-            used = repair_cost(law, asked.honest, gamma)
-            worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
-            return used + (worst - used) / asked.rounds
+            return (provision(asked, gamma, asked.rounds - 1) + self._worst(asked, gamma)) / asked.rounds
 
         gamma = asked.gamma
         if gamma is None:
-            gamma = calibrate.repair_gamma(law, asked.graph, asked.rounds, cost)
+            exposure = calibrate.exposure(expected(asked), asked.graph)
+            gamma = calibrate.repair_gamma(exposure, asked.transient_weight / asked.rounds, cost)
         sigma = self.required(asked, gamma)
         individual = sigma * math.sqrt(cost(gamma)) if asked.sampling_rate == 1 else sigma
         return Noise(gamma, individual, individual / math.sqrt(cost(gamma)))
 
     def levels(self, asked: Request, gamma: float) -> dict[float, int]:
-        """T − 1 rounds at quantiles of the straggler law and one at its worst, in multiples of σ_U (R2)."""
-        used = asked.rounds - 1
-        counts = {asked.stragglers: used} if asked.reserve == "worst" else asked.law.quantiles(used, _SAMPLED_LEVELS)
-        costs = [(1 / float(gain(max(asked.honest - s, 1), gamma)), count) for s, count in counts.items()]
-        worst = worst_cost(gamma, asked.honest, asked.stragglers, asked.late)
-        costs.append((calibrate.on_grid(worst) if asked.late == "seen" else worst, 1))
+        """Rounds at quantiles of the straggler law that add up to the provision, and one at its worst (R2)."""
+        absent, rounds, worst = absent_neighbours(asked), asked.rounds - 1, self._worst(asked, gamma)
+
+        def costs(count: int) -> list[tuple[float, int]]:
+            found = absent.quantiles(count, _SAMPLED_LEVELS).items()
+            return [(1 / float(gain(max(asked.honest - s, 1), gamma)), each) for s, each in found]
+
+        if (total := sum(cost * count for cost, count in costs(rounds))) > 0:
+            rounds = math.ceil(rounds * provision(asked, gamma, rounds) / total * (1 - 1e-12))
         result: dict[float, int] = {}
-        for cost, count in costs:
+        for cost, count in [*costs(rounds), (calibrate.on_grid(worst) if asked.late_is_seen else worst, 1)]:
             result[1 / math.sqrt(cost)] = result.get(1 / math.sqrt(cost), 0) + count
         return result
+
+    @staticmethod
+    def _worst(asked: Request, gamma: float) -> float:
+        """What the last round may cost, with all lies (W5)."""
+        return worst_cost(gamma, asked.honest, asked.stragglers, seen=asked.late_is_seen, grace=asked.grace)
 
     def scale(self, noise: Noise) -> float:
         """σ_U."""
@@ -224,7 +235,7 @@ class Central(Calibration):
         """None from clients."""
         return Noise(0.0, 0.0, self.required(asked))
 
-    def in_sum(self, noise: Noise, used: int) -> float:  # noqa: ARG002  the server adds it once
+    def in_sum(self, asked: Request, noise: Noise, used: int) -> float:  # noqa: ARG002  the server adds it once
         """That of the server."""
         return noise.sigma_effective**2
 

@@ -53,9 +53,8 @@ def _guarantee(plan: Plan) -> list[str]:
         result.append(f"The paper claims ε = {plan.budget:g}; the figure above is what its noise really gives.")
     elif plan.repairs:
         stragglers = "each has the most stragglers" if plan.request.reserve == "worst" else "stragglers are as expected"
-        late = "no upload of a client before its last" if plan.late == "seen" else "no upload of a client"
         result.append(
-            f"The budget lasts all rounds if {stragglers} and {late} is seen too late; "
+            f"The budget lasts all rounds if {stragglers} and {_late(plan)} seen too late; "
             "the odometer charges what happens and stops before the budget is exceeded."
         )
     result += _server(plan)
@@ -63,9 +62,19 @@ def _guarantee(plan: Plan) -> list[str]:
     return result
 
 
+def _late(plan: Plan) -> str:
+    """Which uploads the budget provides for."""
+    share = plan.request.late
+    if share == "unseen":
+        return "no upload of a client is"
+    if share == 0:
+        return "no upload of a client before its last is"
+    return f"at most {100 * share:g} % of their uploads are"
+
+
 def _server(plan: Plan) -> list[str]:
     """What a server may do under a plan, where that is less than anything, and what is kept for it (W5)."""
-    if plan.late == "unseen" and plan.calibration.deployable:
+    if not plan.late_is_seen and plan.calibration.deployable:
         follows = "follows the protocol and " if plan.repairs else ""
         return [f"It holds for a server that {follows}does not see uploads which come too late."]
     if not plan.repairs:
@@ -73,7 +82,7 @@ def _server(plan: Plan) -> list[str]:
     if plan.sampling_rate < 1:
         return ["It holds for a server that follows the protocol: batches are sampled (R2)."]
     spent = plan.rounds * (plan.sigma_individual / plan.sigma_effective) ** 2
-    share = worst_cost(plan.gamma, plan.honest, plan.stragglers, plan.late) / spent
+    share = worst_cost(plan.gamma, plan.honest, plan.stragglers, grace=plan.grace) / spent
     fewer = "" if share < _MUCH else "; with fewer stragglers it would be less"
     kept = f"{100 * share:.0f} % of μ² is kept for lies and late uploads{fewer}"
     return [f"It holds for a server that lies to clients; {kept}."]
@@ -102,14 +111,17 @@ def _accuracy(plan: Plan) -> list[str]:
     result = [f"a round leaves noise of std {_std(stays)} in each coordinate of the mean"]
     if plan.repairs:
         result.append(f"and, until the next round takes it out, a residual of std {_std(goes)}; it does not add up")
+    if plan.why is not None:
+        result.append(plan.why)
     return result
 
 
 def _upload(plan: Plan) -> str:
-    parameters = plan.request.parameters
-    size = "" if parameters is None else f" = {plan.wire_bits * parameters / 8e3:,.1f} kB"
-    kind = "floats" if plan.calibration.floats else f"clamped to ±{plan.upload_range:g} before noise"
-    return f"{plan.wire_bits} bits a parameter{size}, {kind}"
+    parameters, wire = plan.request.parameters, plan.wire
+    size = "" if parameters is None else f" = {wire.bits * parameters / 8e3:,.1f} kB"
+    turned = "rotated and " if plan.rotates else ""
+    rounded = f"{turned}clamped to ±{wire.range:.4g} before noise, rounded to σ_U/{wire.steps} after it"
+    return f"{wire.bits} bits a parameter{size}, {'floats' if plan.calibration.floats else rounded}"
 
 
 def _std(variance: float) -> str:

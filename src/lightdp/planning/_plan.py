@@ -5,25 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-
-from scipy.special import ndtri_exp
 
 from lightdp import attack, gaussian, sampling
 from lightdp._settings import takes
 from lightdp._validate import probability
 from lightdp.noise_graph import Graph
-from lightdp.planning._calibrations import CALIBRATIONS, WIRE_STEPS, Calibration, Noise
+from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._request import Request
+from lightdp.planning._wire import Wire
 from lightdp.stragglers import StragglerLaw
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
-
-_UNKNOWN_PARAMETERS = 2**30
 
 
 def _of(part: str) -> Any:  # noqa: ANN401  as `field`
@@ -43,8 +40,8 @@ class Plan:
 
     >>> import lightdp
     >>> found = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
-    >>> round(found.sigma_individual, 3), round(found.sigma_pairwise, 3)
-    (4.98, 3.061)
+    >>> found.request.calibration, round(found.sigma_individual, 3), round(found.sigma_pairwise, 3)
+    ('repair', 3.183, 7.21)
     >>> found.epsilon() <= 3
     True
 
@@ -52,6 +49,7 @@ class Plan:
         request: what was asked for.
         noise: what was found.
         calibration: how the noise was chosen; answers every question that depends on it.
+        passed_over: where the calibration was left to `plan`, the plan that would leave more noise (D8).
         budget: the ε that was asked for, for the whole training.
         honest: the client and the neighbours it can count on: n = N − C̄ on the complete graph.
         law: distribution of the number of stragglers in a round.
@@ -61,6 +59,7 @@ class Plan:
 
     request: Request
     noise: Noise
+    passed_over: Plan | None = field(default=None, repr=False, compare=False)
     calibration: Calibration = field(init=False, repr=False, compare=False)
 
     clients: int = _of("request")
@@ -75,8 +74,8 @@ class Plan:
     adjacency: Any = _of("request")
     sampling_rate: float = _of("request")
     sensitivity: float = _of("request")
-    upload_range: float = _of("request")
-    late: str = _of("request")
+    grace: int = _of("request")
+    late_is_seen: bool = _of("request")
     graph: Graph = _of("request")
     law: StragglerLaw = _of("request")
     gamma: float = _of("noise")
@@ -169,6 +168,21 @@ class Plan:
         """(R4): variance of the residual that repair takes out of the mean one round later; 0 without repair."""
         return self._residual_in_mean() if self.repairs else 0.0
 
+    def noise_carried(self) -> float:
+        """(R4): variance in the trained model for each of its rounds: what stays, and residuals that wait."""
+        return self.noise_in_mean() + self.request.transient_weight * self.transient_in_mean() / self.rounds
+
+    @property
+    def why(self) -> str | None:
+        """Which calibration "auto" took and what the other would leave, in one sentence; None if one was named (D8)."""
+        if (other := self.passed_over) is None:
+            return None
+        return (
+            f"auto took {self.request.calibration}: with its share of residuals that are not repaired yet, a round "
+            f"leaves {self.noise_carried():.4g} in the trained model; {other.request.calibration} would leave "
+            f"{other.noise_carried():.4g}"
+        )
+
     def _residual_in_mean(self) -> float:
         return self.law.mean(lambda s: s / (self.clients - s)) * self._met * self.sigma_pairwise**2
 
@@ -183,12 +197,22 @@ class Plan:
 
     def individual_in_sum(self, used: int) -> float:
         """Variance of the individual noise of `used` uploads and of their rounding to the wire (W1)."""
-        return self.calibration.in_sum(self.noise, used)
+        return self.calibration.in_sum(self.request, self.noise, used)
+
+    @cached_property
+    def wire(self) -> Wire:
+        """How uploads travel (W1)."""
+        return Wire.of(self.request, self.noise, self.calibration)
+
+    @property
+    def upload_range(self) -> float:
+        """Bound on one coordinate of one update; a client clamps to it (W1)."""
+        return self.wire.update_range
 
     @property
     def wire_grid(self) -> float:
         """q: the step to which an upload is rounded, once, after the noise (W1)."""
-        return self.sigma_individual / WIRE_STEPS
+        return self.wire.step
 
     @property
     def wire_bits(self) -> int:
@@ -196,24 +220,18 @@ class Plan:
 
         At least 32 for local DP, which usually sends floats; 32 for central DP, which always does.
         """
-        if self.sigma_individual == 0:
-            return 32
-        degree = self.graph.degree
-        cut = min(self.stragglers, self.clients // 2)  # the most wires between used clients and stragglers
-        wires = (self.clients - cut) * min(cut, degree)
-        wires += self.clients * min(self.stragglers, degree) if self.repairs else 0
-        individual = self.clients * (self.sigma_individual**2 + self.wire_grid**2 / 12)
-        parameters = self.request.parameters
-        values = self.rounds * (_UNKNOWN_PARAMETERS if parameters is None else parameters)
-        log_tail = -41 * math.log(2) - math.log(values)  # two sides
-        reach = -float(ndtri_exp(log_tail)) * math.sqrt(individual + wires * self.sigma_pairwise**2)
-        steps = 2 * (self.clients * self.upload_range + reach) / self.wire_grid
-        return max(32 if self.calibration.floats else 2, math.ceil(math.log2(steps + 2)))
+        return self.wire.bits
+
+    @property
+    def rotates(self) -> bool:
+        """Whether clients rotate their updates before they mask them (W1)."""
+        return self.wire.block is not None
 
     def to_dict(self) -> dict[str, Any]:
         """Request and results as JSON values: "epsilon" is what was asked for, "epsilon_true" what the plan costs.
 
-        "power" is the true-positive rate that no attack exceeds at 1 % false positives.
+        "power" is the true-positive rate that no attack exceeds at 1 % false positives; "why" says which calibration
+        "auto" took, and is null if one was named.
         """
         return self.request.to_dict() | {
             "gamma": self.gamma,
@@ -229,12 +247,15 @@ class Plan:
             "transient_in_mean": self.transient_in_mean(),
             "sensitivity": self.sensitivity,
             "wire_bits": self.wire_bits,
+            "why": self.why,
+            "wire_range": self.wire.range,
+            "rotates": self.rotates,
         }
 
     def to_json(self) -> str:
-        """What another party needs to compute the same plan: the request and the γ that was found, never the noise."""
-        asked = self.request.but(gamma=self.gamma) if self.calibration.chooses_gamma else self.request
-        return asked.to_json()
+        """What another party needs to compute the same plan: the request and what was chosen, never the noise."""
+        chosen: dict[str, Any] = {"gamma": self.gamma} if self.calibration.chooses_gamma else {}
+        return self.request.but(**chosen, rotate=self.rotates).to_json()
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -243,7 +264,8 @@ class Plan:
 
     def digest(self) -> bytes:
         """32 bytes on which all parties of a training must agree: request and noise, to nine digits."""
-        facts = self.request.to_dict() | vars(self.noise) | {"pmf": self.law.pmf.tolist()}
+        chosen = vars(self.noise) | {"rotate": self.rotates}
+        facts = self.request.to_dict() | chosen | {"pmf": self.law.pmf.tolist()}
         rounded = {
             name: [f"{x:.9g}" for x in value]
             if isinstance(value, list)
@@ -263,10 +285,21 @@ class Plan:
 def solve(request: Request) -> Plan:
     """The plan with the least noise that keeps what is requested.
 
+    With calibration "auto" both exact and repair are planned, and the plan that is returned is of the one that leaves
+    less noise in the trained model: its request names that calibration, as if it had been asked for (D8).
+
     Raises:
-        InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄.
+        InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄, or sums of
+            uploads do not fit the wire (W1).
     """
-    return Plan(request, CALIBRATIONS[request.calibration].noise(request))
+    if request.calibration == "auto":
+        plans = [solve(request.but(calibration=name, gamma=request.gamma)) for name in ("exact", "repair")]
+        best, other = sorted(plans, key=Plan.noise_carried)  # exact where they are equal
+        return replace(best, passed_over=other)
+    found = Plan(request, CALIBRATIONS[request.calibration].noise(request))
+    if found.deployable and not found.calibration.floats:
+        found.wire.check()
+    return found
 
 
 @takes(Request)
@@ -276,15 +309,17 @@ def plan(**settings: Any) -> Plan:  # noqa: ANN401  checked by `Request`
     Args:
         **settings: the fields of `Request`: clients, colluders, stragglers, rounds, epsilon, delta and, where they
             are not as usual, calibration, clip, unit, adjacency, sampling_rate, degree, straggler_law, gamma,
-            reserve, late, records, parameters and coordinate_range; `help(lightdp.Request)` describes each.
+            reserve, late, records, parameters, coordinate_range, wire_steps and rotate; `help(lightdp.Request)`
+            describes each.
 
     >>> found = plan(clients=20, colluders=4, stragglers=4, rounds=60, epsilon=3, delta=1e-5, calibration="repair")
     >>> round(found.noise_in_mean(), 3)
-    0.597
+    0.609
 
     Raises:
         ArgumentError: a setting is out of range; the message names it and its value.
-        InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄.
+        InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄, or sums of
+            uploads do not fit the wire.
     """
     try:
         return solve(Request(**settings))

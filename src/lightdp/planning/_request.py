@@ -5,25 +5,28 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
 
 from lightdp._settings import described, setting
-from lightdp._validate import choice, integer, number, positive, probability
+from lightdp._validate import choice, integer, number, positive, probability, share
 from lightdp.errors import ArgumentError
 from lightdp.noise_graph import Graph
-from lightdp.planning._calibrate import GAMMA_MAX
+from lightdp.planning._calibrate import GAMMA_MAX, weight
 from lightdp.sampling import Adjacency
 from lightdp.stragglers import StragglerLaw, custom, parse
 
-CalibrationName = Literal["exact", "repair", "paper", "local", "smpc", "central"]
+CalibrationName = Literal["auto", "exact", "repair", "paper", "local", "smpc", "central"]
 Unit = Literal["record", "client"]
 Reserve = Literal["expected", "worst"]
-Late = Literal["seen", "unseen"]
+Late = float | Literal["unseen"]
 
+FINEST_STEPS = 16
+"""The most steps of the wire in σ_U; on the grid in which noise is added up, σ_U is at least so many steps."""
 _UNKNOWN_RECORDS_PER_CLIENT = 1024
-_CHOICES = {"calibration": CalibrationName, "unit": Unit, "adjacency": Adjacency, "reserve": Reserve, "late": Late}
+_CHOICES = {"calibration": CalibrationName, "unit": Unit, "adjacency": Adjacency, "reserve": Reserve}
 
 
 class Unasked(str):
@@ -57,13 +60,18 @@ class Request:
     epsilon: float = setting("Privacy budget ε, for the whole training.", group="Privacy")
     delta: float = setting("The δ of the guarantee (ε, δ).", group="Privacy")
     calibration: CalibrationName = setting(
-        "How noise is chosen: exact, with repair, or as in the paper; local, smpc and central are to compare with.",
-        "exact", group="Noise",
+        "How noise is chosen: exact, with repair, the better of both (auto), or as in the paper; local, smpc and "
+        "central are to compare with.", "auto", group="Noise",
     )
     clip: float = setting("L2 norm to which a record's part, or a client's update, is clipped.", 1.0, group="Privacy")
     unit: Unit = setting("What is protected: one record, or all data of one client.", _RECORD, group="Privacy")
     adjacency: Adjacency = setting("Neighbours differ by one unit added, or replaced.", "add-remove", group="Privacy")
     sampling_rate: float = setting("Poisson rate of a round's batches (unit record).", 1.0, group="Training")
+    momentum: float = setting("Momentum of the server; it tunes the noise, not the guarantee.", 0.9, group="Training")
+    ema: float = setting(
+        "Decay of averaged weights, if these are what counts; it tunes the noise, not the guarantee.", 0.0,
+        group="Training",
+    )
     degree: int | None = setting("Number of peers that share noise with a client, or all.", None, group="Clients")
     graph_seed: int = setting("Shuffles who is whose peer; public and the same for all.", 0, group="Clients")
     straggler_law: StragglerLaw | str = setting(
@@ -72,13 +80,24 @@ class Request:
     )
     gamma: float | None = setting("Ratio of variances σ_K²/σ_U²; by default the best one.", None, group="Noise")
     reserve: Reserve = setting("With repair, plan for expected or worst-case stragglers.", "expected", group="Noise")
+    grace: int = setting(
+        "Rounds for which an upload may be late and is used all the same: 0 or 1.", 0, group="Clients"
+    )
     late: Late = setting(
-        "Whether the server can read uploads that come too late; unseen needs less noise, and must then be true.",
-        "seen", group="Noise",
+        "Share of the stragglers whose uploads are seen too late; unseen needs less noise, and must then be true.",
+        0.0, group="Clients", flag=str,
     )
     records: int | None = setting("Records of all clients together, if known.", None, group="Wire")
     parameters: int | None = setting("Parameters of the model, if known.", None, group="Wire")
     coordinate_range: float | None = setting("Bound on a coordinate of an upload before noise.", None, group="Wire")
+    wire_steps: int = setting(
+        "Steps of the wire in σ_U, a power of two up to 16: twice as many round finer and take a bit more a parameter.",
+        2, group="Wire",
+    )
+    rotate: bool | None = setting(
+        "Rotate uploads by random signs and a Hadamard transform (needs parameters); by default where it saves a bit.",
+        None, group="Wire",
+    )
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -96,6 +115,11 @@ class Request:
             "sampling_rate": number("sampling_rate", self.sampling_rate),
             "graph_seed": integer("graph_seed", self.graph_seed, 0, 2**64 - 1),
             "straggler_law": "uniform" if self.straggler_law is None else self.straggler_law,
+            "momentum": _decay("momentum", self.momentum),
+            "ema": _decay("ema", self.ema),
+            "grace": integer("grace", self.grace, 0, 1),
+            "late": _late(self.late),
+            "wire_steps": integer("wire_steps", self.wire_steps, 1, FINEST_STEPS),
         }
         if self.degree is not None:
             checked["degree"] = integer("degree", self.degree, 1, clients - 1)
@@ -110,6 +134,7 @@ class Request:
         for name, value in checked.items():
             object.__setattr__(self, name, value)  # 1 and 1.0 are one request, with one digest
         self._check_together()
+        self._check_wire()
 
     def _check_together(self) -> None:
         rate = self.sampling_rate
@@ -124,14 +149,32 @@ class Request:
         if self.law.bound != self.stragglers:
             raise ArgumentError(f"straggler_law must cover 0..{self.stragglers}, got a law on 0..{self.law.bound}")
         if self.gamma is not None:
-            if self.calibration not in ("exact", "repair"):
+            if self.calibration not in ("auto", "exact", "repair"):
                 raise ArgumentError(
-                    f"gamma can be given for exact and repair only, got calibration={self.calibration!r}"
+                    f"gamma can be given for auto, exact and repair only, got calibration={self.calibration!r}"
                 )
             if not 0 <= self.gamma <= GAMMA_MAX:
                 raise ArgumentError(f"gamma must be in [0, {GAMMA_MAX:g}], got gamma={self.gamma:g}")
         if not self.graph.complete and self.calibration == "paper":
             raise ArgumentError(f"the paper's calibration needs the complete graph, got degree={self.degree}")
+
+    def _check_wire(self) -> None:
+        if self.wire_steps.bit_count() != 1:
+            raise ArgumentError(f"wire_steps must be 1, 2, 4, 8 or 16, got wire_steps={self.wire_steps}")
+        if self.rotate is not None and not isinstance(self.rotate, bool):
+            raise ArgumentError(f"rotate must be True, False or None, got rotate={self.rotate!r}")
+        if self.rotate and self.parameters is None:
+            raise ArgumentError("rotate=True needs parameters, which decide how far it spreads, got parameters=None")
+
+    @property
+    def transient_weight(self) -> float:
+        """How many times a residual that waits for its repair counts beside noise that stays (D5)."""
+        return weight(self.momentum, self.ema, self.grace)
+
+    @property
+    def late_is_seen(self) -> bool:
+        """Whether the server may see uploads that come too late."""
+        return self.late != "unseen"
 
     @property
     def names_unit(self) -> bool:
@@ -160,15 +203,23 @@ class Request:
         return self.clip * (2 if self.adjacency == "replace" else 1)
 
     @property
-    def upload_range(self) -> float:
-        """Bound on one coordinate of one upload before noise; a client clamps to it (W1)."""
-        if self.coordinate_range is not None:
-            return self.coordinate_range
+    def norm_range(self) -> float:
+        """What an update's norm is taken to be at most: its clip, or as many as a client has records on average."""
         if self.unit == "client":
             return self.clip
         if self.records is None:
             return _UNKNOWN_RECORDS_PER_CLIENT * self.clip
         return math.ceil(self.records / self.clients) * self.clip
+
+    @property
+    def upload_range(self) -> float:
+        """Bound on one coordinate of one update; a client clamps to it, or to less where it is guessed (W1)."""
+        return self.norm_range if self.coordinate_range is None else self.coordinate_range
+
+    @property
+    def range_is_guessed(self) -> bool:
+        """Whether nothing that was asked bounds a coordinate of an update."""
+        return self.unit == "record" and self.records is None and self.coordinate_range is None
 
     def but(self, **changed: Any) -> Request:  # noqa: ANN401  as the fields
         """The same request with these settings changed and, unless it is among them, γ chosen anew."""
@@ -202,6 +253,21 @@ class Request:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise ArgumentError(f"plan must be the arguments of lightdp.plan as JSON: {error!r}") from None
+
+
+def _decay(name: str, value: object) -> float:
+    if not 0 <= (result := number(name, value)) < 1:
+        raise ArgumentError(f"{name} must be in [0, 1), got {name}={result:g}")
+    return result
+
+
+def _late(value: object) -> Late:
+    """A share, as a number or its text, or "unseen"."""
+    if value == "unseen":
+        return "unseen"
+    with suppress(ValueError, TypeError):
+        return share("late", float(value) if isinstance(value, str) else value)
+    raise ArgumentError(f"late must be a share in [0, 1] or 'unseen', got late={value!r}")
 
 
 def _within(name: str, value: float, low: float, high: float) -> float:

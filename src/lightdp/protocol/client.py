@@ -15,12 +15,12 @@ from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Identity, KeyPair, Pins, Roster
 from lightdp.planning import Plan
-from lightdp.protocol.history import ClientHistory
+from lightdp.protocol.history import ClientHistory, known
 from lightdp.protocol.host import Host
 from lightdp.protocol.seat import Seat
 from lightdp.protocol.state import ClientState
 from lightdp.protocol.store import File, Store
-from lightdp.protocol.vector import Floats, agreement, clipped
+from lightdp.protocol.vector import Floats, agreement, clipped, rotation
 from lightdp.wire import Announcement, Kind, Message
 
 _LOG = logging.getLogger("lightdp")
@@ -80,6 +80,7 @@ class Client:
     ) -> None:
         self.plan, self.length, self.weighted, self.threads = plan, length, weighted, threads
         self._grid = masks.Grid.of(plan, length + weighted)  # refuses plans that clients cannot keep
+        self._turn = rotation(plan, length + weighted, state.run)
         self._state, self._pins, self._store = state, pins, store
         self._process = os.getpid()
         self._lock = threading.Lock()  # what is decided on a state is done before another message is looked at
@@ -90,7 +91,8 @@ class Client:
             self._seat = Seat(plan, state, state.roster, pins, self._grid)
             history = self._seat.history()
             history.sent, history.closing = state.sent, state.closing
-            history.learn(enumerate(state.used))
+            rounds = max(len(state.used), len(state.on_time))
+            history.learn((t, known(state.used, state.on_time, t, plan.clients)) for t in range(rounds))
             self._history = history
 
     @classmethod
@@ -226,12 +228,13 @@ class Client:
             if content.kind != Kind.ANNOUNCE:
                 raise ProtocolError(f"expected ANNOUNCE, got {content.kind.name}")
             self._history.refuse_beyond(content.round)  # before anything is done with its past
-            start = Announcement.from_bytes(content.payload, round=content.round, clients=self.plan.clients)
+            shape = {"clients": self.plan.clients, "grace": self.plan.grace}
+            start = Announcement.from_bytes(content.payload, round=content.round, **shape)
             self._refuse_answered(start.round)
             history = self._history.copied()
             history.learn(start.history())
-            if start.round != len(history.used):
-                raise ProtocolError(f"expected round {len(history.used)}, got round {start.round}")
+            if start.round != history.next:
+                raise ProtocolError(f"expected round {history.next}, got round {start.round}")
             if not start.closing:
                 history.odometer.admit()
             return ClientRound(self, self._seat, start, self._history, history)
@@ -275,11 +278,11 @@ class Client:
     @property
     def _most(self) -> float:
         """The ε that is kept against any server (W5)."""
-        return self.plan.budget if self.plan.late == "seen" and self.plan.sampling_rate == 1 else math.inf
+        return self.plan.budget if self.plan.late_is_seen and self.plan.sampling_rate == 1 else math.inf
 
     def _spent(self, history: ClientHistory, *, worst: bool) -> Odometer:
-        if worst and self.plan.late == "unseen":
-            return history.odometer.alone(len(history.sent - {history.closing}))
+        if worst and not self.plan.late_is_seen:
+            return history.odometer.alone(len(history.sent - history.closing))
         return history.odometer.counted(ahead=history.pending, worst=worst)
 
     def _claim(self, begun: ClientRound) -> None:
@@ -296,7 +299,8 @@ class Client:
             claimed = self._claimed is history
             if not claimed:
                 self._refuse_stale(begun)
-            vector = clipped(self.plan, None if begun.closing else update, weight, self.length, weighted=self.weighted)
+            data = None if begun.closing else update
+            vector = clipped(self.plan, data, weight, self.length, weighted=self.weighted, turn=self._turn)
             message = begun._seat.upload(  # noqa: SLF001
                 vector, history, begun.number, closing=begun.closing, threads=self.threads
             )
@@ -308,7 +312,8 @@ class Client:
     def _count(self, begun: ClientRound) -> None:
         """Save that a round was answered."""
         after = begun._history.answered(begun.number, closing=begun.closing)  # noqa: SLF001
-        self._adopt(replace(self._state, used=tuple(after.used), sent=after.sent, closing=after.closing))
+        told = {"used": tuple(after.used), "on_time": tuple(after.on_time)}
+        self._adopt(replace(self._state, **told, sent=after.sent, closing=after.closing))
         self._history = after
 
     def _refuse_stale(self, begun: ClientRound) -> None:

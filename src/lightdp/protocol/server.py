@@ -13,8 +13,8 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Enrolment, Pins, Roster, link
 from lightdp.planning import Plan
-from lightdp.protocol.history import max_rounds
-from lightdp.protocol.vector import agreement, weight_share
+from lightdp.protocol.history import known, max_rounds
+from lightdp.protocol.vector import agreement, rotation, weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 
 
@@ -24,15 +24,20 @@ class Aggregate:
 
     Attributes:
         round: its number.
-        used: clients whose uploads are in the sum.
-        total: the noisy sum of their updates, or None if the round was void: fewer than the minimum came. (length,)
-        weight: the noisy sum of their weights, if updates are weighted and the round was not void.
+        used: clients whose uploads of this round are in the sum.
+        total: the noisy sum of updates, or None if there is none: fewer than the minimum came. (length,)
+        weight: the noisy sum of their weights, if updates are weighted and there is a sum.
+        joined: clients whose uploads of the round before are in the sum, under grace (R5).
+        final: clients that the last round whose set is final used, nobody if it was void: this round or, under grace,
+            the one before it, which is None in round 0.
     """
 
     round: int
     used: ClientSet
     total: NDArray[np.float64] | None
     weight: float | None
+    joined: ClientSet
+    final: ClientSet | None
 
     def mean(self) -> NDArray[np.float64]:
         """total/N: the same denominator in every round, however many came (R3)."""
@@ -41,8 +46,30 @@ class Aggregate:
         return self.total / self.used.clients
 
 
+@dataclass(eq=False)
+class _Round:
+    """A round that takes in uploads.
+
+    Attributes:
+        sum: of the uploads that no aggregate has yet.
+        came: whether the upload of each client has come. (N,)
+        summed: clients whose uploads are in an aggregate.
+        least: uploads that it must have to count.
+    """
+
+    sum: Accumulator
+    came: NDArray[np.bool_]
+    summed: ClientSet
+    least: int
+
+    @property
+    def counts(self) -> bool:
+        """Whether enough uploads have come."""
+        return int(self.came.sum()) >= self.least
+
+
 class Server:
-    """The server of one run. It holds one sum, however many clients there are.
+    """The server of one run. It holds one sum, or two under grace, however many clients there are.
 
     `Client` has an example of a whole round.
 
@@ -70,17 +97,18 @@ class Server:
         self.length = integer("length", length, 1)
         self.minimum = plan.clients - plan.stragglers
         self._grid = masks.Grid.of(plan, length + weighted)
+        self._turn = rotation(plan, length + weighted, run)
         self._agreement = agreement(plan, length, weighted=weighted)
         self._pins = pins
         self._enrolments: dict[str, Enrolment] = {}
         self._taken: dict[tuple[str, bytes], str] = {}  # identities and one-time keys, by whom
         self._roster: Roster | None = None
-        self._used: list[ClientSet] = []  # of each past round
+        self._used: list[ClientSet] = []  # of each round whose set is final
+        self._on_time: list[ClientSet] = []  # of each past round, under grace
         self._chains: list[bytes] = []  # of each round, as it goes into its keys
         self._late: dict[int, ClientSet] = {}
-        self._closing = False
-        self._sum: Accumulator | None = None  # of the open round
-        self._received = np.zeros(plan.clients, dtype=bool)
+        self._closing = 0  # closing rounds that were announced
+        self._open: dict[int, _Round] = {}  # the round that was announced last and, under grace, the one before it
 
     def enrol(self, message: bytes) -> str:
         """Take in an ENROL message and return the client's name; a second one of a name must be the same.
@@ -129,7 +157,7 @@ class Server:
     @property
     def round(self) -> int:
         """The number of the open round, or of the next one."""
-        return len(self._used)
+        return len(self._on_time if self.plan.grace else self._used)
 
     def announce(self, *, since: int | None = None, closing: bool = False) -> bytes:
         """Start the next round, or repeat its start, and return the ANNOUNCE message.
@@ -137,35 +165,38 @@ class Server:
         Args:
             since: the first past round to announce; by default the last one. A client that was away from round r
                 on, or whose answer to round r got lost, needs `since=r`; 0 tells everything.
-            closing: the last round, without data, in which only what stragglers left is repaired (R4).
+            closing: a last round, without data, in which only what stragglers left is repaired (R4). Under grace
+                there are two: the second repairs what the first announces (R5).
 
         Raises:
-            ProtocolError: the run is closed, or has had as many rounds as `max_rounds` allows but one, which is left
-                for the closing round.
+            ProtocolError: the run is closed or about to be, or has had as many rounds as `max_rounds` allows but
+                those that are left for closing it.
         """
-        roster = self._fixed()
-        if self._sum is None:
-            if self._closing:
+        roster, last = self._fixed(), 1 + self.plan.grace
+        if self.round not in self._open:
+            if self._closing == last:
                 raise ProtocolError("the run is closed")
-            if self.round >= (limit := max_rounds(self.plan)) - (not closing):
+            if self._closing > 0 and not closing:
+                raise ProtocolError("the run is about to be closed: another closing round must follow")
+            if self.round >= (limit := max_rounds(self.plan)) - (0 if closing else last):
                 raise ProtocolError(
-                    f"a run of a plan of {self.plan.rounds} rounds has at most {limit}, with void ones and the closing "
-                    "one; a longer training needs a new run"
+                    f"a run of a plan of {self.plan.rounds} rounds has at most {limit}, with void and closing ones; "
+                    "a longer training needs a new run"
                 )
-            self._sum = Accumulator(self.length + self.weighted, self._grid.bits)
-            self._received[:] = False
-            self._closing = closing
-        elif closing != self._closing:
-            raise ProtocolError(f"round {self.round} was announced with closing={self._closing}")
+            self._open[self.round] = self._new_round(least=0 if closing else self.minimum)
+            self._closing += closing
+        elif closing != (self._closing > 0):
+            raise ProtocolError(f"round {self.round} was announced with closing={self._closing > 0}")
         first = integer("since", max(self.round - 1, 0) if since is None else since, 0, self.round)
-        past = b"".join(used.to_bytes() for used in self._used[first:])
-        payload = Announcement(round=self.round, clients=self.plan.clients, used=past, closing=self._closing).to_bytes()
+        past = b"".join(self._known(number) for number in range(first, self.round))
+        shape = {"round": self.round, "clients": self.plan.clients, "grace": self.plan.grace}
+        payload = Announcement(**shape, past=past, closing=self._closing > 0).to_bytes()
         return Message(
             kind=Kind.ANNOUNCE, run=self.run, round=self.round, roster=roster.hash, payload=payload
         ).to_bytes()
 
     def receive(self, message: bytes, *, sender: str | None = None) -> bool:
-        """Take in an UPLOAD: add it to the open round and return True, or record it as late and return False.
+        """Take in an UPLOAD: add it to the sum of its round and return True, or record it as too late and return False.
 
         Args:
             message: the bytes.
@@ -185,39 +216,74 @@ class Server:
         if sender is not None and sender != self.names[content.client]:
             raise ProtocolError(f"{sender} sent an upload of {self.names[content.client]}")
         upload = Upload.from_bytes(content.payload, length=self.length + self.weighted, bits=self._grid.bits)
-        if content.round > self.round or (content.round == self.round and self._sum is None):
+        if content.round >= self.round and content.round not in self._open:
             raise ProtocolError(f"round {content.round} has not begun")
         statement = upload.statement(content, chain=self._chains[content.round])
         roster.enrolments[content.client].verify(upload.signature, statement)
-        if content.round < self.round or self._sum is None:
+        if content.round not in self._open:
             self._record_late(content.round, content.client)
             return False
-        if self._received[content.client]:
+        taking = self._open[content.round]
+        if taking.came[content.client]:
             raise ProtocolError(f"client {content.client} has answered round {content.round} before")
-        self._sum.add(upload.packed)
-        self._received[content.client] = True
+        taking.sum.add(upload.packed)
+        taking.came[content.client] = True
         return True
 
     def close(self) -> Aggregate:
-        """End the open round with the uploads received so far."""
-        if self._sum is None:
-            raise ProtocolError(f"round {self.round} has not begun")
-        came = ClientSet(self._received)
-        enough = self._closing or len(came) >= self.minimum
-        used = came if enough else ClientSet.none(self.plan.clients)
-        if not enough:
-            self._late[self.round] = came
-        total = weight = None
-        if enough:
-            values = self._sum.total().astype(np.float64)
-            values *= self._grid.wire_step
-            total = values[: self.length]
-            weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
-        result = Aggregate(self.round, used, total, weight)
-        self._used.append(used)
-        self._chains.append(link(self._chains[-1], round=result.round, announcement=used.to_bytes()))
-        self._sum = None
-        return result
+        """End the open round with the uploads received so far.
+
+        Without grace its set is final. Under grace that of the round before it becomes final, and what came of it
+        since is in the sum; if too few uploads of this round have come, they wait for more of them.
+        """
+        number, nobody = self.round, ClientSet.none(self.plan.clients)
+        if number not in self._open:
+            raise ProtocolError(f"round {number} has not begun")
+        sums, used, joined, now = [], nobody, nobody, self._open[number]
+        final = number - self.plan.grace
+        before = self._open.pop(final, None)  # the round whose set becomes final: None in round 0 under grace
+        if before is not None:
+            came = ClientSet(before.came)
+            joined = came - before.summed if before.counts else nobody
+            if joined:
+                sums.append(before.sum)
+            if not before.counts:
+                self._late[final] = came
+            self._used.append(came if before.counts else nobody)
+        if self.plan.grace:
+            self._on_time.append(ClientSet(now.came))
+            if now.counts and now.came.any():
+                used = now.summed = self._on_time[-1]
+                sums.append(now.sum)
+                now.sum = Accumulator(self.length + self.weighted, self._grid.bits)
+        else:
+            used, joined = joined, nobody
+        total, weight, settled = *self._total(sums), self._used[-1] if self._used else None
+        if self._closing == 1 + self.plan.grace and self._open.pop(number, None) is not None:
+            self._used.append(ClientSet(now.came))  # nothing follows that could use more of them
+        self._chains.append(link(self._chains[-1], round=number, announcement=self._known(number)))
+        return Aggregate(number, used, total, weight, joined, settled)
+
+    def _new_round(self, least: int) -> _Round:
+        length, clients = self.length + self.weighted, self.plan.clients
+        return _Round(Accumulator(length, self._grid.bits), np.zeros(clients, np.bool_), ClientSet.none(clients), least)
+
+    def _total(self, sums: list[Accumulator]) -> tuple[NDArray[np.float64] | None, float | None]:
+        """Updates and weights of these sums together, each read by itself: both together may exceed the modulus."""
+        if not sums:
+            return None, None
+        values = sums[0].total().astype(np.float64)
+        for each in sums[1:]:
+            values += each.total()
+        values *= self._grid.wire_step
+        if self._turn is not None:
+            self._turn.invert(values)
+        weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
+        return values[: self.length], weight
+
+    def _known(self, number: int) -> bytes:
+        sets = known(self._used, self._on_time, number, self.plan.clients)
+        return b"".join(each.to_bytes() for each in sets)
 
     def late(self, round: int) -> ClientSet:  # noqa: A002  the paper's word
         """Clients whose uploads of a past round were seen but not used."""

@@ -11,7 +11,7 @@ from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Enrolment, KeyPair, Roster
 from lightdp.protocol.host import Host
 
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ class ClientState:
         pair: the one-time key pair. Private.
         enrolment: its signed public half.
         roster: everybody's, once joined.
-        used: the announced clients of each past round.
+        used: the announced clients of each round whose set is final.
+        on_time: under grace, those of each past round whose uploads came in time.
         sent: rounds that were answered.
-        closing: the round that was answered without data, if there was one.
+        closing: those of them that were answered without data.
         serial: of the state where it is kept; it grows by one with each save.
         host: the machine that saved it.
         first: the serial of the client's first save, 0 before it. A `File` that an earlier run used goes on counting.
@@ -52,8 +53,9 @@ class ClientState:
     enrolment: Enrolment
     roster: Roster | None = None
     used: tuple[ClientSet, ...] = ()
+    on_time: tuple[ClientSet, ...] = ()
     sent: frozenset[int] = frozenset()
-    closing: int | None = None
+    closing: frozenset[int] = frozenset()
     serial: int = 0
     host: Host = field(default_factory=Host.here)
     first: int = 0
@@ -79,9 +81,10 @@ class ClientState:
             "pair": self.pair.to_bytes().hex(),
             "enrolment": self.enrolment.to_bytes().hex(),
             "roster": None if self.roster is None else self.roster.to_bytes().hex(),
-            "used": [used.to_bytes().hex() for used in self.used],
+            "used": [each.to_bytes().hex() for each in self.used],
+            "on_time": [each.to_bytes().hex() for each in self.on_time],
             "sent": sorted(self.sent),
-            "closing": self.closing,
+            "closing": sorted(self.closing),
         }
         return json.dumps(facts).encode()
 
@@ -115,9 +118,11 @@ class ClientState:
                 pair,
                 enrolment,
                 None if roster is None else Roster.from_bytes(bytes.fromhex(roster), run=run, plan=agreed),
-                tuple(ClientSet.from_bytes(bytes.fromhex(used), clients) for used in facts["used"]),
-                frozenset(integer("sent", t, 0) for t in facts["sent"]),
-                None if facts["closing"] is None else integer("closing", facts["closing"], 0),
+                *(
+                    tuple(ClientSet.from_bytes(bytes.fromhex(each), clients) for each in facts[what])
+                    for what in ("used", "on_time")
+                ),
+                *(frozenset(integer(what, t, 0) for t in facts[what]) for what in ("sent", "closing")),
                 integer("serial", facts["serial"], 1),
                 Host(*(None if facts[what] is None else str(facts[what]) for what in ("machine", "boot"))),
                 integer("first", facts["first"], 1, facts["serial"]),

@@ -1,4 +1,4 @@
-"""What a client masks: its update within the plan's clip and range, with its weight beside it (P4), (P5)."""
+"""What a client masks: its update within the plan's clip and range, its weight beside it, rotated (P4), (P5), (W1)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from lightdp._validate import number
 from lightdp.clipping import clamp, clip_norm
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan
+from lightdp.wire import Rotation
 
 Floats: TypeAlias = "NDArray[np.float32] | NDArray[np.float64]"
 
@@ -30,10 +31,33 @@ def weight_share(plan: Plan) -> float:
     return min(_WEIGHT_SHARE * plan.clip, plan.upload_range)
 
 
-def clipped(plan: Plan, update: Floats | None, weight: float, length: int, *, weighted: bool) -> Floats:
-    """The clipped, clamped, weighted update, with its weight's coordinate if there is one.
+def rotation(plan: Plan, length: int, run: bytes) -> Rotation | None:
+    """The rotation of a run, the same for everybody; None if the plan has none.
 
-    Formal guarantee for unit "client": the norm of what is returned, taken as real numbers, is at most plan.clip.
+    Args:
+        plan: whether to rotate, and in which blocks.
+        length: values of an upload, the weight included.
+        run: names the run, and so the rotation. The server may choose it: the signs protect nothing.
+
+    Raises:
+        ArgumentError: uploads are shorter than those for which the plan's range was computed.
+    """
+    if plan.wire.block is None:
+        return None
+    if length < plan.wire.block:
+        parameters = plan.request.parameters
+        raise ArgumentError(f"length must be that of the plan, which rotates {parameters} parameters, got {length}")
+    return Rotation(length, plan.wire.block, run)
+
+
+def clipped(
+    plan: Plan, update: Floats | None, weight: float, length: int, *, weighted: bool, turn: Rotation | None = None
+) -> Floats:
+    """The clipped, clamped, weighted update, with its weight's coordinate if there is one, rotated if the plan says so.
+
+    Formal guarantee for unit "client": the norm of what is returned, taken as real numbers, is at most plan.clip. No
+    coordinate exceeds plan.wire.range. Rotating and clamping move no two updates apart, but for what rotating rounds,
+    at most `Rotation.error` of a norm, which `masks.Grid` covers.
 
     Args:
         plan: its clip, unit and range.
@@ -41,6 +65,7 @@ def clipped(plan: Plan, update: Floats | None, weight: float, length: int, *, we
         weight: in [0, 1]; 1 where updates are not weighted.
         length: of the update.
         weighted: whether updates carry weights.
+        turn: what `rotation` returned.
 
     Raises:
         ArgumentError: the update is not a finite vector of this length, or the weight is wrong.
@@ -53,8 +78,8 @@ def clipped(plan: Plan, update: Floats | None, weight: float, length: int, *, we
     if not 0 <= number("weight", weight) <= 1 or (weight != 1 and not weighted):
         raise ArgumentError(f"weight must be {'in [0, 1]' if weighted else '1'}, got weight={weight:g}")
     share = weight_share(plan) if weighted else 0.0
-    vector = np.empty(length + weighted, update.dtype)
     whole = plan.unit == "client"
+    vector: Floats = np.empty(length + weighted, np.float64 if turn is not None and not whole else update.dtype)
     if whole:
         # with a weight, 1e-6 below the clip: its product and its own coordinate are rounded
         room = (plan.clip**2 - share**2) ** 0.5 * (1 - 1e-6) if weighted else plan.clip
@@ -66,4 +91,8 @@ def clipped(plan: Plan, update: Floats | None, weight: float, length: int, *, we
     if not whole or plan.upload_range < plan.clip:  # else no coordinate is beyond the range
         clamp(vector[:length], plan.upload_range)
     vector[length:] = share * weight
+    if turn is not None:
+        vector = vector.astype(np.float64, copy=False)
+        turn.apply(vector)
+        np.clip(vector, -plan.wire.range, plan.wire.range, out=vector)  # `clamp`, of what is finite for sure
     return vector

@@ -14,7 +14,7 @@ from lightdp.schemes import BUILT_IN
 
 Check: TypeAlias = Callable[[str, Any], Any]
 
-CALIBRATIONS = tuple(name for name in BUILT_IN if name != "none")
+CALIBRATIONS = tuple(name for name in BUILT_IN if name not in {"none", "auto"})
 """The calibrations that the plan of a log may have."""
 _UNKNOWN = "not known"
 _NO_EPSILON = "without noise, or not computed (sampled batches)"

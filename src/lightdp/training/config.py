@@ -56,8 +56,8 @@ class Config:
     mirror: bool = setting(
         "Average the features of an image and its mirror image (scattering-linear).", False, group="Model")
     scheme: str = setting(
-        "Whose noise: none, central, local, smpc, paper, exact or repair; another scheme of `lightdp compare`, such as "
-        "secagg, also brings its failures and time.", "repair", group="Privacy")
+        "Whose noise: none, central, local, smpc, paper, exact, repair or the better of both (auto); another scheme of "
+        "`lightdp compare`, such as secagg, also brings its failures and time.", "auto", group="Privacy")
     unit: Unit = setting(
         "What is protected: one record or one client; paper assumes a sensitivity that no theorem bounds.",
         "record", group="Privacy")
@@ -91,6 +91,8 @@ class Config:
     ema: float = setting("Decay of the averaged weights that are evaluated; 0 averages none.", 0.0, group="Training")
     degree: int | None = like(Request, "degree", None)
     gamma: float | None = like(Request, "gamma", None)
+    wire_steps: int = like(Request, "wire_steps", 2)
+    rotate: bool | None = like(Request, "rotate", None)
     fidelity: Fidelity = setting(
         "Noise of the right distribution, or the protocol itself: real keys, masks and bytes.",
         "distribution", group="Simulation")
@@ -115,6 +117,8 @@ class Config:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
         share("late_seen", self.late_seen)
         integer("seed", self.seed, 0, 2**63 - 1)
+        if self.gamma is not None and known.calibration not in ("auto", "exact", "repair"):
+            raise ArgumentError(f"gamma needs a scheme that chooses it, such as repair, got scheme={self.scheme!r}")
         if self.fidelity == "protocol" and not known.deployable:
             raise ArgumentError(
                 f"fidelity must be distribution for scheme={self.scheme!r}, whose clients add no noise alone"
@@ -186,7 +190,7 @@ class Config:
         if self.unit == "paper":
             asked |= {"clip": 2 * self.local_lr * self.clip / smallest, "unit": "client"}
         late = self.late_seen > 0 or self.arrivals.startswith(("latency", "trace"))  # stragglers may send all the same
-        asked |= {"straggler_law": straggler_law(self.arrivals), "late": "seen" if late else "unseen"}
+        asked |= {"straggler_law": straggler_law(self.arrivals), "late": 0.0 if late else "unseen"}
         found = solve(Request(**asked, records=records, parameters=parameters))
         return found if known.adjust is None else known.adjust(found)
 

@@ -1,7 +1,8 @@
-"""The wire (W1): `packing` puts vectors of integers into bytes, `messages` puts those into envelopes."""
+"""The wire (W1): `rotation` spreads vectors, `packing` makes bytes of integers, `messages` wraps them in envelopes."""
 
 from lightdp.wire.messages import NO_ROSTER, NOBODY, VERSION, Announcement, Kind, Message, Upload
 from lightdp.wire.packing import Accumulator, encode, packed_size
+from lightdp.wire.rotation import Rotation
 
 __all__ = [
     "NOBODY",
@@ -11,6 +12,7 @@ __all__ = [
     "Announcement",
     "Kind",
     "Message",
+    "Rotation",
     "Upload",
     "encode",
     "packed_size",

@@ -25,7 +25,7 @@ from lightdp.wire.packing import packed_size
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-VERSION = 2
+VERSION = 3
 NO_ROSTER = bytes(32)  # the roster hash of messages that are sent before there is a roster
 NOBODY = 2**32 - 1  # the client index of messages whose sender is the server, or has no index yet
 
@@ -118,44 +118,49 @@ def _checksum(header: Buffer, kind: int, *payload: Buffer) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class Announcement:
-    """Payload of ANNOUNCE: start a round, after these clients were used in the rounds just before it.
+    """Payload of ANNOUNCE: start a round, after these sets of clients became known in the rounds just before it.
 
-    Number of clients (4 bytes), closing (4 bytes, 0 or 1), then a `ClientSet` for each past round, oldest first.
-    A client that was away needs those it missed; the others need one.
+    Number of clients (4 bytes), closing (4 bytes, 0 or 1), then what became known when each past round closed, oldest
+    first: the `ClientSet` that was used in it; or, under grace, the set that was used in the round before it, empty if
+    there was none, and the set that was on time in it (R5). A client that was away needs all that it missed; the
+    others need the last round.
     """
 
     round: int
     clients: int
-    used: bytes = b""
+    past: bytes = b""
     closing: bool = False
+    grace: int = 0
 
-    def history(self) -> Iterator[tuple[int, ClientSet]]:
-        """Past rounds, oldest first, each with its used clients; the last is `round` - 1."""
+    def history(self) -> Iterator[tuple[int, tuple[ClientSet, ...]]]:
+        """Past rounds, oldest first, each with the sets that became known when it closed; the last is `round` - 1."""
         size = bitmap_size(self.clients)
-        rounds = len(self.used) // size
+        sets = [ClientSet.from_bytes(self.past[at : at + size], self.clients) for at in range(0, len(self.past), size)]
+        each = 1 + self.grace
+        rounds = len(sets) // each
         for index in range(rounds):
-            used = self.used[index * size : (index + 1) * size]
-            yield self.round - rounds + index, ClientSet.from_bytes(used, self.clients)
+            yield self.round - rounds + index, tuple(sets[index * each : (index + 1) * each])
 
     def to_bytes(self) -> bytes:
         """The payload."""
-        return _ANNOUNCEMENT.pack(self.clients, self.closing) + self.used
+        return _ANNOUNCEMENT.pack(self.clients, self.closing) + self.past
 
     @classmethod
-    def from_bytes(cls, data: Buffer, *, round: int, clients: int) -> Announcement:  # noqa: A002 - as its field
-        """Decode the payload of the announcement of this round, among this many clients."""
+    def from_bytes(cls, data: Buffer, *, round: int, clients: int, grace: int = 0) -> Announcement:  # noqa: A002 - as its field
+        """Decode the payload of the announcement of this round, among this many clients, with this much grace."""
         if len(data) < _ANNOUNCEMENT.size:
             raise WireError(f"announcement must have at least {_ANNOUNCEMENT.size} bytes, got {len(data)}")
         its_clients, closing = _ANNOUNCEMENT.unpack_from(data)
         if its_clients != clients or closing not in {0, 1}:
             raise WireError(f"announcement has {its_clients} clients, closing={closing}; expected {clients}")
-        used = np.frombuffer(data, np.uint8)[_ANNOUNCEMENT.size :]
+        past = np.frombuffer(data, np.uint8)[_ANNOUNCEMENT.size :]
         size = bitmap_size(clients)
-        if used.size % size != 0 or used.size // size > round:
-            raise WireError(f"announcement of round {round} has {used.size} bytes of past sets of {size}")
-        if clients % 8 != 0 and (used[size - 1 :: size] >> (clients % 8)).any():
+        each = size * (1 + grace)
+        if past.size % each != 0 or past.size // each > round:
+            raise WireError(f"announcement of round {round} has {past.size} bytes of past rounds of {each}")
+        if clients % 8 != 0 and (past[size - 1 :: size] >> (clients % 8)).any():
             raise WireError(f"announcement has members beyond its {clients} clients")
-        return cls(round=round, clients=clients, used=used.tobytes(), closing=closing == 1)
+        return cls(round=round, clients=clients, past=past.tobytes(), closing=closing == 1, grace=grace)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +190,7 @@ class Upload:
         place = message.run, message.round, message.roster, message.client, octets("chain", chain, 32)
         digest = hashlib.sha256(_SHAPE.pack(self.length, self.bits))
         digest.update(self.packed)
-        return _PLACE.pack(b"lightdp/2 upload", *place) + digest.digest()
+        return _PLACE.pack(b"lightdp/3 upload", *place) + digest.digest()
 
     @classmethod
     def from_bytes(cls, data: Buffer, *, length: int, bits: int) -> Upload:

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from lightdp import schemes, stream
 from lightdp._settings import like, setting
 from lightdp._validate import integer, positive
-from lightdp.planning import WIRE_STEPS, CalibrationName, Plan, Request, plan
+from lightdp.planning import CalibrationName, Plan, Request, plan
 from lightdp.wire import encode
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import Net, RoundFailedError
 
 Updates: TypeAlias = "Sequence[NDArray[np.float32]]"  # everybody's, clipped: N vectors of d
 
+_STEPS = 16  # of the grid in σ of a client's noise
 _LEAST = 32  # grid steps in the clip of schemes that send values without noise of their own
 
 
@@ -83,7 +84,7 @@ class Grid:
     @classmethod
     def of(cls, task: Task, sigma: float) -> Grid:
         """For clients that add noise of standard deviation `sigma` each."""
-        step = sigma / WIRE_STEPS if sigma > 0 else task.clip / _LEAST / math.sqrt(task.clients)
+        step = sigma / _STEPS if sigma > 0 else task.clip / _LEAST / math.sqrt(task.clients)
         largest = task.clients * task.clip / step + 10 * math.sqrt(task.clients) * max(sigma / step, 1)
         return cls(step, 1 + math.ceil(math.log2(2 * largest)), sigma / step)
 

@@ -1,0 +1,92 @@
+"""How uploads of a plan travel: the step to which they are rounded, the range of a value, and its bits (W1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scipy.special import ndtri_exp
+
+from lightdp.errors import InfeasibleError
+from lightdp.planning._calibrations import Calibration, Noise
+from lightdp.planning._request import FINEST_STEPS, Request
+
+_UNKNOWN_PARAMETERS = 2**30
+_TAIL = 6.0  # a rotated coordinate of an update of the largest norm is clamped with probability 2 exp(-18) = 3e-8
+_BITS = 32  # of the integers in which noise is added up
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What is decided about the wire (W1).
+
+    Formal guarantee: if uploads are clamped to `range`, their sum wraps modulo 2^bits steps with probability below
+    2⁻⁴⁰ in the whole training.
+
+    Attributes:
+        steps: σ_U in steps.
+        step: q, in units of the update; 0 without individual noise.
+        update_range: bound on a coordinate of an update; a client clamps to it.
+        block: length of the blocks in which updates are rotated; None if they are not.
+        range: bound on a coordinate as it is sent, before noise; a client clamps to it.
+        bits: of a value.
+    """
+
+    steps: int
+    step: float
+    update_range: float
+    block: int | None
+    range: float
+    bits: int
+
+    @classmethod
+    def of(cls, asked: Request, noise: Noise, calibration: Calibration) -> Wire:
+        """The wire for some noise: rotated if that was asked for, or if it saves a bit and nothing was asked."""
+        steps, bound = calibration.wire_steps(asked), asked.upload_range
+        step = noise.sigma_individual / steps
+        if step == 0:
+            return cls(steps, step, bound, None, bound, _BITS)
+        reach = _reach(asked, noise, calibration, step)
+        most = math.inf
+        if asked.range_is_guessed and not calibration.floats:  # rather clamp more than not fit
+            most = max(((2.0 ** (_most(steps) - 1) - 1) * step - reach) / asked.clients * (1 - 1e-9), asked.clip)
+
+        def made(update_range: float, block: int | None, largest: float) -> Wire:
+            bits = math.ceil(math.log2(2 * (asked.clients * largest + reach) / step + 2))
+            return cls(steps, step, update_range, block, largest, max(_BITS if calibration.floats else 2, bits))
+
+        plain = made(min(bound, most), None, min(bound, most))
+        if asked.rotate is False or asked.parameters is None or calibration.floats:
+            return plain
+        block = 1 << (asked.parameters.bit_length() - 1)  # the largest power of two that a vector has
+        rotated = made(bound, block, min(_TAIL * asked.norm_range / math.sqrt(block), most))
+        return rotated if asked.rotate or rotated.bits < plain.bits else plain
+
+    def check(self) -> None:
+        """Refuse what does not fit.
+
+        Raises:
+            InfeasibleError: it needs more bits than are added up.
+        """
+        if self.bits > (most := _most(self.steps)):
+            raise InfeasibleError(
+                f"sums need {self.bits} bits a parameter and at most {most} fit the wire at wire_steps={self.steps}: "
+                "reduce coordinate_range, or give records and parameters, so that uploads can be rotated"
+            )
+
+
+def _most(steps: int) -> int:
+    """The most bits that fit: σ_U is at least `FINEST_STEPS` on the grid where noise is added up modulo 2^32."""
+    return _BITS - (FINEST_STEPS // steps).bit_length() + 1
+
+
+def _reach(asked: Request, noise: Noise, calibration: Calibration, step: float) -> float:
+    """How far noise and rounding take a coordinate of a sum, except with probability 2⁻⁴⁰ in the whole training."""
+    clients, degree, away = asked.clients, asked.graph.degree, asked.stragglers
+    cut = min(away, clients // 2)  # the most wires between used clients and stragglers
+    wires = (clients - cut) * min(cut, degree)
+    wires += clients * min(away, degree) if calibration.repairs else 0
+    variance = clients * (noise.sigma_individual**2 + step**2 / 12) + wires * noise.gamma * noise.sigma_individual**2
+    values = asked.rounds * (_UNKNOWN_PARAMETERS if asked.parameters is None else asked.parameters)
+    log_tail = -41 * math.log(2) - math.log(values)  # two sides
+    return -float(ndtri_exp(log_tail)) * math.sqrt(variance)
