@@ -9,7 +9,8 @@ the rest and is tested on that tenth. Runs of one seed share records, clients, s
 their differences are paired. Learning rates are compared at equal lr/(1 − momentum).
 
 Two blocks. "grid": γ, learning rate and momentum. "more", at momentum 0.9: averaged weights (ema 0.95), schedules of
-noise over the rounds (D7), and residuals that stay for two rounds instead of one, as with grace (R5).
+noise over the rounds (D7), and residuals that stay for two rounds instead of one, as those of lost stragglers do with
+grace (R5), whose plans add little noise to that.
 
 Each run is a line of the record, written when it ends; a run whose line is there is not run again.
 `benchmarks/gamma_chart.py` reads the records.
@@ -26,7 +27,7 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,32 +37,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightdp.planning import Plan
-from lightdp.training.arrivals import Arrivals
-from lightdp.training.channel import Channel, Sum
-from lightdp.training.clients import Piece
+from gamma_channel import SCHEDULES, Scheduled
+from gamma_tables import by_weight
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.simulator import Run
-from lightdp_lab import reproduce
 from lightdp_lab.bench import conditions
 from lightdp_lab.results import prepared
 
-_MIDDLE: dict[str, Any] = {"epsilon": 3.0, "arrivals": "uniform", "evaluate_every": 10**6, "momentum": 0.9}
-_CIFAR10 = reproduce.cells("rounds", "repair", epsilons=(3.0,), schemes=("repair",), trials=1)[0]
+_ALL: dict[str, Any] = {"epsilon": 3.0, "arrivals": "uniform", "momentum": 0.9, "wire_steps": 16}
+_ALL |= {"evaluate_every": 10**6}
+_MANY: dict[str, Any] = {"clients": 50, "colluders": 10, "stragglers": 10}
+_IMAGES: dict[str, Any] = {"model": "scattering-linear", "mirror": True, "clip": 0.1}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "digits": _MIDDLE | {"data": "digits", "clients": 20, "colluders": 4, "stragglers": 4, "rounds": 60, "lr": 1.0},
-    "fashion-mnist": _MIDDLE | {
-        "data": "fashion-mnist", "model": "scattering-linear", "mirror": True, "clip": 0.1, "lr": 32.0,
-        "clients": 50, "colluders": 10, "stragglers": 10, "rounds": 100,
-    },
-    "cifar10": dataclasses.asdict(_CIFAR10) | _MIDDLE,
-}  # fmt: skip
+    "digits": _ALL | {"data": "digits", "clients": 20, "colluders": 4, "stragglers": 4, "rounds": 60, "lr": 1.0},
+    "fashion-mnist": _ALL | _MANY | _IMAGES | {"data": "fashion-mnist", "rounds": 100, "lr": 32.0},
+    "cifar10": _ALL | _MANY | _IMAGES | {"data": "cifar10", "partition": "dirichlet:0.5", "rounds": 150, "lr": 8.0},
+}
 """The settings of each data set; `lr` is the usual one at momentum 0.9, as `benchmarks/schemes.py` found it."""
 GAMMAS = (1.5, 3.0, None, 8.0, 12.0, 22.0, 50.0)
-"""None is the plan's own."""
+"""None is the γ of weight 1, about 5, see `gamma_tables.by_weight`."""
 FACTORS, MOMENTA, EMAS = (0.25, 0.5, 1.0, 2.0), (0.0, 0.5, 0.9, 0.95), (0.0, 0.95)
-SCHEDULES = ("constant", "rising", "falling", "rising-mild", "falling-mild")
 FOLDS = 10
 
 
@@ -72,11 +68,11 @@ class Job:
     Attributes:
         seed: of everything random; it also says which tenth is held out.
         scheme: "repair" or "smpc".
-        gamma: γ; None for the plan's own, and for "smpc".
+        gamma: γ; None for that of weight 1, and for "smpc".
         factor: of the usual learning rate.
         momentum: of the server.
         ema: decay of the averaged weights.
-        schedule: how the noise changes over the rounds, see `scales`.
+        schedule: how the noise changes over the rounds, see `gamma_channel.scales`.
         delay: rounds after which a residual is repaired.
     """
 
@@ -112,92 +108,6 @@ def more(seed: int, gammas: Sequence[float | None] = GAMMAS) -> Iterator[Job]:
 BLOCKS = {"grid": grid, "more": more}
 
 
-def scales(schedule: str, rounds: int) -> list[float]:
-    """s_t by round: the noise of round t has variance 1/s_t² times the plan's, and the round costs s_t² times as much.
-
-    The mean of s_t² is 1, so that a training costs what the plan says. "rising" has s_t² ∝ √(T − t + 1), t = 1..T, and
-    ends with more noise than it begins with (D7); "falling" is its mirror image, and "mild" ones are linear in s_t²,
-    from 1.25 to 0.75.
-
-    >>> [round(s, 3) for s in scales("rising", 3)]
-    [1.118, 1.011, 0.85]
-    """
-    squares = np.ones(rounds)
-    if schedule != "constant":
-        left = np.arange(rounds, 0, -1.0)
-        squares = left / rounds + 1.0 if schedule.endswith("mild") else np.sqrt(left)
-        squares = squares[::-1] if schedule.startswith("falling") else squares
-    return np.sqrt(squares / squares.mean()).tolist()
-
-
-class Scheduled(Channel):
-    """`lightdp.training.channel.Distribution` on the complete graph, with a schedule and with repairs that may wait.
-
-    Clients add σ_U/s_t and σ_K/s_t in round t, and a client that is used pays the oldest of its debts that is `delay`
-    rounds old. Nobody is seen late. With s_t = 1 and delay 1 sums are those of `Distribution`, draw for draw.
-
-    Attributes:
-        debts: by round, its residual as far as it is still in the model, who owes it, and the variance of each share.
-    """
-
-    def __init__(self, plan: Plan, config: Config, parameters: int, device: torch.device, job: Job) -> None:
-        super().__init__(plan, parameters)
-        self.plan, self.seed, self.device, self.delay = plan, config.seed, device, job.delay
-        self.shape = (parameters,)
-        self.scales = scales(job.schedule, config.rounds)
-        self.debts: dict[int, tuple[torch.Tensor, frozenset[int], float]] = {}
-
-    def round(self, number: int, came: Arrivals, updates: Iterable[Piece]) -> Sum:
-        """The noisy sum of the updates of used clients."""
-        used, share = frozenset(came.used), self.scales[number] ** -2
-        total = torch.zeros(self.shape, device=self.device)
-        for _, rows in updates:
-            total.addmv_(rows.T, rows.new_ones(len(rows)))
-        if not used:
-            return Sum(None, 0.0, 0.0)
-        draw, lasting = self._generator(number), share * self.plan.individual_in_sum(len(used))
-        total.add_(self._normal(draw), alpha=lasting**0.5)
-        free = set(used)
-        for past in [past for past in self.debts if past <= number - self.delay]:
-            payers = free & self.debts[past][1]
-            free -= payers  # an upload carries one repair
-            total.sub_(self._paid(past, payers, draw))
-        each = share * (self.plan.clients - len(used)) * self.plan.sigma_pairwise**2
-        if each > 0:
-            residual = self._normal(draw).mul_((len(used) * each) ** 0.5)
-            total.add_(residual)
-            self.debts[number] = (residual, used, each)
-        return Sum(total, lasting, len(used) * each)
-
-    def close(self, number: int) -> torch.Tensor:
-        """The sum of the closing rounds: everybody pays all, one debt an upload, each with fresh individual noise."""
-        draw, uploads = self._generator(number), sum(len(owing) for _, owing, _ in self.debts.values())
-        total = self._normal(draw).mul_(self.plan.individual_in_sum(uploads) ** 0.5 / self.scales[-1])
-        for past in list(self.debts):
-            total.sub_(self._paid(past, set(self.debts[past][1]), draw))
-        return total
-
-    def _paid(self, past: int, payers: set[int], draw: torch.Generator) -> torch.Tensor:
-        """Take the shares of `payers` out of a residual, drawn given their sum with the shares of the others."""
-        residual, owing, each = self.debts.pop(past)
-        if payers == owing:
-            return residual
-        part = len(payers) / len(owing)
-        paid = residual * part
-        if payers:
-            paid += (each * len(payers) * (1 - part)) ** 0.5 * self._normal(draw)
-        self.debts[past] = (residual - paid, owing - payers, each)
-        self.debts = dict(sorted(self.debts.items()))
-        return paid
-
-    def _generator(self, number: int) -> torch.Generator:
-        mixed = np.random.SeedSequence([self.seed, 77, number])  # as `Distribution` does
-        return torch.Generator(self.device).manual_seed(int(mixed.generate_state(1, np.uint64)[0] >> 1))
-
-    def _normal(self, draw: torch.Generator) -> torch.Tensor:
-        return torch.randn(self.shape, generator=draw, device=self.device)
-
-
 @lru_cache(maxsize=1)
 def held_out(seed: int, name: str, path: str | None, device: str) -> tuple[Dataset, torch.Tensor, torch.Tensor]:
     """The training data with one tenth of it as test data, and the features of both."""
@@ -216,15 +126,10 @@ def settled(job: Job, name: str, device: str, rounds: int | None = None) -> Conf
     """The settings of a run."""
     usual = SETTINGS[name]
     lr = usual["lr"] * job.factor * (1 - job.momentum) / (1 - usual["momentum"])
-    asked: dict[str, Any] = {
-        "scheme": job.scheme,
-        "gamma": job.gamma,
-        "momentum": job.momentum,
-        "ema": job.ema,
-        "seed": job.seed,
-    }
-    asked |= {"lr": float(f"{lr:.6g}"), "device": device} | ({} if rounds is None else {"rounds": rounds})
-    return Config(**usual | asked)
+    gamma = by_weight(usual, 1.0) if job.gamma is None and job.scheme == "repair" else job.gamma
+    asked: dict[str, Any] = {"scheme": job.scheme, "gamma": gamma, "momentum": job.momentum, "ema": job.ema}
+    asked |= {"seed": job.seed, "lr": float(f"{lr:.6g}"), "device": device}
+    return Config(**usual | asked | ({} if rounds is None else {"rounds": rounds}))
 
 
 def played(job: Job, name: str, path: str | None, device: str, rounds: int | None = None) -> dict[str, Any]:
@@ -237,7 +142,8 @@ def played(job: Job, name: str, path: str | None, device: str, rounds: int | Non
         if run.plan is None:
             raise ValueError(f"scheme must have noise, got {job.scheme}")
         if (job.schedule, job.delay) != ("constant", 1):
-            run.channel = Scheduled(run.plan, config, run.parameters, run.device, job)
+            varied: dict[str, Any] = {"schedule": job.schedule, "delay": job.delay}
+            run.channel = Scheduled(run.plan, run.parameters, job.seed, run.device, **varied)
         log = run.finish()
     accuracy, loss = run.evaluate()  # after the closing round
     stds = {
@@ -293,7 +199,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--blocks", nargs="+", choices=sorted(BLOCKS), default=list(BLOCKS))
-    parser.add_argument("--gammas", type=float, nargs="+", help="instead of the usual ones and the plan's own")
+    parser.add_argument("--gammas", type=float, nargs="+", help="instead of the usual ones")
     parser.add_argument("--rounds", type=int, help="fewer, to try it; not for a record")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, in processes of their own")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after so many")

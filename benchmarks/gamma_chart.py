@@ -1,9 +1,8 @@
-"""What the study of γ found: a table from its records, and the chart docs/img/gamma.svg.
+"""What the study of γ found: tables from its records, and the chart docs/img/gamma.svg.
 
-python benchmarks/gamma_chart.py [benchmarks/records/gamma-*.json]
+python benchmarks/gamma_chart.py [benchmarks/records/gamma-*.json] [--plot docs/img/gamma.svg]
 
-For each momentum and γ the learning rate is that of the best mean accuracy, for SMPC+DP likewise. Standard errors are
-those of the paired differences to SMPC+DP over seeds.
+`benchmarks/gamma.py` makes the records, `benchmarks/gamma_tables.py` says what the figures are.
 """
 
 from __future__ import annotations
@@ -11,175 +10,96 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import altair as alt
 
+from gamma_tables import RULES, by_weight, error, kinds, tables
 from lightdp.report import LOOK, Chart, save
 
 ROOT = Path(__file__).parent
 PICTURE = ROOT.parent / "docs/img/gamma.svg"
 TITLES = {"digits": "Digits, linear", "fashion-mnist": "Fashion-MNIST, scattering + linear",
           "cifar10": "CIFAR-10, scattering + linear"}  # fmt: skip
-
-SOFT, COLOURS = "#526077", ["#94a3b8", "#0ea5e9", "#d9480f", "#7c3aed"]
-TICKS, LOWEST = (1, 2, 3, 5, 8, 12, 20, 30, 50), -4.0  # percentage points: what lies lower is cut off
-
-Line = dict[str, Any]
-Cell = dict[int, Line]
-"""The runs of one setting by seed."""
-
-
-class Point(NamedTuple):
-    """A setting at its best learning rate: means over seeds and paired differences to SMPC+DP at its best.
-
-    Attributes:
-        gamma: γ; None for SMPC+DP.
-        factor: of the usual learning rate, the best one.
-        accuracy: its mean.
-        loss: likewise.
-        ahead: mean difference of accuracy.
-        error: its standard error.
-        loss_ahead: mean difference of loss; negative is better.
-        loss_error: its standard error.
-        seeds: how many seeds both have.
-    """
-
-    gamma: float | None
-    factor: float
-    accuracy: float
-    loss: float
-    ahead: float
-    error: float
-    loss_ahead: float
-    loss_error: float
-    seeds: int
-
-
-def cells(runs: Sequence[Line], **wanted: Any) -> dict[float, Cell]:  # noqa: ANN401  values of settings
-    """The runs of a setting by learning rate and seed."""
-    found: dict[float, Cell] = {}
-    for line in runs:
-        if all(line[name] == value for name, value in wanted.items()):
-            found.setdefault(line["factor"], {})[line["seed"]] = line
-    most = max((len(cell) for cell in found.values()), default=0)
-    return {factor: cell for factor, cell in found.items() if len(cell) == most}  # whole ones
-
-
-def best(found: dict[float, Cell]) -> tuple[float, Cell]:
-    """The learning rate of the best mean accuracy."""
-    return max(found.items(), key=lambda each: statistics.fmean(line["accuracy"] for line in each[1].values()))
-
-
-def point(found: dict[float, Cell], rival: dict[float, Cell]) -> Point:
-    """A setting against a rival, each at its best."""
-    (factor, ours), (_, theirs) = best(found), best(rival)
-    seeds = sorted(ours.keys() & theirs.keys())
-    differences = {
-        kind: [(ours[seed][kind] or math.inf) - (theirs[seed][kind] or math.inf) for seed in seeds]
-        for kind in ("accuracy", "loss")
-    }
-    means = {kind: statistics.fmean(ours[seed][kind] or math.inf for seed in seeds) for kind in differences}
-    error = {
-        kind: statistics.stdev(values) / math.sqrt(len(seeds)) if len(seeds) > 1 else math.nan
-        for kind, values in differences.items()
-    }
-    line = ours[seeds[0]]
-    return Point(
-        line["gamma_used"] if line["scheme"] == "repair" else None, factor, means["accuracy"], means["loss"],
-        statistics.fmean(differences["accuracy"]), error["accuracy"],
-        statistics.fmean(differences["loss"]), error["loss"], len(seeds),
-    )  # fmt: skip
-
-
-def curve(runs: Sequence[Line], **setting: Any) -> tuple[Point, list[Point]]:  # noqa: ANN401  values of settings
-    """SMPC+DP, and repair by γ, at one momentum, ema, schedule and delay."""
-    rival = cells(runs, scheme="smpc", momentum=setting["momentum"], ema=setting["ema"])
-    gammas = {line["gamma_used"]: line["gamma"] for line in runs if line["scheme"] == "repair"}
-    ours = [
-        point(found, rival)
-        for _, gamma in sorted(gammas.items())
-        if (found := cells(runs, scheme="repair", gamma=gamma, **setting))
-    ]
-    return point(rival, rival), ours
-
-
-def tables(record: dict[str, Any]) -> Iterator[str]:
-    """Lines of text: γ at each momentum, then what was varied beside it."""
-    runs, data = record["runs"], record["data"]
-    plain = {"schedule": "constant", "delay": 1}
-    kinds = [{"momentum": momentum, "ema": 0.0} | plain for momentum in sorted({line["momentum"] for line in runs})]
-    kinds += [{"momentum": 0.9, "ema": 0.95} | plain, {"momentum": 0.9, "ema": 0.0, "schedule": "constant", "delay": 2}]
-    for kind in kinds:
-        if not any(all(line[name] == value for name, value in kind.items()) for line in runs):
-            continue
-        smpc, ours = curve(runs, **kind)
-        yield f"{data}, " + ", ".join(f"{name} {value}" for name, value in kind.items()) + f", {smpc.seeds} seeds"
-        yield f"  SMPC+DP  {smpc.accuracy:.2%}  loss {smpc.loss:.4f}  lr × {smpc.factor:g}"
-        yield from (f"  γ {each.gamma:6.2f} {_against(each)}" for each in ours)
-    for ema in (0.0, 0.95):
-        rival = cells(runs, scheme="repair", gamma=None, momentum=0.9, ema=ema, **plain)
-        for schedule in sorted({line["schedule"] for line in runs} - {"constant"}):
-            found = cells(runs, momentum=0.9, ema=ema, schedule=schedule, delay=1)
-            if found and rival:
-                yield f"{data}, noise {schedule} against constant, ema {ema}: {_against(point(found, rival))}"
-
-
-def _against(each: Point) -> str:
-    return (
-        f"{each.accuracy:.2%} ({each.ahead:+.2%} ± {each.error:.2%})  loss {each.loss:.4f} "
-        f"({each.loss_ahead:+.4f} ± {each.loss_error:.4f})  lr × {each.factor:g}"
-    )
+SOFT = "#526077"
+COLOURS = {"0": "#94a3b8", "0.5": "#0ea5e9", "0.9": "#d9480f", "0.95": "#7c3aed", "0.9, averaged": "#2f9e44"}
+TICKS, LOWEST = (1.5, 3, 5, 8, 12, 22, 50), -3.0  # points: what lies lower is cut off
 
 
 def rows(record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The points of a panel, in percentage points ahead of SMPC+DP."""
-    runs = record["runs"]
-    for momentum in sorted({line["momentum"] for line in runs}):
-        for each in curve(runs, momentum=momentum, ema=0.0, schedule="constant", delay=1)[1]:
-            low, high = (100 * (each.ahead + way * each.error) for way in (-1, 1))
-            at = {"momentum": f"{momentum:g}", "gamma": each.gamma, "ahead": 100 * each.ahead}
-            yield at | {"low": low, "high": high, "seeds": each.seeds}
+    """The points of a panel, in percentage points ahead of SMPC+DP, and where the rule's γ lies on each line."""
+    for kind, curve in kinds(record["runs"]):
+        momentum, ema, delay = kind["momentum"], kind["ema"], kind["delay"]
+        if delay != 1:
+            continue
+        chosen = by_weight(record["settings"], RULES["the rule"](momentum, ema, delay))
+        for gamma in (*curve.gammas, chosen):
+            ahead = curve.ahead(gamma)
+            if ahead is None:
+                continue
+            spread = 0.0 if math.isnan(error(ahead)) else error(ahead)
+            mean = float(ahead.mean())
+            name = f"{momentum:g}" + (", averaged" if ema else "")
+            beside = 1.02 ** (list(COLOURS).index(name) - 2)  # so that bars do not hide each other
+            at = {"momentum": name, "gamma": gamma * beside, "ahead": mean}
+            yield at | {
+                "low": mean - spread, "high": mean + spread, "seeds": len(curve.seeds), "rule": gamma == chosen
+            }  # fmt: skip
+
+
+def panel(record: dict[str, Any]) -> alt.LayerChart:
+    """Accuracy against γ on one data set."""
+    found = list(rows(record))
+    lowest = max(math.floor(2 * min(row["low"] for row in found)) / 2, LOWEST)
+    scale = alt.Scale(domain=[lowest, math.ceil(2 * max(row["high"] for row in found)) / 2])
+    y = alt.Y("ahead:Q", title=None, scale=scale)
+    x = alt.X(
+        "gamma:Q", title="γ", scale=alt.Scale(type="log", domain=[1.3, 58]), axis=alt.Axis(grid=False, values=TICKS)
+    )
+    names = [name for name in COLOURS if any(row["momentum"] == name for row in found)]
+    legend = alt.Legend(title="server's momentum", orient="top", symbolType="stroke", symbolStrokeWidth=3)
+    colour = alt.Color("momentum:N", legend=legend, scale=alt.Scale(domain=names, range=[COLOURS[n] for n in names]))
+
+    def layer(*, rule: bool) -> alt.Chart:
+        return alt.Chart(alt.Data(values=[row for row in found if row["rule"] is rule])).encode(x=x, color=colour)
+
+    zero = alt.Chart(alt.Data(values=[{}])).mark_rule(color=SOFT, strokeDash=[5, 4]).encode(y=alt.datum(0))
+    bars = layer(rule=False).mark_rule(strokeWidth=1.2, opacity=0.6, clip=True).encode(
+        y=alt.Y("low:Q", scale=scale, title=None), y2="high:Q"
+    )  # fmt: skip
+    line = layer(rule=False).mark_line(strokeWidth=2, clip=True).encode(y=y)
+    dots = layer(rule=False).mark_point(size=16, filled=True, opacity=1, clip=True).encode(y=y)
+    mark = layer(rule=True).mark_point(size=110, shape="diamond", fill="white", strokeWidth=2.2, opacity=1).encode(y=y)
+    settings, seeds = record["settings"], sorted({row["seeds"] for row in found})
+    told = f"{settings['clients']} clients, {settings['rounds']} rounds, " + (
+        "1 seed, so no bars" if seeds == [1] else f"{seeds[0]} seeds" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+    )
+    title = alt.Title(TITLES[record["data"]], subtitle=told, anchor="start", fontSize=13, subtitleColor=SOFT)
+    return alt.layer(zero, bars, line, dots, mark).properties(width=280, height=240, title=title)
 
 
 def chart(records: Sequence[dict[str, Any]]) -> Chart:
     """A panel for each data set, a line for each momentum, SMPC+DP at zero."""
-    x = alt.X("gamma:Q", title="γ", scale=alt.Scale(type="log", nice=False), axis=alt.Axis(grid=False, values=TICKS))
-    colour = alt.Color("momentum:N", scale=alt.Scale(range=COLOURS), legend=alt.Legend(title="momentum", orient="top"))
-    panels = []
-    for record in records:
-        found = list(rows(record))
-        lowest = max(min(row["low"] for row in found), LOWEST)
-        shown = [row | {"low": max(row["low"], lowest)} for row in found if row["ahead"] >= lowest]
-        y = alt.Scale(domain=[lowest, max(0.1, *(row["high"] for row in found))], nice=True)
-        base = alt.Chart(alt.Data(values=shown)).encode(x=x, color=colour)
-        line = base.mark_line(strokeWidth=2.2, point={"size": 36}).encode(y=alt.Y("ahead:Q", title=None, scale=y))
-        bars = base.mark_rule(strokeWidth=1.2).encode(y=alt.Y("low:Q", scale=y, title=None), y2="high:Q")
-        zero = alt.Chart(alt.Data(values=[{}])).mark_rule(color=SOFT, strokeDash=[5, 4]).encode(y=alt.datum(0))
-        settings, seeds = record["settings"], min(row["seeds"] for row in found)
-        told = f"{settings['clients']} clients, {settings['rounds']} rounds, {seeds} seeds"
-        title = alt.Title(TITLES[record["data"]], subtitle=told, anchor="start", fontSize=13, subtitleColor=SOFT)
-        panels.append(alt.layer(zero, bars, line).properties(width=270, height=220, title=title))
     title = alt.Title(
         "Accuracy against γ under repair",
         subtitle=[
-            "percentage points ahead of SMPC+DP (dashed) with the same seeds and momentum; ε = 3 for all rounds",
-            "learning rate at its best for each point; bars are one standard error of the paired difference",
+            "Percentage points ahead of SMPC+DP (dashed) with the same seeds and momentum; ε = 3 for all rounds.",
+            "Each point at its best learning rate; bars are one standard error of the paired difference.",
+            "Diamonds: the γ that plans choose. Averaged: weights averaged with decay 0.95.",
         ],
         anchor="start", fontSize=17, subtitleColor=SOFT, offset=12,
     )  # fmt: skip
-    return alt.hconcat(*panels, spacing=30).properties(title=title).configure(**LOOK, padding=18, background="white")
+    shown = alt.hconcat(*map(panel, records), spacing=30).resolve_scale(color="shared", y="independent")
+    return shown.properties(title=title).configure(**LOOK, padding=18, background="white")
 
 
 def main() -> None:
     """Print the tables and draw the chart."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "records", type=Path, nargs="*", default=[ROOT / f"records/gamma-{name}.json" for name in TITLES]
-    )
+    kept = [ROOT / f"records/gamma-{name}.json" for name in TITLES]
+    parser.add_argument("records", type=Path, nargs="*", default=kept)
     parser.add_argument("--plot", type=Path, default=PICTURE)
     given = parser.parse_args()
     records = [json.loads(path.read_text(encoding="utf-8")) for path in given.records]
