@@ -2,9 +2,9 @@
 
 Each search takes a random roster (up to 12 clients, colluders, sparse graphs, up to N - 2 stragglers, random noise),
 begins with the rotation of lies, with everybody told the truth, or with random stories, and changes what clients are
-told, asked and told to close. There are two bounds: what client 0 had kept room for when it sent last, and what it says
-at the end that all may have cost. A search keeps changes that raise exact cost over one of them, drawn at random; every
-story tried is compared with both.
+told, asked and told to close; with `--grace 1` also who was on time, which is told before the final sets. There are two
+bounds: what client 0 had kept room for when it sent last, and what it says at the end that all may have cost. A search
+keeps changes that raise exact cost over one of them, drawn at random; every story tried is compared with both.
 
 Run: python benchmarks/lies.py --processes 2 --out benchmarks/records/lies.json (`--help` lists more)
 """
@@ -44,7 +44,7 @@ class Found:
     worst: float
 
 
-def drawn(rng: random.Random) -> Plan:
+def drawn(rng: random.Random, grace: int) -> Plan:
     """A random roster and its noise."""
     clients = rng.randint(3, 12)
     colluders = rng.choice([0, 0, 0, 1, 2]) if clients > 5 else 0
@@ -54,6 +54,7 @@ def drawn(rng: random.Random) -> Plan:
     return lightdp.plan(
         clients=clients, colluders=colluders, stragglers=rng.randint(1, clients - 2), degree=degree,
         gamma=10 ** rng.uniform(-3, 2.5), rounds=1, epsilon=1.0, delta=1e-5, unit="client", calibration="repair",
+        grace=grace,
     )  # fmt: skip
 
 
@@ -72,13 +73,16 @@ def started(plan: Plan, rng: random.Random) -> tuple[str, Script]:
         told = draw.random(told.shape) > plan.stragglers / plan.clients * draw.random()
         asked = draw.random(asked.shape) > 0.2 * draw.random()
         closing = draw.random(closing.shape) < 0.2 * draw.random()
-    return kind, Script(told, asked, closing)
+    on_time = told & (draw.random(told.shape) > draw.choice([0.0, 0.3, 1.0])) if plan.grace else None
+    if on_time is not None and draw.random() < 0.5:
+        on_time[:] = on_time[0]  # everybody is told the same at first
+    return kind, Script(told, asked, closing, on_time)
 
 
-def search(seed: int, steps: int) -> Found:
+def search(seed: int, steps: int, grace: int) -> Found:
     """One climb over so many stories."""
     rng = random.Random(seed)  # noqa: S311  a search, not a secret
-    plan = drawn(rng)
+    plan = drawn(rng, grace)
     start, script = started(plan, rng)
     goal = rng.choice([of_reserved, of_worst])
     ratios = [
@@ -98,6 +102,7 @@ def main() -> None:
     parser.add_argument("--stories", type=int, default=100_000)
     parser.add_argument("--steps", type=int, default=400, help="stories of one climb")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--grace", type=int, choices=(0, 1), default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
@@ -105,7 +110,7 @@ def main() -> None:
     with ProcessPoolExecutor(asked.processes) as pool, Progress() as progress:
         bar, told = progress.add_task("stories", total=asked.stories), 0
         while told < asked.stories:
-            batch = [pool.submit(search, next(seeds), asked.steps) for _ in range(8 * asked.processes)]
+            batch = [pool.submit(search, next(seeds), asked.steps, asked.grace) for _ in range(8 * asked.processes)]
             for each in as_completed(batch):
                 found.append(each.result())
                 told += found[-1].stories
@@ -115,6 +120,7 @@ def main() -> None:
     record = {
         "stories": told,
         "searches": len(found),
+        "grace": asked.grace,
         "seed": asked.seed,
         "steps": asked.steps,
         "seconds": round(time.perf_counter() - begun),

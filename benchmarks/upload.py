@@ -94,9 +94,10 @@ def wires(clients: int, values: int, trials: int) -> dict[str, Any]:
     plans = {n: lightdp.plan(**asked, records=50 * clients, parameters=values, **wire) for n, wire in WIRES.items()}
     jobs = {name: a_round(plan, values) for name, plan in plans.items()}
     times: dict[str, list[tuple[float, float, int]]] = {name: [] for name in jobs}
-    for _ in range(trials):
-        for name, job in jobs.items():
-            times[name].append(job())
+    names = [*jobs]
+    for trial in range(trials):
+        for name in names[trial % len(names) :] + names[: trial % len(names)]:  # each comes after each
+            times[name].append(jobs[name]())
     row: dict[str, Any] = {"clients": clients, "values": values, "trials": trials, "wires": {}}
     first = next(iter(times.values()))
     for name, found in times.items():

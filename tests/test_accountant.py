@@ -168,7 +168,7 @@ def test_without_repair_every_seen_round_costs_the_same(calibration: str) -> Non
 
 
 def test_the_exact_plan_lasts_its_rounds_and_not_one_more() -> None:
-    odometer = Odometer(planned(50, 10, 10, rounds=20), [0])
+    odometer = Odometer(planned(50, 10, 10, rounds=20, calibration="exact"), [0])
     for _ in range(20):
         odometer.admit()
         odometer.record(range(50))
@@ -235,7 +235,7 @@ def test_fewer_stragglers_than_the_worst_case_leave_budget() -> None:
 
 
 def test_remaining_answers_what_further_rounds_would_leave() -> None:
-    odometer = Odometer(planned(50, 10, 10, rounds=20), [0, 1])
+    odometer = Odometer(planned(50, 10, 10, rounds=20, calibration="exact"), [0, 1])
     assert odometer.remaining() == 3
     for _ in range(15):
         odometer.record(range(50))
@@ -245,9 +245,9 @@ def test_remaining_answers_what_further_rounds_would_leave() -> None:
     assert odometer.remaining(0) > odometer.remaining(1) > 0
 
 
-@pytest.mark.parametrize("late", ["seen", "unseen"])
+@pytest.mark.parametrize("late", [0.0, "unseen"])
 @pytest.mark.parametrize("rate", [1.0, 0.1])
-def test_a_repair_plan_lasts_its_rounds_when_every_round_is_at_its_worst(late: str, rate: float) -> None:
+def test_a_repair_plan_lasts_its_rounds_when_every_round_is_at_its_worst(late: float | str, rate: float) -> None:
     plan = planned(20, 2, 3, rounds=12, calibration="repair", reserve="worst", late=late, sampling_rate=rate)
     odometer = Odometer(plan, [0])
     for _ in range(12):
@@ -256,15 +256,17 @@ def test_a_repair_plan_lasts_its_rounds_when_every_round_is_at_its_worst(late: s
     assert odometer.epsilon()[0] <= plan.budget
 
 
-@pytest.mark.parametrize("late", ["seen", "unseen"])
+@pytest.mark.parametrize("late", [0.0, "unseen"])
 @pytest.mark.parametrize("rate", [1.0, 0.1])
 @pytest.mark.parametrize("rounds", [1, 2, 8])
-def test_a_repair_plan_lasts_its_rounds_when_stragglers_are_as_expected(late: str, rate: float, rounds: int) -> None:
+def test_a_repair_plan_lasts_its_rounds_when_stragglers_are_as_expected(
+    late: float | str, rate: float, rounds: int
+) -> None:
     plan = planned(20, 2, 4, rounds=rounds, calibration="repair", late=late, sampling_rate=rate)
     odometer = Odometer(plan, [0])
     for _ in range(rounds):  # before each, what is left must do for four stragglers
         odometer.admit()
-        odometer.record(range(18), [18, 19] if late == "seen" else [])
+        odometer.record(range(18), [18, 19] if late == 0.0 else [])
     assert odometer.epsilon()[0] <= plan.budget
 
 

@@ -70,7 +70,7 @@ def refusal(odometer: Odometer, *, forget: bool = False) -> str | None:
         {"calibration": "repair", "late": "unseen"},
         {"calibration": "repair", "late": "unseen", "adjacency": "replace"},
         {"calibration": "repair", "late": "unseen", "degree": 4},
-        {"calibration": "repair", "late": "seen"},
+        {"calibration": "repair", "late": 0.0},
         {"calibration": "exact"},
         {"calibration": "exact", "adjacency": "replace", "late": "unseen"},
         {"calibration": "local", "late": "unseen"},

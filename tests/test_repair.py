@@ -4,59 +4,103 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightdp.client_set import ClientSet
 from lightdp.noise_graph import Graph
-from lightdp.repair import RETRIES, Debt, Repairs, Window, late_cost, lie_cost, worst_cost
+from lightdp.repair import RETRIES, Debt, Repairs, Settled, Window, late_cost, lie_cost, worst_cost
+from support.repair_rules import Rules
 
 
 def some(*clients: int) -> ClientSet:
     return ClientSet.of(5, clients)
 
 
+def settled(repairs: Repairs, number: int, used: ClientSet, sent: ClientSet) -> Settled:
+    """A round without grace: its uploads are made, and then its set is known."""
+    repairs.ride(number, sent)
+    return repairs.close(number, used)
+
+
 def test_a_used_client_owes_what_its_absent_neighbours_left_until_it_is_used_again() -> None:
     repairs = Repairs(Graph(5, 4))
-    assert repairs.close(0, some(0, 1, 2), some(0, 1, 2)).paid == {}
-    assert repairs.owed == dict.fromkeys((0, 1, 2), Debt(0, 2, RETRIES + 1))
-    settled = repairs.close(1, some(0, 3, 4), some(0, 3, 4))
-    assert (settled.paid, settled.given_up) == ({0: Debt(0, 2, RETRIES + 1)}, {})
-    assert repairs.owed == {i: Debt(0 if i in {1, 2} else 1, 2, RETRIES + 1) for i in (1, 2, 0, 3, 4)}
-    repairs.close(2, ClientSet.all(5), ClientSet.all(5))
+    assert settled(repairs, 0, some(0, 1, 2), some(0, 1, 2)).paid == {}
+    assert repairs.owed == dict.fromkeys((0, 1, 2), (Debt(0, 2, RETRIES + 1),))
+    found = settled(repairs, 1, some(0, 3, 4), some(0, 3, 4))
+    assert (found.paid, found.given_up) == ({0: Debt(0, 2, RETRIES + 1)}, {})
+    assert repairs.owed == {i: (Debt(0 if i in {1, 2} else 1, 2, RETRIES + 1),) for i in (1, 2, 0, 3, 4)}
+    settled(repairs, 2, ClientSet.all(5), ClientSet.all(5))
     assert repairs.owed == {}
 
 
 def test_a_repair_that_comes_too_late_is_sent_again_and_then_given_up() -> None:
     repairs = Repairs(Graph(5, 4))
-    repairs.close(0, some(0, 1, 2, 3), some(0, 1, 2, 3))
+    settled(repairs, 0, some(0, 1, 2, 3), some(0, 1, 2, 3))
     for number in range(1, RETRIES + 1):
-        assert not repairs.close(number, some(), some(0)).given_up
-        assert (repairs.owed[0].tries, repairs.owed[1].tries) == (RETRIES + 1 - number, RETRIES + 1)
-    settled = repairs.close(9, some(1, 2, 3, 4), some(0, 1, 2, 3, 4))
-    assert settled.given_up == {0: Debt(0, 1, 1)}
-    assert list(settled.paid) == [1, 2, 3]
+        assert not settled(repairs, number, some(), some(0)).given_up
+        assert (repairs.owed[0][0].tries, repairs.owed[1][0].tries) == (RETRIES + 1 - number, RETRIES + 1)
+    found = settled(repairs, 9, some(1, 2, 3, 4), some(0, 1, 2, 3, 4))
+    assert found.given_up == {0: Debt(0, 1, 1)}
+    assert list(found.paid) == [1, 2, 3]
     assert 0 not in repairs.owed
-    assert repairs.owed[1] == Debt(9, 1, RETRIES + 1)
+    assert repairs.owed[1] == (Debt(9, 1, RETRIES + 1),)
 
 
-@given(data=st.data(), degree=st.sampled_from([2, 4, 5]))
-def test_debts_are_those_of_the_neighbours_whoever_is_tracked(data: st.DataObject, degree: int) -> None:
-    graph = Graph(6, degree)
-    everybody, one = Repairs(graph), Repairs(graph, [3])
-    adjacency = graph.adjacency()
-    for number in range(4):
-        used = ClientSet(np.array(data.draw(st.lists(st.booleans(), min_size=6, max_size=6))))
-        sent = used | ClientSet(np.array(data.draw(st.lists(st.booleans(), min_size=6, max_size=6))))
-        whole, mine = everybody.close(number, used, sent), one.close(number, used, sent)
-        assert everybody.owed.get(3) == one.owed.get(3)
-        assert (whole.paid.get(3), whole.given_up.get(3)) == (mine.paid.get(3), mine.given_up.get(3))
-        for i in used:
-            absent = int((adjacency[i] & ~used.flags).sum())
-            assert everybody.owed.get(i) == (Debt(number, absent, RETRIES + 1) if absent else None)
+def test_under_grace_a_repair_is_in_flight_until_the_set_of_its_round_is_known() -> None:
+    """Client 0 is used in rounds 0 and 1; the repair of 0 rides in 2 and, since that was late, in 4.
+
+    The set of round t is known before uploads of round t + 2 are made.
+    """
+    repairs, zero = Repairs(Graph(5, 4)), some(0)
+    first, second = Debt(0, 1, RETRIES + 1), Debt(1, 1, RETRIES + 1)
+    assert repairs.ride(0, zero) == repairs.ride(1, zero) == {}
+    repairs.close(0, some(0, 1, 2, 3))
+    assert repairs.ride(2, zero) == {0: first}
+    assert repairs.next(0) is None
+    repairs.close(1, some(0, 1, 2, 3))
+    assert repairs.ride(3, zero) == {0: second}
+    assert repairs.owed[0] == (first, second)
+    assert repairs.close(2, some(1, 2, 3, 4)).paid == {}
+    assert repairs.next(0) == replace(first, tries=RETRIES)
+    assert repairs.ride(4, zero) == {0: replace(first, tries=RETRIES)}
+    assert repairs.close(3, ClientSet.all(5)).paid == {0: second}
+    assert repairs.ride(5, zero) == {}
+    assert repairs.close(4, ClientSet.all(5)).paid == {0: replace(first, tries=RETRIES)}
+    assert (repairs.owed.get(0), repairs.flying) == (None, {})
+
+
+@given(data=st.data(), degree=st.sampled_from([2, 4, 5]), grace=st.integers(0, 1))
+@settings(deadline=None)
+def test_debts_are_those_of_the_rules_whoever_is_tracked(data: st.DataObject, degree: int, grace: int) -> None:
+    """Against the rules applied to all that happened, for a client with random sets and uploads."""
+    graph, me, rounds = Graph(6, degree), 3, 7
+    flags = st.lists(st.booleans(), min_size=6, max_size=6)
+    used = [ClientSet(np.array(data.draw(flags))) for _ in range(rounds)]
+    sent = [each | ClientSet(np.array(data.draw(flags))) for each in used]
+    everybody, one = Repairs(graph), Repairs(graph, [me])
+    mine = {number for number, each in enumerate(sent) if me in each}
+    rules = Rules(me, graph.neighbours_of(me).tolist(), used, mine, grace)
+    for number in range(rounds):
+        riding, alone = everybody.ride(number, sent[number]), one.ride(number, sent[number])
+        assert riding.get(me) == alone.get(me)
+        carried = None if me not in riding else riding[me].round
+        assert carried == (rules.carries(number) if me in sent[number] else None)
+        if number >= grace:
+            final = number - grace
+            whole, part = everybody.close(final, used[final]), one.close(final, used[final])
+            assert (whole.paid.get(me), whole.given_up.get(me)) == (part.paid.get(me), part.given_up.get(me))
+        owed = everybody.owed.get(me, ())
+        assert owed == one.owed.get(me, ())
+        assert {debt.round for debt in owed} == {of for of in range(number + 1 - grace) if rules.owes(of, number + 1)}
+        for debt in owed:
+            assert debt.absent == len(rules.absent(debt.round))
+            assert debt.tries == RETRIES + 1 - rules.fates(debt.round, number + 1).count("missed")
+        assert len(owed) <= 1 + grace
 
 
 def test_a_window_closes_peer_by_peer_and_never_for_one_that_is_away() -> None:
@@ -74,8 +118,8 @@ def test_a_window_closes_peer_by_peer_and_never_for_one_that_is_away() -> None:
 
 def test_costs_without_pairwise_noise_or_peers_are_those_of_local_noise() -> None:
     assert late_cost(0.0, 5, 0.2) == late_cost(1.0, 0, 0.2) == late_cost(1.0, 5, 2.0) == 1.0
-    assert worst_cost(0.0, 5, 2, "unseen") == worst_cost(0.0, 5, 2, "seen") == worst_cost(3.0, 1, 0, "seen") == 1.0
-    assert worst_cost(4.0, 40, 10, "seen") > worst_cost(4.0, 40, 10, "unseen")
+    assert worst_cost(0.0, 5, 2, seen=False) == worst_cost(0.0, 5, 2) == worst_cost(3.0, 1, 0) == 1.0
+    assert worst_cost(4.0, 40, 10, grace=1) > worst_cost(4.0, 40, 10) > worst_cost(4.0, 40, 10, seen=False)
 
 
 def star(gamma: float, copies: Sequence[int]) -> float:
@@ -128,7 +172,7 @@ def test_room_is_kept_for_the_worst_of_all_rounds_and_lies(
     """(W5) by trying every number of peers that lied before, in rounds with every number of used peers."""
     stragglers = round(missing * (honest - 1))
     least, lie = honest - stragglers, lie_cost(gamma, honest, stragglers)
-    room = worst_cost(gamma, honest, stragglers, "seen", crossed)
+    room = worst_cost(gamma, honest, stragglers, crossed=crossed)
     tried = []
     for peers in range(least, honest):
         fresh = np.arange(peers + 1)  # of the used peers: they have not lied before and retry their repairs

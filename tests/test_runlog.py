@@ -15,7 +15,18 @@ import pytest
 from lightdp.errors import ArgumentError
 from lightdp.report._figures import facts
 from lightdp.report._panels import panels
-from lightdp.runlog import CALIBRATIONS, Ended, LogWriter, ResumeError, Round, RunLog, Started, claimed_epsilon, schema
+from lightdp.runlog import (
+    CALIBRATIONS,
+    ContradictionError,
+    Ended,
+    LogWriter,
+    ResumeError,
+    Round,
+    RunLog,
+    Started,
+    claimed_epsilon,
+    schema,
+)
 from support.run_logs import PLAN, Lines, drawn, logged, written
 
 if TYPE_CHECKING:
@@ -24,7 +35,8 @@ if TYPE_CHECKING:
 
 def test_a_log_is_read_as_written(make: Callable[..., RunLog]) -> None:
     lines, run = logged(), make()
-    assert [vars(line) | {"kind": "round"} for line in run.rounds] == lines[1:-1]
+    absent = {"joined": None, "joined_clients": None}
+    assert [vars(line) | {"kind": "round"} for line in run.rounds] == [line | absent for line in lines[1:-1]]
     assert run.ended is not None
     assert run.ended.to_dict() == lines[-1]
     assert run.started.to_dict() == lines[0] | {"network": None}
@@ -41,6 +53,29 @@ def test_a_log_is_read_as_written(make: Callable[..., RunLog]) -> None:
         1e-5,
     )
     assert (run.unit, run.adjacency) == ("record", "add-remove")
+
+
+def test_under_grace_a_line_says_who_was_late_to_the_round_before(make: Callable[..., RunLog]) -> None:
+    lines = logged(rounds=3)
+    for line, joined in zip(lines[1:], ([], [], [0], []), strict=True):
+        line |= {"joined": len(joined), "joined_clients": joined}
+    log = make(lines=lines)
+    assert log.grace
+    assert [log.late_by_one(line) for line in log.rounds] == [0, 1, 0]
+    assert [line.to_dict()["joined"] for line in (*log.rounds, log.outcome)] == [0, 0, 1, 0]
+    cut = make(lines=lines[:3])
+    assert [cut.late_by_one(line) for line in cut.rounds] == [0, 0]  # not known yet
+    without = make()
+    assert not without.grace
+    assert "joined" not in without.rounds[0].to_dict()
+
+
+@pytest.mark.parametrize("place", [1, 2, -1])
+def test_more_who_join_than_were_late_contradict_the_log(make: Callable[..., RunLog], place: int) -> None:
+    lines = logged(rounds=4)
+    lines[place] |= {"joined": 1, "joined_clients": [0]}
+    with pytest.raises(ContradictionError, match="joined must be at most 0, who were late before, got joined=1"):
+        make(lines=lines)
 
 
 def test_a_run_cannot_be_changed(make: Callable[..., RunLog]) -> None:

@@ -4,11 +4,12 @@ python run.py            6 nodes, 10 rounds, about four minutes
 python run.py --short    5 nodes, 2 rounds, about a minute; nodes tell that they live every 10 s instead of 30 s
 python run.py --keep F   leave everything in the folder F
 
-While it trains, one node is slow in some rounds, which end without it when enough others have answered. Another is
-killed (SIGKILL) just after it has counted a round as answered and, if the kill is quick enough, before it uploads.
-It is started again, as a supervisor would, until the SuperLink lets it in, which it does when it has not heard of it
-for a while. At the end `check.py` says whether everything held; the exit code is 0 if it did. Nothing that was started
-is left running, whatever happens.
+While it trains, one node is slow in some rounds, which end without it when enough others have answered. Its uploads
+come during the next round and are in that round's sum, by the plan's grace. Another node is killed (SIGKILL) just after
+it has counted a round as answered and, if the kill is quick enough, before it uploads. It is started again, as a
+supervisor would, until the SuperLink lets it in, which it does when it has not heard of it for a while. At the end
+`check.py` says whether everything held; the exit code is 0 if it did. Nothing that was started is left running,
+whatever happens.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ HERE = Path(__file__).parent
 BIN = Path(sys.executable).parent
 HOST = "127.0.0.1"
 SLOW, KILLED = 0, 1  # the two nodes with accidents
-SLEEP = 22.0  # seconds
+SLEEP = 15.0  # seconds: longer than the others need and `linger` together, and shorter than two rounds
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Scene:
     nodes: int
     rounds: int
     deadline: float
-    grace: float
+    linger: float
     slow: tuple[int, ...]
     kill: int
     restart: float  # seconds later
@@ -59,9 +60,9 @@ class Scene:
 
 
 FULL = Scene(
-    nodes=6, rounds=10, deadline=120.0, grace=6.0, slow=(3, 5, 8), kill=4, restart=30.0, quick=False, limit=900.0
+    nodes=6, rounds=10, deadline=120.0, linger=8.0, slow=(3, 5, 8), kill=4, restart=30.0, quick=False, limit=900.0
 )
-SHORT = Scene(nodes=5, rounds=2, deadline=120.0, grace=6.0, slow=(1,), kill=1, restart=0.0, quick=True, limit=300.0)
+SHORT = Scene(nodes=5, rounds=2, deadline=120.0, linger=8.0, slow=(1,), kill=1, restart=0.0, quick=True, limit=300.0)
 QUICK = """
 import sys
 from flwr.supercore import heartbeat
@@ -192,7 +193,7 @@ class Deployment:
         """`flwr run`."""
         scene = self.scene
         names = {"clients": scene.nodes, "rounds": scene.rounds, "again": scene.kill}
-        numbers = names | {"deadline": scene.deadline, "grace": scene.grace}
+        numbers = names | {"deadline": scene.deadline, "linger": scene.linger}
         config = " ".join(f"{key}={value}" for key, value in numbers.items()) + f' folder="{self.folder}/server"'
         self.call("flwr", "run", str(HERE / "app"), "here", "--run-config", config)
 
@@ -287,8 +288,8 @@ def watch(deployment: Deployment) -> None:
             deployment.kill(KILLED)
             deployment.say(f"node-{KILLED} killed (SIGKILL), with round {scene.kill} counted in its state")
             killed = time.monotonic()
-            note = {"node": f"node-{KILLED}", "round": scene.kill - 1, "back": not scene.quick}
-            (deployment.folder / "killed.json").write_text(json.dumps(note))
+            note = {"killed": f"node-{KILLED}", "round": scene.kill - 1, "back": not scene.quick}
+            (deployment.folder / "scene.json").write_text(json.dumps(note | {"slow": f"node-{SLOW}"}))
         if killed is not None and time.monotonic() - killed > scene.restart:
             deployment.revive(KILLED)
         deployment.look()

@@ -60,7 +60,7 @@ def model_noise(plan: Plan, momentum: float = 0.0, *, closed: bool = True) -> Mo
     ...     for closed in (False, True):
     ...         found = model_noise(plan, momentum, closed=closed)
     ...         print(f"{momentum}, {'closed' if closed else 'open'}: {found.residual / found.lasting:.2%}")
-    0.0, open: 19.85%
+    0.0, open: 19.86%
     0.0, closed: 0.00%
     0.9, open: 1.38%
     0.9, closed: 1.12%

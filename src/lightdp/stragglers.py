@@ -102,26 +102,6 @@ class StragglerLaw:
         """
         return StragglerLaw(f"{self.bound} in every round", (self.counts == self.bound).astype(float))
 
-    def of_used(self, clients: int) -> StragglerLaw:
-        """The law in rounds in which some client is used, if any S of `clients` straggle: P(S = s) (1 − s/N), scaled.
-
-        >>> uniform(1).of_used(4).pmf.round(4)
-        array([0.5714, 0.4286])
-        """
-        weighted = self.pmf * (1 - self.counts / clients)
-        return StragglerLaw(f"{self.name}, if used", weighted / weighted.sum())
-
-    def of_straggler(self) -> StragglerLaw:
-        """The law of how many others straggle when some client does, if any S clients straggle; 0 if none ever does.
-
-        >>> uniform(2).of_straggler().pmf.round(4)
-        array([0.3333, 0.6667])
-        """
-        weighted = (self.pmf * self.counts)[1:]
-        if weighted.sum() == 0:
-            return uniform(0)
-        return StragglerLaw(f"{self.name}, others", weighted / weighted.sum())
-
     def among(self, clients: int, degree: int) -> StragglerLaw:
         """The law of how many of a used client's neighbours straggle, if any S of the others do (D6).
 

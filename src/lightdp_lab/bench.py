@@ -113,7 +113,7 @@ def uniform(d: int, peers: int) -> None:
 
 def upload(d: int, peers: int) -> None:
     """A client's whole upload, on the path in use."""
-    grid = noise.Grid(step=1e-3, shift=6, bits=20, sigma_individual=1024.0, sigma_pairwise=2048.0)
+    grid = noise.Grid(step=1e-3, shift=9, bits=17, sigma_individual=1024.0, sigma_pairwise=2048.0)
     noise.mask(np.zeros(d, np.float32), grid, _terms(peers))
 
 

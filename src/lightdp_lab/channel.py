@@ -89,22 +89,22 @@ class Rehearsal:
         faults = self._faults(number, came)
         stages = self.seconds(sum(map(len, faults.lost.values())))
         if not self.follows:
-            return _timed(came.used, came.late, stages[-1])
+            return dataclasses.replace(came, network=_network(stages[-1]))
         with threadpool_limits(1):
             played = self.short.round(faults)
         enough, nobody = self.config.clients - self.config.stragglers, ClientSet.none(self.config.clients)
         if played.result is not None and len(played.result.used) >= enough:
             used = ClientSet.of(self.config.clients, played.result.used)
-            return _timed(used, nobody if self.hides else came.late - used, stages[-1])
+            return Arrivals(used, nobody, nobody if self.hides else came.late - used, _network(stages[-1]))
         seconds = stages[min(len(played.net.stages), len(stages)) - 1]
         seen = nobody if self.hides else came.used | came.late
         stage = played.net.stages[-1].name if played.failure is None else played.failure.stage
-        return _timed(nobody, seen, seconds, stage)
+        return Arrivals(nobody, nobody, seen, _network(seconds, stage))
 
     def _faults(self, number: int, came: Arrivals) -> Faults:
         """Missing clients and broken links between peers, from the seed and the round."""
         rng = np.random.default_rng([self.config.seed, int.from_bytes(b"play"), number])  # noqa: TID251  simulated
-        present = came.used or came.late  # who came to a void round counts as late
+        present = came.final or came.late  # who came to a void round counts as late
         stages = (rng.random(self.config.clients) * self.clean.trips).astype(int)
         lost = {k: frozenset(np.flatnonzero(~present.flags & (stages == k)).tolist()) for k in range(self.clean.trips)}
         return Faults(cut=Faults.drawn(self.links, self.config.clients, rng).cut, lost=lost)
@@ -123,8 +123,9 @@ class Rehearsal:
         return [b + far * max(b - a, 0.0) for a, b in zip(there, here, strict=False)]
 
 
-def _timed(used: ClientSet, late: ClientSet, seconds: float, failed: str | None = None) -> Arrivals:
-    return Arrivals(used, late, {"modelled_seconds": seconds, "failed": failed})
+def _network(seconds: float, failed: str | None = None) -> dict[str, Any]:
+    """What the line of a round says."""
+    return {"modelled_seconds": seconds, "failed": failed}
 
 
 def _ends(player: Player, faults: Faults) -> list[float]:

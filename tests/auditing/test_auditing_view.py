@@ -136,15 +136,15 @@ def test_clients_whose_budget_is_used_up_count_as_stragglers_and_are_not_drawn_a
             for i, history in enumerate(histories):
                 if i in each.used or i in each.late:
                     history.sent |= {number}
-                history.learn([(number, each.used)])
+                history.learn([(number, (each.used,))])
     assert exhausted > 5
 
 
-@pytest.mark.parametrize("late", ["seen", "unseen"])
-def test_unseen_late_uploads_are_not_seen(late: str) -> None:
+@pytest.mark.parametrize("late", [0.0, "unseen"])
+def test_unseen_late_uploads_are_not_seen(late: float | str) -> None:
     plan = planned(rounds=60, late=late)
     drawn = [each for seed in range(8) for each in random_rounds(plan, 9, seed)]
-    assert any(each.used and each.late for each in drawn) == (late == "seen")
+    assert any(each.used and each.late for each in drawn) == (late == 0.0)
 
 
 CSV = "used,late,closing\n0-3 5,4,\n0-5,,0\n,0-5,\n0-5,,1\n"

@@ -39,6 +39,32 @@ def test_a_run_prints_its_plan_and_table_and_writes_log_and_page(tmp_path: Path,
     assert (tmp_path / "a.html").read_text().lower().startswith("<!doctype html>")
 
 
+def test_a_run_under_grace_says_what_became_of_the_uploads(tmp_path: Path, run: Run) -> None:
+    options = ["--arrivals", "latency:1:0.5:1.5", "--grace", "1", "--late", "0.1", "--no-report"]
+    done = run("run", *QUICK, *options, "--out", tmp_path / "a.jsonl")
+    assert done.code == 0
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert (lines[0]["plan"]["grace"], lines[0]["plan"]["late"]) == (1, 0.1)
+    uploads, used, joined = 6 * len(lines[1:-1]), sum(line["used"] for line in lines[1:-1]), lines[2:]
+    late = sum(line["joined"] for line in joined)
+    assert late > 0
+    assert f"Uploads: {used / uploads:.1%} on time, {late / uploads:.1%} used one round late," in done.out
+    assert "Uploads" not in run("run", *QUICK, "--no-report", "--out", tmp_path / "b.jsonl").out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--grace", "2"], "grace must be"),
+        (["--late", "often"], "late must be a share in [0, 1] or 'unseen', got late='often'"),
+        (["--late-by-one", "2"], "late_by_one must be in [0, 1], got late_by_one=2"),
+        (["--scheme", "smpc", "--grace", "1"], "grace must be 0 for scheme='smpc'"),
+    ],
+)
+def test_wrong_settings_of_late_uploads_are_refused(tmp_path: Path, run: Run, flags: list[str], message: str) -> None:
+    assert_refused(run("run", *QUICK, *flags, "--out", tmp_path / "a.jsonl"), message)
+
+
 def test_flags_win_over_the_file_and_json_is_the_last_line(tmp_path: Path, run: Run) -> None:
     (tmp_path / "run.toml").write_text('scheme = "local"\nepsilon = 9.0\nmodel = "linear"\n')
     options = ["--config", tmp_path / "run.toml", *QUICK, "--no-report", "--json", "--out", tmp_path / "a.jsonl"]

@@ -236,6 +236,26 @@ def test_a_state_that_can_no_longer_be_restored_counts_as_its_whole_plan(tmp_pat
     assert math.isclose(_total.at_worst(planned(talk.plan.to_json())), _total.at_worst(talk.plan))
 
 
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_state_of_a_version_without_grace_counts_as_its_whole_plan(sampled: bool, tmp_path: Path) -> None:
+    rate = {"unit": "record", "sampling_rate": 0.5} if sampled else {}
+    talk = limited(Talk(a_record_app(lambda w: w[None]), plan=a_plan(**rate)), tmp_path, 100.0, 1e-5)
+    talk.sets(records_of(1.0) | {"lightdp-record-rate": 0.5} if sampled else {})
+    assert a_run(talk, b"run number one..", 1)
+    talk.grid.restart(0)
+    path = tmp_path / "s.json"
+    record = json.loads(path.read_text())
+    client = json.loads(record["client"]) | {"version": 2}
+    plan = json.dumps(json.loads(record["plan"]) | {"late": "seen"}, sort_keys=True)
+    path.write_text(json.dumps(record | {"client": json.dumps(client), "plan": plan}))
+    reply = talk.key(0, run=b"run number two..")
+    if sampled:
+        assert refused(reply, "lightdp/protocol: the state counts a run with sampled batches of an earlier version")
+    else:
+        assert reply.has_content()
+        assert ledger(tmp_path) == pytest.approx(_total.at_worst(talk.plan))
+
+
 def test_a_state_that_was_moved_to_another_machine_counts_what_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,7 +228,7 @@ def test_a_server_stops_itself_where_clients_would_and_can_still_close(tmp_path:
     for _ in range(108):  # void ones
         server.announce()
         server.close()
-    with pytest.raises(ProtocolError, match="a plan of 1 rounds has at most 110, with void ones and the closing one"):
+    with pytest.raises(ProtocolError, match="a plan of 1 rounds has at most 110, with void and closing ones"):
         server.announce()
     assert server.round == 109
     closing = server.announce(since=0, closing=True)

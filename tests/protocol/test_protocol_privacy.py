@@ -39,8 +39,8 @@ def test_the_odometer_of_a_client_is_that_of_the_theory() -> None:
 
 
 @pytest.mark.parametrize("used", [[0, 1, 2, 3, 4], [0, 1, 2], [1, 2, 3], []])
-@pytest.mark.parametrize("late", ["seen", "unseen"])
-def test_an_upload_counts_at_its_dearest_until_it_is_known_who_was_used(used: list[int], late: str) -> None:
+@pytest.mark.parametrize("late", [0.0, "unseen"])
+def test_an_upload_counts_at_its_dearest_until_it_is_known_who_was_used(used: list[int], late: float | str) -> None:
     server, clients = joined(planned(late=late), 5)
     upload = [client.begin(server.announce()).upload(np.zeros(5)) for client in clients]
     at_most = clients[0].epsilon()

@@ -79,9 +79,10 @@ def test_a_state_of_another_plan_or_no_state_is_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps(facts | broken))
         with pytest.raises(ArgumentError, match="store must hold a client's state"):
             Client.restore(planned(), length=5, store=File(path))
-    path.write_text('{"version": 1}')
-    with pytest.raises(ArgumentError, match="a client's state of version 2"):
-        Client.restore(planned(), length=5, store=File(path))
+    for version in (1, 2):
+        path.write_text(json.dumps(facts | {"version": version}))
+        with pytest.raises(ArgumentError, match=f"store must hold a client's state of version 3, got {version}"):
+            Client.restore(planned(), length=5, store=File(path))
     path.write_text("not json")
     with pytest.raises(ArgumentError, match="store must hold a client's state"):
         Client.restore(planned(), length=5, store=File(path))
@@ -134,15 +135,15 @@ def test_restoring_reads_only_and_makes_no_keys(tmp_path: Path, monkeypatch: pyt
     assert (again.next_round, again.epsilon()) == (1, clients[0].epsilon())
 
 
-def test_the_stored_format_is_that_of_version_2(tmp_path: Path) -> None:
+def test_the_stored_format_is_that_of_version_3(tmp_path: Path) -> None:
     server, clients = joined(planned(), 5, folder=tmp_path)
     play(server, clients, [0, 1, 2])
     clients[0].begin(server.announce(closing=True)).upload(None)
     facts = json.loads((tmp_path / "client-00.json").read_bytes())
     first = ["version", "serial", "first", "machine", "boot", "agreement", "plan", "length", "weighted"]
-    assert list(facts) == [*first, "run", "pair", "enrolment", "roster", "used", "sent", "closing"]
-    assert {name: facts[name] for name in ("version", "serial", "run", "used", "sent", "closing")} == {
-        "version": 2, "serial": 4, "run": RUN.hex(), "used": ["07"], "sent": [0, 1], "closing": 1,
+    assert list(facts) == [*first, "run", "pair", "enrolment", "roster", "used", "on_time", "sent", "closing"]
+    assert {name: facts[name] for name in ("version", "serial", "run", "used", "on_time", "sent", "closing")} == {
+        "version": 3, "serial": 4, "run": RUN.hex(), "used": ["07"], "on_time": [], "sent": [0, 1], "closing": [1],
     }  # fmt: skip
 
 

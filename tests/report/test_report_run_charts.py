@@ -56,6 +56,20 @@ def test_stragglers_are_drawn_as_recorded(three: tuple[Page, list[RunLog]], plac
     ]
 
 
+def test_uploads_used_one_round_late_are_drawn_in_the_round_that_they_are_of(make: Callable[..., RunLog]) -> None:
+    lines = logged(rounds=4)
+    for line, joined in zip(lines[1:], ([], [], [0], [0], []), strict=True):
+        line |= {"joined": len(joined), "joined_clients": joined}
+    panel = next(panel for panel in panels([make(lines=lines)]) if panel.title.startswith("Stragglers"))
+    spec = panel.chart.to_dict()
+    rows = [[row[key] for key in ("round", "used", "next", "late", "lost")] for row in spec["data"]["values"][:-1]]
+    assert rows == [[1, 9, 0, 0, 1], [2, 8, 1, 0, 1], [3, 7, 1, 0, 2], [4, 10, 0, 0, 0]]
+    assert panel.note == "On average 1 of 10 clients missed a round and 0.5 were used one round late."
+    colour = spec["layer"][0]["encoding"]["color"]
+    assert colour["scale"]["domain"] == ["used", "next", "late", "lost"]
+    assert "'next': 'used one round late'" in colour["legend"]["labelExpr"]
+
+
 def test_the_partition_is_drawn_as_recorded(three: tuple[Page, list[RunLog]]) -> None:
     rows = three[0].charts[7]["data"]["values"]
     counts = logged()[0]["partition"]["counts"]
@@ -76,6 +90,13 @@ def test_a_partition_of_many_clients_says_how_many_are_drawn(make: Callable[...,
 def test_void_rounds_are_counted(make: Callable[..., RunLog]) -> None:
     lines = [line | {"used": 0, "lost": 10, "late": 0} if line.get("round") == 3 else line for line in logged()]
     assert "Rounds without any upload used: 1." in panels([make(lines=lines)])[4].note
+
+
+def test_a_round_whose_uploads_were_used_with_the_next_is_not_void(make: Callable[..., RunLog]) -> None:
+    lines = logged()
+    lines[3] |= {"used": 0, "lost": 0, "late": 10}
+    lines[4] |= {"joined": 10, "joined_clients": [*range(10)]}
+    assert "Rounds without" not in panels([make(lines=lines)])[4].note
 
 
 def test_accuracy_is_drawn_against_modelled_time_where_it_was_recorded(make: Callable[..., RunLog]) -> None:

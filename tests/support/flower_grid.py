@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 Fault = Literal[
     "drop",  # the node never gets the message
     "lost",  # the node answers, and the answer is lost
-    "late",  # the answer comes after the deadline
+    "late",  # the answer comes after the deadline, when something else is sent
+    "slow",  # the answer comes after the deadline, when it is looked for the third time
+    "later",  # the answer comes when the round after the next one is sent
     "error",  # the node's ClientApp crashes before it begins; the reply is an error in another node's name
     "crash",  # the node is killed after its upload was made: the answer and the context are lost, files are not
     "replay",  # the node gets the message twice, one after the other
@@ -88,7 +90,8 @@ class LocalGrid(Grid):
         self.before: Callable[[int], None] = lambda _: None
         self.round = 0
         self._replies: dict[str, Message] = {}
-        self._later: dict[str, Message] = {}
+        self._later: dict[str, tuple[int, Message]] = {}  # with the round in which it comes
+        self._slow: dict[str, tuple[int, Message]] = {}  # with how often it was looked for
 
     # ---- what Flower asks of a grid ----
 
@@ -112,8 +115,8 @@ class LocalGrid(Grid):
             self.round += 1
             self.before(self.round)
         self.pushed += sorted(kinds)
-        self._replies |= self._later  # what was late last time has come
-        self._later = {}
+        due = [each for each, (number, _) in self._later.items() if number <= self.round]
+        self._replies |= {each: self._later.pop(each)[1] for each in due}  # what was late last time has come
         ids = []
         for message in messages:
             message.metadata.__dict__["_message_id"] = message.object_id
@@ -126,11 +129,22 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        asked = list(message_ids)
+        for each in asked:
+            if each in self._slow:
+                seen, reply = self._slow.pop(each)
+                if seen == 2:
+                    self._replies[each] = reply
+                else:
+                    self._slow[each] = seen + 1, reply
+        return self._pull(asked)
+
+    def _pull(self, message_ids: Iterable[str]) -> list[Message]:
         return [self._replies.pop(each) for each in message_ids if each in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         assert timeout is not None, "a round needs a deadline"
-        return self.pull_messages(self.push_messages(messages))
+        return self._pull(self.push_messages(messages))
 
     # ---- nodes ----
 
@@ -168,8 +182,13 @@ class LocalGrid(Grid):
     def _deliver(self, at: int, message: Message, fault: Fault | None) -> None:
         reply = self._reply(at, message, fault)
         if reply is not None:
-            where = self._later if fault == "late" else self._replies
-            where[message.metadata.message_id] = reply
+            key = message.metadata.message_id
+            if fault in ("late", "later"):
+                self._later[key] = self.round + (0 if fault == "late" else 2), reply
+            elif fault == "slow":
+                self._slow[key] = 0, reply
+            else:
+                self._replies[key] = reply
 
     def _reply(self, at: int, message: Message, fault: Fault | None) -> Message | None:
         """What comes back, if anything does."""

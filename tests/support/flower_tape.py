@@ -37,7 +37,12 @@ class Tape:
 
     def used(self) -> list[Made]:
         pairs = {(self.names[i], each.round) for each in self.rounds for i in each.used}
+        pairs |= {(self.names[i], each.round - 1) for each in self.rounds for i in each.joined}
         return [each for each in self.made if (each.name, each.round) in pairs]
+
+    def finals(self) -> list[set[int]]:
+        """The final set of each round, as far as they are known."""
+        return [set(each.final) for each in self.rounds if each.final is not None]
 
     def total(self, what: str) -> NDArray[np.int32]:
         return np.sum([getattr(each, what) for each in self.used()], axis=0, dtype=np.int32)

@@ -59,8 +59,9 @@ def weights(size: int = 40) -> ArrayRecord:
 
 def trained(grid: LocalGrid, plan: Plan, inner: Strategy | None = None, **changed: Any) -> tuple[LightDP, Any]:
     strategy = LightDP(FedAvg() if inner is None else inner, plan, wait=0.01)
-    options: dict[str, Any] = {"initial_arrays": weights(), "num_rounds": min(6, plan.rounds)} | changed
-    return strategy, strategy.start(grid=grid, timeout=1, **options)
+    options: dict[str, Any] = {"initial_arrays": weights(), "num_rounds": min(6, plan.rounds)}
+    options["timeout"] = 0.5 if plan.grace else 1  # of which the grid knows nothing; but the strategy waits by itself
+    return strategy, strategy.start(grid=grid, **(options | changed))
 
 
 def the_change(result: Any, size: int = 40) -> NDArray[np.float64]:

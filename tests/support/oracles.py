@@ -56,11 +56,13 @@ def seen_uploads(  # noqa: C901  one protocol, played once, in the open
     adjacency: NDArray[np.bool_],
     colluders: Collection[int] = (),
     retries: int,
+    grace: int = 0,
 ) -> tuple[NDArray[np.float64], list[tuple[int, int]]]:
     """The protocol with repair, played on symbols: every upload of an honest client that the adversary sees.
 
     Each is a row of coefficients over all noise of honest clients, in units of its standard deviation (σ_U = 1);
-    what colluders know is subtracted. With each row, its (round, client). retries = -1 plays it without repair.
+    what colluders know is subtracted. With each row, its (round, client). retries = -1 plays it without repair. With
+    grace the used clients of a round are known one round later, and a repair in flight is not sent a second time (R5).
     """
     pairs = list(itertools.combinations(range(clients), 2))
     column = {pair: at for at, pair in enumerate(pairs)}
@@ -74,26 +76,32 @@ def seen_uploads(  # noqa: C901  one protocol, played once, in the open
             row[at] += sign if i < j else -sign
 
     rows, owners = [], []
-    pending: dict[int, tuple[int, list[int], int]] = {}
+    owed: dict[int, list[tuple[int, list[int], int]]] = {i: [] for i in range(clients)}  # round, absent, tries left
+    flying: dict[tuple[int, int], tuple[int, list[int], int]] = {}
     for t, (used, late) in enumerate(rounds):
-        missing = [c for c in range(clients) if c not in used]
+        if retries >= 0 and (final := t - 1 - grace) >= 0:
+            settled = rounds[final][0]
+            for i in range(clients):
+                if (i, final) in flying:
+                    then, absent, tries = flying.pop((i, final))
+                    owed[i] += [(then, absent, tries - 1)] if i not in settled and tries > 1 else []
+                absent = [j for j in range(clients) if j not in settled and adjacency[i, j]]
+                owed[i] += [(final, absent, retries + 1)] if i in settled and absent else []
         for i in [*used, *late]:
             row = np.zeros(individual + pairwise)
             row[t * clients + i] = 1
             for j in range(clients):
                 if j != i:
                     add(row, t, i, j, 1)
-            if i in pending:
-                then, absent, tries = pending.pop(i)
+            if owed[i]:
+                flying[i, t] = min(owed[i])
+                owed[i].remove(flying[i, t])
+                then, absent, _ = flying[i, t]
                 for j in absent:
                     add(row, then, i, j, -1)
-                if tries > 1:
-                    pending[i] = (then, absent, tries - 1)
             if i in honest:
                 rows.append(row * scale)
                 owners.append((t, i))
-        if retries >= 0:
-            pending |= dict.fromkeys(used, (t, missing, retries + 1))
     return np.array(rows, dtype=np.float64).reshape(len(rows), individual + pairwise), owners
 
 
@@ -106,9 +114,12 @@ def loss_matrix(
     adjacency: NDArray[np.bool_],
     colluders: Collection[int] = (),
     retries: int,
+    grace: int = 0,
 ) -> NDArray[np.float64]:
     """K such that a change v_t of the client's data in each of its seen rounds has exactly mu² = v'Kv, σ_U = 1."""
-    matrix, owners = seen_uploads(clients, gamma, rounds, adjacency=adjacency, colluders=colluders, retries=retries)
+    matrix, owners = seen_uploads(
+        clients, gamma, rounds, adjacency=adjacency, colluders=colluders, retries=retries, grace=grace
+    )
     mine = [at for at, (_, owner) in enumerate(owners) if owner == client]
     if not mine:
         return np.zeros((0, 0))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 FILES = {
     "test_flower_examples.py",  # whole Flower deployments
+    "test_flower_grace.py",
     "test_reproduce.py",
     "test_results.py",
 }

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, chisquare, norm
 
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
 from lightdp.training.arrivals import Arrivals, arrivals
 
@@ -39,20 +40,23 @@ def _fits(counts: Sequence[int] | NDArray[np.int64], law: Sequence[float] | NDAr
     share=st.floats(0, 1),
     seed=st.integers(0, 2**70),
     number=st.integers(1, 10**6),
+    grace=st.integers(0, 1),
 )
-def test_a_round_is_well_formed_within_the_bound_and_a_pure_function_of_seed_and_round(
-    spec: str, clients: int, share: float, seed: int, number: int
+def test_a_round_is_well_formed_within_the_bound_and_a_pure_function_of_seed_and_round(  # noqa: PLR0917
+    spec: str, clients: int, share: float, seed: int, number: int, grace: int
 ) -> None:
     bound = int(share * clients)
-    late_seen = 0.0 if spec.startswith("latency") else 0.5
-    came = arrivals(spec, clients=clients, bound=bound, seed=seed, late_seen=late_seen)
+    shares = {} if spec.startswith("latency") else {"late_seen": 0.25, "late_by_one": 0.5}
+    came = arrivals(spec, clients=clients, bound=bound, seed=seed, grace=grace, **shares)
     result = came(number)
-    assert result.used.clients == result.late.clients == clients
-    assert not result.used & result.late
+    assert result.used.clients == result.next.clients == result.late.clients == clients
+    assert len(result.used) + len(result.next) + len(result.late) == len(result.sent)
     assert len(result.used) >= clients - bound or not result.used
+    assert len(result.final) >= clients - bound or not result.final
+    assert grace == 1 or not result.next
     came(number + 1)  # other rounds in between change nothing
     assert came(number) == result
-    assert arrivals(spec, clients=clients, bound=bound, seed=seed, late_seen=late_seen)(number) == result
+    assert arrivals(spec, clients=clients, bound=bound, seed=seed, grace=grace, **shares)(number) == result
 
 
 @pytest.mark.parametrize("spec", RANDOM[1:])
@@ -136,6 +140,73 @@ def test_who_is_used_does_not_depend_on_who_is_seen_late() -> None:
     assert all(never(number).used == always(number).used for number in range(1, 50))
 
 
+@pytest.mark.parametrize("spec", ["uniform", "links:0.3"])
+def test_the_missing_come_one_round_late_with_the_given_probability_and_too_late_with_the_other(spec: str) -> None:
+    came = arrivals(spec, clients=10, bound=10, seed=5, late_seen=0.25, late_by_one=0.4, grace=1)
+    without = arrivals(spec, clients=10, bound=10, seed=5, late_seen=0.25, late_by_one=0.4)
+    rounds = [came(number) for number in range(1, 1001)]
+    counts = [
+        sum(len(each) for each in sets) for sets in zip(*((r.next, r.late, ~r.sent) for r in rounds), strict=True)
+    ]
+    assert _fits(counts, [0.4, 0.25, 0.35]) > 1e-3
+    assert _fits(counts, [0.45, 0.25, 0.3]) < 1e-3
+    for number, one in enumerate(rounds, 1):
+        assert without(number) == Arrivals.of(10, one.used, one.next | one.late)
+
+
+def test_under_grace_a_round_is_void_only_if_too_few_come_within_it() -> None:
+    free, bound = (arrivals("links:0.4", clients=10, bound=b, seed=4, late_by_one=0.5, grace=1) for b in (10, 3))
+    kinds = {"in time": 0, "waits": 0, "void": 0}
+    for number in range(1, 301):
+        wanted, nobody = free(number), ClientSet.none(10)
+        if len(wanted.used) >= 7:
+            kinds["in time"] += 1
+            assert bound(number) == wanted
+        elif len(wanted.final) >= 7:
+            kinds["waits"] += 1
+            assert bound(number) == Arrivals(nobody, wanted.final, wanted.late)
+        else:
+            kinds["void"] += 1
+            assert bound(number) == Arrivals(nobody, nobody, wanted.sent)
+    assert min(kinds.values()) > 20
+
+
+def test_who_waits_for_others_is_void_without_them() -> None:
+    came = Arrivals.of(5, used=[0, 1, 2], next=[3]).settled(4)
+    assert came == Arrivals.of(5, used=[], next=[0, 1, 2, 3])
+    assert came.without(ClientSet.of(5, [4]), least=4) == came
+    assert came.without(ClientSet.of(5, [3]), least=4) == Arrivals.of(5, used=[], late=[0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("spec", "shares", "message"),
+    [
+        ("uniform", {"late_by_one": 1.5}, r"late_by_one must be in \[0, 1\], got late_by_one=1.5"),
+        (
+            "uniform",
+            {"late_by_one": 0.6, "late_seen": 0.6},
+            "at most 1 together, got late_seen=0.6 and late_by_one=0.6",
+        ),
+        ("latency:1:1:1", {"late_by_one": 0.5}, "late_by_one must be 0 with latency, .* got late_by_one=0.5"),
+        ("uniform", {"grace": 2}, "grace must be"),
+    ],
+)
+def test_shares_of_late_uploads_that_cannot_be_are_refused(spec: str, shares: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        arrivals(spec, clients=4, bound=2, seed=0, **shares)
+
+
+def test_within_twice_the_deadline_an_upload_is_one_round_late() -> None:
+    came = arrivals("latency:1:0.75:1.5", clients=20, bound=20, seed=7, grace=1)
+    rounds = [came(number) for number in range(1, 501)]
+    counts = [sum(len(each) for each in sets) for sets in zip(*((r.used, r.next, r.late) for r in rounds), strict=True)]
+    past, twice = (float(norm.sf(math.log(deadline) / 0.75)) for deadline in (1.5, 3.0))
+    assert sum(counts) == 10_000
+    assert _fits(counts, [1 - past, past - twice, twice]) > 1e-3
+    later = float(norm.sf(math.log(4.5) / 0.75))
+    assert _fits(counts, [1 - past, past - later, later]) < 1e-6
+
+
 def test_latency_is_log_normal_against_the_deadline_and_late_means_seen() -> None:
     came = arrivals("latency:2:0.5:3", clients=20, bound=20, seed=7)
     rounds = [came(number) for number in range(1, 501)]
@@ -177,6 +248,13 @@ def test_a_trace_is_played_as_recorded(tmp_path: Path) -> None:
     assert came(2) == Arrivals.of(4, range(4))
     assert came(3) == Arrivals.of(4, (0, 1, 2), (3,))
     assert came(10**6) == Arrivals.of(4, range(4))
+
+
+def test_a_trace_says_who_was_one_round_late(tmp_path: Path) -> None:
+    spec = _trace(tmp_path, "round,client,status\n1,0,next\n1,2,lost\n")
+    assert arrivals(spec, clients=4, bound=2, seed=0, grace=1)(1) == Arrivals.of(4, (1, 3), (), (0,))
+    assert arrivals(spec, clients=4, bound=2, seed=0)(1) == Arrivals.of(4, (1, 3), (0,))
+    assert arrivals(spec, clients=4, bound=1, seed=0, grace=1)(1) == Arrivals.of(4, (), (), (0, 1, 3))
 
 
 def test_a_trace_with_too_many_missing_gives_a_void_round(tmp_path: Path) -> None:

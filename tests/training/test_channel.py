@@ -11,8 +11,11 @@ from lightdp.repair import RETRIES
 from lightdp.training.arrivals import Arrivals
 from lightdp.training.channel import Distribution, Protocol
 from support import oracles
+from support.grace import graceful
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from lightdp.planning import Plan
@@ -33,10 +36,33 @@ TRAININGS: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {
     "given up": [((0, 1, 2, 3), ()), *[((2, 3, 4, 5), (0, 1))] * 4, ((0, 1, 2, 3, 4, 5), ())],
 }
 
+# under grace (R5): clients used in a round, those in the sum of the next one, and late clients
+GRACEFUL: dict[str, list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]] = {
+    "late by one": [((0, 1, 2, 3), (4, 5), ()), ((0, 2, 3, 4, 5), (1,), ()), ((0, 1, 2, 3, 4, 5), (), ())],
+    "late, lost and waiting": [
+        ((0, 1, 2, 3), (4,), ()),
+        ((), (0, 1, 2, 4), (5,)),
+        ((1, 2, 3, 4, 5), (), (0,)),
+        ((0, 2, 3, 5), (1,), ()),
+        ((0, 1, 2, 3, 4), (), ()),
+        ((0, 1, 3, 4), (), (2,)),
+    ],
+    "repairs late by one, too late and void": [
+        ((0, 1, 2, 3), (), (4,)),
+        ((0, 1, 2, 3), (4,), ()),
+        ((2, 3, 4, 5), (0,), (1,)),
+        ((0, 2, 3, 4, 5), (), (1,)),
+        ((), (), (0, 1, 2)),
+        ((1, 2, 3, 4), (5,), (0,)),
+        ((0, 1, 2, 3, 4, 5), (), ()),
+    ],
+    "given up": [((0, 1, 2, 3), (), ()), *[((2, 3, 4, 5), (), (0, 1))] * 6, ((0, 1, 2, 3, 4), (5,), ())],
+}
 
-def planned(calibration: str, degree: int | None, *, rotate: bool = False) -> Plan:
+
+def planned(calibration: str, degree: int | None, *, grace: int = 0, rotate: bool = False) -> Plan:
     return lightdp.plan(
-        clients=6, colluders=1, stragglers=2, rounds=20, epsilon=30, delta=1e-5, unit="record",
+        clients=6, colluders=1, stragglers=2, rounds=20, epsilon=30, delta=1e-5, unit="record", grace=grace,
         calibration=calibration, degree=degree, coordinate_range=1.0, parameters=LENGTH, rotate=rotate,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -56,18 +82,17 @@ def theory(plan: Plan, rounds: list[Any]) -> NDArray[np.float64]:
     return np.array(sums) @ np.array(sums).T * plan.sigma_individual**2 + rounding
 
 
-def senders_of(channel: Distribution | Protocol, came: Arrivals) -> list[int]:
-    return list(came.used | came.late) if channel.needs_late else list(came.used)
+def silent(clients: Sequence[int]) -> list[tuple[list[int], torch.Tensor]]:
+    """Updates of nothing, two clients at a time."""
+    pairs = [list(clients[i : i + 2]) for i in range(0, len(clients), 2)]
+    return [(pair, torch.zeros(len(pair), LENGTH)) for pair in pairs]
 
 
 def sent(
     channel: Distribution | Protocol, number: int, used: tuple[int, ...], late: tuple[int, ...]
 ) -> torch.Tensor | None:
-    """The sum of a round in which everybody has nothing to say, two clients at a time."""
-    came = Arrivals.of(6, used, late)
-    senders = senders_of(channel, came)
-    pieces = [(senders[i : i + 2], torch.zeros(len(senders[i : i + 2]), LENGTH)) for i in range(0, len(senders), 2)]
-    return channel.round(number, came, pieces).total
+    """The sum of a round in which everybody has nothing to say."""
+    return channel.round(number, Arrivals.of(6, used, late), silent).total
 
 
 def played(channel: Distribution | Protocol, rounds: list[Any]) -> NDArray[np.float64]:
@@ -107,13 +132,16 @@ def test_the_closing_round_takes_out_all_that_is_left(fidelity: Any) -> None:
 def test_the_sum_is_that_of_the_used_updates(fidelity: Any) -> None:
     plan = planned("exact", None)
     channel, came = fidelity(plan, LENGTH, 3), Arrivals.of(6, (0, 1, 3, 4), (5,))
-    senders = senders_of(channel, came)
-    pieces = [(senders[:1], torch.full((1, LENGTH), 0.25)), (senders[1:], torch.full((len(senders) - 1, LENGTH), 0.5))]
-    total = channel.round(0, came, pieces).total
+
+    def updates(clients: Sequence[int]) -> list[tuple[list[int], torch.Tensor]]:
+        first, *others = clients
+        return [([first], torch.full((1, LENGTH), 0.25)), (others, torch.full((len(others), LENGTH), 0.5))]
+
+    total = channel.round(0, came, updates).total
     sure = 6 * float(total.std()) / LENGTH**0.5
     assert float(total.mean()) == pytest.approx(1.75, abs=sure)
     assert sure < 0.25
-    assert channel.round(1, Arrivals.of(6, ()), []).total is None
+    assert channel.round(1, Arrivals.of(6, ()), silent).total is None
 
 
 def test_a_restored_channel_goes_on_bit_by_bit() -> None:
@@ -127,3 +155,24 @@ def test_a_restored_channel_goes_on_bit_by_bit() -> None:
         total = sent(second, t, *rounds[t])
         assert total is not None
         assert np.array_equal(total.numpy().astype(np.float64), whole[t - 1])
+
+
+@pytest.mark.parametrize("fidelity", [Distribution, Protocol])
+@pytest.mark.parametrize("training", GRACEFUL)
+@pytest.mark.parametrize(("calibration", "degree"), [("repair", None), ("repair", 4), ("exact", None)])
+def test_under_grace_both_fidelities_leave_the_noise_of_the_theory_closing_rounds_included(
+    fidelity: Any, training: str, calibration: str, degree: int | None
+) -> None:
+    plan, rounds = planned(calibration, degree, grace=1), GRACEFUL[training]
+    expected, channel = graceful(plan, rounds), fidelity(plan, LENGTH, 3)
+    sums = [
+        channel.round(t, Arrivals.of(6, used, late, joins), silent).total
+        for t, (used, joins, late) in enumerate(rounds)
+    ]
+    sums.append(channel.close(len(rounds)))
+    found = np.cov(np.array([each.numpy() for each in sums if each is not None], dtype=np.float64), bias=True)
+    assert found.shape == expected.shape
+    size = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    spread = 6 * np.sqrt(2 / LENGTH) * size + 0.002 * np.diag(expected).max()
+    assert np.all(np.abs(found - expected) < spread)
+    assert not np.all(np.abs(found - 1.1**2 * expected) < spread)

@@ -33,7 +33,21 @@ def lines_of(log: RunLog) -> list[Line]:
     return [log.started, *log.rounds, dataclasses.replace(log.outcome, seconds=0.0)]
 
 
-@pytest.mark.parametrize("changed", [{}, {"unit": "client", "ema": 0.5}, {"late_seen": 0.7}, {"sampling_rate": 0.5}])
+_GRACE = {"grace": 1, "late_by_one": 0.6, "late_seen": 0.2, "stragglers": 3, "arrivals": "links:0.4"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"unit": "client", "ema": 0.5},
+        {"late_seen": 0.7},
+        {"sampling_rate": 0.5},
+        _GRACE,
+        _GRACE | {"scheme": "exact", "seed": 1},
+        _GRACE | {"scheme": "none", "seed": 2},
+    ],
+)
 def test_an_interrupted_run_goes_on_to_the_same_log_bit_by_bit(
     tmp_path: Path, toy: Dataset, changed: dict[str, Any]
 ) -> None:
@@ -53,22 +67,27 @@ def test_an_interrupted_run_goes_on_to_the_same_log_bit_by_bit(
 
 
 @pytest.mark.parametrize(
-    ("moment", "call"),
+    ("moment", "call", "grace"),
     [
-        ("channel._accounted", 4),
-        ("clients.Clients.updates", 4),
-        ("simulator.Run.evaluate", 4),
-        ("simulator.Odometer.record", 4),
-        ("simulator.Run._stepped", 4),
-        ("watch", 4),
-        ("simulator.Run._mended", 0),
-        ("simulator.Run._ended", 0),
+        ("channel._channel.Schedule.left", 4, 0),
+        ("clients.Clients.updates", 4, 0),
+        ("simulator.Run.evaluate", 4, 0),
+        ("simulator.Odometer.record", 4, 0),
+        ("simulator.Run._stepped", 4, 0),
+        ("watch", 4, 0),
+        ("simulator.Run._mended", 0, 0),
+        ("simulator.Run._ended", 0, 0),
+        ("channel._channel.Schedule.left", 4, 1),
+        ("simulator.Odometer.open", 4, 1),
+        ("simulator.Run._mended", 0, 1),
+        ("simulator.Run._ended", 0, 1),
     ],
 )
-def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(
-    tmp_path: Path, toy: Dataset, moment: str, call: int, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(  # noqa: PLR0917
+    tmp_path: Path, toy: Dataset, moment: str, call: int, grace: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = {"rounds": 8, "stragglers": 3, "arrivals": "uniform", "late_seen": 0.5, "momentum": 0.9, "lr": 0.01}
+    changed |= {"grace": grace, "late_by_one": 0.5 * grace}
     calm = Run(Config(**(QUICK | changed)), tmp_path / "whole.jsonl", dataset=toy)
     whole = calm.finish()
     run = Run(Config(**(QUICK | changed)), tmp_path / "cut.jsonl", dataset=toy)
@@ -149,10 +168,13 @@ def test_resume_refuses_a_damaged_checkpoint(tmp_path: Path, toy: Dataset, kept:
     assert path.read_bytes() == before
 
 
-def test_a_run_that_is_over_can_be_resumed_and_stays_as_it_is(tmp_path: Path, toy: Dataset) -> None:
+@pytest.mark.parametrize("changed", [{"momentum": 0.9}, _GRACE])
+def test_a_run_that_is_over_can_be_resumed_and_stays_as_it_is(
+    tmp_path: Path, toy: Dataset, changed: dict[str, Any]
+) -> None:
     path = tmp_path / "run.jsonl"
-    whole, before = played(path, toy, momentum=0.9), path.read_bytes()
-    assert Run(Config(**(QUICK | {"momentum": 0.9})), path, resume=True, dataset=toy).finish() == whole
+    whole, before = played(path, toy, **changed), path.read_bytes()
+    assert Run(Config(**(QUICK | changed)), path, resume=True, dataset=toy).finish() == whole
     assert path.read_bytes() == before
 
 

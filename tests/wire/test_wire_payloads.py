@@ -39,19 +39,30 @@ def test_random_payloads_raise_nothing_else(data: bytes, clients: int) -> None:
 
 
 @given(
-    sets=st.integers(1, 30).flatmap(lambda n: st.lists(arrays.arrays(np.bool_, n), min_size=1, max_size=6)),
+    sets=st.integers(1, 30).flatmap(lambda n: st.lists(arrays.arrays(np.bool_, n), min_size=2, max_size=8)),
     extra=st.integers(0, 5),
+    grace=st.integers(0, 1),
     closing=st.booleans(),
 )
 def test_announcement_round_trips_and_numbers_its_past_rounds(
-    sets: list[NDArray[np.bool_]], extra: int, closing: bool
+    sets: list[NDArray[np.bool_]], extra: int, grace: int, closing: bool
 ) -> None:
-    clients, number = sets[0].size, len(sets) + extra
-    used = b"".join(ClientSet(flags).to_bytes() for flags in sets)
-    sent = Announcement(round=number, clients=clients, used=used, closing=closing)
-    got = Announcement.from_bytes(sent.to_bytes(), round=number, clients=clients)
+    """One set for each past round or, under grace, two."""
+    told = [ClientSet(flags) for flags in sets][: len(sets) // (1 + grace) * (1 + grace)]
+    entries = [tuple(told[at : at + 1 + grace]) for at in range(0, len(told), 1 + grace)]
+    clients, number = told[0].clients, len(entries) + extra
+    past = b"".join(each.to_bytes() for each in told)
+    sent = Announcement(round=number, clients=clients, past=past, closing=closing, grace=grace)
+    got = Announcement.from_bytes(sent.to_bytes(), round=number, clients=clients, grace=grace)
     assert got == sent
-    assert list(got.history()) == [(extra + i, ClientSet(flags)) for i, flags in enumerate(sets)]
+    assert list(got.history()) == [(extra + i, entry) for i, entry in enumerate(entries)]
+
+
+def test_announcement_of_half_a_round_is_refused_under_grace() -> None:
+    data = Announcement(round=3, clients=9, past=bytes(6)).to_bytes()
+    assert len(list(Announcement.from_bytes(data, round=3, clients=9).history())) == 3
+    with pytest.raises(WireError, match="announcement of round 3 has 6 bytes of past rounds of 4"):
+        Announcement.from_bytes(data, round=3, clients=9, grace=1)
 
 
 def test_first_announcement_has_no_history() -> None:
@@ -119,7 +130,7 @@ def test_upload_that_lies_about_its_size_is_refused() -> None:
 
 def test_decoding_allocates_no_more_than_it_is_given() -> None:
     clients, rounds = 10_000, 200
-    payload = Announcement(round=rounds, clients=clients, used=bytes(1250 * rounds)).to_bytes()
+    payload = Announcement(round=rounds, clients=clients, past=bytes(1250 * rounds)).to_bytes()
     data = Message(kind=Kind.ANNOUNCE, run=RUN, payload=payload, round=rounds, roster=ROSTER).to_bytes()
     tracemalloc.start()
     Announcement.from_bytes(receive(data).payload, round=rounds, clients=clients)

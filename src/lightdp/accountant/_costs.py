@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lightdp.accountant._composers import Ledger
 from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
-from lightdp.repair import Window, late_at_worst, late_cost, lies_cost, used_at_worst, worst_cost
+from lightdp.repair import RETRIES, Window, late_at_worst, late_cost, lies_cost, used_at_worst, worst_cost
 
 
 class Open(NamedTuple):
@@ -106,7 +106,8 @@ class RepairCosts:
         self._grace, self._seen = plan.request.grace, plan.request.late_is_seen
         self._bounds = plan.gamma, plan.honest, plan.stragglers
         self._lies = lies_cost(*self._bounds, self._grace) if self._seen else 0.0
-        self._worst, self._open = self._worst_round(0.0), self._worst_open(0.0)
+        self._worst = self._worst_round(0.0)
+        self._open = {lies: self._worst_open(0.0, lies=lies) for lies in (False, True)}
         rows = None if plan.graph.complete else plan.graph.rows(clients)
         self._peers = None if rows is None else dict(zip(clients, rows, strict=True))
 
@@ -166,12 +167,12 @@ class RepairCosts:
         copies, open_to = [], _flags(waits)
         for client, ledger in zip(clients, ledgers, strict=True):
             after = Ledger(ledger.usual.copy(), ledger.rare.copy(), ledger.windows)
-            worst, (used, late) = self._worst, self._open
+            worst, (used, late) = self._worst, self._open[ahead or lies]
             if ledger.windows:
                 riding = sum(window.riders() / window.honest for window in ledger.windows.values())
-                # the round that waits is closed first, and then the windows that are quiet now are no longer so
+                # under grace another round comes before the next one, after which no window is quiet
                 awake = sum(window.riders(awake=True) / window.honest for window in ledger.windows.values())
-                worst, (used, late) = self._worst_round(awake if open_to else riding), self._worst_open(riding)
+                worst, (used, late) = self._worst_round(awake), self._worst_open(riding, lies=ahead or lies)
                 for at, window in ledger.windows.items():
                     after.rare[at] = window.cost(self.plan.honest, all_late=True)
             if open_to and open_to[0][client]:
@@ -189,12 +190,22 @@ class RepairCosts:
         """The most that one more round and all lies can cost (W5), with repairs of late rounds `riding` in it."""
         return worst_cost(*self._bounds, seen=self._seen, crossed=riding / self._least, grace=self._grace)
 
-    def _worst_open(self, riding: float) -> tuple[float, float]:
-        """The most that the round which waits costs a client that was on time, and one that was not, without lies."""
-        used = used_at_worst(*self._bounds, riding / self._least)
+    def _worst_open(self, riding: float, *, lies: bool) -> tuple[float, float]:
+        """The most that the round which waits costs a client that was on time, and one that was not.
+
+        Args:
+            riding: repairs of late rounds that ride in it.
+            lies: whether all lies are counted beside it, whose place retries of its own repairs take (W5).
+        """
+        crossed = riding / self._least
+        used = used_at_worst(*self._bounds, crossed)
         if not self._seen:
             return used, used
-        return used, max(used, late_at_worst(*self._bounds, riding / self._least))
+        if lies:
+            return used, max(used, late_at_worst(*self._bounds, crossed))
+        gamma, honest, stragglers = self._bounds
+        peers = honest - stragglers
+        return used, max(used, late_cost(gamma, peers, crossed + 1 / self._least + RETRIES / honest, RETRIES * peers))
 
 
 def _add(ledger: Ledger, cost: float, usual: float) -> None:

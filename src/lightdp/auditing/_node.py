@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MORE = 1 + 1e-9  # on a budget: more than all roundings
+_CLOSING = {1: ", and a closing round without data", 2: ", and two closing rounds without data"}
 
 
 @dataclass(frozen=True)
@@ -81,15 +82,16 @@ class Node:
         state = self.state
         names = [] if state.roster is None else [each.name for each in state.roster.enrolments]
         me = names.index(self.name) if self.name in names else -1
-        known = [(number, used) for number, used in enumerate(state.used) if number in state.sent - {state.closing}]
+        sent = state.sent - state.closing
+        known = [(number, used) for number, used in enumerate(state.used) if number in sent]
         return {
-            "announced": len(state.used),
-            "answered": len(state.sent - {state.closing}),
+            "announced": _announced(state),
+            "answered": len(sent),
             "used": sum(me in used for _, used in known),
             "late": sum(bool(used) and me not in used for _, used in known),
             "void": sum(not used for _, used in known),
-            "open": len([number for number in state.sent - {state.closing} if number >= len(state.used)]),
-            "closing": int(state.closing is not None),
+            "open": len([number for number in sent if number >= len(state.used)]),
+            "closing": len(state.closing),
         }
 
     @property
@@ -154,8 +156,8 @@ class Node:
         yield f"{self.path}: client {self.name} of run {self.state.run.hex()}"
         yield (
             f"{rounds['answered']} rounds answered of {plan.rounds} planned: {rounds['used']} used, {rounds['late']} "
-            f"too late, {rounds['void']} void, {rounds['open']} not announced yet"
-            f"{', and a closing round without data' if rounds['closing'] else ''}"
+            f"too late, {rounds['void']} void, {rounds['open']} not {'final' if plan.grace else 'announced'} yet"
+            f"{_CLOSING.get(rounds['closing'], '')}"
         )
         yield self._table()
         left = [math.floor(1e4 * value) / 1e4 for value in (self.left.mu, self.left.epsilon)]
@@ -214,24 +216,33 @@ def _spent(plan: Plan, client: Client, state: ClientState) -> tuple[Figure, Figu
     that is not believed but done again, round by round.
     """
     history = client._history  # noqa: SLF001  an audit counts anew what the client says
-    sent, last = state.sent - {state.closing}, len(state.used)
+    sent, last = state.sent - state.closing, _announced(state)
     if history is None or not sent:
         return _figure(plan, 0.0, 0.0), _figure(plan, 0.0, 0.0), None
-    odometer, refused, me = Odometer(plan, [history.me]), None, ClientSet.of(plan.clients, [history.me])
+    odometer, refused = Odometer(plan, [history.me]), None
+    me, nobody = ClientSet.of(plan.clients, [history.me]), ClientSet.none(plan.clients)
     for number in range(last + 1):
         if number in sent and refused is None and plan.gdp:
             try:
                 odometer.admit()
             except BudgetError:
                 refused = number
-        if number < last:
-            _record(plan, odometer, state.used[number], me, sent=number in sent)
+        final = number - plan.grace
+        if number < last and final >= 0:
+            _record(plan, odometer, state.used[final], me, sent=final in sent)
+        if number < last and plan.grace and number not in state.closing:
+            odometer.open(state.on_time[number], me - state.on_time[number] if number in sent else nobody)
     announced = odometer.counted(ahead=last in sent)
     worst = odometer.alone(len(sent)) if not plan.late_is_seen else odometer.counted(ahead=last in sent, worst=True)
     at_worst = _of(plan, worst, whole=plan.repairs)
     if refused is None and plan.gdp and plan.late_is_seen:
         at_worst = min(at_worst, _figure(plan, plan.budget), key=lambda each: each.mu)
     return _of(plan, announced), at_worst, refused
+
+
+def _announced(state: ClientState) -> int:
+    """How many rounds something was announced of."""
+    return max(len(state.used), len(state.on_time))
 
 
 def _record(plan: Plan, odometer: Odometer, used: ClientSet, me: ClientSet, *, sent: bool) -> None:

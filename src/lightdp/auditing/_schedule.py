@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from lightdp.auditing._stories import Telling
+from lightdp.auditing._stories import Entry, Telling
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError, ProtocolError
 from lightdp.planning import Plan
-from lightdp.protocol.history import ClientHistory
+from lightdp.protocol.history import ClientHistory, known
 
 ROUNDS = 5
 """How many rounds of a random schedule are played by default."""
 _VOID = 0.1  # share of rounds in which too few uploads come
 _LATE = 0.5  # share of stragglers whose uploads come too late but are seen
+_NEXT = 0.25  # share of used clients whose uploads come one round late, under grace
 _RANGE = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?")
 
 
@@ -33,11 +34,19 @@ class Round:
         used: clients whose uploads are added; none for a void round.
         late: other clients whose uploads are seen.
         closing: whether it carries no data.
+        on_time: clients whose uploads came before the round closed, under grace (R5); None without.
     """
 
     used: ClientSet
     late: ClientSet
     closing: bool = False
+    on_time: ClientSet | None = None
+
+
+def past(rounds: Sequence[Round]) -> tuple[Entry, ...]:
+    """What became known when each round closed."""
+    used, on_time = [each.used for each in rounds], [each.on_time for each in rounds if each.on_time is not None]
+    return tuple(known(used, on_time, number, each.used.clients) for number, each in enumerate(rounds))
 
 
 def told(rounds: Sequence[Round]) -> tuple[Telling, ...]:
@@ -47,27 +56,28 @@ def told(rounds: Sequence[Round]) -> tuple[Telling, ...]:
     >>> [each.client for each in told([Round(all_three, nobody), Round(nobody, ClientSet.of(3, [1]))])]
     [0, 1, 2, 1]
     """
-    past = tuple(each.used for each in rounds)
+    entries = past(rounds)
     return tuple(
-        Telling(client, past[:number], each.closing)
+        Telling(client, entries[:number], each.closing)
         for number, each in enumerate(rounds)
         for client in (*each.used, *each.late)
     )
 
 
 def random_rounds(plan: Plan, rounds: int, seed: int) -> tuple[Round, ...]:
-    """Rounds with stragglers by the plan's law; some are void, some stragglers are seen, and a closing round ends it.
+    """Rounds with stragglers by the plan's law; some are void, some stragglers are seen, and closing rounds end it.
 
-    Client 0 is used in the first round. A client whose budget does not allow another round stays away, as it would
-    in a training, which ends when more stay away than the plan allows.
+    Under grace some of the used clients come one round late. Client 0 is used in the first round. A client whose budget
+    does not allow another round stays away, as it would in a training, which ends when more stay away than the plan
+    allows.
 
     Args:
         plan: the noise and the straggler law.
-        rounds: how many rounds to play, without the closing one.
+        rounds: how many rounds to play, without closing ones.
         seed: of the draw.
     """
     rng = np.random.default_rng(seed)  # noqa: TID251  a schedule, not a secret
-    everybody, result = ClientSet.all(plan.clients), list[Round]()
+    everybody, nobody, result = ClientSet.all(plan.clients), ClientSet.none(plan.clients), list[Round]()
     neighbours = plan.graph.neighbours().tolist()
     histories = [ClientHistory(plan, i, bytes(32), neighbours[i]) for i in range(plan.clients)]
     for number in range(rounds):
@@ -79,11 +89,15 @@ def random_rounds(plan: Plan, rounds: int, seed: int) -> tuple[Round, ...]:
         missing = ClientSet.of(plan.clients, drawn[: max(count - len(away), 0)])
         seen = ClientSet.of(plan.clients, [i for i in missing if plan.late_is_seen and rng.random() < _LATE])
         used, void = everybody - missing - away, number > 0 and rng.random() < _VOID
-        each = Round(ClientSet.none(plan.clients), used) if void else Round(used, seen)
-        _learn(histories, number, each)
-        result.append(each)
+        on_time = None
+        if plan.grace:
+            came = [i for i in rng.permutation(list(used)).tolist() if rng.random() >= _NEXT]
+            on_time = ClientSet.of(plan.clients, came[: plan.clients - plan.stragglers - 1] if void else came)
+        result.append(Round(nobody, used, on_time=on_time) if void else Round(used, seen, on_time=on_time))
+        _learn(histories, result)
     if plan.repairs:
-        result.append(Round(everybody, ClientSet.none(plan.clients), closing=True))
+        last = Round(everybody, nobody, closing=True, on_time=everybody if plan.grace else None)
+        result += [last] * (1 + plan.grace)
     return tuple(result)
 
 
@@ -95,11 +109,13 @@ def _admitted(history: ClientHistory) -> bool:
     return True
 
 
-def _learn(histories: Sequence[ClientHistory], number: int, each: Round) -> None:
+def _learn(histories: Sequence[ClientHistory], rounds: Sequence[Round]) -> None:
+    """Tell what became known when the last round closed."""
+    number, last, entry = len(rounds) - 1, rounds[-1], past(rounds)[-1]
     for client, history in enumerate(histories):
-        if client in each.used or client in each.late:
+        if client in last.used or client in last.late:
             history.sent |= {number}
-        history.learn([(number, each.used)])
+        history.learn([(number, entry)])
 
 
 def answered(plan: Plan, tellings: Iterable[Telling]) -> Iterator[tuple[Telling, str | None]]:
@@ -107,11 +123,11 @@ def answered(plan: Plan, tellings: Iterable[Telling]) -> Iterator[tuple[Telling,
     neighbours = plan.graph.neighbours().tolist()
     histories = [ClientHistory(plan, i, bytes(32), neighbours[i]) for i in range(plan.clients)]
     for each in tellings:
-        known, number, refused = histories[each.client], len(each.past), None
-        history = known.copied()
+        before, number, refused = histories[each.client], len(each.past), None
+        history = before.copied()
         try:
             history.learn(enumerate(each.past))
-            if number != len(history.used) or number in known.sent:
+            if number != history.next or number in before.sent:
                 refused = f"round {number} was answered, or is over"
             elif not each.closing:
                 history.odometer.admit()

@@ -56,7 +56,11 @@ def truth(plan: Plan, rounds: Sequence[Round]) -> Script:
     late = np.array([[i in each.late for i in range(plan.clients)] for each in rounds])
     closing = np.array([each.closing for each in rounds])
     told = np.repeat(used[None], honest, axis=0)
-    return Script(told, (used | late)[:, :honest].T.copy(), np.repeat(closing[None], honest, axis=0))
+    asked, closes = (used | late)[:, :honest].T.copy(), np.repeat(closing[None], honest, axis=0)
+    if not plan.grace:
+        return Script(told, asked, closes)
+    on_time = np.array([np.isin(range(plan.clients), list(each.on_time or ())) for each in rounds])
+    return Script(told, asked, closes, np.repeat(on_time[None], honest, axis=0))
 
 
 def search(

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightdp import masks, stream
+from lightdp.auditing._stories import Entry
 from lightdp.auditing._view import VICTIM, Seen, View
-from lightdp.client_set import ClientSet
 from lightdp.keys import Identity, KeyPair, Keyring, Roster, link
 from lightdp.planning import Plan, Unit
 from lightdp.protocol import Client, Server
@@ -87,7 +87,7 @@ class Stage:
         rows = plan.graph.neighbours()
         honest = {i: [j for j in rows[i].tolist() if j in self.clients] for i in pairs}
         self._rings = {i: Keyring(pair, self._roster, i, honest[i]) for i, pair in pairs.items()}
-        self._chains: dict[tuple[ClientSet, ...], bytes] = {(): self._roster.hash}
+        self._chains: dict[tuple[Entry, ...], bytes] = {(): self._roster.hash}
 
     def ask(self, seen: Seen, update: NDArray[np.float64] | None) -> NDArray[np.float64]:
         """Ask a client for an upload, and return what is left of it without the noise that colluders know. (length,)
@@ -97,8 +97,9 @@ class Stage:
             update: the client's data; None in a closing round.
         """
         telling = seen.telling
-        number, past = seen.round, b"".join(used.to_bytes() for used in telling.past)
-        start = Announcement(round=number, clients=self.plan.clients, used=past, closing=telling.closing)
+        number, past = seen.round, b"".join(map(_bytes, telling.past))
+        shape = {"round": number, "clients": self.plan.clients, "grace": self.plan.grace}
+        start = Announcement(**shape, past=past, closing=telling.closing)
         run, roster = self._run, self._roster.hash
         message = Message(kind=Kind.ANNOUNCE, run=run, round=number, roster=roster, payload=start.to_bytes())
         answer = self.clients[telling.client].begin(message.to_bytes()).upload(update)
@@ -126,9 +127,9 @@ class Stage:
                     terms += masks.pairwise_terms(keys, i, self.grid, undo=part.undo)
         return terms
 
-    def _chain(self, past: tuple[ClientSet, ...]) -> bytes:
+    def _chain(self, past: tuple[Entry, ...]) -> bytes:
         if past not in self._chains:
-            chain, last = self._chain(past[:-1]), past[-1].to_bytes()
+            chain, last = self._chain(past[:-1]), _bytes(past[-1])
             self._chains[past] = link(chain, round=len(past) - 1, announcement=last)
         return self._chains[past]
 
@@ -136,3 +137,7 @@ class Stage:
         """μ and ε that the victim's odometer says, as announced to it or at worst (W5)."""
         victim = self.clients[VICTIM]
         return victim.mu(worst=worst), victim.epsilon(worst=worst)
+
+
+def _bytes(entry: Entry) -> bytes:
+    return b"".join(each.to_bytes() for each in entry)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random  # noqa: TID251  chooses lies, protects nothing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -20,9 +20,11 @@ from lightdp.auditing._signs import worst_signs
 from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError, ProtocolError
 from lightdp.planning import Plan
-from lightdp.protocol.history import ClientHistory
+from lightdp.protocol.history import ClientHistory, known
 from lightdp.repair import RETRIES
 
+Entry = tuple[ClientSet, ...]
+"""The sets that became known when a round closed, as announcements have them (`lightdp.protocol.history.known`)."""
 Wire = tuple[int, int, int, bytes]
 """Two clients, a round, a chain: what the key of their shared noise is made of."""
 
@@ -33,12 +35,12 @@ class Telling:
 
     Attributes:
         client: who is asked.
-        past: the used clients of each round before, as it is told.
+        past: what became known when each round before closed, as it is told.
         closing: whether it is told that the round has no data.
     """
 
     client: int
-    past: tuple[ClientSet, ...]
+    past: tuple[Entry, ...]
     closing: bool = False
 
 
@@ -126,7 +128,7 @@ def play(plan: Plan, story: Iterable[Telling], *, budget: bool = False) -> Playe
         history = histories[client].copied()
         try:
             history.learn(enumerate(telling.past))
-            over = now != len(history.used) or now < max(history.sent, default=-1) + 1
+            over = now != history.next or now < max(history.sent, default=-1) + 1
             if budget and not over and not telling.closing:
                 history.odometer.admit()
         except (BudgetError, ProtocolError):
@@ -141,7 +143,7 @@ def play(plan: Plan, story: Iterable[Telling], *, budget: bool = False) -> Playe
     victim = histories[0]
     told, worst = (victim.odometer.counted(ahead=victim.pending, worst=lies) for lies in (False, True))
     if not plan.late_is_seen:  # as the client says it: every upload counts as seen
-        worst = victim.odometer.alone(len(victim.sent - {victim.closing}))
+        worst = victim.odometer.alone(len(victim.sent - victim.closing))
     announced, most = (float(each.mu()[0]) ** 2 * unit for each in (told, worst))
     return Played(plan, sent, announced, most, reserved, refused)
 
@@ -165,36 +167,55 @@ class Script:
         told: who was used in a round, as each client is told. (clients, rounds, N)
         asked: whether a client is asked for an upload. (clients, rounds)
         closing: whether it is told that the round has no data. (clients, rounds)
+        on_time: who was on time in a round, as each client is told under grace; None for all that were used, or
+            nobody in a void round. (clients, rounds, N)
     """
 
     told: NDArray[np.bool_]
     asked: NDArray[np.bool_]
     closing: NDArray[np.bool_]
+    on_time: NDArray[np.bool_] | None = None
 
     def story(self, plan: Plan) -> list[Telling]:
         """The tellings, round by round, with sets that no client would refuse.
 
-        A client is not told that it was used where it did not send, and a set that is too small is told as void.
+        A client is not told that it was used or on time where it did not send, a set that is too small is told as
+        void, all who were on time are told as used unless the round was void, and of a void round too few are told to
+        have been on time.
         """
         told, least = self.told.copy(), plan.clients - plan.stragglers
+        on_time = told.copy() if self.on_time is None else self.on_time.copy()
         for client in range(len(told)):
             told[client, :, client] &= self.asked[client]
-        told[told.sum(axis=2) < least] = False
-        sets = [[ClientSet(used) for used in rounds] for rounds in told]
+            on_time[client, :, client] &= self.asked[client]
+        void = told.sum(axis=2) < least
+        told[void] = False
+        on_time &= told | void[:, :, None]
+        on_time[void & (on_time.sum(axis=2) >= least)] = False
+        past = [[*_entries(told[client], on_time[client], plan)] for client in range(len(told))]
         clients, rounds = self.asked.shape
         return [
-            Telling(client, tuple(sets[client][:now]), bool(self.closing[client, now]))
+            Telling(client, tuple(past[client][:now]), bool(self.closing[client, now]))
             for now in range(rounds)
             for client in range(clients)
             if self.asked[client, now]
         ]
 
 
+def _entries(told: NDArray[np.bool_], on_time: NDArray[np.bool_], plan: Plan) -> Iterator[Entry]:
+    """What one client is told when each round closes, from its tables. Both (rounds, N)"""
+    used = [ClientSet(flags) for flags in told]
+    came = [ClientSet(flags) for flags in on_time] if plan.grace else []
+    for number in range(len(used)):
+        yield known(used, came, number, plan.clients)
+
+
 def rotation(plan: Plan, rounds: int | None = None) -> Script:
     """(W5): client 0 and one group of peers after the other are said to be used; each group is told that 0 was not.
 
     The groups are as small as the protocol allows. Each, once told, repairs what it shares with client 0 three times,
-    in closing rounds, which hide nothing else.
+    in closing rounds, which hide nothing else. Under grace each is told so of two rounds whose noise it shares, and
+    that nobody was on time in them.
 
     Args:
         plan: the noise.
@@ -203,11 +224,14 @@ def rotation(plan: Plan, rounds: int | None = None) -> Script:
     honest = plan.clients - plan.colluders
     size = max(plan.honest - plan.stragglers, 2) - 1
     groups = [range(start, min(start + size, honest)) for start in range(1, honest, size)][:rounds]
-    length = len(groups) + 1 + RETRIES
+    span = 1 + plan.grace
+    data = span * len(groups)
+    length = data + span * (1 + RETRIES) + plan.grace
     told = np.zeros((honest, length, plan.clients), dtype=bool)
     asked, closing = np.zeros((2, honest, length), dtype=bool)
     colluders = range(honest, plan.clients)
-    for now, group in enumerate(groups):
+    for now in range(data):
+        group = groups[now // span]
         told[:, now][:, [0, *group, *colluders]] = True
         told[list(group), now] = True
         told[list(group), now, 0] = False
@@ -215,8 +239,8 @@ def rotation(plan: Plan, rounds: int | None = None) -> Script:
         told[gone, now] = False
         asked[[0, *group, *gone], now] = True
         closing[gone, now] = True
-    asked[:, len(groups) :] = closing[:, len(groups) :] = True
-    return Script(told, asked, closing)
+    asked[:, data:] = closing[:, data:] = True
+    return Script(told, asked, closing, np.zeros_like(told) if plan.grace else None)
 
 
 def of_reserved(played: Played) -> float:
@@ -264,27 +288,28 @@ def climb(
 
 def _changed(script: Script, plan: Plan, rng: random.Random) -> Script:
     """The script with one to three changes: of what some clients are told of a round, or of whether they are asked."""
-    told, asked, closing = script.told.copy(), script.asked.copy(), script.closing.copy()
+    on_time = script.told if script.on_time is None else script.on_time
+    told, asked, closing, on_time = (each.copy() for each in (script.told, script.asked, script.closing, on_time))
     clients, rounds = asked.shape
     for _ in range(rng.randint(1, 3)):
-        now, one = rng.randrange(rounds), rng.randrange(clients)
+        now, one, other = rng.randrange(rounds), rng.randrange(clients), rng.randrange(clients)
         some = [one] if rng.random() < 0.5 else [i for i in range(clients) if rng.random() < 0.5]
+        sets = on_time if plan.grace and rng.random() < 0.3 else told
         kind = rng.randrange(7)
         if kind == 0:  # as somebody else is told
-            told[some, now] = told[rng.randrange(clients), now]
+            sets[some, now] = sets[other, now]
         elif kind == 1:  # one client more or less
-            told[some, now, rng.randrange(plan.clients)] ^= True
-        elif kind == 2:  # void
-            told[some, now] = False
+            sets[some, now, rng.randrange(plan.clients)] ^= True
+        elif kind == 2:  # nobody, so void
+            sets[some, now] = False
         elif kind == 3:  # everybody but one
-            told[some, now] = True
-            told[some, now, 0 if rng.random() < 0.7 else one] = False
+            sets[some, now] = True
+            sets[some, now, 0 if rng.random() < 0.7 else one] = False
         elif kind == 4:
             asked[some, now] ^= True
         elif kind == 5:
             closing[some, now] ^= True
         else:  # as somebody else is told, asked and so on from here
-            other = rng.randrange(clients)
-            for table in (told, asked, closing):
+            for table in (told, asked, closing, on_time):
                 table[some, now:] = table[other, now:]
-    return replace(script, told=told, asked=asked, closing=closing)
+    return Script(told, asked, closing, on_time if plan.grace else None)

@@ -101,20 +101,36 @@ class View:
         return np.array([each.has_data for each in self.uploads])
 
     def _parts(self, telling: Telling, sent: set[int]) -> tuple[Part, ...]:
-        """(R1): the round's own pairwise noise, unless it is closing, and what the client owes."""
-        peers = self._rows[telling.client]
-        own = () if telling.closing else (Part(len(telling.past), tuple(peers), undo=False),)
-        owed: tuple[int, tuple[int, ...], int] | None = None
-        for number, used in enumerate(telling.past):
-            mine, absent = telling.client in used, tuple(j for j in peers if j not in used)
-            if owed is not None and (mine or number in sent):
-                tries = owed[2] - 1
-                owed = None if mine or tries == 0 else (*owed[:2], tries)
-            if mine and absent:
-                owed = number, absent, 1 + RETRIES
-        if owed is None or not self.plan.repairs:
+        """(R1): the round's own pairwise noise, unless it is closing, and what the client repairs."""
+        peers, now = self._rows[telling.client], len(telling.past)
+        own = () if telling.closing else (Part(now, tuple(peers), undo=False),)
+        repaired = self._repaired(telling, sent | {now}).get(now) if self.plan.repairs else None
+        if repaired is None:
             return own
-        return (*own, Part(owed[0], owed[1], undo=True))
+        used = telling.past[repaired + self.plan.grace][0]
+        return (*own, Part(repaired, tuple(j for j in peers if j not in used), undo=True))
+
+    def _repaired(self, telling: Telling, sent: set[int]) -> dict[int, int]:
+        """(R5): which round each upload of a client repairs.
+
+        That is the oldest that it owes and no upload carries whose fate is open. The set of round t is known from round
+        t + 1 on, one later under grace.
+        """
+        tries, carried = dict[int, int](), dict[int, int]()
+        for number in range(len(telling.past) + 1):
+            known = number - 1 - self.plan.grace  # the newest round whose set is final
+            if known >= 0:
+                used = telling.past[number - 1][0]
+                mine = telling.client in used
+                if known in carried:
+                    tries[carried[known]] = 0 if mine else tries[carried[known]] - 1
+                if mine and any(j not in used for j in self._rows[telling.client]):
+                    tries[known] = 1 + RETRIES
+            flying = {carried.get(each) for each in range(max(known + 1, 0), number)}
+            waiting = [of for of, left in tries.items() if left > 0 and of not in flying]
+            if waiting and number in sent:
+                carried[number] = min(waiting)
+        return carried
 
     def shared(self) -> NDArray[np.float64]:
         """Covariance of the pairwise noise that honest clients share, in units of σ_K². (uploads, uploads)"""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +66,7 @@ def _run(
         typer.echo(json.dumps(log.outcome.to_dict()))
     else:
         table.show(run_table([log]))
-        for sentence in log.outcome.statement:
+        for sentence in (*_uploads(log), *log.outcome.statement):
             typer.echo(sentence)
     if report:
         save_runs([log], out.with_suffix(".html"))
@@ -110,6 +111,21 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
         typer.echo(f"{run.plan}\n")
 
 
+def _uploads(log: RunLog) -> Iterator[str]:
+    """Under grace, what became of the uploads of all rounds (R5)."""
+    total = sum(line.used + line.late + line.lost for line in log.rounds)
+    if not log.grace or total == 0:
+        return
+    joined = sum(map(log.late_by_one, log.rounds))
+    counts = {
+        "on time": sum(line.used for line in log.rounds),
+        "used one round late": joined,
+        "too late": sum(line.late for line in log.rounds) - joined,
+        "lost": sum(line.lost for line in log.rounds),
+    }
+    yield f"Uploads: {', '.join(f'{count / total:.1%} {words}' for words, count in counts.items())}."
+
+
 def _finish(run: Any, screen: Console) -> RunLog:  # noqa: ANN401
     """Train to the end and return the log; Ctrl-C says how to go on and exits with 130."""
     words = "accuracy {task.fields[accuracy]}  ε {task.fields[epsilon]}  μ {task.fields[mu]}"
@@ -120,7 +136,7 @@ def _finish(run: Any, screen: Console) -> RunLog:  # noqa: ANN401
 
         def show(line: Line) -> None:
             if isinstance(line, Round):
-                shown: dict[str, Any] = {"missing": line.late + line.lost}
+                shown: dict[str, Any] = {"missing": line.late + line.lost}  # of the round's own sum
                 shown |= {} if line.accuracy is None else {"accuracy": f"{line.accuracy:.1%}"}
                 spent = {"epsilon": line.epsilon, "mu": line.mu}
                 shown |= {name: rounded_up(value, 3) for name, value in spent.items() if value is not None}

@@ -70,7 +70,7 @@ class Accountant:
     @property
     def num_releases(self) -> int:
         """Number of rounds and of composed releases."""
-        return self._releases + self._followed().rounds
+        return self._releases + _rounds(self._followed())
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
         """Count other Gaussian releases on the data of the clients, without amplification by sampling.
@@ -85,7 +85,7 @@ class Accountant:
     def get_epsilon(self, delta: float) -> float:
         """The ε that was spent, at this δ."""
         if self._squares == 0:
-            return float(self._followed().epsilon(delta).max())
+            return float(self._followed().counted().epsilon(delta).max())
         return gaussian.epsilon(self._mu(), delta)
 
     def get_delta(self, epsilon: float) -> float:
@@ -117,9 +117,14 @@ class Accountant:
 
     def _mu(self) -> float:
         odometer = self._followed()
-        none = odometer.rounds == 0  # a round that costs ε = 0 at the plan's δ has a μ too
-        own = 0.0 if none else gaussian.mu(odometer.max_epsilon(), self._plan.delta) * _ROUND_UP
+        none = _rounds(odometer) == 0  # a round that costs ε = 0 at the plan's δ has a μ too
+        own = 0.0 if none else gaussian.mu(odometer.counted().max_epsilon(), self._plan.delta) * _ROUND_UP
         return math.hypot(own, math.sqrt(self._squares))
+
+
+def _rounds(odometer: Odometer) -> int:
+    """Rounds that were released, also one whose set is not final yet (R5)."""
+    return odometer.rounds + (odometer.waits is not None)
 
 
 def _squares(event: GaussianPrivacyEvent, count: int) -> float:

@@ -13,43 +13,20 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from lightdp import gaussian
-from lightdp.accountant import Odometer
-from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError, LightDPError, ProtocolError, code_of
 from lightdp.flower._arrays import values
+from lightdp.flower._rounds import Rounds
 from lightdp.flower._settings import KEY, LOG
 from lightdp.keys import Pins
 from lightdp.planning import Plan
 from lightdp.protocol import Aggregate, Server
-from lightdp.repair import Repairs
 
 Taken = tuple[Aggregate, dict[str, float]]
 
 _POLL = 0.5  # seconds between looks for nodes
 _ASK_AGAIN = 30.0  # seconds after which nodes that have not enrolled are asked again; a message may be lost with a node
+_SILENT = 3  # rounds after which a node is asked again although it has not answered; a message may be lost with it
 _REFUSED = (ErrorCode.MOD_FAILED_PRECONDITION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)  # asking again would not help
-
-
-class NoNodesError(TimeoutError):
-    """An inner strategy went on asking for nodes."""
-
-
-class Narrow:
-    """A grid that shows the inner strategy certain nodes, and ends its waiting for more of them."""
-
-    def __init__(self, grid: Grid, wait: float, nodes: list[int] | None = None) -> None:
-        self._grid, self._nodes, self._wait = grid, nodes, wait
-        self._deadline, self._calls = time.monotonic() + wait, 0
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  everything else is the grid's own
-        return getattr(self._grid, name)
-
-    def get_node_ids(self) -> list[int]:
-        """The nodes to choose from."""
-        self._calls += 1
-        if self._calls > 2 and time.monotonic() > self._deadline:  # once to count, once to choose, then it is waiting
-            raise NoNodesError(f"{type(self._grid).__name__} had too few nodes for {self._wait:g} s")
-        return list(self._grid.get_node_ids()) if self._nodes is None else self._nodes
 
 
 class Run:
@@ -57,34 +34,44 @@ class Run:
 
     Replies are mapped to nodes by the message that they answer: an error reply may carry another node's id.
 
+    Args:
+        plan: of the strategy.
+        length: number of floats in the model.
+        grid: of the server.
+        pins: as for `LightDP`.
+
     Attributes:
         nodes: names in the roster by node id.
+        rounds: what came of them, from the end of the key round on.
         late: how many uploads were seen too late.
-        void: how many of the last rounds in a row were void.
     """
 
-    def __init__(self, plan: Plan, length: int, pins: Pins | None = None) -> None:
+    def __init__(self, plan: Plan, length: int, grid: Grid, pins: Pins | None = None) -> None:
         self.plan = plan
         self.server = Server(plan, length=length, run=os.urandom(16), pins=pins)
+        self.rounds = Rounds(self.server)
         self.nodes: dict[int, str] = {}
-        self.late = self.void = 0
-        self._odometer: Odometer | None = None  # has counted all rounds but the last ones; None to count anew
-        self._used: list[ClientSet] = []  # of each past round with data
+        self.late = 0
+        self._grid = grid
+        self._index: dict[str, int] = {}  # in the roster, by name
         self._reasons: dict[int, str] = {}  # of nodes whose last answer was a refusal
-        self._answered: dict[int, int] = {}  # the last round that each node answered in time; 0 if all came too late
-        self._pending: dict[str, int] = {}  # messages without a reply, and their nodes
+        self._answered: dict[int, int] = {}  # the last round that each node answered, whenever that came
+        self._missed: dict[int, int] = {}  # in how many of the last rounds in a row a node was asked and not on time
+        self._metrics: dict[int, list[dict[str, Any]]] = {}  # of uploads that are in no sum yet, by round
+        self._pending: dict[str, tuple[int, int]] = {}  # messages without a reply: node and round
+        self._asked: set[int] = set()  # nodes that got a message in the open round
         self._strangers: set[int] = set()
 
-    def enrol(self, grid: Grid, wait: float) -> None:
+    def enrol(self, wait: float) -> None:
         """The key round: one message to every node and one back, until the plan's number of clients has enrolled.
 
         Raises:
             ProtocolError: there are too few after `wait` seconds; the message says what the others answered.
         """
-        deadline = time.monotonic() + wait
+        deadline, grid = time.monotonic() + wait, self._grid
         order = ConfigRecord({"plan": self.plan.to_json(), "run": self.server.run, "length": self.server.length})
         while True:
-            self._take_enrolments(self._pulled(grid))
+            self._take_enrolments(self._pulled())
             connected = set(grid.get_node_ids())
             missing = sorted(connected - set(self.nodes) - set(self._reasons))
             if len(self.nodes) + len(missing) >= self.plan.clients > len(self.nodes):
@@ -104,11 +91,12 @@ class Run:
             time.sleep(min(_POLL, wait))
         self._pending, self._reasons = {}, {}
         self.server.roster()
+        self._index = {name: i for i, name in enumerate(self.server.names)}
         LOG.info("lightdp: key round done, %d clients in the roster", len(self.nodes))
 
     def _take_enrolments(self, replies: Iterable[Message]) -> None:
         """Enrol as many nodes as the plan has clients."""
-        for node, reply in self._answers(replies, "did not enrol"):
+        for node, _, reply in self._answers(replies, "did not enrol"):
             if node in self.nodes or len(self.nodes) == self.plan.clients:
                 continue
             try:
@@ -120,24 +108,47 @@ class Run:
                     raise ProtocolError(f"another node enrolled as {name}")
                 self.nodes[node] = name
             except (LightDPError, KeyError) as error:
-                self._reasons[node] = f"not an enrolment: {error!r}; is lightdp.flower.mod among the app's mods?"
+                hint = "is lightdp.flower.mod among the app's mods, and the node's version of lightdp the server's?"
+                self._reasons[node] = f"not an enrolment: {error!r}; {hint}"
                 LOG.warning("lightdp: node %d: %s", node, self._reasons[node])
 
-    def orders(self, grid: Grid) -> dict[int, ConfigRecord]:
-        """Start a round: what the train message to each node of the roster carries."""
-        for node in set(grid.get_node_ids()) - set(self.nodes) - self._strangers:
+    def orders(self, wait: float) -> dict[int, ConfigRecord]:
+        """Start a round: what the train message carries to each node of the roster that is asked.
+
+        Flower's nodes answer one message after the other. So under grace a node that missed two rounds in a row is
+        left out while it still works on an older round: its answers would come later and later. It is asked again
+        once it has answered, or has been silent for long. If too few are left they are waited for, at most `wait`
+        seconds, and then everybody is asked.
+        """
+        for node in set(self._grid.get_node_ids()) - set(self.nodes) - self._strangers:
             self._strangers.add(node)
             LOG.info("lightdp: node %d joined after the key round: it will be in the roster of the next start", node)
-        return {node: self._order(node, closing=False) for node in self.nodes}
+        ends = time.monotonic() + wait
+        while len(asked := set(self.nodes) - self._behind()) < self.server.minimum and time.monotonic() < ends:
+            time.sleep(min(_POLL, wait))
+            self._take(self._pulled())
+        self._asked = asked if len(asked) >= self.server.minimum else set(self.nodes)
+        return {node: self._order(node, closing=False) for node in self._asked}
 
-    def closing_orders(self) -> dict[int, ConfigRecord]:
-        """Start the closing round (R4): messages to the clients that owe a repair; empty if none does."""
-        repairs = Repairs(self.plan.graph)
-        for t, used in enumerate(self._used if self.plan.repairs else []):
-            repairs.close(t, used, used | self.server.late(t))
-        names = self.server.names
-        owing = {names[i] for i in repairs.owed}
-        return {node: self._order(node, closing=True) for node, name in self.nodes.items() if name in owing}
+    def _behind(self) -> set[int]:
+        """Nodes that still work on an older round, after two that they missed; none without grace."""
+        newest = dict(sorted(self._pending.values(), key=lambda each: each[1]))  # by node
+        since = self.server.round - _SILENT
+        return {
+            node
+            for node, number in newest.items()
+            if self.plan.grace and self._missed.get(node, 0) > 1 and number > max(self._answered.get(node, -1), since)
+        }
+
+    def closing_orders(self) -> dict[int, ConfigRecord] | None:
+        """Start a closing round (R4): messages to the clients that owe a repair; None if nothing is left to close."""
+        owing = self.rounds.owing()
+        # uploads of the last round, also of a closing one, may still come, and make or pay debts
+        if not owing and not self.rounds.wait and not (self.plan.grace and self._unanswered(set())):
+            return None
+        self.server.announce(closing=True)
+        self._asked = {node for node, name in self.nodes.items() if self._index[name] in owing}
+        return {node: self._order(node, closing=True) for node in self._asked}
 
     def _order(self, node: int, *, closing: bool) -> ConfigRecord:
         start = self.server.announce(since=self._answered.get(node, 0), closing=closing)
@@ -149,54 +160,75 @@ class Run:
     def take(self, messages: list[Message], replies: Iterable[Message], *, closing: bool = False) -> Taken:
         """End the open round with the replies that came; messages without one stay pending.
 
+        Under grace late replies to the round before are looked for first: they are in the sum too.
+
         Returns:
-            The sum, and the mean of each metric that all used replies have as a number.
+            The sum, and the mean of each metric that all replies in it have as a number.
         """
+        self.take_late()
         self._sent(messages)
-        metrics = self._take(replies)
+        self._take(replies)
         result = self.server.close()
+        self.rounds.close(result, closing=closing)
         if not closing:
-            self._used.append(result.used)
-            self.void = self.void + 1 if result.total is None else 0
+            for message in messages:
+                node = message.metadata.dst_node_id
+                on_time = self.rounds.was_on_time(self._index[self.nodes[node]])
+                self._missed[node] = 0 if on_time else self._missed.get(node, 0) + 1
+        before = self._metrics.pop(result.round - 1, [])
+        metrics = [*(before if result.joined else []), *(self._metrics.pop(result.round, []) if result.used else [])]
         shared = set.intersection(*map(set, metrics)) if metrics else set()
         scalars = [name for name in sorted(shared) if not any(isinstance(each[name], list) for each in metrics)]
         return result, {name: float(np.mean([each[name] for each in metrics])) for name in scalars}
 
-    def take_late(self, grid: Grid) -> None:
-        """Look for replies to earlier rounds, whose uploads are late."""
-        self._take(self._pulled(grid))
+    def take_late(self, wait: float = 0.0) -> None:
+        """Look for replies to earlier rounds.
 
-    @property
-    def odometer(self) -> Odometer:
-        """What each client of the roster has spent, from the uploads that were used and those seen too late."""
-        if self._odometer is None:
-            self._odometer = Odometer(self.plan)
-        for t in range(self._odometer.rounds, len(self._used)):
-            self._odometer.record(self._used[t], self.server.late(t))
-        return self._odometer
+        Args:
+            wait: under grace, seconds to wait for replies to the last round that has ended, of nodes that are not asked
+                now. Others answer one message after the other.
+        """
+        ends = time.monotonic() + wait
+        self._take(self._pulled())
+        while self.plan.grace and self._unanswered(self._asked) and time.monotonic() < ends:
+            time.sleep(min(_POLL, max(ends - time.monotonic(), 0)))
+            self._take(self._pulled())
+
+    def exchange(self, messages: list[Message], timeout: float) -> list[Message]:
+        """Send and receive; under grace, the time that is left is for late replies."""
+        began = time.monotonic()
+        replies = list(self._grid.send_and_receive(messages, timeout=timeout)) if messages else []
+        self.take_late(timeout - (time.monotonic() - began))
+        return replies
+
+    def _unanswered(self, without: set[int]) -> bool:
+        """Whether a reply to the last round that has ended may still come, of other nodes than these."""
+        last = self.server.round - 1
+        return any(number == last and node not in without for node, number in self._pending.values())
 
     def exhausted(self) -> set[str]:
         """(R8): clients that can take no further round, by their own answer or by the odometer."""
         names = self.server.names
         refused = {self.nodes[node] for node, reason in self._reasons.items() if code_of(reason) == BudgetError.code}
-        return refused | {names[i] for i in self.odometer.exhausted()}
+        return refused | {names[i] for i in self.rounds.odometer.exhausted()}
 
     def spent(self) -> dict[str, float | int]:
-        """The metrics of what was spent so far."""
-        epsilon = self.odometer.max_epsilon()
-        mu = gaussian.mu(epsilon, self.odometer.plan.delta, up=True)
+        """The metrics of what was spent so far; a round that waits for its set counts at its worst."""
+        epsilon = self.rounds.odometer.counted().max_epsilon()
+        mu = gaussian.mu(epsilon, self.plan.delta, up=True)
         return {"lightdp-epsilon": epsilon, "lightdp-mu": mu, "lightdp-late": self.late}
 
     def _sent(self, messages: Iterable[Message]) -> None:
-        self._pending |= {message.metadata.message_id: message.metadata.dst_node_id for message in messages}
+        number = self.server.round
+        self._pending |= {each.metadata.message_id: (each.metadata.dst_node_id, number) for each in messages}
 
-    def _pulled(self, grid: Grid) -> Iterable[Message]:
-        return grid.pull_messages(list(self._pending)) if self._pending else []
+    def _pulled(self) -> Iterable[Message]:
+        return self._grid.pull_messages(list(self._pending)) if self._pending else []
 
-    def _answers(self, replies: Iterable[Message], failed: str) -> Iterator[tuple[int, Message]]:
-        """The replies to pending messages that are no errors, with their nodes."""
+    def _answers(self, replies: Iterable[Message], failed: str) -> Iterator[tuple[int, int, Message]]:
+        """The replies to pending messages that are no errors, with their nodes and rounds."""
         for reply in replies:
-            node = self._pending.pop(reply.metadata.reply_to_message_id, None)
+            node, number = self._pending.pop(reply.metadata.reply_to_message_id, (None, 0))
             if node is None:
                 LOG.warning("lightdp: a reply to no message of this run was left out")
             elif reply.has_error():
@@ -204,22 +236,22 @@ class Run:
                 if reply.error.code in _REFUSED:
                     self._reasons[node] = str(reply.error.reason)
             else:
-                yield node, reply
+                yield node, number, reply
 
-    def _take(self, replies: Iterable[Message]) -> list[dict[str, Any]]:
-        """Take in uploads; returns the metrics of those that came in time."""
-        metrics = []
-        for node, reply in self._answers(replies, "sent no upload"):
+    def _take(self, replies: Iterable[Message]) -> None:
+        """Take in uploads."""
+        for node, number, reply in self._answers(replies, "sent no upload"):
             try:
                 (record,) = reply.content.array_records.values()
-                in_time = self.server.receive(values(record[KEY]).tobytes(), sender=self.nodes[node])
+                used = self.server.receive(values(record[KEY]).tobytes(), sender=self.nodes[node])
             except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
                 LOG.warning("lightdp: the reply of node %d is no upload and was left out: %s", node, error)
                 continue
             self._reasons.pop(node, None)
-            self._answered[node] = self.server.round if in_time else self._answered.get(node, 0)
-            if in_time:
-                metrics.append({k: v for each in reply.content.metric_records.values() for k, v in each.items()})
+            self._answered[node] = max(self._answered.get(node, 0), number)
+            self.rounds.came(number, self._index[self.nodes[node]], used=used)
+            if used:
+                metrics = {k: v for each in reply.content.metric_records.values() for k, v in each.items()}
+                self._metrics.setdefault(number, []).append(metrics)
             else:
-                self.late, self._odometer = self.late + 1, None
-        return metrics
+                self.late += 1

@@ -14,8 +14,9 @@ from lightdp._validate import integer, positive, rounded_up
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower._accountant import Accountant
+from lightdp.flower._grid import Narrow, NoNodesError
 from lightdp.flower._plans import refuse
-from lightdp.flower._run import Narrow, NoNodesError, Run, Taken
+from lightdp.flower._run import Run, Taken
 from lightdp.flower._settings import KEY, LOG
 from lightdp.keys import Pins
 from lightdp.planning import Plan
@@ -31,7 +32,9 @@ class LightDP(Strategy):
     of which the server can read only the sum. The inner strategy gets `received arrays + noisy mean` as one reply of
     weight 1. The mean divides by the plan's number of clients in every round, however many straggled (R3).
 
-    A round with fewer uploads than `clients - stragglers` is void and leaves the model as it is. A client without
+    A round with fewer uploads than `clients - stragglers` is void and leaves the model as it is. Under a plan with
+    grace=1, uploads that come during the next round are in its sum and count (R5); ε then counts the last round at its
+    worst until its set is final, one round later. A client without
     budget for another round is a straggler from then on. More such clients than the plan's stragglers, or `patience`
     void rounds in a row, end the training with the model that it has.
 
@@ -40,8 +43,9 @@ class LightDP(Strategy):
 
     Metrics of each round: `lightdp-epsilon` (the largest ε that a client has spent so far, at the plan's δ),
     `lightdp-mu` (the μ of Gaussian noise with this ε at this δ; with whole batches the training is μ-GDP so far),
-    `lightdp-used` (uploads in the sum), `lightdp-late` (uploads seen too late so far), and in the last round
-    `lightdp-stopped` (1 if the training ended early).
+    `lightdp-used` (uploads of this round in the sum), `lightdp-joined` (late uploads of the round before in the sum,
+    under grace), `lightdp-late` (uploads seen too late so far), and in the last round `lightdp-stopped` (1 if the
+    training ended early).
 
     Args:
         strategy: the inner strategy. Under "repair" its update must be linear, so that later rounds can take the noise
@@ -49,7 +53,7 @@ class LightDP(Strategy):
             your own.
         plan: made by `lightdp.plan`; clients recompute it from its arguments.
         linear: whether the update of an unknown strategy is linear in the mean, with fixed coefficients.
-        wait: seconds to wait for nodes, in the key round or for an evaluation.
+        wait: seconds to wait for nodes: in the key round, for an evaluation, or until enough have caught up.
         patience: how many void rounds in a row end the training.
         pins: the identities of all nodes that may enrol, as `lightdp.Pins`. Without them the first node to use a name
             has it, and keeps the one whose name it is out of the run.
@@ -135,15 +139,16 @@ class LightDP(Strategy):
         for current in range(1, rounds + 1):
             LOG.info("[ROUND %d/%d]", current, rounds)
             messages = list(self.configure_train(current, result.arrays, train_config, grid))
-            if not messages:
+            if not messages:  # late uploads have used up the budget since the last round
+                if result.train_metrics_clientapp:
+                    result.arrays = self._close(result.train_metrics_clientapp, result.arrays, timeout)
                 break
-            arrays, metrics = self.aggregate_train(current, grid.send_and_receive(messages, timeout=timeout))
+            arrays, metrics = self.aggregate_train(current, self._opened.exchange(messages, timeout))
             result.arrays = result.arrays if arrays is None else arrays
-            last = current == rounds or self._must_stop(self._opened, grid)
-            if last:
-                result.arrays = self._close(current, result.arrays, grid, timeout)
-                metrics.update(self._opened.spent() | {"lightdp-stopped": int(self.stopped is not None)})
             result.train_metrics_clientapp[current] = metrics
+            last = current == rounds or self._must_stop(self._opened)
+            if last:
+                result.arrays = self._close(result.train_metrics_clientapp, result.arrays, timeout)
             queries = list(self.configure_evaluate(current, result.arrays, evaluate_config, grid))
             replies = grid.send_and_receive(queries, timeout=timeout) if queries else []
             _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
@@ -158,39 +163,46 @@ class LightDP(Strategy):
     ) -> list[Message]:
         """The messages of the inner strategy, with the announcement of the round; none once the training must end."""
         if self._run is None:
-            run = Run(self.plan, _arrays.length(arrays), self._pins)
-            run.enrol(grid, self.wait)
+            run = Run(self.plan, _arrays.length(arrays), grid, self._pins)
+            run.enrol(self.wait)
             if self.accountant is not None:
-                self.accountant.follow(lambda: run.odometer)
+                self.accountant.follow(lambda: run.rounds.odometer)
             self._run = run
-        if self._must_stop(self._run, grid):
+        if self._must_stop(self._run):
             return []
         narrow = cast("Grid", Narrow(grid, self.wait, list(self._run.nodes)))
         messages = list(self.strategy.configure_train(server_round, arrays, config, narrow))
         addressed = sorted(message.metadata.dst_node_id for message in messages)
         if addressed != sorted(self._run.nodes):
             raise ArgumentError(f"strategy must train every client of the roster, once; got {addressed}")
-        orders = self._run.orders(grid)
+        orders = self._run.orders(self.wait)
+        messages = [message for message in messages if message.metadata.dst_node_id in orders]
         for message in messages:
             message.content = RecordDict({**message.content, KEY: orders[message.metadata.dst_node_id]})
         self._sent, self._arrays = messages, arrays
         return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord]:
-        """The sum of the uploads that came, passed through the inner strategy; no arrays if the round was void."""
+        """The sum of the uploads that came, passed through the inner strategy; no arrays if there is none.
+
+        Under grace, uploads of the round before that came since are in the sum. If too few came in time there may be
+        no sum yet: what came is then in the next one, if enough of the round have come by then.
+        """
         run, plan = self._opened, self.plan
         result, means = run.take(self._sent, replies)
-        if result.total is None:
-            arrays, metrics = None, MetricRecord()
-            LOG.warning("lightdp: round %d was void: fewer than %d uploads came", server_round, run.server.minimum)
-        else:
+        if not result.used:
+            then = "was void" if not plan.grace else "waits for uploads that come during the next one"
+            LOG.warning("lightdp: round %d %s: fewer than %d uploads came", server_round, then, run.server.minimum)
+        arrays, metrics = None, MetricRecord()
+        if result.total is not None:
             arrays, metrics = self._through(server_round, (result, means))
-        spent, used = run.spent(), len(result.used)
-        metrics.update(spent | {"lightdp-used": used})
-        line = "lightdp: round %d used %d of %d clients; ε = %s of %g at δ = %g spent, %s"
+        spent, used, joined = run.spent(), len(result.used), len(result.joined)
+        metrics.update(spent | {"lightdp-used": used, "lightdp-joined": joined})
+        line = "lightdp: round %d used %d of %d clients%s; ε = %s of %g at δ = %g spent, %s"
+        more = f" and {joined} uploads of the round before" if plan.grace else ""
         epsilon, mu = spent["lightdp-epsilon"], spent["lightdp-mu"]
         words = f"{'' if plan.gdp else 'at this δ as with '}μ = {rounded_up(mu)}"
-        LOG.info(line, server_round, used, plan.clients, rounded_up(epsilon), plan.budget, plan.delta, words)
+        LOG.info(line, server_round, used, plan.clients, more, rounded_up(epsilon), plan.budget, plan.delta, words)
         return arrays, metrics
 
     def configure_evaluate(
@@ -224,31 +236,38 @@ class LightDP(Strategy):
         kept = None if after is None else _arrays.typed(after, self._arrays)
         return kept, MetricRecord() if metrics is None else metrics
 
-    def _must_stop(self, run: Run, grid: Grid) -> bool:
+    def _must_stop(self, run: Run) -> bool:
         """Whether there can be no other round, or must not be; counts late replies first."""
-        run.take_late(grid)
-        reason = None
+        run.take_late()
+        reason, void = None, run.rounds.void
         if (exhausted := len(run.exhausted())) > self.plan.stragglers:  # fewer are stragglers for good (R8)
             reason = f"the budget is used up: {exhausted} of {self.plan.clients} clients can take no further round"
-        elif run.void >= self.patience:
-            reason = f"{run.void} rounds in a row were void: fewer than {run.server.minimum} uploads came"
+        elif void >= self.patience:
+            reason = f"{void} rounds in a row were void: fewer than {run.server.minimum} uploads came"
         if reason is not None and self.stopped is None:
             LOG.warning("lightdp: training ends early: %s", reason)
             self.stopped = reason
         return self.stopped is not None
 
-    def _close(self, server_round: int, arrays: ArrayRecord, grid: Grid, timeout: float) -> ArrayRecord:
-        """The closing round: takes what stragglers left out of the model, without data (R4)."""
-        run = self._opened
-        orders = run.closing_orders()
-        if orders:
+    def _close(self, rows: dict[int, MetricRecord], arrays: ArrayRecord, timeout: float) -> ArrayRecord:
+        """The closing rounds: they take what stragglers left out of the model, without data (R4), (R5)."""
+        run, last = self._opened, max(rows)
+        for current in range(last + 1, last + 2 + self.plan.grace):
+            orders = run.closing_orders()
+            if orders is None:
+                break
             self._arrays = arrays
-            self._sent = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node, order in orders.items()]
-            result, means = run.take(self._sent, grid.send_and_receive(self._sent, timeout=timeout), closing=True)
-            LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
-            if result.used:
-                arrays = self._through(server_round + 1, (result, means))[0] or arrays
-        run.take_late(grid)
+            sent = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node, order in orders.items()]
+            self._sent = sent or self._sent
+            result, means = run.take(sent, run.exchange(sent, timeout), closing=True)
+            if orders:
+                LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
+            if result.total is not None:
+                arrays = self._through(current, (result, means))[0] or arrays
+            if current == last + 1:  # uploads of the last round with data
+                rows[last]["lightdp-joined"] = cast("int", rows[last]["lightdp-joined"]) + len(result.joined)
+        run.take_late()
+        rows[last].update(run.spent() | {"lightdp-stopped": int(self.stopped is not None)})
         return arrays
 
 

@@ -17,6 +17,7 @@ from lightdp.flower._vault import Vault
 from lightdp.planning import Plan
 from lightdp.protocol import Client
 
+_BEFORE_GRACE = '"late": "seen"'  # in plans of versions without grace, whose budget is all that counts here
 _ROUND_UP = 1 + 1e-9  # on a μ that was found from an ε: more than both roundings
 
 
@@ -73,7 +74,18 @@ def before(vault: Vault, run: str) -> float:
     if not record:
         return 0.0
     earlier = float(record["before"])
-    return earlier if record["run"] == run else earlier + _sent(planned(record["plan"]), vault)
+    return earlier if record["run"] == run else earlier + _sent(_earlier(record["plan"]), vault)
+
+
+def _earlier(text: str) -> Plan:
+    """The plan of an earlier run. Versions before grace wrote late="seen", and cannot be restored."""
+    plan = planned(text.replace(_BEFORE_GRACE, '"late": 0.0'))
+    if _BEFORE_GRACE in text and plan.sampling_rate < 1:
+        raise ProtocolError(
+            "the state counts a run with sampled batches of an earlier version of lightdp, which this one cannot: its "
+            "operator moves the state away, and what it counts is given up"
+        )
+    return plan
 
 
 def kinds(settings: Settings, vault: Vault, plan: Plan) -> list[list[str]]:

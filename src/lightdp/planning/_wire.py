@@ -12,7 +12,7 @@ from lightdp.planning._calibrations import Calibration, Noise
 from lightdp.planning._request import FINEST_STEPS, Request
 
 _UNKNOWN_PARAMETERS = 2**30
-_TAIL = 6.0  # a rotated coordinate of an update of the largest norm is clamped with probability 2 exp(-18) = 3e-8
+_TAIL = 4.5  # a rotated coordinate of an update of the largest norm is clamped with probability 2 exp(-10.1) = 8e-5
 _BITS = 32  # of the integers in which noise is added up
 
 
@@ -83,9 +83,9 @@ def _most(steps: int) -> int:
 def _reach(asked: Request, noise: Noise, calibration: Calibration, step: float) -> float:
     """How far noise and rounding take a coordinate of a sum, except with probability 2⁻⁴⁰ in the whole training."""
     clients, degree, away = asked.clients, asked.graph.degree, asked.stragglers
-    cut = min(away, clients // 2)  # the most wires between used clients and stragglers
-    wires = (clients - cut) * min(cut, degree)
-    wires += clients * min(away, degree) if calibration.repairs else 0
+    repaired = min(away, degree) if calibration.repairs else 0
+    cut = min(max((clients - repaired) // 2, 0), away)  # of so many stragglers, whose wires are the most
+    wires = (clients - cut) * (min(cut, degree) + repaired)  # each used client repairs one round
     variance = clients * (noise.sigma_individual**2 + step**2 / 12) + wires * noise.gamma * noise.sigma_individual**2
     values = asked.rounds * (_UNKNOWN_PARAMETERS if asked.parameters is None else asked.parameters)
     log_tail = -41 * math.log(2) - math.log(values)  # two sides

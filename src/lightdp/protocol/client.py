@@ -91,7 +91,9 @@ class Client:
             self._seat = Seat(plan, state, state.roster, pins, self._grid)
             history = self._seat.history()
             history.sent, history.closing = state.sent, state.closing
-            rounds = max(len(state.used), len(state.on_time))
+            rounds = len(state.on_time) if plan.grace else len(state.used)
+            if len(state.used) != max(rounds - plan.grace, 0):
+                raise ProtocolError(f"a state with {rounds} rounds has {len(state.used)} final sets")
             history.learn((t, known(state.used, state.on_time, t, plan.clients)) for t in range(rounds))
             self._history = history
 

@@ -255,12 +255,15 @@ class Server:
             if now.counts and now.came.any():
                 used = now.summed = self._on_time[-1]
                 sums.append(now.sum)
-                now.sum = Accumulator(self.length + self.weighted, self._grid.bits)
         else:
             used, joined = joined, nobody
         total, weight, settled = *self._total(sums), self._used[-1] if self._used else None
+        before = None
+        sums.clear()  # before there is another sum
         if self._closing == 1 + self.plan.grace and self._open.pop(number, None) is not None:
             self._used.append(ClientSet(now.came))  # nothing follows that could use more of them
+        elif now.summed:
+            now.sum = Accumulator(self.length + self.weighted, self._grid.bits)
         self._chains.append(link(self._chains[-1], round=number, announcement=self._known(number)))
         return Aggregate(number, used, total, weight, joined, settled)
 

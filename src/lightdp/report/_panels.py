@@ -16,7 +16,12 @@ from lightdp.schemes import schemes as registry
 _Value: TypeAlias = Callable[[RunLog, Round], float | None]
 
 _DASHES = ([1, 0], [7, 4], [2, 3])
-_STATUS = {"used": "rgba(120, 136, 160, 0.35)", "late": "#f59e0b", "lost": "#dc2626"}
+_STATUS = {  # what became of uploads: words and colour
+    "used": ("on time", "rgba(120, 136, 160, 0.35)"),
+    "next": ("used one round late", "#38bdf8"),
+    "late": ("too late", "#f59e0b"),
+    "lost": ("lost", "#dc2626"),
+}
 _MOST_COLUMNS = 200  # clients of the partition that are drawn; more would be thinner than a pixel or two
 _FEW = 30  # points that are each drawn as a dot
 _WIDE = 900
@@ -180,33 +185,42 @@ def _rounds(field: str, logs: Sequence[RunLog]) -> alt.X:
 
 
 def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
-    log, name, states = logs[place], labels(logs)[place], list(_STATUS)
+    log, name = logs[place], labels(logs)[place]
     if not log.rounds:
         return None
-    rows = [
-        {"start": line.round - 0.5, "end": line.round + 0.5} | {key: getattr(line, key) for key in ("round", *states)}
-        for line in log.rounds
-    ]
+    states = [state for state in _STATUS if state != "next" or log.grace]
+    rows = [{"start": line.round - 0.5, "end": line.round + 0.5} | _fates(log, line) for line in log.rounds]
     base = data([*rows, rows[-1] | {"start": rows[-1]["end"]}])  # closes the last step
     base = base.encode(x=_rounds("start", logs))
-    colour = alt.Scale(domain=states, range=list(_STATUS.values()))
-    legend = alt.Legend(title=None, orient="top", symbolType="square")
+    colour = alt.Scale(domain=states, range=[_STATUS[state][1] for state in states])
+    words = {state: _STATUS[state][0] for state in states}
+    legend = alt.Legend(
+        title=None, orient="top", symbolType="square", labelExpr=f"{words}[datum.label]", labelLimit=200
+    )
     folded = base.transform_fold(states, as_=["status", "clients"])
     steps = folded.transform_calculate(place=f"indexof({states}, datum.status)").encode(
         y=alt.Y("clients:Q", title="clients", stack="zero", axis=alt.Axis(tickMinStep=1)),
         color=alt.Color("status:N", scale=colour, legend=legend),
         order="place:Q",
     )
-    hover = base.transform_calculate(all="datum.used + datum.late + datum.lost").encode(
-        x2="end:Q", y="all:Q", y2=alt.datum(0), tooltip=["round:Q", *(f"{state}:Q" for state in states)]
+    tips = [alt.Tooltip(f"{state}:Q", title=words[state]) for state in states]
+    hover = base.transform_calculate(all="datum.used + datum.next + datum.late + datum.lost").encode(
+        x2="end:Q", y="all:Q", y2=alt.datum(0), tooltip=["round:Q", *tips]
     )
-    missing = sum(line.late + line.lost for line in log.rounds) / len(log.rounds)
-    note = f"On average {missing:.3g} of {sum(rows[0][state] for state in states):,} clients missed a round."
-    void = sum(line.used == 0 for line in log.rounds)
+    missing = sum(row["late"] + row["lost"] for row in rows) / len(rows)
+    note = f"On average {missing:.3g} of {sum(rows[0][state] for state in states):,} clients missed a round"
+    note += f" and {sum(row['next'] for row in rows) / len(rows):.3g} were used one round late." if log.grace else "."
+    void = sum(row["used"] + row["next"] == 0 for row in rows)
     note += f" Rounds without any upload used: {void:,}." if void > 0 else ""
     chart = alt.layer(steps.mark_area(interpolate="step-after", line=False), hover.mark_rect(opacity=0))
     chart = chart.properties(height=150, description=f"Stragglers of {name}. {note}")
     return Panel(f"Stragglers: {name}", note, chart, "small")
+
+
+def _fates(log: RunLog, line: Round) -> dict[str, int]:
+    """What became of the uploads of a round."""
+    joined = log.late_by_one(line)
+    return {"round": line.round, "used": line.used, "next": joined, "late": line.late - joined, "lost": line.lost}
 
 
 def _partition(logs: Sequence[RunLog]) -> Panel | None:

@@ -19,6 +19,7 @@ CALIBRATIONS = tuple(name for name in BUILT_IN if name not in {"none", "auto"})
 _UNKNOWN = "not known"
 _NO_EPSILON = "without noise, or not computed (sampled batches)"
 _MU = "the μ of Gaussian noise with this ε at the plan's δ; with whole batches the training so far is μ-GDP"
+_GRACE = {"null": "without grace", "absent": "likewise", "beside": "joined_clients"}
 _MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
 
 
@@ -204,11 +205,13 @@ class Round(_Line):
     loss: float | None = _holds("likewise", null="not evaluated, or not finite")
     epsilon: float | None = _holds("ε spent so far by the client that spent most", non_negative, null=_NO_EPSILON)
     mu: float | None = _holds(_MU, non_negative, null=_NO_EPSILON, absent="old log")
-    used: int = _holds("clients whose uploads are in the sum")
-    late: int = _holds("clients whose uploads were seen, but too late to be used")
+    used: int = _holds("clients whose uploads of this round are in its sum")
+    late: int = _holds("clients whose uploads of this round were seen, but too late for its sum")
     lost: int = _holds("clients of which nothing was seen")
+    joined: int | None = _holds("clients whose uploads of the round before are in the sum too (R5)", **_GRACE)
     late_clients: Sequence[int] | None = _holds("which ones were late", null="not known", absent="old log")
     lost_clients: Sequence[int] | None = _holds("which ones were lost", null="not known", absent="old log")
+    joined_clients: Sequence[int] | None = _holds("which ones joined; the line before counts them as late", **_GRACE)
     noise_std: float | None = _holds(
         "standard deviation of the noise in a coordinate of the mean, without residuals", non_negative, null=_UNKNOWN
     )
@@ -237,6 +240,8 @@ class Ended(_Line):
     bytes_down: float | None = _holds("received by a client in a round", non_negative, null=_UNKNOWN)
     seconds: float = _holds("wall-clock time of all sessions", non_negative)
     statement: Sequence[str] = _holds("what was guaranteed to whom, in sentences")
+    joined: int | None = _holds("clients whose uploads of the last round came in while the run was closed", **_GRACE)
+    joined_clients: Sequence[int] | None = _holds("which ones joined", **_GRACE)
 
 
 Line: TypeAlias = Started | Round | Ended

@@ -187,6 +187,16 @@ class RunLog:
         return self.epsilon is not None and self.claimed is not None and self.epsilon > self.claimed * (1 + 1e-9)
 
     @property
+    def grace(self) -> bool:
+        """Whether uploads that were one round late were used (R5)."""
+        return any(line.joined is not None for line in self.rounds)
+
+    def late_by_one(self, line: Round) -> int:
+        """How many uploads of a round were used one round late, as the line after it says."""
+        after = self.rounds[line.round] if line.round < len(self.rounds) else self.ended
+        return 0 if after is None or after.joined is None else after.joined
+
+    @property
     def counts(self) -> list[list[int]]:
         """Records of each class at each client, where they were logged. (clients, classes)"""
         return (self.started.partition or {}).get("counts", [])
@@ -290,6 +300,9 @@ def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
                 raise ArgumentError(f"{name} must not be null in a run with a plan")
     if isinstance(line, Round) and line.round != len(before):
         raise ContradictionError(f"round must be {len(before)}, the next one, got round={line.round}")
+    late = before[-1].late if before and isinstance(before[-1], Round) else 0
+    if not isinstance(line, Started) and line.joined is not None and line.joined > late:
+        raise ContradictionError(f"joined must be at most {late}, who were late before, got joined={line.joined}")
     if isinstance(line, Ended) and line.rounds != len(before) - 1:
         raise ContradictionError(
             f"rounds must be {len(before) - 1}, as many as were recorded, got rounds={line.rounds}"

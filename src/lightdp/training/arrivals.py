@@ -5,9 +5,8 @@ Privacy does not depend on these distributions; they only drive simulations.
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +19,11 @@ from numpy.typing import NDArray
 from lightdp._validate import integer, non_negative, positive, share
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
+from lightdp.training import traces
 
-_Law = Callable[[int], tuple[NDArray[np.bool_], NDArray[np.bool_]]]  # round -> came in time, came too late
-_Draw = Callable[[Generator], NDArray[np.bool_]]  # -> missing
+_Flags = NDArray[np.bool_]  # (clients,)
+_Law = Callable[[int], tuple[_Flags, _Flags, _Flags]]  # round -> came in time, one round late, later still
+_Draw = Callable[[Generator], tuple[_Flags, _Flags, _Flags]]
 
 SPECS = (
     "none", "uniform", "links:PROBABILITY", "latency:MEDIAN:SPREAD:DEADLINE[:SLOWFRACTION:SLOWFACTOR]", "trace:FILE.csv"
@@ -32,7 +33,7 @@ _ROUND, _SLOW = int.from_bytes(b"come"), int.from_bytes(b"slow")
 
 @dataclass(frozen=True)
 class Arrivals:
-    """What the server got in one round.
+    """In which sum the uploads of one round are.
 
     >>> came = Arrivals.of(5, used=[0, 1, 2, 3], late=[4])
     >>> came.without(ClientSet.of(5, [4]), least=4) == Arrivals.of(5, used=[0, 1, 2, 3])
@@ -41,28 +42,64 @@ class Arrivals:
     True
 
     Attributes:
-        used: clients whose uploads are in the sum; empty in a void round.
+        used: clients whose uploads are in the sum of this round; nobody if too few came in time.
+        next: clients whose uploads are in the sum of the next round (R5); nobody without grace. They came one round
+            late, or waited for those that did since too few came in time.
         late: clients whose uploads were seen but are in no sum. Everybody else's upload never came.
         network: what a simulated network adds to the line of the round in the log: "modelled_seconds" and the stage
             that "failed"; empty without a network.
     """
 
     used: ClientSet
+    next: ClientSet
     late: ClientSet
     network: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, clients: int, used: Iterable[int], late: Iterable[int] = ()) -> Arrivals:
+    def of(
+        cls,
+        clients: int,
+        used: Iterable[int],
+        late: Iterable[int] = (),
+        next: Iterable[int] = (),  # noqa: A002
+    ) -> Arrivals:
         """From client numbers among `clients` clients."""
-        return cls(ClientSet.of(clients, used, name="used"), ClientSet.of(clients, late, name="late"))
+        return cls(
+            ClientSet.of(clients, used, name="used"),
+            ClientSet.of(clients, next, name="next"),
+            ClientSet.of(clients, late, name="late"),
+        )
+
+    @property
+    def final(self) -> ClientSet:
+        """Clients that the round uses in the end; nobody in a void round."""
+        return self.used | self.next
+
+    @property
+    def sent(self) -> ClientSet:
+        """Clients whose uploads came at all."""
+        return self.final | self.late
 
     def without(self, away: ClientSet, least: int) -> Arrivals:
         """The same round without the uploads of clients that are `away`; void if fewer than `least` are left to use."""
-        used, late = self.used - away, self.late - away
-        return Arrivals(used, late) if not self.used or len(used) >= least else Arrivals(used - used, used | late)
+        return Arrivals(self.used - away, self.next - away, self.late - away).settled(least)
+
+    def settled(self, least: int) -> Arrivals:
+        """The same round by the server's rule: no set with fewer than `least` clients is used.
+
+        If too few came in time, they wait; if too few came at all, the round is void, and all were seen in vain.
+        """
+        nobody = self.used - self.used
+        if len(self.used) >= least:
+            return self
+        if len(self.final) >= least:
+            return Arrivals(nobody, self.final, self.late, self.network)
+        return Arrivals(nobody, nobody, self.sent, self.network)
 
 
-def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float = 0.0) -> Callable[[int], Arrivals]:
+def arrivals(
+    spec: str, *, clients: int, bound: int, seed: int, late_seen: float = 0.0, late_by_one: float = 0.0, grace: int = 0
+) -> Callable[[int], Arrivals]:
     """A function from the number of a round, from 1, to who came.
 
     >>> who_came = arrivals("links:0.2", clients=10, bound=4, seed=0)
@@ -70,7 +107,8 @@ def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float
     (True, True)
 
     At most `bound` clients are ever missing from a sum. When more are, the round is void: nobody is used, and who
-    came in time counts as late, since the server has seen those uploads.
+    came in time counts as late, since the server has seen those uploads. An upload that comes one round late is used
+    under grace, and too late without it.
 
     Args:
         spec: one of
@@ -79,42 +117,52 @@ def arrivals(spec: str, *, clients: int, bound: int, seed: int, late_seen: float
             links:PROBABILITY: each client is missing with this probability, by itself;
             latency:MEDIAN:SPREAD:DEADLINE[:SLOWFRACTION:SLOWFACTOR]: a client takes MEDIAN·exp(SPREAD·N(0, 1))
             seconds, and SLOWFACTOR times as long if it is one of the SLOWFRACTION of clients that are always slow;
-            past the DEADLINE it is late, and seen;
-            trace:FILE.csv: as recorded in columns round, client (from 0) and status: used, late or lost. Who is not
-            mentioned is used.
+            past the DEADLINE it is one round late, past twice the DEADLINE too late, and seen;
+            trace:FILE.csv: as recorded in columns round, client (from 0) and status: used, next (one round late), late
+            or lost. Who is not mentioned is used.
         clients: N.
         bound: S̄, the most clients that may be missing.
         seed: of everything random.
-        late_seen: for uniform and links, the probability that a missing client's upload was seen late.
+        late_seen: for uniform and links, the probability that a missing client's upload was seen too late.
+        late_by_one: for uniform and links, the probability that it came one round late.
+        grace: rounds for which an upload may be late and is used all the same: 0 or 1.
 
     Raises:
         ArgumentError: an argument or a line of the trace is wrong.
     """
-    clients, seed, late_seen = integer("clients", clients, 1), integer("seed", seed, 0), share("late_seen", late_seen)
-    bound = integer("bound", bound, 0, clients)
-    kind, _, settings = spec.partition(":")
-    if late_seen > 0 and kind in {"latency", "trace"}:
-        raise ArgumentError(f"late_seen must be 0 with {kind}, which knows who was late, got late_seen={late_seen:g}")
+    clients, seed, bound = integer("clients", clients, 1), integer("seed", seed, 0), integer("bound", bound, 0, clients)
+    grace, (late_seen, late_by_one) = integer("grace", grace, 0, 1), late_shares(spec, late_seen, late_by_one)
+    settings = spec.partition(":")[2]
+
+    def missing(draw: Callable[[Generator], _Flags]) -> _Law:
+        """`draw` says who is missing."""
+
+        def parts(rng: Generator) -> tuple[_Flags, _Flags, _Flags]:
+            gone, place = draw(rng), rng.random(clients)
+            too_late = place < late_seen
+            return ~gone, gone & ~too_late & (place >= 1 - late_by_one), gone & too_late
+
+        return _drawn(seed, parts)
+
     match spec.split(":"):
         case ["none"]:
-            who = _missing(clients, seed, late_seen, lambda _: np.zeros(clients, np.bool_))
+            who = missing(lambda _: np.zeros(clients, np.bool_))
         case ["uniform"]:
-            who = _missing(clients, seed, late_seen, lambda rng: rng.permutation(clients) < rng.integers(bound + 1))
+            who = missing(lambda rng: rng.permutation(clients) < rng.integers(bound + 1))
         case ["links", *_]:
             failure = share("links", *_numbers(spec, 1))
-            who = _missing(clients, seed, late_seen, lambda rng: rng.random(clients) < failure)
+            who = missing(lambda rng: rng.random(clients) < failure)
         case ["latency", *_]:
-            who = _missing(clients, seed, 1.0, _latency(clients, seed, _numbers(spec, 3, 5)))
+            who = _drawn(seed, _latency(clients, seed, _numbers(spec, 3, 5)))
         case ["trace", *_]:
             who = _trace(clients, Path(settings))
         case _:
             raise ArgumentError(f"arrivals must be one of {', '.join(SPECS)}, got arrivals={spec!r}")
 
     def who_came(round: int) -> Arrivals:  # noqa: A002  the paper's word
-        in_time, too_late = who(integer("round", round, 1))
-        if clients - int(in_time.sum()) > bound:
-            in_time, too_late = np.zeros(clients, np.bool_), in_time | too_late
-        return Arrivals(ClientSet(in_time), ClientSet(too_late))
+        in_time, by_one, too_late = who(integer("round", round, 1))
+        by_one, too_late = (by_one, too_late) if grace else (np.zeros(clients, np.bool_), by_one | too_late)
+        return Arrivals(ClientSet(in_time), ClientSet(by_one), ClientSet(too_late)).settled(clients - bound)
 
     return who_came
 
@@ -135,63 +183,65 @@ def straggler_law(spec: str) -> str:
     return f"binomial:{failure!r}" if 0 < failure < 1 else "uniform"
 
 
-def _missing(clients: int, seed: int, late_seen: float, draw: _Draw) -> _Law:
-    """`draw` says who is missing; each of them is seen late with probability `late_seen`."""
+def late_shares(spec: str, late_seen: float, late_by_one: float) -> tuple[float, float]:
+    """`late_seen` and `late_by_one` of `arrivals`, checked together.
 
-    def law(round: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:  # noqa: A002  the paper's word
-        rng = _generator(seed, _ROUND, round)
-        missing = draw(rng)
-        return ~missing, missing & (rng.random(clients) < late_seen)
+    >>> late_shares("links:0.1", 0.25, 0.5)
+    (0.25, 0.5)
 
-    return law
+    Args:
+        spec: as in `arrivals`.
+        late_seen: the share of stragglers whose uploads are seen too late.
+        late_by_one: the share of stragglers whose uploads come one round late.
+
+    Raises:
+        ArgumentError: one is no share, both exceed 1 together, or `spec` knows by itself who is late.
+    """
+    kind, shares = spec.partition(":")[0], {"late_seen": late_seen, "late_by_one": late_by_one}
+    for name, value in shares.items():
+        if share(name, value) > 0 and kind in {"latency", "trace"}:
+            raise ArgumentError(f"{name} must be 0 with {kind}, which knows who was late, got {name}={value:g}")
+    if late_seen + late_by_one > 1:
+        raise ArgumentError(
+            f"late_seen and late_by_one must be at most 1 together, got late_seen={late_seen:g} and "
+            f"late_by_one={late_by_one:g}"
+        )
+    return late_seen, late_by_one
+
+
+def _drawn(seed: int, draw: _Draw) -> _Law:
+    """The law that draws each round apart."""
+    return lambda round: draw(_generator(seed, _ROUND, round))  # noqa: A006  the paper's word
 
 
 def _latency(clients: int, seed: int, settings: list[float]) -> _Draw:
-    """Who takes longer than the deadline, in log-normal seconds."""
+    """Who takes at most the deadline, up to twice the deadline, and longer, in log-normal seconds."""
     median, spread, deadline, fraction, factor = settings if len(settings) == 5 else [*settings, 0.0, 1.0]
     median, spread = positive("latency MEDIAN", median), non_negative("latency SPREAD", spread)
     deadline, fraction = positive("latency DEADLINE", deadline), share("latency SLOWFRACTION", fraction)
     slow = _generator(seed, _SLOW).permutation(clients) < math.floor(fraction * clients + 0.5)
     patience = math.log(deadline) - math.log(median) - slow * math.log(positive("latency SLOWFACTOR", factor))
-    return lambda rng: ~(spread * rng.standard_normal(clients) <= patience)
+
+    def draw(rng: Generator) -> tuple[_Flags, _Flags, _Flags]:
+        taken = spread * rng.standard_normal(clients)
+        in_time, too_late = taken <= patience, taken > patience + math.log(2)
+        return in_time, ~in_time & ~too_late, too_late
+
+    return draw
 
 
 def _trace(clients: int, path: Path) -> _Law:
     """What a file recorded, read once."""
-    rounds: dict[int, dict[int, str]] = {}
-    for line, (*texts, status) in _rows(path):
-        t, i = (int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1 for text in texts)
-        if t < 1 or not 0 <= i < clients or status not in {"used", "late", "lost"}:
-            raise ArgumentError(
-                f"line {line} of {path} must hold a round >= 1, a client in 0..{clients - 1} and used, late or lost,"
-                f" got {texts[0]!r}, {texts[1]!r} and {status!r}"
-            )
-        if rounds.setdefault(t, {}).setdefault(i, status) != status:
-            raise ArgumentError(f"line {line} of {path} contradicts an earlier one on round {t} and client {i}")
+    rounds = traces.read(path, clients)
 
-    def law(round: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:  # noqa: A002  the paper's word
-        in_time, too_late = np.ones(clients, np.bool_), np.zeros(clients, np.bool_)
+    def law(round: int) -> tuple[_Flags, _Flags, _Flags]:  # noqa: A002  the paper's word
+        came = {status: np.full(clients, status == "used") for status in traces.STATUSES}
         for i, status in rounds.get(round, {}).items():
-            in_time[i], too_late[i] = status == "used", status == "late"
-        return in_time, too_late
+            came["used"][i] = False
+            came[status][i] = True
+        return came["used"], came["next"], came["late"]
 
     return law
-
-
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and the three columns of a trace; other columns do not matter."""
-    columns = ("round", "client", "status")
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            if not set(columns) <= set(reader.fieldnames or ()):
-                raise ArgumentError(
-                    f"a trace must have columns {', '.join(columns)}, got {reader.fieldnames} in {path}"
-                )
-            for row in reader:
-                yield reader.line_num, [(row[name] or "").strip() for name in columns]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ArgumentError(f"cannot read the trace {path}: {error}") from error
 
 
 def _numbers(spec: str, *counts: int) -> list[float]:

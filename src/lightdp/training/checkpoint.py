@@ -16,6 +16,7 @@ from lightdp._files import durable
 from lightdp.planning import Plan
 from lightdp.runlog import ResumeError
 from lightdp.training.config import PLACES, Config
+from lightdp.training.rounds import Came
 
 
 @dataclass
@@ -28,7 +29,7 @@ class State:
         average: of the weights over rounds. (parameters,)
         round: how many rounds are over.
         seconds: that they took, in all sessions.
-        seen: used and late clients of each round, for the odometer.
+        came: who came to each round, for the odometer.
         channel: what `Channel.state` returned after the last round.
     """
 
@@ -37,8 +38,8 @@ class State:
     average: torch.Tensor
     round: int = 0
     seconds: float = 0.0
-    seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
-    channel: list[Any] = field(default_factory=list)
+    came: list[Came] = field(default_factory=list)
+    channel: dict[str, Any] = field(default_factory=dict)
 
 
 def write(path: Path, config: Config, plan: Plan | None, state: State) -> None:

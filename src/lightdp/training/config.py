@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from lightdp._settings import like, setting
-from lightdp._validate import choice, integer, number, positive, share
+from lightdp._validate import choice, integer, number, positive
 from lightdp.errors import ArgumentError
-from lightdp.planning import Plan, Request, Reserve, solve
+from lightdp.planning import Late, Plan, Request, Reserve, solve
 from lightdp.sampling import Adjacency
 from lightdp.schemes import scheme
-from lightdp.training.arrivals import straggler_law
+from lightdp.training.arrivals import late_shares, straggler_law
 
 PLACES = ("data_path", "device")
 """Settings that say where a run finds its data and computes, not what it is."""
@@ -79,6 +79,11 @@ class Config:
         "Model the time of rounds; messages between clients are relayed, or take links that fail: direct:P.",
         None, group="Simulation")
     late_seen: float = setting("Probability that a straggler's upload is seen too late.", 0.0, group="Clients")
+    late_by_one: float = setting(
+        "Probability that a straggler's upload comes one round late: used with --grace 1, else too late.",
+        0.0, group="Clients")
+    grace: int = like(Request, "grace", 0)
+    late: Late | None = like(Request, "late", None)
     sampling_rate: float = like(Request, "sampling_rate", 1.0)
     augment: int = setting(
         "Views of a record (crops, mirror images) whose gradients are averaged before clipping (unit record).",
@@ -115,7 +120,12 @@ class Config:
         for name in ("momentum", "ema"):
             if not 0 <= number(name, getattr(self, name)) < 1:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
-        share("late_seen", self.late_seen)
+        late_shares(self.arrivals, self.late_seen, self.late_by_one)
+        if integer("grace", self.grace, 0, 1) and not (known.deployable or self.scheme == "none"):
+            raise ArgumentError(f"grace must be 0 for scheme={self.scheme!r}, whose uploads count only together")
+        if isinstance(self.late, str):
+            with suppress(ValueError):  # other words are refused by `Request`
+                object.__setattr__(self, "late", float(self.late))  # as a flag has it
         integer("seed", self.seed, 0, 2**63 - 1)
         if self.gamma is not None and known.calibration not in ("auto", "exact", "repair"):
             raise ArgumentError(f"gamma needs a scheme that chooses it, such as repair, got scheme={self.scheme!r}")
@@ -159,6 +169,12 @@ class Config:
         return self.links is not None or scheme(self.scheme).simulated
 
     @property
+    def _stragglers_send(self) -> bool:
+        """Whether uploads may come that are too late to be used."""
+        too_late = self.late_seen if self.grace else self.late_seen + self.late_by_one
+        return too_late > 0 or self.arrivals.startswith(("latency", "trace"))
+
+    @property
     def unbounded(self) -> bool:
         """Whether the training goes on whatever it has cost.
 
@@ -189,8 +205,9 @@ class Config:
             asked["rounds"] = 1
         if self.unit == "paper":
             asked |= {"clip": 2 * self.local_lr * self.clip / smallest, "unit": "client"}
-        late = self.late_seen > 0 or self.arrivals.startswith(("latency", "trace"))  # stragglers may send all the same
-        asked |= {"straggler_law": straggler_law(self.arrivals), "late": 0.0 if late else "unseen"}
+        if self.late is None:
+            asked["late"] = 0.0 if self._stragglers_send else "unseen"
+        asked["straggler_law"] = straggler_law(self.arrivals)
         found = solve(Request(**asked, records=records, parameters=parameters))
         return found if known.adjust is None else known.adjust(found)
 

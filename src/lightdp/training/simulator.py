@@ -21,7 +21,7 @@ from lightdp.client_set import bitmap_size
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.planning import Plan
 from lightdp.runlog import Ended, Line, LogWriter, Round, RunLog, Started
-from lightdp.training import checkpoint, data, gradients, models, partition, statement
+from lightdp.training import checkpoint, data, gradients, models, partition, rounds, statement
 from lightdp.training.arrivals import Arrivals, arrivals
 from lightdp.training.channel import channel
 from lightdp.training.checkpoint import State
@@ -114,7 +114,7 @@ class Run:
         self.unbounded = self.plan is None or config.unbounded
         self.arrivals = arrivals(
             config.arrivals, clients=config.clients, bound=config.stragglers, seed=config.seed,
-            late_seen=config.late_seen,
+            late_seen=config.late_seen, late_by_one=config.late_by_one, grace=config.grace,
         )  # fmt: skip
         self.channel = channel(config, self.plan, self.parameters, self.device)
         # the same denominator in every round (R3); the server descends along gradients, and follows updates
@@ -158,8 +158,7 @@ class Run:
                     if time.monotonic() - saved > _CHECKPOINT_SECONDS:
                         self._save()
                         saved = time.monotonic()
-                if self.plan is not None and self.plan.repairs:
-                    self.state = self._mended(self.channel.close(self.state.round))
+                self._close()
                 self._save()
                 yield log.write(self._ended(stopped))
             except KeyboardInterrupt:
@@ -171,29 +170,27 @@ class Run:
     def _round(self) -> tuple[Round, State]:
         """The line of a round, and the state after it, which is not yet that of the run."""
         config, number = self.config, self.state.round
-        # 1. arrivals: whose uploads are used, and whose come too late
+        # 1. arrivals: whose uploads are used, now or with the next round's, and whose come too late
         came = self._arrived(number)
-        used, late = tuple(came.used), tuple(came.late)
         # 2. local work: from the server's weights to clipped updates
         gradients.assign(self.model, self.state.weights)
         bound = math.inf if self.plan is None else self.plan.upload_range
-        senders = sorted(used + late) if self.channel.needs_late else used
-        updates = self.clients.updates(self.model, number, senders, bound)
-        # 3. the noisy sum
-        result = self.channel.round(number, came, updates)
+        # 3. the noisy sum, for which the channel asks senders for their updates
+        result = self.channel.round(number, came, lambda who: self.clients.updates(self.model, number, who, bound))
         # 4. the server's step
         after = self._stepped(result.total)
-        after.seen = [*self.state.seen, (used, late)]
+        after.came = [*self.state.came, rounds.came(came)]
         if self.odometer is not None:
-            self.odometer.record(came.used, came.late)
+            rounds.count(self.odometer, after.came, config.grace)
         looked = after.round % config.evaluate_every == 0 or after.round == config.rounds
         accuracy, loss = self.evaluate(after) if looked else (None, None)
-        spent = self._spent() if looked or config.sampling_rate == 1 else None  # sampled, it takes a while
+        spent = self._spent(after) if looked or config.sampling_rate == 1 else None  # sampled, it takes a while
+        late, lost = came.sent - came.used, ~came.sent
         return Round(
-            round=after.round, used=len(used), late=len(late), lost=config.clients - len(used) - len(late),
+            round=after.round, used=len(came.used), late=len(late), lost=len(lost),
             accuracy=accuracy, loss=loss if loss is not None and math.isfinite(loss) else None,  # JSON has no NaN
             epsilon=spent, mu=statement.mu(self.plan, spent),
-            late_clients=[*late], lost_clients=[*~(came.used | came.late)],
+            late_clients=[*late], lost_clients=[*lost], **rounds.joined(self.state.came, config.grace),
             noise_std=result.lasting**0.5 / self.denominator, residual_std=result.residual**0.5 / self.denominator,
             **came.network,
         ), after  # fmt: skip
@@ -219,8 +216,16 @@ class Run:
             after.average = (old.average * decay).add_(after.weights, alpha=1 - decay)
         return after
 
+    def _close(self) -> None:
+        """Take in late uploads of the last round, and the closing rounds of a plan that repairs."""
+        if self.config.grace == 0 and (self.plan is None or not self.plan.repairs):
+            return
+        self.state = self._mended(self.channel.close(self.state.round))
+        if self.config.grace == 1 and self.odometer is not None and self.state.came:
+            self.odometer.record(*rounds.final(self.state.came[-1]))
+
     def _mended(self, total: torch.Tensor | None) -> State:
-        """The state after the closing round, which corrects the last step: most that is left came in with its sum.
+        """The state after the closing rounds, which correct the last step: most that is left came in with its sum.
 
         A step of its own would move the weights once more by momentum, without a gradient that says where to.
         """
@@ -235,8 +240,8 @@ class Run:
         """Decay of the average in step `number`, smaller at first, when the start would count for too much."""
         return min(self.config.ema, (1 + number) / (10 + number))
 
-    def _spent(self) -> float | None:
-        return None if self.odometer is None else self.odometer.max_epsilon()
+    def _spent(self, state: State) -> float | None:
+        return None if self.odometer is None else rounds.spent(self.odometer, state.came)
 
     def evaluate(self, state: State | None = None) -> tuple[float, float]:
         """Accuracy and loss of averaged weights on the test set.
@@ -263,14 +268,16 @@ class Run:
         )  # fmt: skip
 
     def _ended(self, stopped: str | None) -> Ended:
-        config, plan, spent = self.config, self.plan, self._spent()
+        config, plan, spent, came = self.config, self.plan, self._spent(self.state), self.state.came
+        down = 4 * self.parameters + (1 + config.grace) * bitmap_size(config.clients)
         budget, delta = (None, None) if plan is None else (plan.budget, plan.delta)
         return Ended(
             accuracy=self.evaluate()[0], epsilon=spent, mu=statement.mu(plan, spent),
             epsilon_claimed=budget, delta=delta,
             unit=config.unit, adjacency=config.adjacency, rounds=self.state.round, stopped=stopped,
-            bytes_up=self.channel.bytes_up, bytes_down=4 * self.parameters + bitmap_size(config.clients),
-            seconds=self.state.seconds, statement=statement.statement(config, plan, spent, self.state.seen),
+            bytes_up=self.channel.bytes_up, bytes_down=down, seconds=self.state.seconds,
+            statement=statement.statement(config, plan, spent, [*map(rounds.final, came)]),
+            **rounds.joined(came, config.grace),
         )  # fmt: skip
 
     def _save(self) -> None:
@@ -286,6 +293,6 @@ class Run:
         self.state = state
         self.channel.load(state.channel)
         if self.odometer is not None:
-            for used, late in state.seen:
-                self.odometer.record(used, late)
+            for over in range(1, len(state.came) + 1):
+                rounds.count(self.odometer, state.came[:over], self.config.grace)
         return log

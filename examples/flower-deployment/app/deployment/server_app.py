@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
@@ -33,9 +33,10 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     clients = int(config["clients"])
     plan = task.plan(clients)
-    notes = Notes(grid, Path(str(config["folder"])), spare=plan.stragglers, grace=float(config["grace"]))
+    notes = Notes(grid, Path(str(config["folder"])), least=clients - plan.stragglers, linger=float(config["linger"]))
     try:
-        strategy = LightDP(FedAvg(fraction_evaluate=0.0, min_available_nodes=clients), plan)
+        strategy = Noted(FedAvg(fraction_evaluate=0.0, min_available_nodes=clients), plan)
+        strategy.notes = notes
         result = strategy.start(
             grid=notes,
             initial_arrays=ArrayRecord([np.zeros(task.SHAPE)]),
@@ -52,11 +53,23 @@ def main(grid: Grid, context: Context) -> None:
         raise
 
 
+class Noted(LightDP):
+    """A strategy that writes down when it has ended a round, from which on uploads are late."""
+
+    notes: Notes
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord]:
+        """As LightDP."""
+        result = super().aggregate_train(server_round, replies)
+        self.notes.write("closed", round=server_round)
+        return result
+
+
 class Notes(Grid):
     """A Grid that passes everything on and writes it down, a JSON line for each event."""
 
-    def __init__(self, inner: Grid, folder: Path, *, spare: int, grace: float) -> None:
-        self.inner, self.folder, self.spare, self.grace = inner, folder, spare, grace
+    def __init__(self, inner: Grid, folder: Path, *, least: int, linger: float) -> None:
+        self.inner, self.folder, self.least, self.linger = inner, folder, least, linger
         self.sent: dict[str, tuple[int, int]] = {}  # by message: trip and node
         self.trips: list[list[Message]] = []
 
@@ -105,15 +118,15 @@ class Notes(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """As Flower's, with shorter naps; where a round can spare some, it does not wait long for them."""
         messages = list(messages)
-        spare = self.spare if messages and messages[0].content.array_records else 0
+        least = self.least if messages and messages[0].content.array_records else len(messages)
         ends = time.monotonic() + (3600 if timeout is None else timeout)
         waiting, replies = set(self.push_messages(messages)), []
         while waiting and time.monotonic() < ends:
             new = list(self.pull_messages(waiting))
             replies += new
             waiting -= {reply.metadata.reply_to_message_id for reply in new}
-            if len(messages) - sum(not reply.has_error() for reply in replies) <= spare:
-                ends = min(ends, time.monotonic() + self.grace)
+            if sum(not reply.has_error() for reply in replies) >= least:
+                ends = min(ends, time.monotonic() + self.linger)
             if waiting:
                 time.sleep(POLL)
         self.write("collected", trip=len(self.trips) - 1, missing=len(waiting))

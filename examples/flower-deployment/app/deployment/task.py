@@ -24,7 +24,7 @@ RATE = 0.002  # of the sum of all clients' gradients
 
 
 def plan(clients: int) -> lightdp.Plan:
-    """ε = 8 for each image over the whole training, with room for several uploads that come too late."""
+    """ε = 8 for each image over the whole training; uploads that come during the next round count."""
     return lightdp.plan(
         clients=clients,
         colluders=1,
@@ -36,6 +36,7 @@ def plan(clients: int) -> lightdp.Plan:
         clip=RATE * clients,
         records=RECORDS,
         calibration="repair",
+        grace=1,
     )
 
 

@@ -1,0 +1,107 @@
+"""The protocol itself: real keys, masks and bytes."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+
+import torch
+
+from lightdp.client_set import ClientSet
+from lightdp.errors import BudgetError, ProtocolError
+from lightdp.planning import Plan
+from lightdp.protocol import Client, ClientRound, Server
+from lightdp.training.arrivals import Arrivals
+from lightdp.training.channel._channel import Channel, Schedule, Sum, Updates
+
+
+class Protocol(Channel):
+    """Real clients and a real server, in memory: real keys, masks and bytes.
+
+    Its state is not in checkpoints, since real noise cannot be made again.
+
+    Args:
+        plan: the noise.
+        parameters: length of an update.
+        seed: names the run; keys and noise come from the machine's entropy.
+        device: where sums go.
+    """
+
+    def __init__(self, plan: Plan, parameters: int, seed: int, device: torch.device | str = "cpu") -> None:
+        super().__init__(plan, parameters)
+        self.plan, self.device, self.schedule = plan, device, Schedule(plan)
+        run, digits = seed.to_bytes(16, "little"), len(str(plan.clients))
+        self.server = Server(plan, length=parameters, run=run)
+        self._begun: dict[int, ClientRound] = {}  # of the next round, by clients that do not refuse it
+        self._next: list[bytes] = []  # uploads that come during the next round
+        self._late: deque[list[bytes]] = deque()  # uploads of each round that come once its set is final
+        self._held = Sum()  # what is known of the noise in `_next`
+        self.clients = [
+            Client.new(plan, length=parameters, run=run, name=f"client-{i:0{digits}}", threads=None)
+            for i in range(plan.clients)
+        ]
+        for client in self.clients:
+            self.server.enrol(client.enrol())
+        roster = self.server.roster()
+        for client in self.clients:
+            client.join(roster)
+
+    def away(self, exhausted: ClientSet) -> ClientSet:
+        """With clients whose own odometers refuse: they do not know which of their peers had sent (R8)."""
+        start, self._begun = self.server.announce(since=0), {}
+        for i, client in enumerate(self.clients):
+            with suppress(BudgetError):
+                self._begun[i] = client.begin(start)
+        return exhausted | ClientSet.of(len(self.clients), set(range(len(self.clients))) - self._begun.keys())
+
+    def round(self, number: int, came: Arrivals, updates: Updates) -> Sum:
+        """The noisy sum, from uploads of everybody who sent."""
+        start = self.server.announce(since=0)
+        joining: list[bytes] = []
+        late: list[bytes] = []
+        for clients, rows in updates(tuple(came.sent)):
+            for i, row in zip(clients, rows.cpu().numpy(), strict=True):
+                message = (self._begun.pop(i, None) or self.clients[i].begin(start)).upload(row)
+                if i in came.used:
+                    self.server.receive(message)
+                else:
+                    (joining if i in came.next else late).append(message)
+        self._late.append(late)
+        total, before, self._next = self._closed(), self._held, joining
+        self.schedule.ride(number, came.sent)
+        self.schedule.end(number, came.final)
+        left, individual = self.schedule.left(came), self.plan.individual_in_sum
+        now = Sum.of(self.plan, None, individual(len(came.used)), left.used, left.between)
+        self._held = Sum.of(self.plan, None, individual(len(came.next)), left.next)
+        if total is None:
+            return Sum()
+        return Sum(total, now.lasting + before.lasting, now.residual + before.residual)
+
+    def close(self, number: int) -> torch.Tensor | None:
+        """Late uploads of the last round, and the sums of the closing rounds."""
+        sums = []
+        self._deliver()
+        with suppress(ProtocolError):
+            sums.append(self._closed())  # a round that was announced before its clients refused it
+        for riding in self.schedule.closing(number):
+            start = self.server.announce(since=0, closing=True)
+            for i in riding:
+                self.server.receive(self.clients[i].begin(start).upload(None))
+            sums.append(self._closed())
+        found = [each for each in sums if each is not None]
+        return sum(found[1:], found[0]) if found else None
+
+    def _deliver(self) -> None:
+        """Let uploads come that are one round late."""
+        for message in self._next:
+            self.server.receive(message)
+        self._next = []
+
+    def _closed(self) -> torch.Tensor | None:
+        """The sum of the open round, once late uploads of the round before have come; those later still follow."""
+        self._deliver()
+        total = self.server.close().total
+        while len(self._late) > self.plan.grace:
+            for message in self._late.popleft():
+                self.server.receive(message)
+        return None if total is None else torch.from_numpy(total).to(self.device, torch.float32)

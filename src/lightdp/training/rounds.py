@@ -1,0 +1,78 @@
+"""Who came to the rounds of a run so far: what the odometer counts of it, and when, and what the log says.
+
+A round counts once its set is final. Under grace that is when the next round closes; until then it is open (R5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from lightdp.accountant import Odometer
+from lightdp.runlog import Seen
+from lightdp.training.arrivals import Arrivals
+
+Came: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Clients of a round in its own sum, in the next one and too late."""
+
+
+def came(arrived: Arrivals) -> Came:
+    """The clients of a round, as plain values.
+
+    >>> came(Arrivals.of(5, used=[0, 1], next=[3], late=[4]))
+    ((0, 1), (3,), (4,))
+    """
+    return tuple(arrived.used), tuple(arrived.next), tuple(arrived.late)
+
+
+def final(one: Came) -> Seen:
+    """Whom a round uses in the end, and whose uploads were seen in vain.
+
+    >>> final(((0, 1), (3,), (4,)))
+    ((0, 1, 3), (4,))
+    """
+    used, joins, late = one
+    return used + joins, late
+
+
+def count(odometer: Odometer, rounds: Sequence[Came], grace: int) -> None:
+    """Count the last of these rounds or, under grace, the one before it, while the last is open.
+
+    Args:
+        odometer: has counted all rounds before the last one.
+        rounds: all so far.
+        grace: 0 or 1.
+    """
+    if grace == 0:
+        odometer.record(*final(rounds[-1]))
+        return
+    if len(rounds) > 1:
+        odometer.record(*final(rounds[-2]))
+    used, joins, late = rounds[-1]
+    odometer.open(used, joins + late)
+
+
+def spent(odometer: Odometer, rounds: Sequence[Came]) -> float:
+    """The ε of the client that spent most in these rounds, the last one as it will be final.
+
+    Args:
+        odometer: has counted these rounds.
+        rounds: all so far.
+    """
+    if odometer.waits is None:
+        return odometer.max_epsilon()
+    settled = odometer.copied()
+    settled.record(*final(rounds[-1]))
+    return settled.max_epsilon()
+
+
+def joined(rounds: Sequence[Came], grace: int) -> dict[str, Any]:
+    """What the next line of the log says of late uploads of the last round; nothing without grace.
+
+    >>> joined([((0, 1), (3,), (4,))], grace=1)
+    {'joined': 1, 'joined_clients': [3]}
+    """
+    if grace == 0:
+        return {}
+    late = rounds[-1][1] if rounds else ()
+    return {"joined": len(late), "joined_clients": [*late]}
