@@ -53,7 +53,7 @@ def panel(record: dict[str, Any]) -> alt.LayerChart:
     """Accuracy against γ on one data set."""
     found = list(rows(record))
     lowest = max(math.floor(2 * min(row["low"] for row in found)) / 2, LOWEST)
-    scale = alt.Scale(domain=[lowest, math.ceil(2 * max(row["high"] for row in found)) / 2])
+    scale = alt.Scale(domain=[lowest, math.ceil(2 * max(row["high"] for row in found)) / 2], nice=False)
     y = alt.Y("ahead:Q", title=None, scale=scale)
     x = alt.X(
         "gamma:Q", title="γ", scale=alt.Scale(type="log", domain=[1.3, 58]), axis=alt.Axis(grid=False, values=TICKS)
@@ -74,7 +74,11 @@ def panel(record: dict[str, Any]) -> alt.LayerChart:
     mark = layer(rule=True).mark_point(size=110, shape="diamond", fill="white", strokeWidth=2.2, opacity=1).encode(y=y)
     settings, seeds = record["settings"], sorted({row["seeds"] for row in found})
     told = f"{settings['clients']} clients, {settings['rounds']} rounds, " + (
-        "1 seed, so no bars" if seeds == [1] else f"{seeds[0]} seeds" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+        "1 seed, so no bars"
+        if seeds == [1]
+        else f"{seeds[0]} seeds"
+        if len(seeds) == 1
+        else f"{seeds[0]} to {seeds[-1]} seeds"
     )
     title = alt.Title(TITLES[record["data"]], subtitle=told, anchor="start", fontSize=13, subtitleColor=SOFT)
     return alt.layer(zero, bars, line, dots, mark).properties(width=280, height=240, title=title)

@@ -79,7 +79,8 @@ class Curve:
         for line in runs:
             rival = kind | {"schedule": "constant", "delay": 1}
             if (rival if line["scheme"] == "smpc" else kind).items() <= line.items():
-                found.setdefault((line["seed"], line["factor"]), {})[line["gamma_used"]] = 100 * line["accuracy"]
+                gamma = float(f"{line['gamma_used']:.5g}")  # a search finds it, to more digits than machines agree on
+                found.setdefault((line["seed"], line["factor"]), {})[gamma] = 100 * line["accuracy"]
         gammas = sorted(set().union(*found.values()))
         whole = {key for key, each in found.items() if len(each) == len(gammas)}
         factors = sorted({factor for _, factor in whole})
@@ -107,10 +108,10 @@ class Curve:
 
     def ahead(self, gamma: float) -> Values | None:
         """Accuracy minus that of SMPC+DP; None outside of what was run."""
-        below, above = ([g for g in self.gammas if test(g)] for test in (lambda g: g <= gamma, lambda g: g >= gamma))
-        if not below or not above:
+        low = max((run for run in self.gammas if run <= gamma), default=None)
+        high = min((run for run in self.gammas if run >= gamma), default=None)
+        if low is None or high is None:
             return None
-        low, high = below[-1], above[0]
         part = 0.0 if low == high else math.log(gamma / low) / math.log(high / low)
         return (1 - part) * self.best[low][1] + part * self.best[high][1] - self.best[SMPC][1]
 
@@ -157,9 +158,9 @@ def _schedules(runs: Sequence[Line], data: str) -> Iterator[str]:
     for ema, schedule in itertools.product((0.0, 0.95), sorted({line["schedule"] for line in runs} - {"constant"})):
         kind = {"momentum": 0.9, "ema": ema, "delay": 1}
         lines = [line for line in runs if line["gamma"] is None]
-        pair = [Curve.of(lines, kind | {"schedule": each}) for each in (schedule, "constant")]
-        if all(each.gammas for each in pair):
-            yield f"{data}, ema {ema}, noise {schedule} minus constant: {_difference(*pair, pair[0].gammas[0])}"
+        ours, rival = (Curve.of(lines, kind | {"schedule": each}) for each in (schedule, "constant"))
+        if ours.gammas and rival.gammas:
+            yield f"{data}, ema {ema}, noise {schedule} minus constant: {_difference(ours, rival, ours.gammas[0])}"
 
 
 def _delayed(runs: Sequence[Line], data: str) -> Iterator[str]:
