@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from lightdp.training.arrivals import arrivals
+from lightdp.training.arrivals import Arrivals, arrivals
 from lightdp.training.channel import Distribution
 from lightdp.training.clients import Piece
 
@@ -97,6 +97,16 @@ def test_repairs_wait_as_long_as_asked(study: ModuleType) -> None:
             assert list(ours.debts) == [0]
         ours.round(delay, everybody(delay + 1), nothing)
         assert ours.debts == {}
+
+
+def test_an_upload_carries_one_repair_the_oldest(study: ModuleType) -> None:
+    ours, _ = made(study, 3, rounds=10, delay=2)
+    some, others, nobody, everybody = (range(18), range(17), (), range(20))
+    for number, used in enumerate((some, others, nobody, everybody)):
+        ours.round(number, Arrivals.of(20, used=used), nothing)
+    assert {past: owing for past, (_, owing, _) in ours.debts.items()} == {1: frozenset(others)}  # all paid round 0
+    ours.round(4, Arrivals.of(20, used=everybody), nothing)
+    assert ours.debts == {}
 
 
 @pytest.mark.parametrize("rounds", [1, 7, 150])
