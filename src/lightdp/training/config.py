@@ -16,7 +16,7 @@ from lightdp._validate import choice, integer, number, positive
 from lightdp.errors import ArgumentError
 from lightdp.planning import Late, Plan, Request, Reserve, solve
 from lightdp.sampling import Adjacency
-from lightdp.schemes import scheme
+from lightdp.schemes import Scheme, scheme
 from lightdp.training.arrivals import late_shares, straggler_law
 
 PLACES = ("data_path", "device")
@@ -109,7 +109,7 @@ class Config:
     # fmt: on
 
     def __post_init__(self) -> None:
-        known = scheme(self.scheme)  # or there is none
+        self._check_scheme(scheme(self.scheme))  # or there is none
         choice("unit", self.unit, get_args(Unit))
         choice("fidelity", self.fidelity, get_args(Fidelity))
         choice("epsilon_per", self.epsilon_per, ("training", "round"))
@@ -123,6 +123,12 @@ class Config:
             if not 0 <= number(name, getattr(self, name)) < 1:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
         integer("seed", self.seed, 0, 2**63 - 1)
+        peer_failure(self.links)
+        self._check_records()
+        self._check_late()
+
+    def _check_scheme(self, known: Scheme) -> None:
+        """What is asked of the scheme must be what it has."""
         if self.gamma is not None and known.calibration not in ("auto", "exact", "repair"):
             raise ArgumentError(f"gamma needs a scheme that chooses it, such as repair, got scheme={self.scheme!r}")
         if self.fidelity == "protocol" and not known.deployable:
@@ -131,9 +137,6 @@ class Config:
             )
         if self.links is not None and known.noise_only:
             raise ArgumentError(f"links need a scheme that has messages, such as secagg, got scheme={self.scheme!r}")
-        peer_failure(self.links)
-        self._check_records()
-        self._check_late()
 
     def _check_late(self) -> None:
         """What becomes of late uploads must fit the arrivals and the scheme."""
