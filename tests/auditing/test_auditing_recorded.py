@@ -341,6 +341,79 @@ def test_clients_that_are_not_listed_are_counted(tmp_path: Path) -> None:
     assert f"... and 4 more, μ at most {rounded_up(most)}" in [*found.shown()]
 
 
+@pytest.mark.parametrize("joins", [(), (0,), (0, 3, 4)])
+@pytest.mark.parametrize("calibration", ["repair", "exact"])
+def test_under_grace_a_log_holds_that_names_who_joined_the_next_sum(
+    tmp_path: Path, calibration: str, joins: tuple[int, ...]
+) -> None:
+    """With three joining, too few are on time, and whole rounds wait for the next sum."""
+    plan = a_plan(calibration, grace=1)
+    rounds = some_rounds(plan, 5)
+    lines = lines_of(plan, rounds, joins=joins)
+    found = recorded(saved(tmp_path / "run.jsonl", lines))
+    assert found.problems == ()
+    assert [(list(used), list(late)) for used, late in found.rounds] == rounds
+    assert [row["used"] for row in found.clients] == [sum(i in used for used, _ in rounds) for i in range(8)]
+    assert found.exact is not None
+    assert found.spent == lines[-1]["epsilon"]
+
+
+def joined_forgotten(lines: Lines) -> None:
+    lines[3] |= {"joined": 0, "joined_clients": []}
+
+
+def joined_invented(lines: Lines) -> None:
+    lines[2]["joined_clients"] = [1]
+
+
+def joined_too_few(lines: Lines) -> None:
+    lines[2] |= {"used": 0, "late": 7, "lost": 1, "late_clients": [*range(7)], "lost_clients": [7]}
+    lines[3] |= {"joined": 4, "joined_clients": [0, 1, 2, 3]}
+
+
+def joined_unnamed(lines: Lines) -> None:
+    lines[2]["joined_clients"] = lines[2]["joined"] = None
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (joined_forgotten, "round 2: the log says ε = "),
+        (
+            joined_invented,
+            "round 1: the clients that joined the next sum are not as many",
+        ),
+        (joined_too_few, "round 2: 4 used clients are too few for a sum"),
+        (joined_unnamed, "round 1: late_clients, lost_clients and, in the next line, joined_clients must be named"),
+    ],
+)
+def test_a_log_whose_joined_clients_were_edited_is_found(
+    tmp_path: Path, edit: Callable[[Lines], None], words: str
+) -> None:
+    plan = a_plan(grace=1)
+    rounds: Rounds = [([0, 1, 2, 3, 4, 5], [6]), ([0, 1, 2, 3, 4, 5, 6], []), ([*range(8)], []), ([*range(7)], [7])]
+    lines = lines_of(plan, rounds, joins=(0,))
+    edit(lines)
+    problems = recorded(saved(tmp_path / "run.jsonl", lines)).problems
+    assert any(each.startswith(words) for each in problems), problems
+
+
+def test_who_joined_contradicts_a_plan_without_grace(tmp_path: Path) -> None:
+    lines = lines_of(a_plan(), [([0, 1, 2, 3, 4, 5], [6, 7])] * 3)
+    lines[2] |= {"joined": 1, "joined_clients": [6]}
+    problems = recorded(saved(tmp_path / "run.jsonl", lines)).problems
+    assert "round 2: 1 clients joined from the round before, but the plan has no grace" in problems
+
+
+def test_the_last_round_of_an_unfinished_log_waits_for_its_final_set(tmp_path: Path) -> None:
+    plan = a_plan(grace=1)
+    lines = lines_of(plan, some_rounds(plan, 4, void=None), joins=(0,))[:-1]
+    found = recorded(saved(tmp_path / "run.jsonl", lines))
+    assert (found.problems, len(found.rounds)) == ((), 3)
+    assert "The last round is not counted" in found.notes[-1]
+    assert found.spent == lines[-2]["epsilon"]
+
+
 def test_an_old_log_has_bounds_and_a_lowered_one_is_found(tmp_path: Path, sound: Lines) -> None:
     new = ("mu", "late_clients", "lost_clients")
     lines = [{name: value for name, value in line.items() if name not in new} for line in sound]

@@ -37,9 +37,12 @@ def some_rounds(plan: Plan, count: int, seed: int = 1, *, void: int | None = 2) 
     return result
 
 
-def lines_of(plan: Plan, rounds: Sequence[tuple[Sequence[int], Sequence[int]]], **config: Any) -> Lines:
-    """The lines of a log in which these rounds happened."""
-    odometer = Odometer(plan)
+def lines_of(
+    plan: Plan, rounds: Sequence[tuple[Sequence[int], Sequence[int]]], *, joins: Sequence[int] = (), **config: Any
+) -> Lines:
+    """The lines of a log in which these rounds happened; under grace `joins` were always used one round late (R5)."""
+    odometer, least = Odometer(plan), plan.clients - plan.stragglers
+    joined: list[int] = []
     lines: Lines = []
     spent = 0.0
     calibration = plan.request.calibration
@@ -51,19 +54,24 @@ def lines_of(plan: Plan, rounds: Sequence[tuple[Sequence[int], Sequence[int]]], 
     for number, (used, late) in enumerate(rounds, 1):
         odometer.record(used, late)
         spent, lost = odometer.max_epsilon(), sorted({*range(plan.clients)} - {*used} - {*late})
-        variance = plan.individual_in_sum(len(used)) if used else 0.0
-        left = plan.residual_in_sum(len(used)) if used else 0.0
+        now = [i for i in used if i not in joins]
+        now = [] if len(now) < least else now  # too few on time: all wait for the next sum
+        said, after = {"joined": len(joined), "joined_clients": joined}, [i for i in used if i not in now]
+        variance = plan.individual_in_sum(len(now) + len(joined)) if now or joined else 0.0
+        left = plan.residual_in_sum(len(now)) if now else 0.0
         lasting, residual = (variance, left) if plan.repairs else (variance + left, 0.0)
+        joined, seen = after, sorted([*late, *after])
         lines.append({
             "kind": "round", "round": number, "accuracy": None, "loss": None, "epsilon": spent,
-            "mu": gaussian.mu(spent, plan.delta, up=True), "used": len(used), "late": len(late), "lost": len(lost),
-            "late_clients": sorted(late), "lost_clients": lost, "noise_std": math.sqrt(lasting) / plan.clients,
-            "residual_std": math.sqrt(residual) / plan.clients,
+            "mu": gaussian.mu(spent, plan.delta, up=True), "used": len(now), "late": len(seen), "lost": len(lost),
+            "late_clients": seen, "lost_clients": lost, "noise_std": math.sqrt(lasting) / plan.clients,
+            "residual_std": math.sqrt(residual) / plan.clients, **(said if plan.grace else {}),
         })  # fmt: skip
     lines.append({
         "kind": "end", "accuracy": 0.5, "epsilon": spent, "mu": gaussian.mu(spent, plan.delta, up=True),
         "epsilon_claimed": plan.budget, "delta": plan.delta, "unit": plan.unit, "adjacency": plan.adjacency,
         "rounds": len(rounds), "stopped": None, "bytes_up": 1, "bytes_down": 1, "seconds": 1.0, "statement": [],
+        **({"joined": len(joined), "joined_clients": joined} if plan.grace else {}),
     })  # fmt: skip
     return lines
 

@@ -114,14 +114,20 @@ def of_end(log: RunLog, plan: Plan) -> Iterator[str]:
 
 
 def of_noise(log: RunLog, plan: Plan) -> Iterator[str]:
-    """Rounds whose noise is not the plan's, up to one denominator for all."""
+    """Rounds whose noise is not the plan's, up to one denominator for all.
+
+    Under grace a sum holds uploads of two rounds; what they leave beside their own noise is known with repair alone.
+    """
     scheme = log.started.config.get("scheme", log.scheme)
     if str(scheme) not in BUILT_IN or log.started.network is not None or not (plan.repairs or plan.graph.complete):
         return  # schemes of other packages play their own noise
-    seen = [line for line in log.rounds if line.used > 0 and line.noise_std]
+    if plan.grace and not plan.repairs:
+        return
+    seen = [line for line in log.rounds if _summed(line) > 0 and line.noise_std]
     stds = []
     for line in seen:
-        variance = plan.individual_in_sum(line.used) + (0.0 if plan.repairs else plan.residual_in_sum(line.used))
+        uploads = _summed(line)
+        variance = plan.individual_in_sum(uploads) + (0.0 if plan.repairs else plan.residual_in_sum(uploads))
         stds.append((line.noise_std or 0.0) / math.sqrt(variance))
     denominator = np.median(1 / np.array(stds)) if stds else 1.0
     expected = _denominator(log, plan)
@@ -129,7 +135,13 @@ def of_noise(log: RunLog, plan: Plan) -> Iterator[str]:
         yield f"the noise of the rounds is {expected / denominator:.6g} times the plan's"
     for line, std in zip(seen, stds, strict=True):
         if not math.isclose(std * denominator, 1.0, rel_tol=_SAME):
-            yield f"round {line.round}: its noise is {std * denominator:.6g} times the plan's of {line.used} clients"
+            times, clients = std * denominator, _summed(line)
+            yield f"round {line.round}: its noise is {times:.6g} times the plan's of {clients} clients"
+
+
+def _summed(line: Round) -> int:
+    """How many uploads are in the sum of a round."""
+    return line.used + (line.joined or 0)
 
 
 def _denominator(log: RunLog, plan: Plan) -> float | None:
@@ -140,14 +152,18 @@ def _denominator(log: RunLog, plan: Plan) -> float | None:
 
 
 def rounds(log: RunLog, plan: Plan) -> tuple[Rounds | None, list[str]]:
-    """Used and late clients of each round, and what about them is impossible.
+    """Used and late clients of each round whose set is final, and what about them is impossible.
 
-    There are none where the log does not name them, or names what is impossible.
+    There are none where the log does not name them, or names what is impossible. Under grace the set of a round is
+    final with the next line (R5).
     """
     found, wrong, named = [], [], True
-    for line in log.rounds:
+    lines: list[Round | Ended] = [*log.rounds, *([] if log.ended is None else [log.ended])]
+    for at, line in enumerate(log.rounds):
+        if plan.grace and at + 1 == len(lines):
+            break
         try:
-            sets = _sets(line, plan)
+            sets = _final(line, lines[at + 1], plan) if plan.grace else _sets(line, plan)
         except ArgumentError as error:
             wrong.append(f"round {line.round}: {error}")
             continue
@@ -164,6 +180,8 @@ def _sets(line: Round, plan: Plan) -> tuple[ClientSet, ClientSet] | None:
         raise ArgumentError(f"used, late and lost must add up to {plan.clients} clients")
     if 0 < line.used < plan.clients - plan.stragglers:
         raise ArgumentError(f"{line.used} used clients are too few for a sum")
+    if line.joined and not plan.grace:
+        raise ArgumentError(f"{line.joined} clients joined from the round before, but the plan has no grace")
     everybody, nobody = ClientSet.all(plan.clients), ClientSet.none(plan.clients)
     if line.late_clients is None or line.lost_clients is None:
         return None if line.used < plan.clients else (everybody, nobody)
@@ -174,6 +192,20 @@ def _sets(line: Round, plan: Plan) -> tuple[ClientSet, ClientSet] | None:
     return everybody - late - lost, late
 
 
+def _final(line: Round, after: Round | Ended, plan: Plan) -> tuple[ClientSet, ClientSet]:
+    """Used and late clients of a round under grace: those whose uploads joined the next sum were used, too."""
+    sets = _sets(line, plan)
+    if sets is None or after.joined_clients is None:
+        raise ArgumentError("late_clients, lost_clients and, in the next line, joined_clients must be named with grace")
+    joined = ClientSet.of(plan.clients, after.joined_clients, name="joined_clients")
+    if len(joined) != after.joined or joined - sets[1]:
+        raise ArgumentError("the clients that joined the next sum are not as many as were counted, or were not late")
+    used = sets[0] | joined
+    if 0 < len(used) < plan.clients - plan.stragglers:
+        raise ArgumentError(f"{len(used)} used clients are too few for a sum")
+    return used, sets[1] - joined
+
+
 def of_rounds(log: RunLog, plan: Plan, odometer: Odometer, rounds: Rounds) -> Iterator[str]:
     """Lines whose ε or μ is not what the rounds up to them give; counts the rounds on the way."""
     lines: list[Round | Ended] = [*log.rounds, *([] if log.ended is None else [log.ended])]
@@ -181,6 +213,8 @@ def of_rounds(log: RunLog, plan: Plan, odometer: Odometer, rounds: Rounds) -> It
         where = f"round {line.round}" if isinstance(line, Round) else "end"
         if at < len(rounds):
             odometer.record(*rounds[at])
+        elif isinstance(line, Round):
+            continue  # its set is not final yet
         if line.epsilon is not None:
             found = odometer.max_epsilon()
             if line.epsilon < found * (1 - _SAME):

@@ -272,6 +272,8 @@ def _checked(log: RunLog) -> Recorded:
         notes.append("The log says how many clients were used, not which: only bounds follow from it.")
         problems += checks.of_bounds(log, plan, bounds)
         return Recorded(log=log, plan=plan, bounds=bounds, problems=tuple(problems), notes=tuple(notes))
+    if len(rounds) < len(log.rounds):
+        notes.append("The last round is not counted: its set is final with the next one, which the log does not have.")
     odometer, best = Odometer(plan), None
     problems += checks.of_rounds(log, plan, odometer, rounds)
     spent = odometer.max_epsilon()
