@@ -114,7 +114,9 @@ def test_a_schedule_costs_what_the_plan_does(channel: ModuleType, rounds: int) -
     for schedule in channel.SCHEDULES:
         squares = np.square(channel.scales(schedule, rounds))
         assert squares.mean() == pytest.approx(1)
-        steps = np.diff(squares) * {"constant": 0, "rising": -1, "falling": 1}[schedule.removesuffix("-mild")]
+        steps = (
+            np.diff(squares) * {"constant": 0, "rising": -1, "falling": 1, "ending": -1}[schedule.removesuffix("-mild")]
+        )
         assert np.all(steps > 0) or schedule == "constant"
 
 
