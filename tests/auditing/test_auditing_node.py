@@ -45,12 +45,37 @@ def test_a_state_tells_rounds_and_what_they_cost(clients: list[Client], tmp_path
     assert found.name == "client-00"
     facts = found.to_dict()
     for name, epsilon in (("announced", clients[0].epsilon()), ("worst", clients[0].epsilon(worst=True))):
-        assert facts[name]["epsilon"] == epsilon
+        assert facts[name]["epsilon"] == pytest.approx(epsilon, rel=1e-12)
         assert gaussian.epsilon(facts[name]["mu"], 1e-5) == pytest.approx(epsilon)
         assert facts[name]["found"] == pytest.approx(gaussian.power(facts[name]["mu"], 0.01))
     left = math.sqrt(gaussian.mu(8.0, 1e-5) ** 2 - clients[0].mu(worst=True) ** 2)
     assert facts["left"]["mu"] == pytest.approx(left)
     assert facts["left"]["epsilon"] == pytest.approx(gaussian.epsilon(left, 1e-5))
+    assert found.holds
+
+
+def test_under_grace_a_round_waits_for_its_final_set(tmp_path: Path) -> None:
+    """Client 0 was used in round 0, too late in round 1, one round late in 2, and on time in 3, whose set is open."""
+    server, clients = joined(planned(grace=1), 4, folder=tmp_path)
+    late: list[bytes] = []
+    for number, came in enumerate(([0, 1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3], [0, 1, 2])):
+        start = server.announce(since=0)
+        messages = [client.begin(start).upload(np.zeros(4)) for client in clients]
+        for i in came:
+            server.receive(messages[i])
+        if number == 3:
+            server.receive(late.pop())
+        late.append(messages[0])
+        server.close()
+    for client in clients:
+        client.begin(server.announce(since=0, closing=True)).upload(None)
+    found = node(tmp_path / "client-00.json")
+    rounds = {"announced": 4, "answered": 4, "used": 2, "late": 1, "void": 0, "open": 1, "closing": 1}
+    assert found.rounds == rounds
+    assert found.announced.epsilon == pytest.approx(clients[0].epsilon(), rel=1e-12)
+    assert found.worst.epsilon == pytest.approx(clients[0].epsilon(worst=True), rel=1e-12)
+    said = " ".join(each for each in found.shown() if isinstance(each, str))
+    assert "2 used, 1 too late, 0 void, 1 not final yet, and a closing round without data" in said
     assert found.holds
 
 
@@ -187,7 +212,8 @@ def test_a_closing_round_costs_nothing_and_all_that_was_admitted_holds(tmp_path:
     before, clients = play(tmp_path / "open", 3, closing=False), play(tmp_path / "closed", 3, closing=True)
     found, plain = (node(tmp_path / each / "client-00.json") for each in ("closed", "open"))
     assert found.holds
-    assert found.announced.epsilon == clients[0].epsilon() < before[0].epsilon()  # where a round is open, at its worst
+    assert found.announced.epsilon == pytest.approx(clients[0].epsilon(), rel=1e-12)
+    assert clients[0].epsilon() < before[0].epsilon()  # where a round is open, at its worst
     assert found.left.mu > plain.left.mu
 
 

@@ -19,6 +19,8 @@ from lightdp import gaussian
 from lightdp._validate import rounded_up
 from lightdp.auditing import _recorded, recorded
 from lightdp.auditing._exact import Exact, _largest, exact
+from lightdp.auditing._schedule import Round, told
+from lightdp.auditing._view import View
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError
 from lightdp.repair import RETRIES
@@ -378,10 +380,10 @@ def test_a_sampled_log_is_recomputed_without_mu_gdp(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("calibration", ["repair", "exact"])
-def test_the_exact_cost_is_that_of_the_oracle_over_all_colluders(calibration: str, seed: int) -> None:
-    plan = a_plan(calibration, clients=5, colluders=1, stragglers=2, gamma=3.0)
-    rounds = some_rounds(plan, 4, seed, void=seed)
+@pytest.mark.parametrize(("calibration", "grace"), [("repair", 0), ("repair", 1), ("exact", 0)])
+def test_the_exact_cost_is_that_of_the_oracle_over_all_colluders(calibration: str, grace: int, seed: int) -> None:
+    plan = a_plan(calibration, clients=5, colluders=1, stragglers=2, gamma=3.0, grace=grace)
+    rounds = some_rounds(plan, 4 + 2 * grace, seed, void=seed)
     found = exact(plan, sets(5, rounds), closing=False)
     assert found is not None
     assert found.complete
@@ -391,7 +393,7 @@ def test_the_exact_cost_is_that_of_the_oracle_over_all_colluders(calibration: st
             oracles.worst_mu_squared(
                 oracles.loss_matrix(
                     5, 3.0, rounds, client=client, adjacency=~np.eye(5, dtype=bool), colluders=colluders,
-                    retries=RETRIES if plan.repairs else -1,
+                    retries=RETRIES if plan.repairs else -1, grace=grace,
                 )
             )
             for colluders in itertools.combinations(others, 1)
@@ -418,14 +420,25 @@ def test_a_run_without_a_budget_may_spend_more_than_was_asked_for(tmp_path: Path
     assert recorded(saved(tmp_path / "run.jsonl", lines)).problems == ()
 
 
-def test_a_closing_round_costs_as_one_in_which_everybody_repairs() -> None:
-    plan = a_plan(clients=5, colluders=0, stragglers=2, gamma=3.0)
+@pytest.mark.parametrize("grace", [0, 1])
+def test_a_closing_round_costs_as_one_in_which_everybody_repairs(grace: int) -> None:
+    """Under grace two: the first repairs round 0, the second round 1."""
+    plan = a_plan(clients=5, colluders=0, stragglers=2, gamma=3.0, grace=grace)
     rounds: Rounds = [([0, 1, 2], [3]), ([0, 1, 2, 3], [4])]
     closed = exact(plan, sets(5, rounds), closing=True)
     left = exact(plan, sets(5, rounds), closing=False)
     assert closed is not None
     assert left is not None
     assert closed.squares[4] > left.squares[4] * 1.01  # its late round is repaired only in the closing one
+    view = View(plan, told(schedule(5, rounds, grace)), colluders=())
+    assert closed.squares[0] == pytest.approx((view.mu * plan.sigma_individual / plan.sensitivity) ** 2)
+
+
+def schedule(clients: int, rounds: Rounds, grace: int) -> list[Round]:
+    """These rounds, with all used clients on time, and closing ones in which everybody answers."""
+    everybody = ClientSet.all(clients)
+    listed = [*((*each, False) for each in sets(clients, rounds)), *[(everybody, ~everybody, True)] * (1 + grace)]
+    return [Round(used, late, closing, used if grace else None) for used, late, closing in listed]
 
 
 def test_too_many_uploads_are_left_to_the_odometer(tmp_path: Path) -> None:

@@ -51,8 +51,9 @@ def test_two_rounds_that_share_no_noise_add_up() -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("changed", [{}, {"colluders": 0, "stragglers": 4}])
-def test_random_schedules_are_seen_as_real_histories_have_them(changed: dict[str, Any], seed: int) -> None:
-    plan = planned(**changed)
+@pytest.mark.parametrize("grace", [0, 1])
+def test_random_schedules_are_seen_as_real_histories_have_them(grace: int, changed: dict[str, Any], seed: int) -> None:
+    plan = planned(**changed, grace=grace)
     tellings = told(random_rounds(plan, 6, seed))
     view = View(plan, tellings)
     played = _stories.play(plan, [each for each in tellings if each.client not in view.colluders])
@@ -62,8 +63,9 @@ def test_random_schedules_are_seen_as_real_histories_have_them(changed: dict[str
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_lies_are_seen_as_real_histories_have_them(seed: int) -> None:
-    plan = planned(clients=7, colluders=1, stragglers=4, gamma=5.0)
+@pytest.mark.parametrize("grace", [0, 1])
+def test_lies_are_seen_as_real_histories_have_them(grace: int, seed: int) -> None:
+    plan = planned(clients=7, colluders=1, stragglers=4, gamma=5.0, grace=grace)
     for script, _ in _stories.climb(plan, _stories.rotation(plan), seed=seed, steps=12):
         played = _stories.play(plan, script.story(plan))
         if played.mine.size:
@@ -112,6 +114,19 @@ def test_random_rounds_have_stragglers_late_and_void_ones_and_a_closing_round() 
     assert sum(each.closing for each in drawn) == 8
     assert all(0 in random_rounds(plan, 9, seed)[0].used for seed in range(8))
     assert random_rounds(plan, 9, 4) == random_rounds(plan, 9, 4) != random_rounds(plan, 9, 5)
+
+
+def test_under_grace_random_rounds_have_uploads_that_are_one_round_late_and_two_closing_rounds() -> None:
+    plan = planned(rounds=60, grace=1)
+    drawn = [random_rounds(plan, 9, seed) for seed in range(8)]
+    for each in drawn:
+        assert [one.closing for one in each] == [False] * 9 + [True] * 2
+        assert all(refused is None for _, refused in answered(plan, told(each)))
+    flat = [one for each in drawn for one in each if one.on_time is not None]
+    assert len(flat) == 8 * 11
+    assert any(one.used - one.on_time for one in flat)
+    assert any(one.used and len(one.on_time) < 4 for one in flat)  # enough only with those that came late
+    assert any(one.on_time and not one.used for one in flat)  # void
 
 
 def test_a_training_whose_budget_is_used_up_ends() -> None:
@@ -193,6 +208,27 @@ def test_a_file_that_is_no_schedule_is_refused(tmp_path: Path, name: str, conten
     (tmp_path / name).write_text(content)
     with pytest.raises(ArgumentError, match=words):
         read_rounds(tmp_path / name, planned())
+
+
+def test_under_grace_a_file_names_who_was_on_time(tmp_path: Path) -> None:
+    plan = planned(grace=1)
+    (tmp_path / "a.csv").write_text("used,late,on_time,closing\n0-4,5,0-2,\n,0-3,1,\n0-5,,,1\n0-5,,0-5,1\n")
+    (tmp_path / "b.json").write_text('[{"used": [0, 1, 2, 3]}]')
+    first, void, *closing = read_rounds(tmp_path / "a.csv", plan)
+    assert (first.on_time, void.on_time) == (ClientSet.of(6, [0, 1, 2]), ClientSet.of(6, [1]))
+    assert [(each.closing, each.on_time) for each in closing] == [(True, ClientSet.none(6)), (True, ClientSet.all(6))]
+    assert read_rounds(tmp_path / "b.json", plan)[0].on_time == ClientSet.of(6, range(4))
+    for text, words in (
+        ("used,late,on_time\n0-4,5,0-5\n0-5,,\n0-5,,", "leaves out clients that were on time"),
+        ("used,closing\n0-5,1\n0-5,\n0-5,", "round 0 .* must be one of the last two if it is closing"),
+        ("used,late,on_time\n,0-5,0-3\n0-5,,\n0-5,,", "leaves out clients that were on time"),
+    ):
+        (tmp_path / "a.csv").write_text(text)
+        with pytest.raises(ArgumentError, match=words):
+            read_rounds(tmp_path / "a.csv", plan)
+    (tmp_path / "a.csv").write_text("used,on_time\n0-4,0-3\n")
+    with pytest.raises(ArgumentError, match=r"round 0 .* must have used and may have late, closing"):
+        read_rounds(tmp_path / "a.csv", planned())
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

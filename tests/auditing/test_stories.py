@@ -16,6 +16,7 @@ from lightdp.auditing._search import Near, search
 from lightdp.auditing._search import truth as told_truth
 from lightdp.auditing._stories import Played, Telling
 from lightdp.planning import Plan
+from lightdp.repair import lies_cost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,10 +55,11 @@ def test_peers_that_are_told_to_repair_a_used_upload_cost_more_than_is_charged_a
 @pytest.mark.parametrize(
     ("clients", "colluders", "stragglers"), [(8, 0, 6), (8, 0, 5), (10, 0, 7), (12, 0, 10), (6, 0, 2), (10, 2, 6)]
 )
+@pytest.mark.parametrize("grace", [0, 1])
 def test_rotating_lies_cost_no_more_than_was_reserved(
-    clients: int, colluders: int, stragglers: int, gamma: float
+    clients: int, colluders: int, stragglers: int, gamma: float, grace: int
 ) -> None:
-    plan = planned(clients, colluders=colluders, stragglers=stragglers, gamma=gamma)
+    plan = planned(clients, colluders=colluders, stragglers=stragglers, gamma=gamma, grace=grace)
     script = rotation(plan)
     played = play(plan, script.story(plan))
     assert len(played.sent) == script.asked.sum()  # no client refuses
@@ -66,17 +68,21 @@ def test_rotating_lies_cost_no_more_than_was_reserved(
     assert cost <= played.worst
     if plan.honest - stragglers == 2 and gamma == 100.0:  # room for one late round, which costs at most 1, would not do
         used = (1 + gamma) / (2 * gamma + 1)
-        assert cost > (clients - colluders - 2) * used + 1
+        assert cost > ((1 + grace) * (clients - colluders - 1) - 1) * used + 1
+        if grace and clients - colluders > 8:  # nor would room for lies about one round
+            assert cost > played.reserved - lies_cost(gamma, plan.honest, stragglers)
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_no_story_that_a_search_finds_costs_more_than_was_reserved(seed: int) -> None:
+@pytest.mark.parametrize("grace", [0, 1])
+def test_no_story_that_a_search_finds_costs_more_than_was_reserved(grace: int, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311  a search, not a secret
     clients = rng.randint(3, 12)
     colluders = rng.choice([0, 1]) if clients > 4 else 0
     degree = clients - 1 if rng.random() < 0.7 or clients < 6 else 4
     stragglers = rng.randint(1, max(min(clients, degree + 1) - colluders - 2, 1))
-    plan = planned(clients, colluders=colluders, stragglers=stragglers, degree=degree, gamma=10 ** rng.uniform(-1, 2.5))
+    shape = {"colluders": colluders, "stragglers": stragglers, "degree": degree, "grace": grace}
+    plan = planned(clients, **shape, gamma=10 ** rng.uniform(-1, 2.5))
     script = rotation(plan, rng.randint(2, 6)) if seed % 2 else truth(plan, rng.randint(2, 6))
     found = [played for _, played in climb(plan, script, seed=seed, steps=40) if played.reserved > 0]
     assert len(found) > 20
@@ -142,7 +148,7 @@ def test_a_climb_raises_its_goal(goal: Callable[[Played], float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("clients", "colluders", "stragglers", "rounds"), [(8, 0, 6, 2), (10, 2, 2, 8), (5, 1, 1, 3), (7, 1, 4, 3)]
+    ("clients", "colluders", "stragglers", "rounds"), [(8, 0, 6, 5), (10, 2, 2, 8), (5, 1, 1, 3), (7, 1, 4, 3)]
 )
 def test_a_search_comes_nearer_to_what_is_claimed_than_truth_and_rotation(
     clients: int, colluders: int, stragglers: int, rounds: int
@@ -159,15 +165,16 @@ def test_a_search_comes_nearer_to_what_is_claimed_than_truth_and_rotation(
 
 
 def test_an_odometer_at_worst_says_no_more_than_the_budget() -> None:
-    played = play(plan := planned(5, colluders=1, rounds=3, epsilon=8.0), rotation(plan).story(plan), budget=True)
+    played = play(plan := planned(5, colluders=1, rounds=2, epsilon=8.0), rotation(plan).story(plan), budget=True)
     most = (gaussian.mu(plan.budget, plan.delta) * plan.scale / plan.sensitivity) ** 2
     near = Near.of(played)
     assert played.worst > most
     assert near.worst == near.budget == pytest.approx((played.exact()[0] / most) ** 0.5)
 
 
-def test_the_truth_as_a_script_is_the_schedule() -> None:
-    plan = planned(6, colluders=1, stragglers=3, rounds=6, epsilon=8.0)
+@pytest.mark.parametrize("grace", [0, 1])
+def test_the_truth_as_a_script_is_the_schedule(grace: int) -> None:
+    plan = planned(6, colluders=1, stragglers=3, rounds=6, epsilon=8.0, grace=grace)
     drawn = random_rounds(plan, 5, 4)
     story = told_truth(plan, drawn).story(plan)
     honest = [each for each in told(drawn) if each.client < 5]

@@ -202,8 +202,26 @@ class Schedules(RuleBasedStateMachine):
         assert (result.total is None) == (not joined + fresh)
         if result.total is not None:
             self.check_sum(result.total, joined + fresh)
-        for s in self.came[final] if final >= 0 and not self.used[-1] else []:
-            assert s.client in self.server.late(final)
+        if final >= 0:
+            seen = [] if self.used[-1] else self.came[final]
+            assert set(self.server.late(final)) == {s.client for s in seen}
+
+    @rule(
+        come=st.lists(st.sampled_from(["arrives", "arrives", "is held back", "away"]), min_size=5, max_size=5),
+        joins=st.lists(st.booleans(), min_size=5, max_size=5),
+    )
+    def round_of(self, come: list[str], joins: list[bool]) -> None:
+        """A whole round, in which some uploads of the round before may still come."""
+        before = self.server.round - 1
+        for s in [s for s in self.sent if s.round == before and s not in self.came[before] and joins[s.client]]:
+            if self.plan.grace:
+                self.arrive(s)
+        for i in range(5):
+            if come[i] == "arrives":
+                self.upload_arrives(i)
+            elif come[i] == "is held back":
+                self.upload_is_lost_or_delayed(i)
+        self.round_ends()
 
     def least(self, number: int) -> int:
         return 0 if any(number in self.history(i).closing for i in range(5)) else LEAST

@@ -112,6 +112,8 @@ TESTS = {
     "test_lanes_give_the_updates_of_a_plain_loop",
     "test_layers_that_mix_records_or_draw_are_refused_in_training_mode_only",
     "test_views_of_records_train_a_model",
+    "test_training_stops_hard_at_the_budget_and_takes_late_uploads_in",
+    "test_under_grace_both_fidelities_leave_the_noise_of_the_theory_closing_rounds_included",
     "test_what_sampled_batches_cost_is_looked_at_with_the_accuracy",
     "test_an_interrupted_run_goes_on_to_the_same_log_bit_by_bit",
     "test_clients_with_their_own_parameters_train_under_vmap",

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,7 +32,9 @@ _CHOICES = 64  # of colluders that are all tried
 _SIGNED = 10  # uploads of one client for which all signs are tried
 
 Rounds = Sequence[tuple[ClientSet, ClientSet]]
-"""Used and late clients of each round; a void round uses nobody."""
+"""Used and late clients of each round, as they are final; a void round uses nobody."""
+_Debt = tuple[int, int]
+"""A round to repair, and uploads that may still carry the repair."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def exact(plan: Plan, rounds: Rounds, *, closing: bool) -> Exact | None:
     Args:
         plan: the noise, by a calibration that clients run themselves.
         rounds: who was used and who was late in each.
-        closing: whether a closing round followed in which everybody repaired what was left.
+        closing: whether closing rounds followed in which everybody repaired what was left.
     """
     uploads = sum(len(used) + len(late) for used, late in rounds)
     if not plan.graph.complete or max(uploads, plan.clients) > MOST_UPLOADS:
@@ -85,29 +87,43 @@ class _Sent:
         self._rows: list[NDArray[np.int64]] = []
         self._keys: list[NDArray[np.int64]] = []
         self._signs: list[NDArray[np.int64]] = []
+        self._used = [used for used, _ in rounds]
         owners: list[int] = []
         self.data: dict[int, list[int]] = defaultdict(list)  # rows of each client that hold data
-        owed: dict[int, tuple[int, NDArray[np.int64], int]] = {}
-        for number, (used, late) in enumerate(rounds):
-            for i in (*used, *late):
-                self.data[i].append(len(owners))
-                self._add(len(owners), number, i, self.peers[i], 1)
-                if i in owed:
-                    then, absent, tries = owed.pop(i)
-                    self._add(len(owners), then, i, absent, -1)
-                    if i not in used and tries > 1:
-                        owed[i] = then, absent, tries - 1
+        self._owed: dict[int, list[_Debt]] = defaultdict(list)
+        flying: dict[int, dict[int, _Debt]] = {}
+        for number in range(len(rounds) + (1 + plan.grace if closing else 0)):
+            if plan.repairs and 0 <= (final := number - 1 - plan.grace) < len(rounds):
+                self._settle(final, flying.pop(final, {}))
+            with_data = number < len(rounds)
+            riding = flying[number] = {}
+            owing = [i for i, debts in self._owed.items() if debts]
+            for i in (*rounds[number][0], *rounds[number][1]) if with_data else owing:
+                if with_data:
+                    self.data[i].append(len(owners))
+                    self._add(len(owners), number, i, self.peers[i], 1)
+                if self._owed[i]:
+                    riding[i] = min(self._owed[i], key=lambda debt: debt[0])
+                    self._owed[i].remove(riding[i])
+                    then, _ = riding[i]
+                    self._add(len(owners), then, i, self._absent(then, i), -1)
                 owners.append(i)
-            if plan.repairs:
-                missing = ~used.flags
-                for i in used:
-                    absent = self.peers[i][missing[self.peers[i]]]
-                    if absent.size:
-                        owed[i] = number, absent, RETRIES + 1
-        for i, (then, absent, _) in owed.items() if closing else ():
-            self._add(len(owners), then, i, absent, -1)
-            owners.append(i)
         self.owners = np.array(owners, dtype=np.int64)
+
+    def _absent(self, number: int, client: int) -> NDArray[np.int64]:
+        """Peers of a client that a round did not use."""
+        peers = self.peers[client]
+        return peers[~self._used[number].flags[peers]]
+
+    def _settle(self, number: int, riding: Mapping[int, _Debt]) -> None:
+        """Repairs whose uploads a round did not use are owed again, and its used clients owe what others left (R5)."""
+        used = self._used[number]
+        for i, (then, tries) in riding.items():
+            if i not in used and tries > 1:
+                self._owed[i].append((then, tries - 1))
+        for i in used:
+            if self._absent(number, i).size:
+                self._owed[i].append((number, RETRIES + 1))
 
     def _add(self, row: int, number: int, client: int, peers: NDArray[np.int64], sign: int) -> None:
         low, high = np.minimum(client, peers), np.maximum(client, peers)

@@ -143,7 +143,8 @@ def read_rounds(path: Path, plan: Plan) -> tuple[Round, ...]:
 
     FILE.json holds a list of {"used": [0, 1], "late": [2], "closing": false}; FILE.csv has a line for each round with
     columns used, late and, if wanted, closing (0 or 1), where `0-3 5` names clients 0 to 3 and 5. No used client makes
-    a round void. Only the last round may be closing.
+    a round void. Only the last round may be closing, the last two under grace. There on_time may name those of the used
+    clients that came before the round closed, by default all of them.
 
     Args:
         path: the file.
@@ -156,20 +157,26 @@ def read_rounds(path: Path, plan: Plan) -> tuple[Round, ...]:
     result = []
     for number, row in enumerate(rows):
         where = f"round {number} of schedule={str(path)!r}"
-        if not isinstance(row, dict) or not row.keys() <= {"used", "late", "closing"} or "used" not in row:
-            raise ArgumentError(f"{where} must have used and may have late and closing")
+        more = ["late", "closing", *(["on_time"] if plan.grace else [])]
+        if not isinstance(row, dict) or not row.keys() <= {"used", *more} or "used" not in row:
+            raise ArgumentError(f"{where} must have used and may have {', '.join(more)}")
         used, late = (_members(row.get(name), plan.clients, f"{name} in {where}") for name in ("used", "late"))
         closing = row.get("closing") in (True, "1", "true")
         if not closing and row.get("closing") not in (None, False, "", "0", "false"):
             raise ArgumentError(f"closing in {where} must be 0 or 1, got {row['closing']!r}")
-        if closing and number < len(rows) - 1:
-            raise ArgumentError(f"{where} must be the last if it is closing")
+        if closing and number < len(rows) - 1 - plan.grace:
+            last = "one of the last two" if plan.grace else "the last"
+            raise ArgumentError(f"{where} must be {last} if it is closing")
         if used & late:
             raise ArgumentError(f"late in {where} must not name used clients, got {list(used & late)} in both")
         least = plan.clients - plan.stragglers
         if not closing and 0 < len(used) < least:
             raise ArgumentError(f"used in {where} must name at least {least} clients or none, got {len(used)}")
-        result.append(Round(used, late, closing))
+        on_time = None
+        if plan.grace:
+            named = row.get("on_time")
+            on_time = used if named is None else _members(named, plan.clients, f"on_time in {where}")
+        result.append(Round(used, late, closing, on_time))
     for telling, refused in answered(plan, told(result)):
         if refused is not None:
             raise ArgumentError(f"client {telling.client} would not answer schedule={str(path)!r}: {refused}")

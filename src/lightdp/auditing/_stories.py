@@ -292,12 +292,12 @@ def _changed(script: Script, plan: Plan, rng: random.Random) -> Script:
     told, asked, closing, on_time = (each.copy() for each in (script.told, script.asked, script.closing, on_time))
     clients, rounds = asked.shape
     for _ in range(rng.randint(1, 3)):
-        now, one, other = rng.randrange(rounds), rng.randrange(clients), rng.randrange(clients)
+        now, one = rng.randrange(rounds), rng.randrange(clients)
         some = [one] if rng.random() < 0.5 else [i for i in range(clients) if rng.random() < 0.5]
         sets = on_time if plan.grace and rng.random() < 0.3 else told
         kind = rng.randrange(7)
         if kind == 0:  # as somebody else is told
-            sets[some, now] = sets[other, now]
+            sets[some, now] = sets[rng.randrange(clients), now]
         elif kind == 1:  # one client more or less
             sets[some, now, rng.randrange(plan.clients)] ^= True
         elif kind == 2:  # nobody, so void
@@ -310,6 +310,7 @@ def _changed(script: Script, plan: Plan, rng: random.Random) -> Script:
         elif kind == 5:
             closing[some, now] ^= True
         else:  # as somebody else is told, asked and so on from here
+            other = rng.randrange(clients)
             for table in (told, asked, closing, on_time):
                 table[some, now:] = table[other, now:]
     return Script(told, asked, closing, on_time if plan.grace else None)

@@ -92,8 +92,8 @@ class Client:
             history = self._seat.history()
             history.sent, history.closing = state.sent, state.closing
             rounds = len(state.on_time) if plan.grace else len(state.used)
-            if len(state.used) != max(rounds - plan.grace, 0):
-                raise ProtocolError(f"a state with {rounds} rounds has {len(state.used)} final sets")
+            if len(state.used) != max(rounds - plan.grace, 0) or (state.on_time and not plan.grace):
+                raise ProtocolError(f"{len(state.used)} final sets and {len(state.on_time)} sets do not fit a run")
             history.learn((t, known(state.used, state.on_time, t, plan.clients)) for t in range(rounds))
             self._history = history
 
