@@ -21,7 +21,7 @@ def scales(schedule: str, rounds: int) -> list[float]:
     and averages let count for less in the model.
 
     >>> [round(s, 3) for s in scales("rising", 3)]
-    [1.118, 1.011, 0.85]
+    [1.119, 1.012, 0.851]
     """
     squares = np.ones(rounds)
     if schedule != "constant":

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import importlib
 import json
 import math
@@ -53,6 +54,11 @@ def nothing(clients: Sequence[int]) -> list[Piece]:  # noqa: ARG001  no client h
 
 def constant(clients: Sequence[int], value: float) -> list[Piece]:
     return [([*clients], torch.full((len(clients), 10), value))]
+
+
+def test_examples_are_right(channel: ModuleType, tables: ModuleType) -> None:
+    for module in (channel, tables):
+        assert doctest.testmod(module) == (0, 1)
 
 
 def test_without_schedule_and_delay_sums_are_those_of_the_simulator(study: ModuleType) -> None:
