@@ -58,7 +58,8 @@ def constant(clients: Sequence[int], value: float) -> list[Piece]:
 
 def test_examples_are_right(channel: ModuleType, tables: ModuleType) -> None:
     for module in (channel, tables):
-        assert doctest.testmod(module) == (0, 1)
+        found = doctest.testmod(module)
+        assert (found.failed, found.attempted > 0) == (0, True)
 
 
 def test_without_schedule_and_delay_sums_are_those_of_the_simulator(study: ModuleType) -> None:
