@@ -86,17 +86,17 @@ class Job:
     delay: int = 1
 
 
-def grid(seed: int, gammas: Sequence[float | None] = GAMMAS) -> Iterator[Job]:
+def grid(seed: int, gammas: Sequence[float | None], factors: Sequence[float]) -> Iterator[Job]:
     """γ, learning rate and momentum."""
-    for momentum, factor in itertools.product(MOMENTA, FACTORS):
+    for momentum, factor in itertools.product(MOMENTA, factors):
         yield Job(seed=seed, scheme="smpc", factor=factor, momentum=momentum)
         for gamma in gammas:
             yield Job(seed=seed, gamma=gamma, factor=factor, momentum=momentum)
 
 
-def more(seed: int, gammas: Sequence[float | None] = GAMMAS) -> Iterator[Job]:
+def more(seed: int, gammas: Sequence[float | None], factors: Sequence[float]) -> Iterator[Job]:
     """Averaged weights, schedules and longer residuals."""
-    for factor in FACTORS:
+    for factor in factors:
         yield Job(seed=seed, scheme="smpc", factor=factor, ema=EMAS[1])
         for gamma in gammas:
             yield Job(seed=seed, gamma=gamma, factor=factor, ema=EMAS[1])
@@ -200,6 +200,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--blocks", nargs="+", choices=sorted(BLOCKS), default=list(BLOCKS))
     parser.add_argument("--gammas", type=float, nargs="+", help="instead of the usual ones")
+    parser.add_argument("--factors", type=float, nargs="+", default=FACTORS, help="of the usual learning rate")
     parser.add_argument("--rounds", type=int, help="fewer, to try it; not for a record")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time, in processes of their own")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no run after so many")
@@ -211,7 +212,10 @@ def main() -> None:
     record, begun = Record(given.out, given.data), time.monotonic()
     gammas = GAMMAS if given.gammas is None else tuple(given.gammas)
     every = dict.fromkeys(
-        job for block in given.blocks for seed in range(given.seeds) for job in BLOCKS[block](seed, gammas)
+        job
+        for block in given.blocks
+        for seed in range(given.seeds)
+        for job in BLOCKS[block](seed, gammas, given.factors)
     )
     missing = [job for job in every if job not in record]
     print(f"{given.data} on {device}: {len(missing)} of {len(every)} runs are missing", flush=True)

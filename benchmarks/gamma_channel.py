@@ -9,7 +9,7 @@ from lightdp.planning import Plan
 from lightdp.training.arrivals import Arrivals
 from lightdp.training.channel import Channel, Sum, Updates
 
-SCHEDULES = ("constant", "rising", "falling", "rising-mild", "falling-mild")
+SCHEDULES = ("constant", "rising", "falling", "rising-mild", "falling-mild", "ending")
 
 
 def scales(schedule: str, rounds: int) -> list[float]:
@@ -17,15 +17,17 @@ def scales(schedule: str, rounds: int) -> list[float]:
 
     The mean of s_t² is 1, so that a training costs what the plan says. "rising" has s_t² ∝ √(T − t + 1), t = 1..T, and
     ends with more noise than it begins with (D7); "falling" is its mirror image, and "mild" ones are linear in s_t²,
-    from about 4/3 to 2/3.
+    from about 4/3 to 2/3. "ending" has s_t² ∝ 1 − 0.95^(T − t + 1): more noise in the last rounds alone, which momentum
+    and averages let count for less in the model.
 
     >>> [round(s, 3) for s in scales("rising", 3)]
-    [1.118, 1.011, 0.85]
+    [1.119, 1.012, 0.851]
     """
     squares = np.ones(rounds)
     if schedule != "constant":
         left = np.arange(rounds, 0, -1.0)
         squares = left / rounds + 1.0 if schedule.endswith("mild") else np.sqrt(left)
+        squares = 1 - 0.95**left if schedule == "ending" else squares
         squares = squares[::-1] if schedule.startswith("falling") else squares
     return np.sqrt(squares / squares.mean()).tolist()
 
