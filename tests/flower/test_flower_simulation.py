@@ -64,10 +64,11 @@ server = ServerApp()
 
 @server.main()
 def main(grid, context):
-    plan = lightdp.plan(clients=3, colluders=1, stragglers=1, rounds=2, epsilon=1e6, delta=1e-5, unit="client",
-                        calibration="repair", clip=9.0)
+    plan = lightdp.plan(clients=3, colluders=1, stragglers=1, rounds=4, epsilon=1e6, delta=1e-5, unit="client",
+                        calibration="repair", clip=9.0, grace=1)
     strategy = lightdp.flower.LightDP(FedAvg(), plan, wait=120)
-    result = strategy.start(grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros((2, 3), np.float32))}))
+    result = strategy.start(grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros((2, 3), np.float32))}),
+                            num_rounds=2)
     found = {"w": result.arrays["w"].numpy().tolist(), "train": {t: dict(m) for t, m in
              result.train_metrics_clientapp.items()}, "x": [m["x"] for m in result.evaluate_metrics_clientapp.values()],
              "stopped": strategy.stopped}
@@ -89,6 +90,7 @@ def test_flowers_own_simulation_engine_runs_it(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert np.array(found["w"]) == pytest.approx(np.full((2, 3), 0.4), abs=0.1)
     assert [each["lightdp-used"] for each in found["train"].values()] == [3, 3]
+    assert [each["lightdp-joined"] for each in found["train"].values()] == [0, 0]
     assert "loss" not in found["train"]["1"]
     assert found["x"] == [2.0, 2.0]
     assert found["stopped"] is None

@@ -204,7 +204,9 @@ def test_where_stragglers_outweigh_honest_peers_pairwise_noise_is_not_used() -> 
 def test_repair_gamma_minimises_lasting_noise_and_weighted_residuals(
     momentum: float, ema: float, grace: int, weight: float, within: tuple[float, float]
 ) -> None:
-    asked = {"rounds": 150, "calibration": "repair", "momentum": momentum, "ema": ema, "grace": grace}
+    asked: dict[str, Any] = {
+        "rounds": 150, "calibration": "repair", "momentum": momentum, "ema": ema, "grace": grace
+    }  # fmt: skip
     p = planned(50, 10, 10, **asked)
 
     def carried(gamma: float) -> float:
@@ -350,20 +352,21 @@ def test_a_plan_with_repair_says_what_a_server_may_do_and_what_is_kept_for_it(
 
 
 @pytest.mark.parametrize(
-    ("case", "taken"),
-    [((10, 2, 2, 3), "exact"), ((20, 4, 4, 3), "exact"), ((10, 2, 2, 10), "repair"), ((50, 10, 10, 20), "repair")],
+    ("clients", "bound", "rounds", "taken"),
+    [(10, 2, 3, "exact"), (20, 4, 3, "exact"), (10, 2, 10, "repair"), (50, 10, 20, "repair")],
 )
-def test_auto_takes_what_leaves_less_noise_in_the_trained_model(case: tuple[int, int, int, int], taken: str) -> None:
-    *clients, rounds = case
-    p = planned(*clients, rounds=rounds)
+def test_auto_takes_what_leaves_less_noise_in_the_trained_model(
+    clients: int, bound: int, rounds: int, taken: str
+) -> None:
+    p = planned(clients, bound, bound, rounds=rounds)
     left = {}
     for name in ("exact", "repair"):
-        q = planned(*clients, rounds=rounds, calibration=name)
+        q = planned(clients, bound, bound, rounds=rounds, calibration=name)
         left[name] = q.noise_in_mean() + 2 / 19**0.5 * q.transient_in_mean() / rounds  # at a momentum of 0.9
         assert q.noise_carried() == pytest.approx(left[name])
         assert q.why is None
     assert taken == min(left, key=lambda name: left[name]) == p.request.calibration
-    assert p == planned(*clients, rounds=rounds, calibration=taken)
+    assert p == planned(clients, bound, bound, rounds=rounds, calibration=taken)
     assert p.why is not None
     assert f"{left[taken]:.4g} in the trained model; " in p.why
 

@@ -15,7 +15,7 @@ from lightdp.planning._provision import absent_neighbours, provision
 
 
 def planned(size: tuple[int, int, int, int], **more: Any) -> Plan:
-    asked = dict(zip(("clients", "colluders", "stragglers", "rounds"), size, strict=True))
+    asked: dict[str, Any] = dict(zip(("clients", "colluders", "stragglers", "rounds"), size, strict=True))
     return lightdp.plan(**(asked | {"epsilon": 3.0, "delta": 1e-5, "calibration": "repair"} | more))
 
 

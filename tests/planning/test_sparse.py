@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import hypergeom
 
 import lightdp
+from lightdp import gaussian
 from lightdp.planning import Plan
-from lightdp.planning._provision import absent_law, provision
+from lightdp.planning._provision import absent_neighbours, provision
 from lightdp.repair import worst_cost
 
 
@@ -55,9 +57,11 @@ def test_the_odometer_charges_what_the_provision_counts() -> None:
 
 def test_the_worst_reserve_counts_every_straggler_as_a_neighbour() -> None:
     plan = planned(10, 2, 9, reserve="worst", degree=5)
-    assert absent_law(plan.request).pmf.tolist() == [0, 0, 1]
-    assert provision(plan.request, 2.0, absent_law(plan.request), 8) == pytest.approx(8 * 3 / (2 * 2 + 1))
-    assert len(absent_law(planned(20, 12, 9, degree=4, reserve="worst").request).pmf) == 5  # no more than neighbours
+    assert absent_neighbours(plan.request).pmf.tolist() == [0, 0, 1]
+    assert provision(plan.request, 2.0, 8) == pytest.approx(8 * 3 / (2 * 2 + 1))
+    assert (
+        len(absent_neighbours(planned(20, 12, 9, degree=4, reserve="worst").request).pmf) == 5
+    )  # no more than neighbours
 
 
 def test_levels_of_sampled_rounds_are_those_of_absent_neighbours() -> None:
@@ -65,16 +69,19 @@ def test_levels_of_sampled_rounds_are_those_of_absent_neighbours() -> None:
     plan = planned(20, 4, 40, degree=10, late="unseen")
     levels = plan.calibration.levels(plan.request, 4.0)
     mean = sum(count / level**2 for level, count in levels.items()) / 40
-    absent = absent_law(plan.request)
+    absent = absent_neighbours(plan.request)
     expected = float(absent.pmf @ (1 / ((plan.honest - absent.counts) * 4.0 + 1))) * 5
     everyone = float(plan.law.pmf @ (1 / ((plan.honest - plan.law.counts) * 4.0 + 1))) * 5
     assert expected < mean < everyone
 
 
-def test_sparse_plans_have_the_noise_of_the_theory_page() -> None:
-    """(D6): for 50 clients, 10 colluders, 10 stragglers, 150 rounds and ε = 3."""
-    found = [planned(50, 10, 150, degree=degree).noise_in_mean() for degree in (22, 30, 40)]
-    assert found == pytest.approx([0.795, 0.443, 0.296], abs=0.001)
+@pytest.mark.parametrize("degree", [22, 30, 40])
+def test_noise_of_a_sparse_plan_is_that_of_hypergeometric_neighbours(degree: int) -> None:
+    """In a long training the individual variance is that of the mean cost, here by scipy's own law."""
+    plan, absent = planned(50, 10, 10**6, degree=degree, gamma=6.0, late="unseen"), np.arange(11)
+    cost = 7.0 / (np.maximum(degree - 10 - absent, 0) * 6.0 + 7.0)
+    mean = np.mean([hypergeom.pmf(absent, 49, s, degree) @ cost for s in range(11)])
+    assert plan.sigma_individual**2 == pytest.approx(10**6 / gaussian.mu(3, 1e-5) ** 2 * mean, rel=1e-4)
 
 
 def test_a_request_with_many_stragglers_on_a_sparse_graph_is_planned_in_bounded_time() -> None:

@@ -8,10 +8,10 @@ from lightdp.training.config import Config
 
 @pytest.mark.parametrize(("rounds", "taken"), [(60, "repair"), (1, "exact")])
 def test_by_default_a_run_takes_the_calibration_that_leaves_less_noise(rounds: int, taken: str) -> None:
-    plan = Config(rounds=rounds).plan(1438, 650, 71)
+    plan = Config(rounds=rounds, late_seen=0.5).plan(1438, 650, 71)
     assert plan is not None
     assert plan.request.calibration == taken
-    assert plan == Config(rounds=rounds, scheme=taken).plan(1438, 650, 71)
+    assert plan == Config(rounds=rounds, late_seen=0.5, scheme=taken).plan(1438, 650, 71)
 
 
 @pytest.mark.parametrize("scheme", ["auto", "exact", "repair"])

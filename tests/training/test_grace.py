@@ -171,6 +171,7 @@ def test_grace_is_for_uploads_that_count_alone(scheme: str) -> None:
         ({"late_by_one": 0.1}, 0.0),
         ({"late_by_one": 0.1, "grace": 1}, "unseen"),
         ({"arrivals": "latency:1:0.5:2", "grace": 1}, 0.0),
+        ({"arrivals": "latency:1:0.5:2", "grace": 0}, 0.0),
         ({"late": 0.25}, 0.25),
         ({"late": "0.25"}, 0.25),
         ({"late": "unseen", "late_seen": 1.0}, "unseen"),
@@ -181,6 +182,14 @@ def test_the_plan_knows_which_late_uploads_to_provide_for(changed: dict[str, Any
     assert plan is not None
     assert plan.request.late == late
     assert plan.grace == changed.get("grace", 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "grace"), [({}, 0), ({"scheme": "none"}, 1), ({"scheme": "smpc"}, 0), ({"scheme": "exact"}, 1)]
+)
+def test_arrivals_with_latencies_have_grace_where_the_scheme_can(changed: dict[str, Any], grace: int) -> None:
+    arrivals = {"arrivals": "latency:1:0.5:2"} if changed else {}
+    assert Config(**(QUICK | changed | arrivals)).patience == grace
 
 
 @pytest.mark.parametrize("late", ["seen", 1.5, "-1"])

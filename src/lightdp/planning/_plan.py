@@ -41,7 +41,7 @@ class Plan:
     >>> import lightdp
     >>> found = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
     >>> found.request.calibration, round(found.sigma_individual, 3), round(found.sigma_pairwise, 3)
-    ('repair', 3.183, 7.21)
+    ('repair', 3.128, 8.62)
     >>> found.epsilon() <= 3
     True
 
@@ -314,7 +314,7 @@ def plan(**settings: Any) -> Plan:  # noqa: ANN401  checked by `Request`
 
     >>> found = plan(clients=20, colluders=4, stragglers=4, rounds=60, epsilon=3, delta=1e-5, calibration="repair")
     >>> round(found.noise_in_mean(), 3)
-    0.609
+    0.58
 
     Raises:
         ArgumentError: a setting is out of range; the message names it and its value.

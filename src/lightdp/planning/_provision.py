@@ -6,6 +6,8 @@ the budget last.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
@@ -34,20 +36,23 @@ def provision(asked: Request, gamma: float, rounds: int) -> float:
         rounds: how many.
     """
     absent = absent_neighbours(asked)
-    others = np.maximum(asked.honest - absent.counts, 1.0)  # honest clients that were used, for each count
+    counts = np.flatnonzero(absent.pmf)  # of many stragglers, few counts are left
+    chances = absent.pmf[counts]
+    others = np.maximum(asked.honest - counts, 1.0)  # honest clients that were used, for each count
     used = 1 / gain(others, gamma)
-    always = rounds * float(absent.pmf @ used)
+    always = rounds * float(chances @ used)
     if gamma == 0:
         return always
     missed = expected(asked).mean(lambda s: s) / asked.clients
     late = missed * asked.late if asked.late != "unseen" else 0.0
-    too_late = _late_costs(asked, gamma, others, 1 - missed)
+    too_late = _late_costs(asked, gamma, others, 1 - missed) if late > 0 else np.zeros(len(others))
     given = (1 - missed) * used + late * too_late  # expected cost, given the stragglers of the round
-    mean = float(absent.pmf @ given)
-    shared = max(float(absent.pmf @ given**2) - mean**2, 0.0)
-    own = max(float(absent.pmf @ ((1 - missed) * used**2 + late * too_late**2)) - mean**2 - shared, 0.0)
+    mean = float(chances @ given)
+    shared = max(float(chances @ given**2) - mean**2, 0.0)
+    own = max(float(chances @ ((1 - missed) * used**2 + late * too_late**2)) - mean**2 - shared, 0.0)
     margin = _OFTEN * shared**0.5 + _deviations(asked, _SPARE if late > 0 else 1) * own**0.5
-    return max(always, rounds * mean + margin * rounds**0.5)
+    most = rounds * float(max(used.max(), too_late.max()))  # in few rounds a quantile may lie above it
+    return max(always, min(rounds * mean + margin * rounds**0.5, most))
 
 
 def expected(asked: Request) -> StragglerLaw:
@@ -55,6 +60,7 @@ def expected(asked: Request) -> StragglerLaw:
     return asked.law.worst() if asked.reserve == "worst" else asked.law
 
 
+@lru_cache(maxsize=16)
 def absent_neighbours(asked: Request) -> StragglerLaw:
     """(D6): how many of the clients that share noise with a client straggle; at worst as many as there may be."""
     degree = asked.graph.degree

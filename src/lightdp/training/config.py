@@ -16,7 +16,7 @@ from lightdp._validate import choice, integer, number, positive
 from lightdp.errors import ArgumentError
 from lightdp.planning import Late, Plan, Request, Reserve, solve
 from lightdp.sampling import Adjacency
-from lightdp.schemes import scheme
+from lightdp.schemes import Scheme, scheme
 from lightdp.training.arrivals import late_shares, straggler_law
 
 PLACES = ("data_path", "device")
@@ -82,7 +82,9 @@ class Config:
     late_by_one: float = setting(
         "Probability that a straggler's upload comes one round late: used with --grace 1, else too late.",
         0.0, group="Clients")
-    grace: int = like(Request, "grace", 0)
+    grace: int | None = setting(
+        "Rounds for which an upload may be late and is used all the same: 0 or 1; by default 1 where arrivals have "
+        "latencies, if the scheme can.", None, group="Clients")
     late: Late | None = like(Request, "late", None)
     sampling_rate: float = like(Request, "sampling_rate", 1.0)
     augment: int = setting(
@@ -107,7 +109,7 @@ class Config:
     # fmt: on
 
     def __post_init__(self) -> None:
-        known = scheme(self.scheme)  # or there is none
+        self._check_scheme(scheme(self.scheme))  # or there is none
         choice("unit", self.unit, get_args(Unit))
         choice("fidelity", self.fidelity, get_args(Fidelity))
         choice("epsilon_per", self.epsilon_per, ("training", "round"))
@@ -120,13 +122,13 @@ class Config:
         for name in ("momentum", "ema"):
             if not 0 <= number(name, getattr(self, name)) < 1:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
-        late_shares(self.arrivals, self.late_seen, self.late_by_one)
-        if integer("grace", self.grace, 0, 1) and not (known.deployable or self.scheme == "none"):
-            raise ArgumentError(f"grace must be 0 for scheme={self.scheme!r}, whose uploads count only together")
-        if isinstance(self.late, str):
-            with suppress(ValueError):  # other words are refused by `Request`
-                object.__setattr__(self, "late", float(self.late))  # as a flag has it
         integer("seed", self.seed, 0, 2**63 - 1)
+        peer_failure(self.links)
+        self._check_records()
+        self._check_late()
+
+    def _check_scheme(self, known: Scheme) -> None:
+        """What is asked of the scheme must be what it has."""
         if self.gamma is not None and known.calibration not in ("auto", "exact", "repair"):
             raise ArgumentError(f"gamma needs a scheme that chooses it, such as repair, got scheme={self.scheme!r}")
         if self.fidelity == "protocol" and not known.deployable:
@@ -135,8 +137,15 @@ class Config:
             )
         if self.links is not None and known.noise_only:
             raise ArgumentError(f"links need a scheme that has messages, such as secagg, got scheme={self.scheme!r}")
-        peer_failure(self.links)
-        self._check_records()
+
+    def _check_late(self) -> None:
+        """What becomes of late uploads must fit the arrivals and the scheme."""
+        late_shares(self.arrivals, self.late_seen, self.late_by_one)
+        if self.grace is not None and integer("grace", self.grace, 0, 1) > 0 and not self._alone:
+            raise ArgumentError(f"grace must be 0 for scheme={self.scheme!r}, whose uploads count only together")
+        if isinstance(self.late, str):
+            with suppress(ValueError):  # other words are refused by `Request`
+                object.__setattr__(self, "late", float(self.late))  # as a flag has it
 
     def _check_records(self) -> None:
         """What is done to records must fit the model and the unit."""
@@ -169,9 +178,23 @@ class Config:
         return self.links is not None or scheme(self.scheme).simulated
 
     @property
+    def _alone(self) -> bool:
+        """Whether each upload counts by itself, so that it may come later than others."""
+        return self.scheme == "none" or scheme(self.scheme).deployable
+
+    @property
+    def patience(self) -> int:
+        """Rounds for which an upload may be late and is used all the same (R5): as asked, or as fits the arrivals.
+
+        >>> Config().patience, Config(arrivals="latency:1:0.5:2").patience, Config(grace=1).patience
+        (0, 1, 1)
+        """
+        return int(self._alone and self.arrivals.startswith("latency")) if self.grace is None else self.grace
+
+    @property
     def _stragglers_send(self) -> bool:
         """Whether uploads may come that are too late to be used."""
-        too_late = self.late_seen if self.grace else self.late_seen + self.late_by_one
+        too_late = self.late_seen if self.patience > 0 else self.late_seen + self.late_by_one
         return too_late > 0 or self.arrivals.startswith(("latency", "trace"))
 
     @property
@@ -207,7 +230,7 @@ class Config:
             asked |= {"clip": 2 * self.local_lr * self.clip / smallest, "unit": "client"}
         if self.late is None:
             asked["late"] = 0.0 if self._stragglers_send else "unseen"
-        asked["straggler_law"] = straggler_law(self.arrivals)
+        asked |= {"straggler_law": straggler_law(self.arrivals), "grace": self.patience}
         found = solve(Request(**asked, records=records, parameters=parameters))
         return found if known.adjust is None else known.adjust(found)
 

@@ -114,7 +114,7 @@ class Run:
         self.unbounded = self.plan is None or config.unbounded
         self.arrivals = arrivals(
             config.arrivals, clients=config.clients, bound=config.stragglers, seed=config.seed,
-            late_seen=config.late_seen, late_by_one=config.late_by_one, grace=config.grace,
+            late_seen=config.late_seen, late_by_one=config.late_by_one, grace=config.patience,
         )  # fmt: skip
         self.channel = channel(config, self.plan, self.parameters, self.device)
         # the same denominator in every round (R3); the server descends along gradients, and follows updates
@@ -181,7 +181,7 @@ class Run:
         after = self._stepped(result.total)
         after.came = [*self.state.came, rounds.came(came)]
         if self.odometer is not None:
-            rounds.count(self.odometer, after.came, config.grace)
+            rounds.count(self.odometer, after.came, config.patience)
         looked = after.round % config.evaluate_every == 0 or after.round == config.rounds
         accuracy, loss = self.evaluate(after) if looked else (None, None)
         spent = self._spent(after) if looked or config.sampling_rate == 1 else None  # sampled, it takes a while
@@ -190,7 +190,7 @@ class Run:
             round=after.round, used=len(came.used), late=len(late), lost=len(lost),
             accuracy=accuracy, loss=loss if loss is not None and math.isfinite(loss) else None,  # JSON has no NaN
             epsilon=spent, mu=statement.mu(self.plan, spent),
-            late_clients=[*late], lost_clients=[*lost], **rounds.joined(self.state.came, config.grace),
+            late_clients=[*late], lost_clients=[*lost], **rounds.joined(self.state.came, config.patience),
             noise_std=result.lasting**0.5 / self.denominator, residual_std=result.residual**0.5 / self.denominator,
             **came.network,
         ), after  # fmt: skip
@@ -218,10 +218,10 @@ class Run:
 
     def _close(self) -> None:
         """Take in late uploads of the last round, and the closing rounds of a plan that repairs."""
-        if self.config.grace == 0 and (self.plan is None or not self.plan.repairs):
+        if self.config.patience == 0 and (self.plan is None or not self.plan.repairs):
             return
         self.state = self._mended(self.channel.close(self.state.round))
-        if self.config.grace == 1 and self.odometer is not None and self.state.came:
+        if self.config.patience == 1 and self.odometer is not None and self.state.came:
             self.odometer.record(*rounds.final(self.state.came[-1]))
 
     def _mended(self, total: torch.Tensor | None) -> State:
@@ -269,7 +269,7 @@ class Run:
 
     def _ended(self, stopped: str | None) -> Ended:
         config, plan, spent, came = self.config, self.plan, self._spent(self.state), self.state.came
-        down = 4 * self.parameters + (1 + config.grace) * bitmap_size(config.clients)
+        down = 4 * self.parameters + (1 + config.patience) * bitmap_size(config.clients)
         budget, delta = (None, None) if plan is None else (plan.budget, plan.delta)
         return Ended(
             accuracy=self.evaluate()[0], epsilon=spent, mu=statement.mu(plan, spent),
@@ -277,7 +277,7 @@ class Run:
             unit=config.unit, adjacency=config.adjacency, rounds=self.state.round, stopped=stopped,
             bytes_up=self.channel.bytes_up, bytes_down=down, seconds=self.state.seconds,
             statement=statement.statement(config, plan, spent, [*map(rounds.final, came)]),
-            **rounds.joined(came, config.grace),
+            **rounds.joined(came, config.patience),
         )  # fmt: skip
 
     def _save(self) -> None:
@@ -294,5 +294,5 @@ class Run:
         self.channel.load(state.channel)
         if self.odometer is not None:
             for over in range(1, len(state.came) + 1):
-                rounds.count(self.odometer, state.came[:over], self.config.grace)
+                rounds.count(self.odometer, state.came[:over], self.config.patience)
         return log
