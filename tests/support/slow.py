@@ -69,6 +69,7 @@ TESTS = {
     "test_sampled_figures_are_those_of_dp_accounting",
     "test_noise_planned_for_the_rounds_that_happen_holds_and_for_fewer_does_not[0.1]",
     "test_a_sampled_log_is_recomputed_without_mu_gdp",
+    "test_a_peer_repeats_noise_of_at_most_one_round_more_than_grace_and_each_in_three_uploads",
     "test_a_search_comes_nearer_to_what_is_claimed_than_truth_and_rotation",
     *(
         f"test_no_story_that_a_search_finds_costs_more_than_was_reserved[1-{seed}]"
