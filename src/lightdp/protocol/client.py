@@ -314,8 +314,8 @@ class Client:
     def _count(self, begun: ClientRound) -> None:
         """Save that a round was answered."""
         after = begun._history.answered(begun.number, closing=begun.closing)  # noqa: SLF001
-        told = {"used": tuple(after.used), "on_time": tuple(after.on_time)}
-        self._adopt(replace(self._state, **told, sent=after.sent, closing=after.closing))
+        state = replace(self._state, used=tuple(after.used), on_time=tuple(after.on_time))
+        self._adopt(replace(state, sent=after.sent, closing=after.closing))
         self._history = after
 
     def _refuse_stale(self, begun: ClientRound) -> None:
