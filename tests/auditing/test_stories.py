@@ -88,7 +88,7 @@ def test_no_story_that_a_search_finds_costs_more_than_was_reserved(grace: int, s
     assert len(found) > 20
     ratios = [played.exact()[0] / np.array([played.reserved, played.worst]) for played in found]
     assert np.max(ratios) <= 1
-    assert np.max(ratios, axis=0)[0] > 0.1  # the bound is not met for want of a story
+    assert np.max(ratios, axis=0)[0] > (0.1 if degree == clients - 1 else 0.005)  # not met for want of a story
 
 
 def test_a_search_finds_worse_lies_than_it_began_with() -> None:
