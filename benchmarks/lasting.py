@@ -106,7 +106,8 @@ def main() -> int:
             lasted = sum(each.rounds == plan.rounds for each in found) / len(found)
             rows.append({
                 "clients": plan.clients, "stragglers": plan.stragglers, "rounds": plan.rounds, "grace": plan.grace,
-                "kind": cell[2], "late": plan.request.late_share, "noise_in_mean": plan.noise_in_mean(), "lasted": lasted,
+                "kind": cell[2], "late": plan.request.late_share, "noise_in_mean": plan.noise_in_mean(),
+                "lasted": lasted,
                 "shortest": min(each.rounds for each in found), "void": sum(each.void for each in found) / len(found),
                 "exhausted": sum(each.exhausted for each in found) / len(found),
             })  # fmt: skip
