@@ -256,7 +256,7 @@ class Client:
 
         Args:
             worst: bound the truth at this moment for any server, whatever it announced to whom (W5). With whole
-                batches and late="seen" that never exceeds the budget, for which `begin` kept room. With late="unseen"
+                batches that never exceeds the budget, for which `begin` kept room, unless the plan says late="unseen": then
                 every upload counts as seen, and with repair sampled batches count as whole (R2).
         """
         if self._history is None:
