@@ -133,8 +133,8 @@ class ClientState:
             raise ArgumentError(f"store must hold a client's state, got {type(error).__name__}") from None
 
 
-def _sets(listed: list[str], clients: int) -> tuple[ClientSet, ...]:
-    return tuple(ClientSet.from_bytes(bytes.fromhex(each), clients) for each in listed)
+def _sets(written: list[str], clients: int) -> tuple[ClientSet, ...]:
+    return tuple(ClientSet.from_bytes(bytes.fromhex(each), clients) for each in written)
 
 
 def _flag(value: object) -> bool:
