@@ -256,8 +256,8 @@ class Client:
 
         Args:
             worst: bound the truth at this moment for any server, whatever it announced to whom (W5). With whole
-                batches and late="seen" that never exceeds the budget, for which `begin` kept room. With late="unseen"
-                every upload counts as seen, and with repair sampled batches count as whole (R2).
+                batches that never exceeds the budget, for which `begin` kept room, unless the plan says late="unseen":
+                then every upload counts as seen. With repair, sampled batches count as whole (R2).
         """
         if self._history is None:
             return 0.0
