@@ -46,7 +46,7 @@ def test_a_round_is_well_formed_within_the_bound_and_a_pure_function_of_seed_and
     spec: str, clients: int, share: float, seed: int, number: int, grace: int
 ) -> None:
     bound = int(share * clients)
-    shares = {} if spec.startswith("latency") else {"late_seen": 0.25, "late_by_one": 0.5}
+    shares = {} if spec.startswith(("none", "latency")) else {"late_seen": 0.25, "late_by_one": 0.5}
     came = arrivals(spec, clients=clients, bound=bound, seed=seed, grace=grace, **shares)
     result = came(number)
     assert result.used.clients == result.next.clients == result.late.clients == clients
@@ -70,7 +70,7 @@ def test_seeds_and_rounds_differ(spec: str) -> None:
 
 
 def test_none_brings_everybody() -> None:
-    came = arrivals("none", clients=5, bound=0, seed=0, late_seen=1)
+    came = arrivals("none", clients=5, bound=0, seed=0)
     assert came(1) == Arrivals.of(5, range(5))
 
 
@@ -187,7 +187,9 @@ def test_who_waits_for_others_is_void_without_them() -> None:
             {"late_by_one": 0.6, "late_seen": 0.6},
             "at most 1 together, got late_seen=0.6 and late_by_one=0.6",
         ),
-        ("latency:1:1:1", {"late_by_one": 0.5}, "late_by_one must be 0 with latency, .* got late_by_one=0.5"),
+        ("latency:1:1:1", {"late_by_one": 0.5}, "must be 0 with arrivals='latency:1:1:1', .* got late_by_one=0.5"),
+        ("none", {"late_by_one": 0.5}, "late_by_one must be 0 with arrivals='none', .* got late_by_one=0.5"),
+        ("none", {"late_seen": 0.5}, "late_seen must be 0 with arrivals='none', .* got late_seen=0.5"),
         ("uniform", {"grace": 2}, "grace must be"),
     ],
 )

@@ -195,12 +195,13 @@ def late_shares(spec: str, late_seen: float, late_by_one: float) -> tuple[float,
         late_by_one: the share of stragglers whose uploads come one round late.
 
     Raises:
-        ArgumentError: one is no share, both exceed 1 together, or `spec` knows by itself who is late.
+        ArgumentError: one is no share, both exceed 1 together, or `spec` says by itself who is late or that nobody is.
     """
     kind, shares = spec.partition(":")[0], {"late_seen": late_seen, "late_by_one": late_by_one}
     for name, value in shares.items():
-        if share(name, value) > 0 and kind in {"latency", "trace"}:
-            raise ArgumentError(f"{name} must be 0 with {kind}, which knows who was late, got {name}={value:g}")
+        if share(name, value) > 0 and kind in {"none", "latency", "trace"}:
+            why = "where nobody is late" if kind == "none" else "which says who is late"
+            raise ArgumentError(f"{name} must be 0 with arrivals={spec!r}, {why}, got {name}={value:g}")
     if late_seen + late_by_one > 1:
         raise ArgumentError(
             f"late_seen and late_by_one must be at most 1 together, got late_seen={late_seen:g} and "
