@@ -59,6 +59,8 @@ def test_a_run_under_grace_says_what_became_of_the_uploads(tmp_path: Path, run: 
         (["--late", "often"], "late must be a share in [0, 1] or 'unseen', got late='often'"),
         (["--late-by-one", "2"], "late_by_one must be in [0, 1], got late_by_one=2"),
         (["--scheme", "smpc", "--grace", "1"], "grace must be 0 for scheme='smpc'"),
+        (["--late-seen", "1", "--late", "unseen"], "late_seen=1, got late='unseen'"),
+        (["--arrivals", "none", "--late-by-one", "0.5"], "late_by_one must be 0 with arrivals='none'"),
     ],
 )
 def test_wrong_settings_of_late_uploads_are_refused(tmp_path: Path, run: Run, flags: list[str], message: str) -> None:

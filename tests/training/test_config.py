@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 
 from lightdp.errors import ArgumentError
@@ -19,6 +22,33 @@ def test_gamma_is_that_of_the_plan(scheme: str) -> None:
     plan = Config(scheme=scheme, gamma=2.5).plan(1438, 650, 71)
     assert plan is not None
     assert plan.gamma == 2.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"late_seen": 0.5}, "late_seen=0.5"),
+        ({"late_seen": 0.5, "grace": 1}, "late_seen=0.5"),
+        ({"late_by_one": 0.25}, "late_by_one=0.25"),
+        ({"arrivals": "latency:1:0.5:2"}, "arrivals='latency:1:0.5:2'"),
+        ({"arrivals": "trace:a.csv"}, "arrivals='trace:a.csv'"),
+    ],
+)
+def test_uploads_that_may_come_too_late_are_not_planned_as_unseen(settings: dict[str, Any], cause: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^late must be a share .*, as by {cause}, got late='unseen'$"):
+        Config(**settings, late="unseen")
+
+
+@pytest.mark.parametrize("settings", [{}, {"arrivals": "none"}, {"late_by_one": 1.0, "grace": 1}])
+def test_where_no_upload_can_be_too_late_unseen_is_the_default(settings: dict[str, Any]) -> None:
+    assert Config(**settings, late="unseen").plan(1438, 650, 71) == Config(**settings).plan(1438, 650, 71)
+
+
+def test_late_explains_the_default_of_a_run() -> None:
+    plans = [Config(**kind).plan(1438, 650, 71) for kind in ({}, {"arrivals": "latency:1:0.5:2"}, {"late_seen": 0.5})]
+    assert [plan.request.late for plan in plans if plan is not None] == ["unseen", 0.1, 0.0]
+    (late,) = (field.metadata["help"] for field in dataclasses.fields(Config) if field.name == "late")
+    assert "by default unseen where no upload of the simulation can be too late, else 0.1 under grace and 0" in late
 
 
 @pytest.mark.parametrize("scheme", ["none", "local", "smpc", "paper"])

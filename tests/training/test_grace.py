@@ -144,8 +144,9 @@ def test_training_stops_hard_at_the_budget_and_takes_late_uploads_in(
     tmp_path: Path, toy: Dataset, fidelity: str
 ) -> None:
     log = played(
-        tmp_path / "run.jsonl", toy, rounds=30, epsilon=2.0, late_seen=0.7, late_by_one=0.3, fidelity=fidelity, grace=1
-    )
+        tmp_path / "run.jsonl", toy, rounds=30, epsilon=2.0, late_seen=0.7, late_by_one=0.3, late=0.0, fidelity=fidelity,
+        grace=1, scheme="repair",
+    )  # fmt: skip
     assert log.outcome.stopped == "budget"
     assert 0 < log.outcome.rounds < 30
     assert log.epsilon is not None
@@ -170,11 +171,11 @@ def test_grace_is_for_uploads_that_count_alone(scheme: str) -> None:
         ({"late_seen": 0.1}, 0.0),
         ({"late_by_one": 0.1}, 0.0),
         ({"late_by_one": 0.1, "grace": 1}, "unseen"),
-        ({"arrivals": "latency:1:0.5:2", "grace": 1}, 0.0),
+        ({"arrivals": "latency:1:0.5:2", "grace": 1}, 0.1),
         ({"arrivals": "latency:1:0.5:2", "grace": 0}, 0.0),
         ({"late": 0.25}, 0.25),
         ({"late": "0.25"}, 0.25),
-        ({"late": "unseen", "late_seen": 1.0}, "unseen"),
+        ({"late": "unseen", "late_by_one": 1.0, "grace": 1}, "unseen"),
     ],
 )
 def test_the_plan_knows_which_late_uploads_to_provide_for(changed: dict[str, Any], late: float | str) -> None:

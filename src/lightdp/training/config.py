@@ -73,8 +73,9 @@ class Config:
     clip: float = like(Request, "clip", 1.0)
     reserve: Reserve = like(Request, "reserve", "expected")
     arrivals: str = setting(
-        "Who misses a round: none, uniform (0 to S̄ clients), links:P (each with probability P), latency:... or "
-        "trace:FILE.csv.", "uniform", group="Clients")
+        "Who misses a round: none, uniform (0 to S̄ clients), links:P (each with probability P), "
+        "latency:MEDIAN:SPREAD:DEADLINE (log-normal times, see docs/running.md) or trace:FILE.csv (columns round, "
+        "client, status).", "uniform", group="Clients")
     links: str | None = setting(
         "Model the time of rounds; messages between clients are relayed, or take links that fail: direct:P.",
         None, group="Simulation")
@@ -85,7 +86,10 @@ class Config:
     grace: int | None = setting(
         "Rounds for which an upload may be late and is used all the same: 0 or 1; by default 1 where arrivals have "
         "latencies, if the scheme can.", None, group="Clients")
-    late: Late | None = like(Request, "late", None)
+    late: Late | None = setting(
+        "Share of the stragglers whose uploads are seen too late, for which noise is planned; by default unseen where "
+        "no upload of the simulation can be too late, else 0.1 under grace and 0 without.",
+        None, group="Clients", flag=str)
     sampling_rate: float = like(Request, "sampling_rate", 1.0)
     augment: int = setting(
         "Views of a record (crops, mirror images) whose gradients are averaged before clipping (unit record).",
@@ -146,6 +150,9 @@ class Config:
         if isinstance(self.late, str):
             with suppress(ValueError):  # other words are refused by `Request`
                 object.__setattr__(self, "late", float(self.late))  # as a flag has it
+        if self.late == "unseen" and self._too_late is not None:
+            why = f"where uploads may come too late, as by {self._too_late}"
+            raise ArgumentError(f"late must be a share {why}, got late='unseen'")
 
     def _check_records(self) -> None:
         """What is done to records must fit the model and the unit."""
@@ -192,10 +199,12 @@ class Config:
         return int(self._alone and self.arrivals.startswith("latency")) if self.grace is None else self.grace
 
     @property
-    def _stragglers_send(self) -> bool:
-        """Whether uploads may come that are too late to be used."""
-        too_late = self.late_seen if self.patience > 0 else self.late_seen + self.late_by_one
-        return too_late > 0 or self.arrivals.startswith(("latency", "trace"))
+    def _too_late(self) -> str | None:
+        """The setting, with its value, by which uploads may come too late to be used; None if none may."""
+        if self.arrivals.startswith(("latency", "trace")):
+            return f"arrivals={self.arrivals!r}"
+        shares = {"late_seen": self.late_seen} | ({} if self.patience > 0 else {"late_by_one": self.late_by_one})
+        return next((f"{name}={value:g}" for name, value in shares.items() if value > 0), None)
 
     @property
     def unbounded(self) -> bool:
@@ -229,7 +238,7 @@ class Config:
         if self.unit == "paper":
             asked |= {"clip": 2 * self.local_lr * self.clip / smallest, "unit": "client"}
         if self.late is None:
-            asked["late"] = None if self._stragglers_send else "unseen"
+            asked["late"] = "unseen" if self._too_late is None else None
         asked |= {"straggler_law": straggler_law(self.arrivals), "grace": self.patience}
         found = solve(Request(**asked, records=records, parameters=parameters))
         return found if known.adjust is None else known.adjust(found)
