@@ -144,8 +144,8 @@ def test_training_stops_hard_at_the_budget_and_takes_late_uploads_in(
     tmp_path: Path, toy: Dataset, fidelity: str
 ) -> None:
     log = played(
-        tmp_path / "run.jsonl", toy, rounds=30, epsilon=2.0, late_seen=0.7, late_by_one=0.3, late=0.0, fidelity=fidelity,
-        grace=1, scheme="repair",
+        tmp_path / "run.jsonl", toy, rounds=30, epsilon=2.0, late_seen=0.7, late_by_one=0.3, late=0.0,
+        scheme="repair", grace=1, fidelity=fidelity,
     )  # fmt: skip
     assert log.outcome.stopped == "budget"
     assert 0 < log.outcome.rounds < 30
