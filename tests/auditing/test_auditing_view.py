@@ -219,7 +219,10 @@ def test_under_grace_a_file_names_who_was_on_time(tmp_path: Path) -> None:
     assert [(each.closing, each.on_time) for each in closing] == [(True, ClientSet.none(6)), (True, ClientSet.all(6))]
     assert read_rounds(tmp_path / "b.json", plan)[0].on_time == ClientSet.of(6, range(4))
     for text, words in (
-        ("used,late,on_time\n0-4,5,0-5\n0-5,,\n0-5,,", "leaves out clients that were on time"),
+        ("used,late,on_time\n0-4,5,0-5\n0-5,,\n0-5,,", r"on_time in round 0 .* must name used clients only, got \[5\]"),
+        ("used,late,on_time\n0-4,5,4-5", r"on_time in round 0 .* must name used clients only, got \[5\]"),
+        ("used,late,on_time\n0-5,,\n,0-3,3-4", r"on_time in round 1 .* must name late clients only, got \[4\]"),
+        ("used,on_time,closing\n0-4,4-5,1", r"on_time in round 0 .* must name used clients only, got \[5\]"),
         ("used,closing\n0-5,1\n0-5,\n0-5,", "round 0 .* must be one of the last two if it is closing"),
         ("used,late,on_time\n,0-5,0-3\n0-5,,\n0-5,,", "leaves out clients that were on time"),
     ):
@@ -227,7 +230,7 @@ def test_under_grace_a_file_names_who_was_on_time(tmp_path: Path) -> None:
         with pytest.raises(ArgumentError, match=words):
             read_rounds(tmp_path / "a.csv", plan)
     (tmp_path / "a.csv").write_text("used,on_time\n0-4,0-3\n")
-    with pytest.raises(ArgumentError, match=r"round 0 .* must have used and may have late, closing"):
+    with pytest.raises(ArgumentError, match=r"on_time in round 0 of .* needs a plan with --grace 1, got grace=0"):
         read_rounds(tmp_path / "a.csv", planned())
 
 

@@ -144,7 +144,7 @@ def read_rounds(path: Path, plan: Plan) -> tuple[Round, ...]:
     FILE.json holds a list of {"used": [0, 1], "late": [2], "closing": false}; FILE.csv has a line for each round with
     columns used, late and, if wanted, closing (0 or 1), where `0-3 5` names clients 0 to 3 and 5. No used client makes
     a round void. Only the last round may be closing, the last two under grace. There on_time may name those of the used
-    clients that came before the round closed, by default all of them.
+    clients, or of a void round's late ones, that came before the round closed; by default all of the used.
 
     Args:
         path: the file.
@@ -158,6 +158,8 @@ def read_rounds(path: Path, plan: Plan) -> tuple[Round, ...]:
     for number, row in enumerate(rows):
         where = f"round {number} of schedule={str(path)!r}"
         more = ["late", "closing", *(["on_time"] if plan.grace else [])]
+        if isinstance(row, dict) and "on_time" in row and not plan.grace:
+            raise ArgumentError(f"on_time in {where} needs a plan with --grace 1, got grace=0")
         if not isinstance(row, dict) or not row.keys() <= {"used", *more} or "used" not in row:
             raise ArgumentError(f"{where} must have used and may have {', '.join(more)}")
         used, late = (_members(row.get(name), plan.clients, f"{name} in {where}") for name in ("used", "late"))
@@ -172,15 +174,23 @@ def read_rounds(path: Path, plan: Plan) -> tuple[Round, ...]:
         least = plan.clients - plan.stragglers
         if not closing and 0 < len(used) < least:
             raise ArgumentError(f"used in {where} must name at least {least} clients or none, got {len(used)}")
-        on_time = None
-        if plan.grace:
-            named = row.get("on_time")
-            on_time = used if named is None else _members(named, plan.clients, f"on_time in {where}")
+        on_time = _on_time(row.get("on_time"), used, late, where) if plan.grace else None
         result.append(Round(used, late, closing, on_time))
     for telling, refused in answered(plan, told(result)):
         if refused is not None:
             raise ArgumentError(f"client {telling.client} would not answer schedule={str(path)!r}: {refused}")
     return tuple(result)
+
+
+def _on_time(named: object, used: ClientSet, late: ClientSet, where: str) -> ClientSet:
+    """Those of the used clients that came before the round closed; of a void round, of those that were seen."""
+    if named is None:
+        return used
+    on_time = _members(named, used.clients, f"on_time in {where}")
+    senders, which = (used, "used") if used else (late, "late")
+    if others := on_time - senders:
+        raise ArgumentError(f"on_time in {where} must name {which} clients only, got {list(others)}")
+    return on_time
 
 
 def _rows(path: Path) -> Sequence[Any]:
