@@ -216,5 +216,7 @@ def test_resume_refuses_other_settings_a_missing_checkpoint_and_real_noise(tmp_p
     with pytest.raises(ArgumentError, match="resume needs fidelity='distribution'"):
         Run(Config(**QUICK, fidelity="protocol"), path, resume=True, dataset=toy)
     played(path, toy)
+    with pytest.raises(ArgumentError, match=r"resume needs the settings .*: grace was default, got grace=0$"):
+        list(Run(Config(**(QUICK | {"grace": 0})), path, resume=True, dataset=toy).lines())
     with pytest.raises(ArgumentError, match=r"resume needs the settings .*: epsilon was 20.0, got epsilon=19.0"):
         list(Run(Config(**(QUICK | {"epsilon": 19.0})), path, resume=True, dataset=toy).lines())

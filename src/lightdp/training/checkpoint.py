@@ -87,8 +87,9 @@ def read(path: Path, config: Config, plan: Plan | None, device: torch.device) ->
         ) from None
     for name, value in dataclasses.asdict(config).items():
         if name not in PLACES and was.get(name) != value:
+            before, now = ("default" if each is None else repr(each) for each in (was.get(name), value))
             raise ResumeError(
-                f"resume needs the settings of the interrupted run: {name} was {was.get(name)!r}, got {name}={value!r}"
+                f"resume needs the settings of the interrupted run: {name} was {before}, got {name}={now}"
             )
     if noise != _digest(plan):
         raise ResumeError(
