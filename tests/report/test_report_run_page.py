@@ -38,6 +38,25 @@ def test_settings_are_shown_once_where_runs_agree(three: tuple[Page, list[RunLog
     assert " commit 0123abc device cpu parameters 650 torch 2.13.0 " in text
 
 
+def test_settings_that_were_left_open_are_shown_as_they_were_used(make: Callable[..., RunLog]) -> None:
+    lines = logged()
+    lines[0]["config"] |= {"scheme": "auto", "grace": None, "late": None, "links": None}
+    lines[0]["plan"] |= {"grace": 1, "late": 0.1}
+    assert (
+        " scheme auto: repair clients 10 lr 2.5 degree none grace 1 late 0.1 links none "
+        in Page(run_page([make(lines=lines)])).text
+    )
+
+
+@pytest.mark.parametrize("grace", [0, 1])
+def test_grace_without_noise_is_shown_as_the_rounds_have_it(make: Callable[..., RunLog], grace: int) -> None:
+    lines = logged("none")
+    lines[0]["config"] |= {"grace": None}
+    for line in lines[1:] if grace else ():
+        line.update(joined=0, joined_clients=[])
+    assert f" degree none grace {grace} " in Page(run_page([make("none", lines=lines)])).text
+
+
 def test_the_statement_of_a_finished_run_is_shown_and_that_of_another_is_not_made_up(
     three: tuple[Page, list[RunLog]],
 ) -> None:

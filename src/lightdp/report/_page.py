@@ -89,7 +89,7 @@ def _settings(logs: Sequence[RunLog]) -> dict[str, list[tuple[str, list[str], bo
     """By group: each setting, its values (one where all runs agree, else one for each run) and whether they differ."""
     started, software = [log.started for log in logs], ("commit", "device", "parameters")
     groups: dict[str, list[Mapping[str, Any]]] = {
-        "Settings": [first.config for first in started],
+        "Settings": [_resolved(log) for log in logs],
         "Noise plan": [_planned(first) for first in started],
         "Software": [{name: getattr(first, name) for name in software} | dict(first.versions) for first in started],
     }
@@ -99,6 +99,17 @@ def _settings(logs: Sequence[RunLog]) -> dict[str, list[tuple[str, list[str], bo
             values = [_value(column[key]) if key in column else "–" for column in columns]
             differs = len({value for value, column in zip(values, columns, strict=True) if key in column}) > 1
             result[title].append((printable(key), values[:1] if len(set(values)) == 1 else values, differs))
+    return result
+
+
+def _resolved(log: RunLog) -> dict[str, Any]:
+    """The settings; for those that were left open, what the plan and the rounds have."""
+    config, plan = log.started.config, log.started.plan or {}
+    result = {key: plan.get(key) if value is None else value for key, value in config.items()}
+    if config.get("scheme") == "auto" and "calibration" in plan:
+        result["scheme"] = f"auto: {plan['calibration']}"
+    if "grace" in result and result["grace"] is None and log.rounds:  # without noise
+        result["grace"] = int(log.grace)
     return result
 
 
