@@ -48,8 +48,22 @@ def test_a_run_under_grace_says_what_became_of_the_uploads(tmp_path: Path, run: 
     uploads, used, joined = 6 * len(lines[1:-1]), sum(line["used"] for line in lines[1:-1]), lines[2:]
     late = sum(line["joined"] for line in joined)
     assert late > 0
-    assert f"Uploads: {used / uploads:.1%} on time, {late / uploads:.1%} used one round late," in done.out
+    assert f"Uploads: {used / uploads:.1%} on time, {late / uploads:.1%} entered the model one round late, " in done.out
     assert "Uploads" not in run("run", *QUICK, "--no-report", "--out", tmp_path / "b.jsonl").out
+
+
+@pytest.mark.parametrize(
+    ("flags", "advised"), [(["--late-seen", "1"], True), (["--late-seen", "1", "--late", "1"], False)]
+)
+def test_a_run_that_late_uploads_end_says_what_helps(tmp_path: Path, run: Run, flags: list[str], advised: bool) -> None:
+    many = ["--rounds", "60", "--stragglers", "2", "--epsilon", "3", "--scheme", "repair", "--evaluate-every", "60"]
+    done = run("run", *QUICK, *many, *flags, "--no-report", "--out", tmp_path / "a.jsonl")
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    used = [line["used"] for line in lines[1:-1]]
+    late = sum(line["late"] for line in lines[1:-1] if line["used"] > 0)
+    assert (lines[-1]["stopped"] == "budget") is advised
+    assert f"Uploads: {sum(used) / len(used) / 6:.1%} on time, {late / len(used) / 6:.1%} too late" in done.out
+    assert ("Late uploads used up budgets: --grace 1 would use" in done.out) is advised
 
 
 @pytest.mark.parametrize(

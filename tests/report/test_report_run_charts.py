@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightdp.report import run_chart
+from lightdp.report import run_chart, uploads
 from lightdp.report._panels import panels
 from support.run_logs import Page, drawn, logged, recorded
 
@@ -64,10 +64,13 @@ def test_uploads_used_one_round_late_are_drawn_in_the_round_that_they_are_of(mak
     spec = panel.chart.to_dict()
     rows = [[row[key] for key in ("round", "used", "next", "late", "lost")] for row in spec["data"]["values"][:-1]]
     assert rows == [[1, 9, 0, 0, 1], [2, 8, 1, 0, 1], [3, 7, 1, 0, 2], [4, 10, 0, 0, 0]]
-    assert panel.note == "On average 1 of 10 clients missed a round and 0.5 were used one round late."
+    assert panel.note == (
+        "10 clients. On average 1 upload a round did not enter the model. "
+        "2 uploads in 4 rounds entered the model one round late."
+    )
     colour = spec["layer"][0]["encoding"]["color"]
     assert colour["scale"]["domain"] == ["used", "next", "late", "lost"]
-    assert "'next': 'used one round late'" in colour["legend"]["labelExpr"]
+    assert "'next': 'entered the model one round late'" in colour["legend"]["labelExpr"]
 
 
 def test_the_partition_is_drawn_as_recorded(three: tuple[Page, list[RunLog]]) -> None:
@@ -96,7 +99,32 @@ def test_a_round_whose_uploads_were_used_with_the_next_is_not_void(make: Callabl
     lines = logged()
     lines[3] |= {"used": 0, "lost": 0, "late": 10}
     lines[4] |= {"joined": 10, "joined_clients": [*range(10)]}
-    assert "Rounds without" not in panels([make(lines=lines)])[4].note
+    log = make(lines=lines)
+    note, said = panels([log])[4].note, "1 round waited for late uploads: there even uploads on time entered the model"
+    assert log.waited == 1
+    assert "Rounds without" not in note
+    assert f" {said} one round late." in note
+    assert any(sentence == f"{said} one round late." for sentence in uploads(log))
+    lines[6] |= {"used": 0, "lost": 0, "late": 10}
+    lines[7] |= {"joined": 10, "joined_clients": [*range(10)]}
+    assert "2 rounds waited for late uploads: there even uploads on time entered" in panels([make(lines=lines)])[4].note
+
+
+def test_few_missing_uploads_are_counted_and_not_averaged(make: Callable[..., RunLog]) -> None:
+    lines = logged()
+    for line in lines[1:-1]:
+        line |= {"used": 10, "late": 0, "lost": 0, "late_clients": [], "lost_clients": []}
+    lines[5] |= {"used": 9, "lost": 1, "lost_clients": [3]}
+    assert panels([make(lines=lines)])[4].note == "10 clients. 1 upload in 7 rounds did not enter the model."
+
+
+def test_shares_of_uploads_tell_void_rounds_from_late_clients(make: Callable[..., RunLog]) -> None:
+    lines = logged(rounds=4)
+    lines[4] |= {"used": 0, "late": 10, "late_clients": [*range(10)]}
+    assert uploads(make(lines=lines)) == ["Uploads: 60.0% on time, 5.0% too late, 25.0% in void rounds, 10.0% lost."]
+    for line in lines[1:-1]:
+        line |= {"used": 9, "late": 0, "lost": 1, "late_clients": [], "lost_clients": [0]}
+    assert uploads(make(lines=lines)) == []
 
 
 def test_accuracy_is_drawn_against_modelled_time_where_it_was_recorded(make: Callable[..., RunLog]) -> None:

@@ -30,6 +30,7 @@ from lightdp.cli import table
 from lightdp.cli.options import with_settings
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.runlog import Line, Round, RunLog
+from lightdp.schemes import scheme
 from lightdp.training.config import Config
 
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
@@ -52,7 +53,7 @@ def _run(
         raise ArgumentError(f"config has a value of the wrong type: {error}") from None
     _check_out(out, resume=resume)
     try:  # after the checks: they take seconds to import
-        from lightdp.report import run_table, save_runs  # noqa: PLC0415
+        from lightdp.report import run_table, save_runs, uploads  # noqa: PLC0415
         from lightdp.training.simulator import Run  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError("train", "lightdp run") from None
@@ -66,7 +67,7 @@ def _run(
         typer.echo(json.dumps(log.outcome.to_dict()))
     else:
         table.show(run_table([log]))
-        for sentence in (*_uploads(log), *log.outcome.statement):
+        for sentence in (*uploads(log), *_advice(log), *log.outcome.statement):
             typer.echo(sentence)
     if report:
         save_runs([log], out.with_suffix(".html"))
@@ -111,19 +112,14 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
         typer.echo(f"{run.plan}\n")
 
 
-def _uploads(log: RunLog) -> Iterator[str]:
-    """Under grace, what became of the uploads of all rounds (R5)."""
-    total = sum(line.used + line.late + line.lost for line in log.rounds)
-    if not log.grace or total == 0:
-        return
-    joined = sum(map(log.late_by_one, log.rounds))
-    counts = {
-        "on time": sum(line.used for line in log.rounds),
-        "used one round late": joined,
-        "too late": sum(line.late for line in log.rounds) - joined,
-        "lost": sum(line.lost for line in log.rounds),
-    }
-    yield f"Uploads: {', '.join(f'{count / total:.1%} {words}' for words, count in counts.items())}."
+def _advice(log: RunLog) -> Iterator[str]:
+    """Which flags help where late uploads were what ended the training."""
+    late = any(line.late > 0 and line.used > 0 for line in log.rounds)
+    if late and log.outcome.stopped == "budget" and not log.grace and log.repairs and scheme(log.scheme).deployable:
+        yield (
+            "Late uploads used up budgets: --grace 1 would use those that are one round late, and a larger --late "
+            "SHARE would plan for the others."
+        )
 
 
 def _finish(run: Any, screen: Console) -> RunLog:  # noqa: ANN401

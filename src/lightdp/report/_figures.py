@@ -16,6 +16,7 @@ from lightdp.schemes import schemes
 
 _STOPPED = {None: "at its end", "budget": "at the budget"}
 _UNITS = {"paper": "client, assumed"}
+ONE_LATE = "entered the model one round late"
 LONG = {
     "accuracy": "test accuracy, final model",
     "ε true": "ε true, largest client",
@@ -69,6 +70,36 @@ def run_table(logs: Sequence[RunLog]) -> Table:
             LONG.get(name, name), *(Text(row[name], style) for row, style in zip(figures, styles, strict=True))
         )
     return table
+
+
+def uploads(log: RunLog) -> list[str]:
+    """What became of the uploads of all rounds, in plain sentences; nothing where no upload was late.
+
+    Args:
+        log: of the run.
+    """
+    total = sum(line.used + line.late + line.lost for line in log.rounds)
+    if total == 0 or not (log.grace or any(line.late for line in log.rounds)):
+        return []
+    joined = sum(map(log.late_by_one, log.rounds))
+    void = sum(line.late for line in log.rounds if line.used == 0 and log.late_by_one(line) == 0)
+    counts = {
+        "on time": sum(line.used for line in log.rounds),
+        ONE_LATE: joined,
+        "too late": sum(line.late for line in log.rounds) - joined - void,
+        "in void rounds": void,
+        "lost": sum(line.lost for line in log.rounds),
+    }
+    shares = ", ".join(f"{count / total:.1%} {words}" for words, count in counts.items() if count > 0)
+    return [f"Uploads: {shares}.", *waited(log)]
+
+
+def waited(log: RunLog) -> list[str]:
+    """How many rounds waited for late uploads, if any did: in the log none of their uploads is on time."""
+    if log.waited == 0:
+        return []
+    rounds = f"{log.waited:,} round{'' if log.waited == 1 else 's'}"
+    return [f"{rounds} waited for late uploads: there even uploads on time {ONE_LATE}."]
 
 
 def caveats(logs: Sequence[RunLog]) -> list[str]:

@@ -9,7 +9,7 @@ from itertools import cycle
 from typing import Any, Literal, TypeAlias
 
 from lightdp.report._chart import LOOK, SOFT, Chart, alt, data
-from lightdp.report._figures import labels
+from lightdp.report._figures import ONE_LATE, labels, waited
 from lightdp.runlog import Round, RunLog
 from lightdp.schemes import schemes as registry
 
@@ -18,7 +18,7 @@ _Value: TypeAlias = Callable[[RunLog, Round], float | None]
 _DASHES = ([1, 0], [7, 4], [2, 3])
 _STATUS = {  # what became of uploads: words and colour
     "used": ("on time", "rgba(120, 136, 160, 0.35)"),
-    "next": ("used one round late", "#38bdf8"),
+    "next": (ONE_LATE, "#38bdf8"),
     "late": ("too late", "#f59e0b"),
     "lost": ("lost", "#dc2626"),
 }
@@ -195,7 +195,7 @@ def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     colour = alt.Scale(domain=states, range=[_STATUS[state][1] for state in states])
     words = {state: _STATUS[state][0] for state in states}
     legend = alt.Legend(
-        title=None, orient="top", symbolType="square", labelExpr=f"{words}[datum.label]", labelLimit=200
+        title=None, orient="top", symbolType="square", labelExpr=f"{words}[datum.label]", labelLimit=220
     )
     folded = base.transform_fold(states, as_=["status", "clients"])
     steps = folded.transform_calculate(place=f"indexof({states}, datum.status)").encode(
@@ -207,14 +207,26 @@ def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     hover = base.transform_calculate(all="datum.used + datum.next + datum.late + datum.lost").encode(
         x2="end:Q", y="all:Q", y2=alt.datum(0), tooltip=["round:Q", *tips]
     )
-    missing = sum(row["late"] + row["lost"] for row in rows) / len(rows)
-    note = f"On average {missing:.3g} of {sum(rows[0][state] for state in states):,} clients missed a round"
-    note += f" and {sum(row['next'] for row in rows) / len(rows):.3g} were used one round late." if log.grace else "."
+    note = f"{sum(rows[0][state] for state in states):,} clients. "
+    note += _often(sum(row["late"] + row["lost"] for row in rows), len(rows), "did not enter the model")
+    if log.grace:
+        note += " " + _often(sum(row["next"] for row in rows), len(rows), ONE_LATE)
+    note = " ".join([note, *waited(log)])
     void = sum(row["used"] + row["next"] == 0 for row in rows)
     note += f" Rounds without any upload used: {void:,}." if void > 0 else ""
     chart = alt.layer(steps.mark_area(interpolate="step-after", line=False), hover.mark_rect(opacity=0))
     chart = chart.properties(height=150, description=f"Stragglers of {name}. {note}")
     return Panel(f"Stragglers: {name}", note, chart, "small")
+
+
+def _often(uploads: int, rounds: int, what: str) -> str:
+    """How many uploads did something, on average over the rounds if it is at least one a round."""
+    mean = uploads >= rounds
+    count = f"{uploads / rounds:.3g}" if mean else f"{uploads:,}"
+    noun = "upload" if count == "1" else "uploads"
+    if mean:
+        return f"On average {count} {noun} a round {what}."
+    return f"{count} {noun} in {rounds:,} round{'' if rounds == 1 else 's'} {what}."
 
 
 def _fates(log: RunLog, line: Round) -> dict[str, int]:

@@ -192,9 +192,14 @@ class RunLog:
         return any(line.joined is not None for line in self.rounds)
 
     def late_by_one(self, line: Round) -> int:
-        """How many uploads of a round were used one round late, as the line after it says."""
+        """How many uploads of a round entered the model one round late, as the line after it says."""
         after = self.rounds[line.round] if line.round < len(self.rounds) else self.ended
         return 0 if after is None or after.joined is None else after.joined
+
+    @property
+    def waited(self) -> int:
+        """How many rounds had too few uploads in time, so that all of theirs entered the next sum (R5)."""
+        return sum(line.used == 0 and self.late_by_one(line) > 0 for line in self.rounds)
 
     @property
     def counts(self) -> list[list[int]]:
