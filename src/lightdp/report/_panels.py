@@ -189,14 +189,16 @@ def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     if not log.rounds:
         return None
     states = [state for state in _STATUS if state != "next" or log.grace]
-    rows = [{"start": line.round - 0.5, "end": line.round + 0.5} | _fates(log, line) for line in log.rounds]
+    fates = [_fates(log, line) for line in log.rounds]
+    rows = [{"start": each["round"] - 0.5, "end": each["round"] + 0.5} | each for each in fates]
     base = data([*rows, rows[-1] | {"start": rows[-1]["end"]}])  # closes the last step
     base = base.encode(x=_rounds("start", logs))
     colour = alt.Scale(domain=states, range=[_STATUS[state][1] for state in states])
     words = {state: _STATUS[state][0] for state in states}
     legend = alt.Legend(
-        title=None, orient="top", symbolType="square", labelExpr=f"{words}[datum.label]", labelLimit=220
-    )
+        title=None, orient="top", symbolType="square", labelExpr=f"{words}[datum.label]", labelLimit=220,
+        columns=2 if log.grace else 3,  # fits a small panel
+    )  # fmt: skip
     folded = base.transform_fold(states, as_=["status", "clients"])
     steps = folded.transform_calculate(place=f"indexof({states}, datum.status)").encode(
         y=alt.Y("clients:Q", title="clients", stack="zero", axis=alt.Axis(tickMinStep=1)),
@@ -207,12 +209,12 @@ def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     hover = base.transform_calculate(all="datum.used + datum.next + datum.late + datum.lost").encode(
         x2="end:Q", y="all:Q", y2=alt.datum(0), tooltip=["round:Q", *tips]
     )
-    note = f"{sum(rows[0][state] for state in states):,} clients. "
-    note += _often(sum(row["late"] + row["lost"] for row in rows), len(rows), "did not enter the model")
+    note = f"{sum(fates[0][state] for state in states):,} clients. "
+    note += _often(sum(each["late"] + each["lost"] for each in fates), len(fates), "did not enter the model")
     if log.grace:
-        note += " " + _often(sum(row["next"] for row in rows), len(rows), ONE_LATE)
+        note += " " + _often(sum(each["next"] for each in fates), len(fates), ONE_LATE)
     note = " ".join([note, *waited(log)])
-    void = sum(row["used"] + row["next"] == 0 for row in rows)
+    void = sum(each["used"] + each["next"] == 0 for each in fates)
     note += f" Rounds without any upload used: {void:,}." if void > 0 else ""
     chart = alt.layer(steps.mark_area(interpolate="step-after", line=False), hover.mark_rect(opacity=0))
     chart = chart.properties(height=150, description=f"Stragglers of {name}. {note}")
