@@ -32,6 +32,7 @@ TESTS = {
     # cli
     "test_the_page_is_written",
     "test_a_run_prints_its_plan_and_table_and_writes_log_and_page",
+    "test_a_run_that_late_uploads_end_says_what_helps",
     "test_html_needs_no_network",
     "test_plot_with_json_prints_json_only",
     "test_runs_that_do_not_compare_are_said_not_to",
