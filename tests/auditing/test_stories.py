@@ -156,7 +156,7 @@ def test_a_search_comes_nearer_to_what_is_claimed_than_truth_and_rotation(
     plan = planned(clients, colluders=colluders, stragglers=stragglers, rounds=rounds, epsilon=8.0)
     starts = {"truth": told_truth(plan, random_rounds(plan, min(rounds, 5), 0)), "rotation": rotation(plan)}
     shares: list[float] = []
-    script, near = search(plan, starts, seed=0, steps=60, progress=shares.append)
+    script, near = search(plan, starts, seed=0, steps=100, progress=shares.append)
     played = play(plan, script.story(plan), budget=True)
     assert near["search"] == Near.of(played)
     assert near["search"].mean > max(near["truth"].mean, near["rotation"].mean)

@@ -10,6 +10,8 @@ from lightdp.repair import RETRIES
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from lightdp.client_set import ClientSet
+
 
 @dataclass
 class Rules:
@@ -25,7 +27,7 @@ class Rules:
 
     me: int
     neighbours: Sequence[int]
-    used: Sequence[Collection[int]]
+    used: Sequence[ClientSet | Collection[int]]
     sent: Collection[int]
     grace: int
     _carried: dict[int, int | None] = field(default_factory=dict)
