@@ -326,10 +326,10 @@ def test_unsafe_requests_are_refused_by_name(changed: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({}, "It holds for a server that lies to clients; 4 % of μ² is kept for lies and late uploads."),
+        ({}, "It holds for a server that lies to clients; 4 % of μ² is kept for lies and one more late upload."),
         (
             {"stragglers": 35, "rounds": 20},
-            "is kept for lies and late uploads; with fewer stragglers it would be less.",
+            "is kept for lies and one more late upload; with fewer stragglers it would be less.",
         ),
         (
             {"late": "unseen"},
