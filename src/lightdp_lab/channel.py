@@ -141,9 +141,10 @@ def channel(config: Config, plan: Plan | None, parameters: int, device: torch.de
     network. Schemes with the noise of SMPC + DP get the noise that they play, at the scale of the plan. Of "auto", the
     calibration that the plan took is played.
     """
-    auto = plan is not None and scheme(config.scheme).calibration == "auto"
-    played = dataclasses.replace(config, scheme=plan.request.calibration) if auto else config
-    rehearsal, found = Rehearsal(played, parameters), direct(config, plan, parameters, device)
+    played, found = config, direct(config, plan, parameters, device)
+    if plan is not None and scheme(config.scheme).calibration == "auto":
+        played = dataclasses.replace(config, scheme=plan.request.calibration)
+    rehearsal = Rehearsal(played, parameters)
     if plan is not None and not plan.deployable and scheme(config.scheme).simulated and isinstance(found, Distribution):
         square = plan.sigma_effective**2
         found.lasting = lambda used: rehearsal.noise(used) * square

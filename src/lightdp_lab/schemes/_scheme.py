@@ -30,8 +30,8 @@ _LEAST = 32  # grid steps in the clip of schemes that send values without noise 
 class Task:
     """What all schemes are given: N clients, C̄ colluders, S̄ stragglers, d values, and the privacy of a training.
 
-    Updates are clipped to L2 norm `clip`; (ε, δ) is for one client (add-remove) over all rounds. The straggler law tunes
-    the noise of LightDP, exact and with repair; without one it is uniform.
+    Updates are clipped to L2 norm `clip`; (ε, δ) is for one client (add-remove) over all rounds. The straggler law
+    tunes the noise of LightDP, exact and with repair; without one it is uniform.
     """
 
     clients: int = like(Request, "clients", 50)
