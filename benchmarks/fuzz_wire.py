@@ -106,7 +106,7 @@ def seeds() -> list[bytes]:
         for name in names
     ]
     roster = Roster.of(signed, run=RUN, plan=PLAN).to_bytes()
-    announcement = Announcement(round=9, clients=9, used=bytes([255, 1] * 3)).to_bytes()
+    announcement = Announcement(round=9, clients=9, past=bytes([255, 1] * 3)).to_bytes()
     upload = Upload(length=8, bits=8, packed=bytes(range(8))).to_bytes()
     payloads = [signed[0].to_bytes(), roster, announcement, upload]
     early = [

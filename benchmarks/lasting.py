@@ -46,7 +46,7 @@ def training(plan: Plan, seed: int) -> Played:
     rng = np.random.default_rng(seed)
     clients, least = plan.clients, plan.clients - plan.stragglers
     odometer, waits, void = lightdp.Odometer(plan), None, 0
-    late_share = float(plan.request.late)
+    late_share = plan.request.late_share
     for number in range(plan.rounds):
         away = odometer.exhausted().flags
         if away.sum() > plan.stragglers:
@@ -68,8 +68,11 @@ def training(plan: Plan, seed: int) -> Played:
 
 def planned(size: tuple[int, int, int, int], grace: int, kind: str) -> Plan:
     """The plan of a cell."""
-    names = dict(zip(("clients", "colluders", "stragglers", "rounds"), size, strict=True))
-    return lightdp.plan(**names, epsilon=3, delta=1e-5, calibration="repair", grace=grace, late=KINDS[kind])
+    clients, colluders, stragglers, rounds = size
+    return lightdp.plan(
+        clients=clients, colluders=colluders, stragglers=stragglers, rounds=rounds, epsilon=3, delta=1e-5,
+        calibration="repair", grace=grace, late=KINDS[kind],
+    )  # fmt: skip
 
 
 def chunk(cell: tuple[Any, ...], first: int, count: int) -> list[Played]:
@@ -87,7 +90,7 @@ def main() -> int:
     asked = parser.parse_args()
     cells = list(product(SIZES, (0, 1), KINDS))
     starts = range(0, asked.trainings, _CHUNK)
-    rows = []
+    rows: list[dict[str, Any]] = []
     with Progress() as progress, ProcessPoolExecutor(asked.processes) as pool:
         task = progress.add_task("trainings", total=len(cells) * asked.trainings)
         jobs = {
@@ -103,7 +106,8 @@ def main() -> int:
             lasted = sum(each.rounds == plan.rounds for each in found) / len(found)
             rows.append({
                 "clients": plan.clients, "stragglers": plan.stragglers, "rounds": plan.rounds, "grace": plan.grace,
-                "kind": cell[2], "late": plan.request.late, "noise_in_mean": plan.noise_in_mean(), "lasted": lasted,
+                "kind": cell[2], "late": plan.request.late_share, "noise_in_mean": plan.noise_in_mean(),
+                "lasted": lasted,
                 "shortest": min(each.rounds for each in found), "void": sum(each.void for each in found) / len(found),
                 "exhausted": sum(each.exhausted for each in found) / len(found),
             })  # fmt: skip

@@ -7,9 +7,11 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import lightdp
 from lightdp._validate import rounded_up
 
 ROOT = Path(__file__).parent.parent
@@ -126,6 +128,46 @@ def test_start_up_times_in_the_readme_are_those_of_the_record() -> None:
     row = f"| CPU time of `lightdp --help`, and of `lightdp plan --json`, on an AMD EPYC | {shown} |"
     assert row in README.read_text()
     assert all(row["holds"] for row in rows)
+
+
+def test_noise_ratios_in_the_readme_are_those_of_its_plan() -> None:
+    asked = {"clients": 50, "colluders": 10, "stragglers": 10, "rounds": 150, "epsilon": 3, "delta": 1e-5}
+    settings: tuple[dict[str, Any], ...] = (
+        {}, {"calibration": "smpc"}, {"ema": 0.95}, {"calibration": "local"}, {"grace": 1}, {"wire_steps": 16},
+    )  # fmt: skip
+    auto, smpc, averaged, local, grace, fine = (lightdp.plan(**asked, **more).noise_in_mean() for more in settings)
+    for shown in (
+        f"LightDP with repair leaves {auto / smpc:.2f} times the noise of secure aggregation",
+        f"{averaged / smpc:.2f} times where weights are averaged (`--ema 0.95`)",
+        f"and {local / auto:.0f} times less than local DP",
+        f"it costs noise, {grace / auto - 1:.0%} for the plan below".replace("%", " %"),
+        f"`--wire-steps 16` rounds finer, for {1 - fine / auto:.0%} less".replace("%", " %"),
+    ):
+        assert shown in README.read_text()
+
+
+def test_how_long_plans_last_and_what_signing_takes_are_those_of_the_records() -> None:
+    lasting, upload = (
+        json.loads((ROOT / f"benchmarks/records/{name}.json").read_text()) for name in ("lasting", "upload")
+    )
+    assert lasting["trainings"] == 1000
+    least = min(cell["lasted"] for cell in lasting["cells"])
+    assert f"all rounds in at least {1000 * least:.0f} of 1,000 trainings" in README.read_text()
+    shares = {row["clients"]: f"{100 * row['upload']['share']:.1f} %" for row in upload["rows"]}
+    assert f"| {shares[50]} of it ({shares[20]} among 20, {shares[10]} among 10) |" in README.read_text()
+
+
+def test_the_readme_counts_cells_as_the_results_do() -> None:
+    summary = (ROOT / "docs/results.md").read_text().split("<!-- begin tables-gain -->\n")[1]
+    found = re.match(
+        r"Repair is above SMPC \+ DP in (\d+ of \d+ cells), level with it in (\d+), below it in 1 \(.*: -([^)]*)\)",
+        summary,
+    )
+    assert found is not None
+    above, level, below = found.groups()
+    text = README.read_text()
+    assert f"repair is above SMPC + DP in {above}," in text
+    assert f"level in {level} and {below} below in one." in text
 
 
 def test_the_readme_has_the_table_of_models_of_the_results() -> None:

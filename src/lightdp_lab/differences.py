@@ -45,7 +45,14 @@ def _numbers() -> dict[str, Any]:
     one, smpc = printed_plan(3.0, **MIDDLE), _middle(calibration="smpc").noise_in_mean()
     exact, own, true = _middle(calibration="exact"), one.noise_in_mean(), one.epsilon()
     claims = {claim.rule: claim.true for claim in paper_claims(_middle(calibration="paper", rounds=150))}
-    training = {kind: _middle(calibration=kind, rounds=150).noise_in_mean() for kind in ("exact", "repair", "smpc")}
+    whole = _middle(calibration="smpc", rounds=150).noise_in_mean()
+    repairs = {
+        "repair": _middle(calibration="repair", rounds=150),
+        "averaged": _middle(calibration="repair", rounds=150, ema=0.95),
+        "seen": _middle(calibration="repair", rounds=150, late=0.0),
+        "averaged_seen": _middle(calibration="repair", rounds=150, late=0.0, ema=0.95),
+    }
+    carried = {name: one.noise_carried() / whole for name, one in repairs.items()}
     return {
         "printed": one.sigma_effective,
         "true": rounded_up(true, 3),
@@ -58,8 +65,10 @@ def _numbers() -> dict[str, Any]:
         "smpc": smpc,
         "ratio": own / smpc,
         "fair": own / _middle(calibration="smpc", epsilon=true).noise_in_mean(),
-        **{kind: training[kind] / training["smpc"] for kind in ("exact", "repair")},
-        "seen": _middle(calibration="repair", rounds=150, late=0.0).noise_in_mean() / training["smpc"],
+        "exact": _middle(calibration="exact", rounds=150).noise_in_mean() / whole,
+        **{name: one.noise_in_mean() / whole for name, one in repairs.items()},
+        "carried": carried.pop("repair"),
+        **{f"{name}_carried": ratio for name, ratio in carried.items()},
     }
 
 

@@ -13,7 +13,7 @@ from lightdp_lab.differences import composed, differences, printed_plan
 from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import EPSILONS, TABLES, Target
 from lightdp_lab.results import Results
-from lightdp_lab.tables import MODELS, Cell, filled, guaranteed, known, markdown, span, title, trials
+from lightdp_lab.tables import MODELS, Cell, Gain, filled, gain, guaranteed, known, markdown, span, title, trials
 
 
 def page(text: str, results: Results) -> str:
@@ -54,6 +54,8 @@ def _table(name: Target, kind: str, results: Results) -> str:
             if kind == "paper" or any(cell.trials for cell in here.values()):
                 shown = [_text(here.get(value)) for value in table.values]
                 rows.append(["", f"{label}, {trials(cell.trials for cell in here.values())}", *shown])
+        if kind == "training":
+            rows.append(["", "repair - SMPC + DP ± standard error", *_gains(results, name, epsilon)])
         if kind == "paper":
             plans = [printed_plan(epsilon, **table.fixed | {table.varies: value}) for value in table.values]
             once = [(one.epsilon(), one.mu) for one in plans]
@@ -62,6 +64,48 @@ def _table(name: Target, kind: str, results: Results) -> str:
                 texts = (f"{rounded_up(true, 3)} ({rounded_up(mu, 3)})" for true, mu in pairs)
                 rows.append(["", f"true ε (μ) of {what}", *texts])
     return markdown(["ε", "", *(f"{letter} = {value}" for value in table.values)], rows)
+
+
+def _gains(results: Results, name: Target, epsilon: float) -> list[str]:
+    """Repair beside secure aggregation in a row of a table."""
+    table, found = TABLES[name], _both(results, name)
+    places = (table.fixed | {table.varies: value} for value in table.values)
+    both = (found.get((epsilon, place["colluders"], place["stragglers"]), {}) for place in places)
+    return [str(gain(pair.get("repair"), pair.get("smpc")) or "") for pair in both]
+
+
+def _both(results: Results, target: Target) -> dict[tuple[float, int, int], dict[str, Cell]]:
+    """Repair and secure aggregation by ε, colluders and stragglers."""
+    found: dict[tuple[float, int, int], dict[str, Cell]] = defaultdict(dict)
+    for cell in known(results, target, "repair"):
+        found[cell.config.epsilon, cell.config.colluders, cell.config.stragglers][cell.config.scheme] = cell
+    return found
+
+
+def _summary(results: Results, *targets: Target) -> str:
+    """In how many cells repair is above secure aggregation, to two digits, level with it or below."""
+    found = {
+        place: points
+        for target in targets
+        for place, pair in _both(results, target).items()
+        if (points := gain(pair.get("repair"), pair.get("smpc"))) is not None
+    }
+    if not found:
+        return "Not run."
+    above = [place for place, points in found.items() if round(points.points, 2) > 0]
+    below = [place for place, points in found.items() if round(points.points, 2) < 0]
+    parts = [f"above SMPC + DP in {len(above)} of {len(found)} cells"]
+    if level := len(found) - len(above) - len(below):
+        parts.append(f"level with it in {level}")
+    if below:
+        parts.append(f"below it in {len(below)} ({'; '.join(_place(place, found[place]) for place in below)})")
+    best = max(found, key=lambda place: found[place].points)
+    return f"Repair is {', '.join(parts)}. The largest difference: {_place(best, found[best])}."
+
+
+def _place(place: tuple[float, int, int], points: Gain) -> str:
+    epsilon, colluders, stragglers = place
+    return f"ε = {epsilon:g}, C̄ = {colluders}, S̄ = {stragglers}: {points}"
 
 
 def _text(cell: Cell | None) -> str:
@@ -115,17 +159,13 @@ def _models(results: Results) -> str:
 
 def _links(results: Results) -> str:
     """Repair against secure aggregation where links fail, cell by cell."""
-    found: dict[tuple[float, int, int], dict[str, Cell]] = defaultdict(dict)
-    for cell in known(results, "links", "repair"):
-        found[cell.config.epsilon, cell.config.colluders, cell.config.stragglers][cell.config.scheme] = cell
     rows = []
-    for place, both in found.items():
+    for place, both in _both(results, "links").items():
         repair, smpc = both["repair"], both.get("smpc")
-        if repair.accuracy is None:
-            continue
-        gain = "" if smpc is None or smpc.accuracy is None else f"{100 * (repair.accuracy - smpc.accuracy):+.1f}"
-        rows.append([*(f"{value:g}" for value in place), repair.text(), _text(smpc), gain, str(repair.trials)])
-    return markdown(["ε", "C̄", "S̄", "LightDP, repair", "SMPC + DP", "points", "trials"], rows)
+        if repair.accuracy is not None:
+            points = str(gain(repair, smpc) or "")
+            rows.append([*(f"{value:g}" for value in place), repair.text(), _text(smpc), points, str(repair.trials)])
+    return markdown(["ε", "C̄", "S̄", "LightDP, repair", "SMPC + DP", "points ± standard error", "trials"], rows)
 
 
 def _time(results: Results) -> str:
@@ -158,5 +198,6 @@ def _speed(results: Results) -> str:
 # What makes each block of the page, beside the paper's tables.
 _BLOCKS = {
     "made": _made, "schemes": _schemes, "choices": _choices, "models": _models, "links": _links, "time": _time,
-    "speed": _speed, "differences": differences,
+    "speed": _speed, "differences": differences, "tables-gain": lambda results: _summary(results, *TABLES),
+    "links-gain": lambda results: _summary(results, "links"),
 }  # fmt: skip

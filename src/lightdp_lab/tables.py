@@ -6,7 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lightdp.errors import ArgumentError
 from lightdp.training.config import Config
@@ -64,6 +64,32 @@ class Cell:
         at = {name: getattr(self.config, name) for name in asked}
         at |= {name: getattr(self, name) for name in ("trials", "accuracy", "spread")}
         return at | {"epsilon_round": self.largest("epsilon_round"), "epsilon_training": self.largest("epsilon")}
+
+
+class Gain(NamedTuple):
+    """How many points one cell is above another: the mean over trials of the same seed, and its standard error."""
+
+    points: float
+    error: float | None
+
+    def __str__(self) -> str:
+        """With two digits, as many as the error allows.
+
+        >>> print(Gain(0.036, 0.064))
+        +0.04 ± 0.06
+        """
+        return f"{self.points:+z.2f}{'' if self.error is None else f' ± {self.error:.2f}'}"
+
+
+def gain(one: Cell | None, other: Cell | None) -> Gain | None:
+    """What the first cell has above the second; None where they have no seed in common."""
+    if one is None or other is None:
+        return None
+    ours, theirs = ({line["config"]["seed"]: line["accuracy"] for line in cell.lines} for cell in (one, other))
+    points = [100 * (ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+    if not points:
+        return None
+    return Gain(statistics.mean(points), statistics.stdev(points) / len(points) ** 0.5 if len(points) > 1 else None)
 
 
 def title(scheme: str) -> str:

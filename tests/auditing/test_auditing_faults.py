@@ -236,7 +236,8 @@ def test_sound_clients_hold(changed: dict[str, Any]) -> None:
 @pytest.mark.parametrize("grace", [0, 1])
 def test_no_lie_gets_more_than_is_claimed(grace: int, lies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_live, "STEPS", 40)
-    plan = planned(clients=8, colluders=0, stragglers=6, gamma=100.0, reserve="worst", grace=grace)
+    rounds = 8 * (1 + grace)  # as many as there are to lie about
+    plan = planned(clients=8, colluders=0, stragglers=6, rounds=rounds, gamma=100.0, reserve="worst", grace=grace)
     found = lightdp.audit(plan, values=20_000, confidence=SURE, lies=lies)
     assert found.problems == ()
     assert found.exact.mu > found.announced.mu  # what an odometer that believes all announcements would miss

@@ -88,7 +88,7 @@ def test_no_story_that_a_search_finds_costs_more_than_was_reserved(grace: int, s
     assert len(found) > 20
     ratios = [played.exact()[0] / np.array([played.reserved, played.worst]) for played in found]
     assert np.max(ratios) <= 1
-    assert np.max(ratios, axis=0)[0] > 0.1  # the bound is not met for want of a story
+    assert np.max(ratios, axis=0)[0] > (0.1 if degree == clients - 1 else 0.005)  # not met for want of a story
 
 
 def test_a_search_finds_worse_lies_than_it_began_with() -> None:
@@ -156,7 +156,7 @@ def test_a_search_comes_nearer_to_what_is_claimed_than_truth_and_rotation(
     plan = planned(clients, colluders=colluders, stragglers=stragglers, rounds=rounds, epsilon=8.0)
     starts = {"truth": told_truth(plan, random_rounds(plan, min(rounds, 5), 0)), "rotation": rotation(plan)}
     shares: list[float] = []
-    script, near = search(plan, starts, seed=0, steps=60, progress=shares.append)
+    script, near = search(plan, starts, seed=0, steps=100, progress=shares.append)
     played = play(plan, script.story(plan), budget=True)
     assert near["search"] == Near.of(played)
     assert near["search"].mean > max(near["truth"].mean, near["rotation"].mean)

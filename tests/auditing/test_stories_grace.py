@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import lightdp
-from lightdp.auditing import Script, play
+from lightdp.auditing import Script, climb, play
 from lightdp.repair import RETRIES, lie_cost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from lightdp.auditing._stories import Played
     from lightdp.planning import Plan
 
 ROUNDS = 12
@@ -24,12 +25,12 @@ def planned(**changed: Any) -> Plan:
     return lightdp.plan(**(asked | {"delta": 1e-5, "unit": "client", "calibration": "repair"} | changed))
 
 
-def truth(plan: Plan) -> Script:
-    """Everybody sends and is used one round late, in three rounds with data and many that repair."""
+def truth(plan: Plan, data: int = 3) -> Script:
+    """Everybody sends and is used one round late, in some rounds with data and many that repair."""
     told = np.ones((plan.clients, ROUNDS, plan.clients), dtype=bool)
     asked, closing = np.ones((plan.clients, ROUNDS), dtype=bool), np.zeros((plan.clients, ROUNDS), dtype=bool)
-    closing[:, 3:] = True
-    asked[0, 3:] = False
+    closing[:, data:] = True
+    asked[0, data:] = False
     return Script(told, asked, closing, np.zeros_like(told))
 
 
@@ -147,3 +148,38 @@ def test_a_lie_about_who_was_on_time_ends_shared_noise_and_nothing_else() -> Non
     assert [len(each) for each in keys] == [1, 2]
     assert told.announced == fair.announced
     assert told.exact()[0] < fair.exact()[0]  # in round 2 half of the noise of client 0 is in no other upload
+
+
+@pytest.mark.parametrize("grace", [0, 1])
+def test_a_peer_repeats_noise_of_at_most_one_round_more_than_grace_and_each_in_three_uploads(grace: int) -> None:
+    """The step of (W5) on which the room for lies rests, counted on real histories of random stories.
+
+    Counted are rounds of which client 0 is told that it and the peer were used, and uploads of the peer that hold noise
+    of theirs beside that of the round.
+    """
+    plan, most = planned(grace=grace, stragglers=4), 0
+    for seed in range(4):
+        script = truth(plan, data=5)
+        script.asked[0] = True
+        script.told[1:, 1:5, 0] = False  # of four rounds peers are told that client 0 was late
+        script.told[1:, 5:] = False
+        for _, played in climb(plan, script, seed=seed, steps=12, goal=lambda _: 0.0):  # goes on from every change
+            most = max([most, *repeated(played, grace)])
+    assert most == 1 + grace
+
+
+def repeated(played: Played, grace: int) -> Iterator[int]:
+    """Of how many used rounds of client 0 each peer repeats noise."""
+    mine = [each for each in played.sent if each.telling.client == 0]
+    last = mine[-1].telling.past if mine else ()
+    used = [last[number + grace][0] for number in range(max(len(last) - grace, 0))]  # as client 0 is told
+    for peer in range(1, played.plan.clients):
+        uploads = [each.wires for each in played.sent if each.telling.client == peer]
+        counts = []
+        for each in mine:
+            number = len(each.telling.past)
+            if number < len(used) and {0, peer} <= {*used[number]} and not each.telling.closing:
+                (wire,) = (wire for wire in each.wires if wire[1:3] == (peer, number))
+                counts.append(sum(wire in wires for wires in uploads) - 1)
+        assert max(counts, default=0) <= 1 + RETRIES
+        yield sum(count > 0 for count in counts)

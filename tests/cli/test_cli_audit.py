@@ -24,8 +24,9 @@ def arguments(**changes: object) -> list[str]:
     return ["audit", *(f"--{name}={value}" for name, value in (PLAN | changes).items()), *QUICK]
 
 
-def test_a_sound_plan_holds_and_its_figures_are_printed(run: Run) -> None:
-    result = run(*arguments())
+@pytest.mark.parametrize("grace", [0, 1])
+def test_a_sound_plan_holds_and_its_figures_are_printed(run: Run, grace: int) -> None:
+    result = run(*arguments(grace=grace))
     assert result.code == 0
     for word in (
         "Client 0 against the server, helped by 3; clients are told the truth",

@@ -130,7 +130,7 @@ def test_signature_of_an_upload_equals_the_golden_one(vector: dict[str, Any]) ->
     statement = upload.statement(Message(kind=Kind.UPLOAD, payload=b"", **where), chain=chain)
     digest = hashlib.sha256(struct.pack("<QQ", vector["length"], vector["bits"]) + packed).digest()
     place = RUN + struct.pack("<Q", vector["round"]) + ROSTER.hash + struct.pack("<I", client) + chain
-    assert statement == b"lightdp/2 upload" + place + digest
+    assert statement == b"lightdp/3 upload" + place + digest
     seed = hkdf(pair_of(vector["name"]).to_bytes(), bytes(32), b"lightdp/2 upload key")
     assert ed25519(seed, statement)[1].hex() == vector["signature"]
     signature = pair_of(vector["name"]).sign(statement)

@@ -237,7 +237,7 @@ def test_a_page_shows_kept_runs_and_draws_them(tmp_path: Path) -> None:
                 results.add(config, made_up(config, 0.7 if config.scheme == "repair" else 0.65))
     text = page(PAGE.read_text(), results)
     for row in (
-        "| 3 | 10 | 10 | 70.0 ± 0.0 | 65.0 ± 0.0 | +5.0 | 2 |",
+        "| 3 | 10 | 10 | 70.0 ± 0.0 | 65.0 ± 0.0 | +5.00 ± 0.00 | 2 |",
         "| 3 | 40 | 10 | 70.0 ± 0.0 | impossible |  | 2 |",
         "| SecAgg + DP, direct links | 4 | 7 of 150 | 65.0 ± 0.0 | ~9 |",
         "| scattering + linear, 2 trials | LightDP, repair | 70.0 ± 0.0 | 70.0 ± 0.0 | 70.0 ± 0.0 | -5.0 |",
@@ -249,6 +249,21 @@ def test_a_page_shows_kept_runs_and_draws_them(tmp_path: Path) -> None:
         spec = json.dumps(chart.to_dict(), ensure_ascii=False)
         assert "LightDP" in spec
         assert spec.count('"scheme":') > 10 or name == "models"
+
+
+def test_repair_is_compared_with_secure_aggregation_trial_by_trial(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    ahead = {10: (0.01, 0.03), 20: (0.0, 0.00002), 30: (-0.01, -0.02)}  # of repair, by colluders and seed
+    for config in cells("table2", "repair", trials=2, epsilons=(3.0,)):
+        more = ahead.get(config.colluders, (0.0, 0.0))[config.seed] if config.scheme == "repair" else 0.0
+        results.add(config, made_up(config, 0.5 + 0.2 * config.seed + more))
+    text = page(PAGE.read_text(), results)
+    assert "|  | repair - SMPC + DP ± standard error | +2.00 ± 1.00 | +0.00 ± 0.00 | -1.50 ± 0.50 |  |" in text
+    assert (
+        "Repair is above SMPC + DP in 1 of 3 cells, level with it in 1, below it in 1 (ε = 3, C̄ = 30, S̄ = 10: -1.50 ± "
+        "0.50). The largest difference: ε = 3, C̄ = 10, S̄ = 10: +2.00 ± 1.00.\n"
+    ) in text
+    assert text.count("Not run.") == 1  # with failing links
 
 
 def test_a_page_without_its_marks_is_refused(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LENGTH = 20
+Told = tuple[list[int], list[int]]
+"""Whom the round before used, and who was on time."""
 
 
 def answered(server: Server, clients: Sequence[Client], **more: Any) -> list[bytes]:
@@ -126,7 +128,7 @@ def test_two_closing_rounds_end_a_run() -> None:
     assert server.receive(end[4]) is False
 
 
-def announced(server: Server, number: int, *past: tuple[list[int], list[int]]) -> bytes:
+def announced(server: Server, number: int, *past: Told) -> bytes:
     """An announcement that tells of past rounds whom the one before used, and who was on time."""
     clients, start = server.plan.clients, Message.from_bytes(server.roster(), run=RUN)
     assert start.kind == Kind.ROSTER
@@ -148,11 +150,12 @@ def announced(server: Server, number: int, *past: tuple[list[int], list[int]]) -
     ],
 )
 def test_announcements_that_break_the_rules_of_grace_are_refused_and_change_nothing(
-    on_time: list[int], second: tuple[list[int], list[int]], words: str
+    on_time: list[int], second: Told, words: str
 ) -> None:
     server, clients = joined(planned(grace=1), LENGTH)
     answered(server, clients)
-    before, epsilon, first = clients[0]._state, clients[0].epsilon(), ([], on_time)
+    before, epsilon = clients[0]._state, clients[0].epsilon()
+    first: Told = ([], on_time)
     with pytest.raises(ProtocolError, match=words):
         clients[0].begin(announced(server, 2, first, second))
     with pytest.raises(ProtocolError, match="announcement says who was used before the first round"):
@@ -165,7 +168,8 @@ def test_announcements_that_break_the_rules_of_grace_are_refused_and_change_noth
 def test_a_client_that_did_not_send_is_in_no_set() -> None:
     server, clients = joined(planned(grace=1), LENGTH)
     answered(server, clients[1:])
-    for past in ([([], [0, 1, 2])], [([], [1, 2]), ([0, 1, 2], [])]):
+    told: list[list[Told]] = [[([], [0, 1, 2])], [([], [1, 2]), ([0, 1, 2], [])]]
+    for past in told:
         with pytest.raises(ProtocolError, match="client 0 was used in round 0, which it did not send"):
             clients[0].begin(announced(server, len(past), *past))
 
@@ -173,7 +177,8 @@ def test_a_client_that_did_not_send_is_in_no_set() -> None:
 def test_a_final_set_must_not_change_once_it_was_told() -> None:
     server, clients = joined(planned(grace=1), LENGTH)
     answered(server, clients)
-    first, second, other = ([], [0, 1, 2]), ([0, 1, 2], []), ([0, 1, 2, 3], [])
+    told: list[Told] = [([], [0, 1, 2]), ([0, 1, 2], []), ([0, 1, 2, 3], [])]
+    first, second, other = told
     clients[0].begin(announced(server, 1, first)).upload(np.zeros(LENGTH))
     clients[0].begin(announced(server, 2, first, second)).upload(np.zeros(LENGTH))
     with pytest.raises(ProtocolError, match="announcement of round 1 contradicts an earlier one"):

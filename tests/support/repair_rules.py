@@ -10,6 +10,8 @@ from lightdp.repair import RETRIES
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from lightdp.client_set import ClientSet
+
 
 @dataclass
 class Rules:
@@ -25,7 +27,7 @@ class Rules:
 
     me: int
     neighbours: Sequence[int]
-    used: Sequence[Collection[int]]
+    used: Sequence[ClientSet | Collection[int]]
     sent: Collection[int]
     grace: int
     _carried: dict[int, int | None] = field(default_factory=dict)
@@ -37,15 +39,17 @@ class Rules:
 
     def fates(self, of: int, before: int) -> list[str]:
         """What became of each upload before a round that carried the repair of `of`, as far as it is known then."""
-        carriers = [s for s in sorted(self.sent) if s < before and self.carries(s) == of]
+        carriers = [s for s in sorted(self.sent) if of < s < before and self.carries(s) == of]
         return [
             "open" if s >= before - self.grace else "used" if self.me in self.used[s] else "missed" for s in carriers
         ]
 
     def owes(self, of: int, before: int) -> bool:
         """Whether, when uploads of round `before` are made, the repair of `of` waits or is in flight."""
+        if not self.absent(of):
+            return False
         fates = self.fates(of, before)
-        return bool(self.absent(of)) and "used" not in fates and fates.count("missed") <= RETRIES
+        return "used" not in fates and fates.count("missed") <= RETRIES
 
     def carries(self, number: int) -> int | None:
         """Which round the upload of a round repairs."""
@@ -58,4 +62,5 @@ class Rules:
     def given_up(self) -> list[int]:
         """Rounds whose repair was in as many uploads as may carry it, none of which was used."""
         end = len(self.used) + self.grace
-        return [of for of in range(len(self.used)) if self.fates(of, end).count("missed") > RETRIES]
+        owed = [of for of in range(len(self.used)) if self.absent(of)]
+        return [of for of in owed if self.fates(of, end).count("missed") > RETRIES]

@@ -101,7 +101,7 @@ def _passes(decay: float) -> float:
 
 
 def repair_gamma(m: float, weight: float, cost: Callable[[float], float]) -> float:
-    """The γ that minimises what the trained model carries under repair (R4).
+    """The γ that minimises what the trained model carries under repair (R4); σ is the same in all rounds (D7).
 
     A round leaves the individual noise σ_U²/(N−S), which stays, and the residual mγσ_U²/(N−S), which a later one
     removes; σ_U² itself is proportional to `cost`(γ).

@@ -64,10 +64,9 @@ def _guarantee(plan: Plan) -> list[str]:
 
 def _late(plan: Plan) -> str:
     """Which uploads the budget provides for."""
-    share = plan.request.late
-    if share == "unseen":
+    if not plan.late_is_seen:
         return "no upload of a client is"
-    if share == 0:
+    if (share := plan.request.late_share) == 0:
         return "no upload of a client before its last is"
     return f"at most {100 * share:g} % of their uploads are"
 

@@ -44,7 +44,7 @@ def provision(asked: Request, gamma: float, rounds: int) -> float:
     if gamma == 0:
         return always
     missed = expected(asked).mean(lambda s: s) / asked.clients
-    late = missed * asked.late if asked.late != "unseen" else 0.0
+    late = missed * asked.late_share
     too_late = _late_costs(asked, gamma, others, 1 - missed) if late > 0 else np.zeros(len(others))
     given = (1 - missed) * used + late * too_late  # expected cost, given the stragglers of the round
     mean = float(chances @ given)

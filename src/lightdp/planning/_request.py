@@ -26,6 +26,7 @@ Late = float | Literal["unseen"]
 FINEST_STEPS = 16
 """The most steps of the wire in σ_U; on the grid in which noise is added up, σ_U is at least so many steps."""
 _UNKNOWN_RECORDS_PER_CLIENT = 1024
+_LATE = (0.0, 0.1)  # without and with grace, see (R6)
 _CHOICES = {"calibration": CalibrationName, "unit": Unit, "adjacency": Adjacency, "reserve": Reserve}
 
 
@@ -83,9 +84,9 @@ class Request:
     grace: int = setting(
         "Rounds for which an upload may be late and is used all the same: 0 or 1.", 0, group="Clients"
     )
-    late: Late = setting(
-        "Share of the stragglers whose uploads are seen too late; unseen needs less noise, and must then be true.",
-        0.0, group="Clients", flag=str,
+    late: Late | None = setting(
+        "Share of the stragglers whose uploads are seen too late, by default 0.1 under grace and else 0; unseen needs "
+        "less noise, and must then be true.", None, group="Clients", flag=str,
     )
     records: int | None = setting("Records of all clients together, if known.", None, group="Wire")
     parameters: int | None = setting("Parameters of the model, if known.", None, group="Wire")
@@ -103,7 +104,7 @@ class Request:
     def __post_init__(self) -> None:
         for name, kind in _CHOICES.items():
             choice(name, getattr(self, name), get_args(kind))
-        clients = integer("clients", self.clients, 2, 2**32 - 2)
+        clients, grace = integer("clients", self.clients, 2, 2**32 - 2), integer("grace", self.grace, 0, 1)
         checked: dict[str, Any] = {
             "clients": clients,
             "colluders": integer("colluders", self.colluders, 0, clients - 1),
@@ -117,8 +118,8 @@ class Request:
             "straggler_law": "uniform" if self.straggler_law is None else self.straggler_law,
             "momentum": _decay("momentum", self.momentum),
             "ema": _decay("ema", self.ema),
-            "grace": integer("grace", self.grace, 0, 1),
-            "late": _late(self.late),
+            "grace": grace,
+            "late": _late(_LATE[grace] if self.late is None else self.late),
             "wire_steps": integer("wire_steps", self.wire_steps, 1, FINEST_STEPS),
         }
         if self.degree is not None:
@@ -170,6 +171,11 @@ class Request:
     def transient_weight(self) -> float:
         """How many times a residual that waits for its repair counts beside noise that stays (D5)."""
         return weight(self.momentum, self.ema, self.grace)
+
+    @property
+    def late_share(self) -> float:
+        """The share of the stragglers whose uploads are expected to be seen too late (R6)."""
+        return self.late if isinstance(self.late, float) else 0.0
 
     @property
     def late_is_seen(self) -> bool:

@@ -256,8 +256,8 @@ class Client:
 
         Args:
             worst: bound the truth at this moment for any server, whatever it announced to whom (W5). With whole
-                batches and late="seen" that never exceeds the budget, for which `begin` kept room. With late="unseen"
-                every upload counts as seen, and with repair sampled batches count as whole (R2).
+                batches that never exceeds the budget, for which `begin` kept room, unless the plan says late="unseen":
+                then every upload counts as seen. With repair, sampled batches count as whole (R2).
         """
         if self._history is None:
             return 0.0
@@ -314,8 +314,8 @@ class Client:
     def _count(self, begun: ClientRound) -> None:
         """Save that a round was answered."""
         after = begun._history.answered(begun.number, closing=begun.closing)  # noqa: SLF001
-        told = {"used": tuple(after.used), "on_time": tuple(after.on_time)}
-        self._adopt(replace(self._state, **told, sent=after.sent, closing=after.closing))
+        state = replace(self._state, used=tuple(after.used), on_time=tuple(after.on_time))
+        self._adopt(replace(state, sent=after.sent, closing=after.closing))
         self._history = after
 
     def _refuse_stale(self, begun: ClientRound) -> None:

@@ -118,11 +118,10 @@ class ClientState:
                 pair,
                 enrolment,
                 None if roster is None else Roster.from_bytes(bytes.fromhex(roster), run=run, plan=agreed),
-                *(
-                    tuple(ClientSet.from_bytes(bytes.fromhex(each), clients) for each in facts[what])
-                    for what in ("used", "on_time")
-                ),
-                *(frozenset(integer(what, t, 0) for t in facts[what]) for what in ("sent", "closing")),
+                _sets(facts["used"], clients),
+                _sets(facts["on_time"], clients),
+                frozenset(integer("sent", t, 0) for t in facts["sent"]),
+                frozenset(integer("closing", t, 0) for t in facts["closing"]),
                 integer("serial", facts["serial"], 1),
                 Host(*(None if facts[what] is None else str(facts[what]) for what in ("machine", "boot"))),
                 integer("first", facts["first"], 1, facts["serial"]),
@@ -132,6 +131,10 @@ class ClientState:
                 raise
             # the type alone: the text of some errors quotes what was read, and that holds the private key
             raise ArgumentError(f"store must hold a client's state, got {type(error).__name__}") from None
+
+
+def _sets(written: list[str], clients: int) -> tuple[ClientSet, ...]:
+    return tuple(ClientSet.from_bytes(bytes.fromhex(each), clients) for each in written)
 
 
 def _flag(value: object) -> bool:

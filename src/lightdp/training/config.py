@@ -229,7 +229,7 @@ class Config:
         if self.unit == "paper":
             asked |= {"clip": 2 * self.local_lr * self.clip / smallest, "unit": "client"}
         if self.late is None:
-            asked["late"] = 0.0 if self._stragglers_send else "unseen"
+            asked["late"] = None if self._stragglers_send else "unseen"
         asked |= {"straggler_law": straggler_law(self.arrivals), "grace": self.patience}
         found = solve(Request(**asked, records=records, parameters=parameters))
         return found if known.adjust is None else known.adjust(found)
