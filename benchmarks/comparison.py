@@ -254,8 +254,8 @@ def coarser(row: Row, ours: Row, setting: dict[str, Any]) -> str:
     sent = traffic(row) - bits * task.dimension / 8e3 * uploads
     noise = row["noise"] * (1 + 1 / (12 * steps**2)) / (1 + 1 / (12 * Smpc.steps**2))
     return (
-        f"LightDP rounds to σ/{steps} of a client's noise and all others to σ/{Smpc.steps}. At σ/{steps}, with {bits} "
-        f"bits a value less, {title(row)}{peers(row)} would send and get about {figure(sent)} kB at noise "
+        f"LightDP rounds to σ/{steps} of a client's noise, SecAgg and its kin to σ/{Smpc.steps}. At σ/{steps}, with "
+        f"{bits} bits a value less, {title(row)}{peers(row)} would send and get about {figure(sent)} kB at noise "
         f"{figure(noise)}; {title(ours)} has {figure(traffic(ours))} kB, {traffic(ours) / sent:.3g} times as much, at "
         f"noise {figure(ours['noise'])}."
     )

@@ -12,6 +12,7 @@ import pytest
 import lightdp
 from lightdp import gaussian
 from lightdp.errors import ArgumentError, BudgetError
+from lightdp.planning import CalibrationName
 from lightdp.planning._calibrate import paper_sigma
 from lightdp_lab import compare
 from lightdp_lab.compare import Setting
@@ -98,7 +99,7 @@ def test_measured_noise_is_the_named_one_also_under_repair_and_losses(record: di
         ({"link_failure": 1.0}, "uniform"),
     ],
 )
-def test_lightdp_plans_for_the_stragglers_that_the_network_makes(changed: dict[str, float], law: str) -> None:
+def test_lightdp_plans_for_the_stragglers_that_the_network_makes(changed: dict[str, Any], law: str) -> None:
     setting = dataclasses.replace(SETTING, **changed)
     assert setting.planned == dataclasses.replace(TASK, straggler_law=law)
     asked = dataclasses.replace(TASK, straggler_law="pmf:0.5,0.5")
@@ -110,11 +111,13 @@ def test_a_straggler_law_changes_the_noise_of_exact_and_repair_and_of_no_other(r
     law = dataclasses.replace(TASK, straggler_law="binomial:0.08")
     shared: dict[str, Any] = {"clients": 12, "colluders": 2, "stragglers": 2, "epsilon": 8.0, "delta": 1e-5}
     shared |= {"rounds": 40, "unit": "client", "straggler_law": "binomial:0.08"}
-    for name in ("exact", "repair"):
+    names: tuple[CalibrationName, ...] = ("exact", "repair")
+    others: tuple[CalibrationName, ...] = ("paper", "smpc", "local", "central")
+    for name in names:
         assert law.plan(name) == lightdp.plan(**shared, calibration=name)
         assert law.plan(name).noise != TASK.plan(name).noise
         assert law.plan(name).epsilon() <= 8
-    for name in ("paper", "smpc", "local", "central"):
+    for name in others:
         assert law.plan(name) == TASK.plan(name)
     used = [12 - len(SETTING.faults(k, "relayed", 1).down) for k in range(6)]
     named = np.mean([law.plan("repair").individual_in_sum(count) for count in used]) / np.mean(used) ** 2
