@@ -368,7 +368,7 @@ def test_auto_takes_what_leaves_less_noise_in_the_trained_model(
     assert taken == min(left, key=lambda name: left[name]) == p.request.calibration
     assert p == planned(clients, bound, bound, rounds=rounds, calibration=taken)
     assert p.why is not None
-    assert f"{left[taken]:.4g} in the trained model; " in p.why
+    assert f"{left[taken]:.4g} a round of the trained model, with " in p.why
 
 
 def test_a_plan_by_auto_travels_as_one_of_the_calibration_that_was_taken() -> None:
