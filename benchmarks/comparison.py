@@ -1,6 +1,6 @@
 """Fill docs/comparison.md and draw its picture from a record, so that no number there is typed by hand.
 
-lightdp compare --rounds-played 20 --seconds 8 --cell-seconds 150 --scaling --json > benchmarks/records/compare.json
+lightdp compare --rounds-played 20 --seconds 8 --scaling --json > benchmarks/records/compare.json
 python benchmarks/comparison.py
 
 With --check nothing is written, and it fails if the page is not what the record says.
@@ -9,15 +9,18 @@ With --check nothing is written, and it fails if the page is not what the record
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightdp import Request
 from lightdp._validate import rounded_up
 from lightdp.report import save
 from lightdp_lab.charts.compare import compare_chart
 from lightdp_lab.cli.compare import broke, figure
+from lightdp_lab.schemes import Grid, Smpc, Task
 from lightdp_lab.tables import filled
 
 if TYPE_CHECKING:
@@ -74,12 +77,14 @@ def command(record: dict[str, Any]) -> str:
         "seed",
     )
     flags = " ".join(f"--{name.replace('_', '-')} {at[name]:.10g}" for name in names)
-    flags += f" --link-failure {at['failure']:g}" + (" --scaling" if record["scaling"] else "")
+    law = at.get("straggler_law", "uniform")
+    flags += f" --link-failure {at['failure']:g} --straggler-law {law}" + (" --scaling" if record["scaling"] else "")
     made = f"lightdp compare {flags} --json > benchmarks/records/compare.json\npython benchmarks/comparison.py"
     text = (
         f"{at['clients']} clients, of which {at['colluders']} may collude with the server and {at['stragglers']} may "
         f"be missing; {at['dimension']:,} values, clip {at['clip']:g}; ε = {at['epsilon']:g} at δ = {at['delta']:g} "
-        f"for a client over {at['rounds']} rounds. "
+        f"for a client over {at['rounds']} rounds. LightDP's noise, exact and with repair, is tuned to stragglers by "
+        f"the law {law}. "
         f"Each link is down for a whole round with probability {at['failure']:g}, each client falls silent at some "
         f"stage of it with {at['dropout']:g}, and {at['rounds_played']} such rounds are played. "
         f"Links carry {at['uplink'] / 1e6:g} Mbit/s up and {at['downlink'] / 1e6:g} down, {1e3 * at['latency']:g} ms "
@@ -180,6 +185,16 @@ def remarks(rows: list[Row], record: dict[str, Any]) -> list[str]:
             f"{paper / secagg:.3g} times as much at the same true ε, and {exact / secagg:.3g} times with exact "
             f"calibration (P6). With repair it is {figure(repair)}, {repair / secagg:.3g} times SecAgg's."
         )
+    if "passing" in one.get("repair", {}):
+        result.append(
+            f"With repair a mean also holds noise of variance {figure(one['repair']['passing'])} that stragglers "
+            f"leave, until the next round takes it out. No other scheme has noise that passes."
+        )
+    if "dordis" in one:
+        result.append(
+            f"Dordis leaves noise of {figure(one['dordis']['noise'])}, in {one['dordis']['trips']:g} trips: its "
+            f"clients add SecAgg's noise for S̄ stragglers, and take out what fewer do not need."
+        )
     if set(one) >= {"paper", "local-paper"}:
         true = [rounded_up(one[name]["epsilon"], 2) for name in ("paper", "local-paper")]
         result.append(
@@ -197,6 +212,9 @@ def remarks(rows: list[Row], record: dict[str, Any]) -> list[str]:
             f"as deployed systems do, and on direct links, as the paper assumes: {listed}."
         )
     result += cheapest(rows, record)
+    if {"secagg+", "repair"} <= set(one):
+        rival = min((row for row in rows if row["scheme"] == "secagg+"), key=traffic)
+        result.append(coarser(rival, one["repair"], setting))
     if "ckks" in one:
         result.append(f"CKKS is here for its cost: {one['ckks']['broken_by']} breaks it.")
     return result
@@ -225,6 +243,22 @@ def cheapest(rows: list[Row], record: dict[str, Any]) -> list[str]:
     if lost:
         result.append(f"Work in rounds that fail is paid for by those that do not: {lost}.")
     return result + _by_size(record, {row["scheme"]: row["title"] for row in fair})
+
+
+def coarser(row: Row, ours: Row, setting: dict[str, Any]) -> str:
+    """What a rival would send in LightDP's steps of σ/2, instead of its own of σ/16."""
+    task = Task(**{field.name: setting[field.name] for field in dataclasses.fields(Task) if field.name in setting})
+    sigma, steps = task.plan("smpc").sigma_individual, Request.wire_steps
+    fine, coarse = (Grid.of(task, sigma, each) for each in (Smpc.steps, steps))
+    bits, uploads = fine.bits - coarse.bits, row["used"] / task.clients
+    sent = traffic(row) - bits * task.dimension / 8e3 * uploads
+    noise = row["noise"] * (1 + 1 / (12 * steps**2)) / (1 + 1 / (12 * Smpc.steps**2))
+    return (
+        f"LightDP rounds to σ/{steps} of a client's noise, SecAgg and its kin to σ/{Smpc.steps}. At σ/{steps}, with "
+        f"{bits} bits a value less, {title(row)}{peers(row)} would send and get about {figure(sent)} kB at noise "
+        f"{figure(noise)}; {title(ours)} has {figure(traffic(ours))} kB, {traffic(ours) / sent:.3g} times as much, at "
+        f"noise {figure(ours['noise'])}."
+    )
 
 
 def _costs(row: Row, others: list[Row]) -> str:

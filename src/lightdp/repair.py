@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from lightdp.client_set import ClientSet
 from lightdp.noise_graph import Graph, gain
@@ -37,8 +37,14 @@ def late_cost(gamma: float, peers: int, crossed: float, retries: float = 0.0) ->
     """
     if peers < 1 or gamma == 0 or crossed >= 2:
         return 1.0  # its own individual noise, which no late round exceeds
-    spread = (2 + 1 / gamma) / peers + retries / peers**2
-    return (spread + crossed - crossed**2 / 4) / (1 + spread)
+    return float(late_costs(gamma, peers, crossed, retries))
+
+
+def late_costs(gamma: float, peers: ArrayLike, crossed: ArrayLike, retries: ArrayLike) -> NDArray[np.float64]:
+    """`late_cost` where it has peers, γ > 0 and cross terms below 2, an entry each."""
+    peers, crossed = np.asarray(peers, dtype=float), np.asarray(crossed, dtype=float)
+    spread = (2 + 1 / gamma) / peers + np.asarray(retries) / peers**2
+    return np.asarray((spread + crossed - crossed**2 / 4) / (1 + spread))
 
 
 def lie_cost(gamma: float, honest: int, stragglers: int) -> float:

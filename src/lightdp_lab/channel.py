@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
 from lightdp.schemes import scheme
-from lightdp.training.arrivals import Arrivals
+from lightdp.training.arrivals import Arrivals, straggler_law
 from lightdp.training.channel import Channel, Distribution, direct
 from lightdp.training.config import Config, peer_failure
 from lightdp_lab.schemes import SCHEMES, Faults, Links, Player, Smpc, Task, climb
@@ -43,7 +43,7 @@ class Rehearsal:
     Schemes that are not `played` by their entry in the registry take part for their time only.
 
     Args:
-        config: the run, whose `links` say how messages between clients travel.
+        config: the run, whose `links` say how messages between clients travel; its scheme is not "auto".
         parameters: length of an update.
     """
 
@@ -53,7 +53,8 @@ class Rehearsal:
         failure = peer_failure(config.links)
         self.links = Links() if failure is None else Links("direct", failure)
         names = ("clients", "colluders", "stragglers", "epsilon", "delta", "rounds")
-        task = Task(**{name: getattr(config, name) for name in names}, dimension=parameters)
+        law = straggler_law(config.arrivals)
+        task = Task(**{name: getattr(config, name) for name in names}, dimension=parameters, straggler_law=law)
 
         def sized(dimension: int) -> Player:
             return Player(kind, dataclasses.replace(task, dimension=dimension), self.links)
@@ -137,9 +138,13 @@ def channel(config: Config, plan: Plan | None, parameters: int, device: torch.de
     """The channel of a run that names links or a scheme of the lab; arguments as in `lightdp.training.channel`.
 
     A `Rehearsal` decides who is in a round, how long it takes and where it fails; sums are those of a run without a
-    network. Schemes with the noise of SMPC + DP get the noise that they play, at the scale of the plan.
+    network. Schemes with the noise of SMPC + DP get the noise that they play, at the scale of the plan. Of "auto", the
+    calibration that the plan took is played.
     """
-    rehearsal, found = Rehearsal(config, parameters), direct(config, plan, parameters, device)
+    played, found = config, direct(config, plan, parameters, device)
+    if plan is not None and scheme(config.scheme).calibration == "auto":
+        played = dataclasses.replace(config, scheme=plan.request.calibration)
+    rehearsal = Rehearsal(played, parameters)
     if plan is not None and not plan.deployable and scheme(config.scheme).simulated and isinstance(found, Distribution):
         square = plan.sigma_effective**2
         found.lasting = lambda used: rehearsal.noise(used) * square

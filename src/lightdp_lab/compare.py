@@ -45,7 +45,7 @@ class Setting:
     """What is compared. The flags of `lightdp compare` derive from these fields and those of `Task`.
 
     Attributes:
-        task: clients, colluders, stragglers, dimension and privacy.
+        task: clients, colluders, stragglers, dimension and privacy; without a straggler law, `planned` derives one.
         schemes: names, in the order of the table.
         peers: how messages between clients travel, "relayed" by the server, "direct", or each of them in turn.
 
@@ -81,6 +81,19 @@ class Setting:
         positive("cell_seconds", self.cell_seconds)
         for peers in self.peers:
             self.links(peers)
+
+    @property
+    def planned(self) -> Task:
+        """The task with the stragglers that LightDP plans for: those asked for, or as links fail and clients drop out.
+
+        >>> Setting(Task(clients=20, colluders=4, stragglers=4), link_failure=0.05).planned.straggler_law
+        'binomial:0.05'
+        """
+        if self.task.straggler_law is not None:
+            return self.task
+        missing = self.link_failure + (1 - self.link_failure) * self.dropout
+        law = f"binomial:{missing!r}" if 0 < missing < 1 else "uniform"
+        return dataclasses.replace(self.task, straggler_law=law)
 
     def links(self, peers: Peers) -> Links:
         """The links of one kind."""
@@ -131,7 +144,7 @@ def compare(chosen: Setting, progress: Callable[[str], None] = lambda _: None) -
 
 def _setting(chosen: Setting) -> dict[str, Any]:
     """As in records, where speeds are in bits a second and "rounds" are those of the training."""
-    shown = dataclasses.asdict(chosen)
+    shown = dataclasses.asdict(dataclasses.replace(chosen, task=chosen.planned))
     task, shown["failure"] = shown.pop("task"), shown.pop("link_failure")
     shown |= {"uplink": 1e6 * chosen.uplink, "downlink": 1e6 * chosen.downlink}
     return shown | task
@@ -161,7 +174,7 @@ def _rows(chosen: Setting, scheme: type[Scheme]) -> Iterator[dict[str, Any]]:
 
 
 def _figures(chosen: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, Any]:
-    links, task, rounds = chosen.links(peers), chosen.task, chosen.rounds_played
+    links, task, rounds = chosen.links(peers), chosen.planned, chosen.rounds_played
     player, climbed = climb(scheme, task, links, seconds=chosen.seconds, rounds=rounds + 1, seed=chosen.seed)
     if player.task.dimension < task.dimension:  # even the smallest size may be slow
         rounds = min(rounds, max(_TURNS, int(_PATIENCE * chosen.seconds / max(climbed[-1].wall, 1e-9))))
@@ -206,7 +219,7 @@ def _further(chosen: Setting, scheme: type[Scheme], links: Links, faults: Faults
     The line goes through the largest size that was played and one four times as large, or a quarter, with the same
     faults. If that is too short, it goes through the shortest sizes that will do, whatever time they take.
     """
-    task, seconds = chosen.task, chosen.seconds
+    task, seconds = chosen.planned, chosen.seconds
 
     def resized(dimension: int) -> Player:
         return Player(scheme, dataclasses.replace(task, dimension=dimension), links, chosen.seed)
@@ -237,7 +250,9 @@ def median(costs: list[Cost]) -> Cost:
 
 
 def _noise(player: Player, done: list[Played]) -> dict[str, Any]:
-    """Variance, per coordinate, of the noise for good in the mean of those used, at the ε that was asked for.
+    """Variance, per coordinate, of the noise in the mean of those used, at the ε that was asked for.
+
+    "noise" stays for good, and "passing" is what later rounds take out again.
 
     Named by the scheme, and measured: noise is added up over all rounds, since repair takes out of later sums what
     it left in earlier ones, and a last faultless round takes out the rest; its own named noise is not counted. A
@@ -258,5 +273,7 @@ def _noise(player: Player, done: list[Played]) -> dict[str, Any]:
     if done and (player.restarts == 0 or last == 0):
         measured = max(float(np.sum(errors, axis=0).var()) - last, 0.0) / len(done) * scale
     named = statistics.mean(scheme.lasting(count) for count in used) * scale
+    whole = statistics.mean(scheme.noise(count) for count in used) * scale
     privacy = {"epsilon": true, "mu": None if true is None else gaussian.mu(true, task.delta, up=True)}
-    return privacy | {"used": statistics.mean(used), "noise": named, "noise_measured": measured}
+    shown = {"used": statistics.mean(used), "noise": named, "noise_measured": measured, "passing": whole - named}
+    return privacy | shown

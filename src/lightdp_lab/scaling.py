@@ -77,7 +77,7 @@ def _cell(setting: Setting, scheme: type[Scheme], at: tuple[int, int], known: _K
     line = known.get(at) or _line(known, *at)
     cost = line or _other(known, *at)
     try:
-        task = _task(setting.task, *at)
+        task = _task(setting.planned, *at)
         if cost is None or not cost.fits(setting.cell_seconds):
             cost = line or _climbed(setting, scheme, task)
         if cost is not None and cost.extrapolated and cost.fits(setting.cell_seconds):

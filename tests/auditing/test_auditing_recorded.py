@@ -642,3 +642,16 @@ def test_the_worst_signs_of_many_uploads_are_those_that_no_change_betters() -> N
         assert max(one, start @ matrix @ start) * (1 - 1e-9) <= found <= best * (1 + 1e-9)
         bettered += one > (start @ matrix @ start) * (1 + 1e-6)
     assert bettered > 0
+
+
+def test_a_log_from_before_grace_is_read(tmp_path: Path, sound: Lines) -> None:
+    for name in ("grace", "momentum", "ema", "wire_steps", "rotate"):
+        sound[0]["plan"].pop(name)
+    sound[0]["plan"]["late"] = "seen"
+    assert recorded(saved(tmp_path / "run.jsonl", sound)).to_dict()["recomputed"]["epsilon"] == sound[-1]["epsilon"]
+
+
+def test_what_is_not_checked_of_noise_under_grace_is_said(tmp_path: Path) -> None:
+    plan = a_plan("exact", grace=1, late=0.0)
+    found = recorded(saved(tmp_path / "run.jsonl", lines_of(plan, some_rounds(plan, 5))))
+    assert any("The noise of rounds is not checked" in note for note in found.notes)

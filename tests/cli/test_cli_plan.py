@@ -114,7 +114,7 @@ def test_the_page_and_json_say_which_calibration_auto_took(run: Run) -> None:
         assert found["why"].startswith(f"auto took {taken}: ")
         page = run(*plan_arguments(rounds=rounds)).out
         assert f"auto took {taken}: " in page
-        assert f"{other} would leave" in " ".join(page.split())
+        assert f"of the trained model, with {other} to " in " ".join(page.split())
         named = json.loads(run(*plan_arguments(rounds=rounds, calibration=taken), "--json").out)
         assert named == found | {"why": None}
 

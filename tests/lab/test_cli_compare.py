@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,9 @@ import pytest
 from rich.cells import cell_len
 
 from lightdp_lab.charts.compare import _LABEL, _apart, compare_chart
+from lightdp_lab.cli.compare import figure
+from lightdp_lab.schemes import Links, Player, Task
+from lightdp_lab.schemes.secagg import SecAggPlus
 from support.command_line import assert_refused
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ def made() -> dict[str, Any]:
     setting = {
         "clients": 50, "colluders": 10, "stragglers": 10, "dimension": 100_000, "epsilon": 3.0, "delta": 1e-5,
         "rounds": 150, "clip": 1.0, "failure": 0.05, "dropout": 0.01, "uplink": 1e7, "downlink": 5e7, "latency": 0.05,
-        "rounds_played": 20, "seconds": 20.0, "cell_seconds": 60.0, "seed": 0,
+        "rounds_played": 20, "seconds": 20.0, "cell_seconds": 60.0, "seed": 0, "straggler_law": "binomial:0.05",
     }  # fmt: skip
     rows = []
     for number, (scheme, links) in enumerate(
@@ -78,7 +82,14 @@ def test_the_table_fits_120_columns_and_says_what_was_played(run: Run) -> None:
     done = run("compare", *QUICK)
     assert done.code == 0
     assert max(map(cell_len, done.out.splitlines())) <= 120
-    for words in ("N = 8, C̄ = 2, S̄ = 2, d = 300", "FedAvg, no privacy", "LightDP, repair", "true ε", "what broke it"):
+    for words in (
+        "N = 8, C̄ = 2, S̄ = 2, d = 300",
+        "by the law binomial:0.1;",
+        "FedAvg, no privacy",
+        "LightDP, repair",
+        "true ε",
+        "what broke it",
+    ):
         assert words in done.out
     assert "SecAgg" not in done.out
 
@@ -90,6 +101,7 @@ def test_json_is_a_record_that_can_be_shown_and_drawn_again(tmp_path: Path, run:
     assert [row["scheme"] for row in found["rows"]] == ["plain", "local-paper", "repair"]
     assert found["setting"]["rounds_played"] == found["rows"][0]["rounds"] == 3
     assert found["setting"]["rounds"] == 150
+    assert found["setting"]["straggler_law"] == "binomial:0.1"
     (tmp_path / "a.json").write_text(done.out)
     done = run("compare", "--record", tmp_path / "a.json", "--plot", tmp_path / "a.svg")
     assert done.code == 0
@@ -146,6 +158,7 @@ def test_names_beside_lines_stand_apart_and_near_their_place() -> None:
         (["--rounds-played", "0"], "rounds_played must be"),
         (["--epsilon", "nan"], "epsilon must be finite"),
         (["--dimension", "0"], "dimension must be"),
+        (["--straggler-law", "magic"], "straggler_law must be uniform, binomial:P or"),
         (["--plot", "a.pdf"], "plot must end in .html, .png, .svg"),
         (["--plot", "absent/a.svg"], "plot must lie in an existing folder"),
         (["--record", "absent.json"], "record must be what --json wrote"),
@@ -190,7 +203,8 @@ def test_a_page_is_filled_between_its_marks_and_only_there(maker: ModuleType) ->
         "shares 17×: 31 clients, 40 needed; a sum takes a client 300 ms and 3,000 kB",
         "| the exact-sparse scheme, 24 peers |",
         "--seconds 20 --cell-seconds 60 --seed 0",
-        "--link-failure 0.05 --scaling --json",
+        "--link-failure 0.05 --straggler-law binomial:0.05 --scaling --json",
+        "is tuned to stragglers by the law binomial:0.05.",
         "d = 11,000,000",
     ):
         assert words in filled
@@ -224,6 +238,36 @@ def test_the_remarks_say_where_in_d_another_scheme_takes_less_work(maker: Module
     assert "d = 10,000: the exact scheme 1 ms, 75 % less than 4 ms (the secagg scheme)" in said
     assert "d = 1,000,000: the exact scheme 90 ms, 3 times 30 ms (the secagg scheme)" in said
     assert "d = 77" not in said
+
+
+def test_the_remarks_say_what_secagg_plus_sends_in_our_steps_as_it_does_when_played_so(maker: ModuleType) -> None:
+    class Coarse(SecAggPlus):
+        steps = 2
+
+    task = Task(clients=12, colluders=2, stragglers=2, dimension=4000)
+    fine, coarse = (Player(kind, task, Links()) for kind in (SecAggPlus, Coarse))
+    row, played = (player.round().cost for player in (fine, coarse))
+    sent = (played.up + played.down + played.peer) / 1e3
+    about = {"title": "a", "links": "any", "noise": fine.scheme.noise(12), "used": 12}
+    ours = about | {"title": "b", "up": 3000.0, "down": 0.0, "peer": 0.0, "noise": 0.25}
+    said = maker.coarser(about | {key: getattr(row, key) for key in ("up", "down", "peer")}, ours, asdict(task))
+    assert f"a would send and get about {figure(sent)} kB at noise {figure(coarse.scheme.noise(12))};" in said
+    assert f"b has 3 kB, {3 / sent:.3g} times as much, at noise 0.25." in said
+    assert figure(row.up / 1e3) not in said
+
+
+def test_the_remarks_say_what_passes_and_what_rivals_would_send_where_the_record_has_it(maker: ModuleType) -> None:
+    record = made()
+    rows = record["rows"][:-1]
+    before = maker.remarks(rows, record)
+    for scheme in ("dordis", "secagg+"):
+        rows.append(rows[4] | {"scheme": scheme, "title": f"the {scheme} scheme", "noise": 0.5})
+    rows[2]["passing"] = 3.25
+    said = [line for line in maker.remarks(rows, record) if line not in before]
+    assert any("a mean also holds noise of variance 3.25" in line for line in said)
+    assert any("Dordis leaves noise of 0.5, in 4 trips" in line for line in said)
+    assert any("the secagg+ scheme, relayed would send and get about" in line for line in said)
+    assert not any("passes" in line or "Dordis" in line or "rounds to" in line for line in before)
 
 
 def test_no_sentence_stands_on_numbers_that_a_record_does_not_have(maker: ModuleType) -> None:

@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+import lightdp
 from lightdp import gaussian
 from lightdp.errors import ArgumentError, BudgetError
+from lightdp.planning import CalibrationName
 from lightdp.planning._calibrate import paper_sigma
 from lightdp_lab import compare
 from lightdp_lab.compare import Setting
@@ -85,6 +87,50 @@ def test_measured_noise_is_the_named_one_also_under_repair_and_losses(record: di
     assert row(record, "plain")["noise"] == row(record, "plain")["noise_measured"] == 0
     assert row(record, "plain")["epsilon"] is None
     assert row(record, "plain")["mu"] is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "law"),
+    [
+        ({"link_failure": 0.05}, "binomial:0.05"),
+        ({"link_failure": 0.0, "dropout": 0.1}, "binomial:0.1"),
+        ({"link_failure": 0.5, "dropout": 0.5}, "binomial:0.75"),
+        ({"link_failure": 0.0}, "uniform"),
+        ({"link_failure": 1.0}, "uniform"),
+    ],
+)
+def test_lightdp_plans_for_the_stragglers_that_the_network_makes(changed: dict[str, Any], law: str) -> None:
+    setting = dataclasses.replace(SETTING, **changed)
+    assert setting.planned == dataclasses.replace(TASK, straggler_law=law)
+    asked = dataclasses.replace(TASK, straggler_law="pmf:0.5,0.5")
+    assert dataclasses.replace(setting, task=asked).planned == asked
+
+
+def test_a_straggler_law_changes_the_noise_of_exact_and_repair_and_of_no_other(record: dict[str, Any]) -> None:
+    assert record["setting"]["straggler_law"] == "binomial:0.08"
+    law = dataclasses.replace(TASK, straggler_law="binomial:0.08")
+    shared: dict[str, Any] = {"clients": 12, "colluders": 2, "stragglers": 2, "epsilon": 8.0, "delta": 1e-5}
+    shared |= {"rounds": 40, "unit": "client", "straggler_law": "binomial:0.08"}
+    names: tuple[CalibrationName, ...] = ("exact", "repair")
+    others: tuple[CalibrationName, ...] = ("paper", "smpc", "local", "central")
+    for name in names:
+        assert law.plan(name) == lightdp.plan(**shared, calibration=name)
+        assert law.plan(name).noise != TASK.plan(name).noise
+        assert law.plan(name).epsilon() <= 8
+    for name in others:
+        assert law.plan(name) == TASK.plan(name)
+    used = [12 - len(SETTING.faults(k, "relayed", 1).down) for k in range(6)]
+    named = np.mean([law.plan("repair").individual_in_sum(count) for count in used]) / np.mean(used) ** 2
+    assert row(record, "repair")["noise"] == pytest.approx(named)
+
+
+def test_what_repair_takes_out_again_is_named_beside_what_stays(record: dict[str, Any]) -> None:
+    used = [12 - len(SETTING.faults(k, "relayed", 1).down) for k in range(6)]
+    plan = dataclasses.replace(TASK, straggler_law="binomial:0.08").plan("repair")
+    left = np.mean([plan.sigma_pairwise**2 * count * (12 - count) for count in used]) / np.mean(used) ** 2
+    assert row(record, "repair")["passing"] == pytest.approx(left)
+    assert left > 0
+    assert [row(record, name)["passing"] for name in ("plain", "local", "exact", "paper")] == [0, 0, 0, 0]
 
 
 def test_noise_of_a_formula_that_misses_is_shown_at_the_epsilon_that_was_asked(record: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ def sums(run: Run) -> Distribution:
     return run.channel
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", [*SCHEMES, "auto"])
 def test_any_compared_scheme_trains_and_its_rounds_take_time(tmp_path: Path, toy: Dataset, scheme: str) -> None:
     log = played(tmp_path / "run.jsonl", toy, scheme=scheme, links="relayed", arrivals="none")
     assert (log.accuracy or 0) > 0.9
@@ -127,6 +127,20 @@ def test_the_noise_is_that_of_the_scheme_at_the_plans_scale(tmp_path: Path, toy:
             expected = used * run.plan.sigma_individual**2 * (1 + 1 / 12 / 16**2)
             assert sums(run).lasting(used) == pytest.approx(expected, rel=1e-9)
         assert sums(run).lasting(6) != pytest.approx(sums(run).lasting(8), rel=0.1)
+
+
+@pytest.mark.parametrize(("arrivals", "law"), [("links:0.1", "binomial:0.1"), ("uniform", "uniform")])
+def test_what_is_played_is_planned_for_the_stragglers_of_the_run(arrivals: str, law: str) -> None:
+    task = Rehearsal(config(scheme="exact-sparse", arrivals=arrivals), 12).short.task
+    assert (task.straggler_law, task.dimension) == (law, 12)
+
+
+def test_auto_takes_the_traffic_and_time_of_the_calibration_that_its_plan_took(tmp_path: Path, toy: Dataset) -> None:
+    runs = [Run(config(scheme=name, links="relayed"), tmp_path / "a.jsonl", dataset=toy) for name in ("auto", "repair")]
+    auto, repair = runs
+    assert auto.plan is not None
+    assert auto.plan.request.calibration == "repair"
+    assert auto.channel.bytes_up == repair.channel.bytes_up
 
 
 def test_a_failed_round_moves_nothing_spends_nothing_and_costs_time(tmp_path: Path, toy: Dataset) -> None:

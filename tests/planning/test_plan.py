@@ -326,10 +326,10 @@ def test_unsafe_requests_are_refused_by_name(changed: dict[str, Any], message: s
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({}, "It holds for a server that lies to clients; 4 % of μ² is kept for lies and late uploads."),
+        ({}, "It holds for a server that lies to clients; 4 % of μ² is kept for lies and one more late upload."),
         (
             {"stragglers": 35, "rounds": 20},
-            "is kept for lies and late uploads; with fewer stragglers it would be less.",
+            "is kept for lies and one more late upload; with fewer stragglers it would be less.",
         ),
         (
             {"late": "unseen"},
@@ -368,7 +368,7 @@ def test_auto_takes_what_leaves_less_noise_in_the_trained_model(
     assert taken == min(left, key=lambda name: left[name]) == p.request.calibration
     assert p == planned(clients, bound, bound, rounds=rounds, calibration=taken)
     assert p.why is not None
-    assert f"{left[taken]:.4g} in the trained model; " in p.why
+    assert f"{left[taken]:.4g} a round of the trained model, with " in p.why
 
 
 def test_a_plan_by_auto_travels_as_one_of_the_calibration_that_was_taken() -> None:

@@ -12,6 +12,7 @@ import lightdp
 from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
 from lightdp.planning._provision import absent_neighbours, provision
+from lightdp.repair import late_cost, late_costs
 
 
 def planned(size: tuple[int, int, int, int], **more: Any) -> Plan:
@@ -97,3 +98,21 @@ def test_the_worst_reserve_has_every_straggler_beside_the_client_in_every_round(
     plan = planned((50, 10, 10, 150), reserve="worst", degree=8, colluders=2)
     assert absent_neighbours(plan.request).mean(lambda s: s) == 8
     assert plan.sigma_individual > planned((50, 10, 10, 150), degree=8, colluders=2).sigma_individual
+
+
+def test_what_all_clients_share_is_provided_for_beyond_its_mean() -> None:
+    # either nobody or twelve of twenty straggle, all rounds of a training alike: all clients pay more together
+    plan = planned((20, 2, 12, 30), straggler_law="pmf:" + ",".join(["0.5", *["0"] * 11, "0.5"]), gamma=5.0)
+    costs = spent(plan, 200, 0.0)
+    provided = provision(plan.request, plan.gamma, plan.rounds)
+    assert np.mean(costs.mean(axis=1) > provided) < 0.02
+    missed = 0.5 * 12 / 20
+    own = plan.rounds**0.5 * np.sqrt((1 - missed) * missed) * float(plan.used_cost(18 - 12))
+    assert provided > costs.mean() + own  # more than what a client's own luck asks for
+
+
+@pytest.mark.parametrize("gamma", [0.01, 1.0, 300.0])
+def test_late_costs_of_many_counts_are_those_of_each(gamma: float) -> None:
+    peers = np.arange(1.0, 40.0)
+    found = late_costs(gamma, peers, 0.3, 2 * peers)
+    assert found == pytest.approx([late_cost(gamma, int(a), 0.3, 2 * a) for a in peers])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+import lightdp
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.protocol import Client, File, Server
@@ -275,3 +276,33 @@ def test_messages_and_plans_of_other_grace_do_not_mix(tmp_path: Path) -> None:
         others[0].begin(bytes(start))
     with pytest.raises(WireError, match="message must be LDP version 3, got b'LDP' version 2"):
         server.receive(bytes(start))
+
+
+def test_rounds_are_left_for_both_closing_rounds() -> None:
+    server, _ = joined(planned(grace=1, rounds=1), LENGTH)
+    while server.round < 108:  # void ones
+        server.announce()
+        server.close()
+    with pytest.raises(ProtocolError, match="a plan of 1 rounds has at most 110, with void and closing ones"):
+        server.announce()
+    for _ in range(2):
+        server.announce(closing=True)
+        server.close()
+    assert server.round == 110
+
+
+def test_a_closing_round_that_waits_for_its_set_costs_nothing() -> None:
+    server, clients = joined(planned(grace=1), LENGTH)
+    arrive(server, answered(server, clients), *range(5))
+    server.close()
+    arrive(server, answered(server, clients, closing=True), *range(5))
+    server.close()
+    answered(server, clients, closing=True)
+    assert clients[0].epsilon() == pytest.approx(spent_once(clients[0]))
+
+
+def spent_once(client: Client) -> float:
+    """The ε of one used round in which everybody was used."""
+    odometer = lightdp.Odometer(client.plan)
+    odometer.record(used=range(client.plan.clients))
+    return float(odometer.epsilon()[0])

@@ -53,7 +53,7 @@ class Audit:
         confidence: probability that all statements are right.
         values: number of coordinates that were measured.
         level: probability that one statement is wrong.
-        rounds: how many rounds were played, a closing one included.
+        rounds: how many rounds were played, closing ones included.
         data_rounds: in how many of them clients were asked for data.
         ended: whether a random schedule ended early, as too many clients' budgets did not allow another round.
         shows_late: whether the server sees uploads that come too late.

@@ -33,6 +33,8 @@ def planned(log: RunLog) -> tuple[Plan, list[str]]:
     names = {field.name for field in dataclasses.fields(Request)}
     before = {"wire_steps": 16, "rotate": False}  # what logs mean that do not say it
     asked = before | {name: facts[name] for name in names & facts.keys()} | {"epsilon": claimed_epsilon(facts)}
+    if asked.get("late") == "seen":  # as logs had it before grace
+        asked["late"] = 0.0
     needed = {"clients", "colluders", "stragglers", "rounds", "gamma", "sigma_individual", "sigma_effective"}
     if missing := sorted(needed - facts.keys()):
         raise ArgumentError(f"{log.path}: plan must have {', '.join(missing)} to be audited")
@@ -50,6 +52,8 @@ def planned(log: RunLog) -> tuple[Plan, list[str]]:
             bounds = f"between {1 / _EXTREME:g} and {_EXTREME:g} sensitivities"
             raise ArgumentError(f"{log.path}: plan must have noise {bounds}, got {sigma / plan.sensitivity:g}")
     notes = [] if known else ["The plan's straggler law is not in the log; what follows from it is not checked."]
+    if plan.grace and plan.gamma > 0 and not plan.repairs:
+        notes.append("The noise of rounds is not checked: sums hold uploads of two rounds, and nothing is repaired.")
     return plan, notes
 
 
@@ -121,8 +125,8 @@ def of_noise(log: RunLog, plan: Plan) -> Iterator[str]:
     scheme = log.started.config.get("scheme", log.scheme)
     if str(scheme) not in BUILT_IN or log.started.network is not None or not (plan.repairs or plan.graph.complete):
         return  # schemes of other packages play their own noise
-    if plan.grace and not plan.repairs:
-        return
+    if plan.grace and plan.gamma > 0 and not plan.repairs:
+        return  # as `planned` says
     seen = [line for line in log.rounds if _summed(line) > 0 and line.noise_std]
     stds = []
     for line in seen:

@@ -29,7 +29,7 @@ def _sections(plan: Plan) -> dict[str, list[str]]:
     sections = {
         "Guarantee": _guarantee(plan),
         "Against": [plan.calibration.against or against],
-        "Stragglers": [f"up to {plan.stragglers:,} a round ({plan.law.name})"],
+        "Stragglers": _stragglers(plan),
         "Noise": _noise(plan),
         "Accuracy": _accuracy(plan),
         "Upload": [_upload(plan)],
@@ -41,6 +41,14 @@ def _sections(plan: Plan) -> dict[str, list[str]]:
         sections["Keys"] = [f"{peers:,} key agreements, once; one 32-byte public key from each peer"]
         sections["Masks"] = [f"{peers:,} Gaussian samples a parameter and round{total}"]
     return sections
+
+
+def _stragglers(plan: Plan) -> list[str]:
+    """How many are expected, and what becomes of uploads that are late (R5), (R6)."""
+    result = [f"up to {plan.stragglers:,} a round ({plan.law.name})"]
+    if plan.grace and plan.deployable:
+        result.append("uploads that are one round late are used (grace 1); stragglers are those later still")
+    return result
 
 
 def _guarantee(plan: Plan) -> list[str]:
@@ -64,11 +72,9 @@ def _guarantee(plan: Plan) -> list[str]:
 
 def _late(plan: Plan) -> str:
     """Which uploads the budget provides for."""
-    if not plan.late_is_seen:
-        return "no upload of a client is"
-    if (share := plan.request.late_share) == 0:
-        return "no upload of a client before its last is"
-    return f"at most {100 * share:g} % of their uploads are"
+    if (share := plan.request.late_share) > 0:
+        return f"at most {100 * share:g} % of them are"
+    return "none of them is"
 
 
 def _server(plan: Plan) -> list[str]:
@@ -83,7 +89,7 @@ def _server(plan: Plan) -> list[str]:
     spent = plan.rounds * (plan.sigma_individual / plan.sigma_effective) ** 2
     share = worst_cost(plan.gamma, plan.honest, plan.stragglers, grace=plan.grace) / spent
     fewer = "" if share < _MUCH else "; with fewer stragglers it would be less"
-    kept = f"{100 * share:.0f} % of μ² is kept for lies and late uploads{fewer}"
+    kept = f"{100 * share:.0f} % of μ² is kept for lies and one more late upload{fewer}"
     return [f"It holds for a server that lies to clients; {kept}."]
 
 
@@ -109,7 +115,8 @@ def _accuracy(plan: Plan) -> list[str]:
     stays, goes = plan.noise_in_mean(), plan.transient_in_mean()
     result = [f"a round leaves noise of std {_std(stays)} in each coordinate of the mean"]
     if plan.repairs:
-        result.append(f"and, until the next round takes it out, a residual of std {_std(goes)}; it does not add up")
+        until = "the round after next" if plan.grace else "the next round"
+        result.append(f"and, until {until} takes it out, a residual of std {_std(goes)}; it does not add up")
     if plan.why is not None:
         result.append(plan.why)
     return result

@@ -165,7 +165,7 @@ class Plan:
         return lasting if self.repairs else lasting + self._residual_in_mean()
 
     def transient_in_mean(self) -> float:
-        """(R4): variance of the residual that repair takes out of the mean one round later; 0 without repair."""
+        """(R4): variance of the residual that repair takes out of the mean 1 + grace rounds later; 0 without it."""
         return self._residual_in_mean() if self.repairs else 0.0
 
     def noise_carried(self) -> float:
@@ -177,10 +177,12 @@ class Plan:
         """Which calibration "auto" took and what the other would leave, in one sentence; None if one was named (D8)."""
         if (other := self.passed_over) is None:
             return None
+        own, others = f"{self.noise_carried():.4g}", f"{other.noise_carried():.4g}"
+        if self.gamma == other.gamma == 0:
+            return "auto took exact: with so few peers that are surely honest and there, pairwise noise does not help"
         return (
-            f"auto took {self.request.calibration}: with its share of residuals that are not repaired yet, a round "
-            f"leaves {self.noise_carried():.4g} in the trained model; {other.request.calibration} would leave "
-            f"{other.noise_carried():.4g}"
+            f"auto took {self.request.calibration}: noise that stays and residuals that wait for their repair come to "
+            f"{own} a round of the trained model, with {other.request.calibration} to {others}"
         )
 
     def _residual_in_mean(self) -> float:
@@ -308,9 +310,9 @@ def plan(**settings: Any) -> Plan:  # noqa: ANN401  checked by `Request`
 
     Args:
         **settings: the fields of `Request`: clients, colluders, stragglers, rounds, epsilon, delta and, where they
-            are not as usual, calibration, clip, unit, adjacency, sampling_rate, degree, straggler_law, gamma,
-            reserve, late, records, parameters, coordinate_range, wire_steps and rotate; `help(lightdp.Request)`
-            describes each.
+            are not as usual, calibration, clip, unit, adjacency, sampling_rate, momentum, ema, degree, graph_seed,
+            straggler_law, gamma, reserve, grace, late, records, parameters, coordinate_range, wire_steps and rotate;
+            `help(lightdp.Request)` describes each.
 
     >>> found = plan(clients=20, colluders=4, stragglers=4, rounds=60, epsilon=3, delta=1e-5, calibration="repair")
     >>> round(found.noise_in_mean(), 3)

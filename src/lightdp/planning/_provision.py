@@ -14,7 +14,7 @@ from scipy.special import betaincinv, ndtri
 
 from lightdp.noise_graph import gain
 from lightdp.planning._request import Request
-from lightdp.repair import late_cost
+from lightdp.repair import late_costs
 from lightdp.stragglers import StragglerLaw, uniform
 
 _SURE = 0.99  # of the trainings must not end early
@@ -77,8 +77,8 @@ def _late_costs(asked: Request, gamma: float, peers: NDArray[np.float64], presen
     waits = (1 + present) / present**2 if asked.grace else 1 / present
     missing = (1 - present) * waits
     crossed = 1 / max(asked.honest - asked.stragglers, 1) + missing / asked.honest
-    alone = np.array([late_cost(gamma, int(a), crossed, missing * a) for a in peers])
-    return alone + present * waits * gamma / (peers * gamma + 1)
+    alone = late_costs(gamma, peers, crossed, missing * peers) if crossed < 2 else np.ones(len(peers))
+    return np.minimum(alone, 1.0) + present * waits * gamma / (peers * gamma + 1)
 
 
 def _deviations(asked: Request, spare: int) -> float:

@@ -87,6 +87,6 @@ def _reach(asked: Request, noise: Noise, calibration: Calibration, step: float) 
     cut = min(max((clients - repaired) // 2, 0), away)  # of so many stragglers, whose wires are the most
     wires = (clients - cut) * (min(cut, degree) + repaired)  # each used client repairs one round
     variance = clients * (noise.sigma_individual**2 + step**2 / 12) + wires * noise.gamma * noise.sigma_individual**2
-    values = asked.rounds * (_UNKNOWN_PARAMETERS if asked.parameters is None else asked.parameters)
+    values = (1 + asked.grace) * asked.rounds * (_UNKNOWN_PARAMETERS if asked.parameters is None else asked.parameters)
     log_tail = -41 * math.log(2) - math.log(values)  # two sides
     return -float(ndtri_exp(log_tail)) * math.sqrt(variance)

@@ -263,7 +263,8 @@ class Client:
             return 0.0
         if worst and self.plan.repairs:
             return min(gaussian.epsilon(self.mu(worst=True), self.plan.delta), self._most)
-        return float(self._spent(self._history, worst=worst).epsilon()[0])
+        spent = float(self._spent(self._history, worst=worst).epsilon()[0])
+        return min(spent, self._most) if worst else spent
 
     def mu(self, *, worst: bool = False) -> float:
         """What this client's data has cost, as μ of μ-GDP; with sampled batches, as if they had been whole.

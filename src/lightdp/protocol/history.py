@@ -20,7 +20,7 @@ _MORE_ROUNDS, _MORE_TIMES = 100, 10
 
 
 def max_rounds(plan: Plan) -> int:
-    """The most rounds of a run: void ones, those that a client missed, and the closing one included.
+    """The most rounds of a run: void ones, those that a client missed, and the closing ones included.
 
     Each round is a set that every client reads and keeps, so a limit keeps a server from sending histories without
     end. A run may have more rounds than the plan: where nobody straggles, the budget of a client lasts for about
@@ -137,10 +137,14 @@ class ClientHistory:
             raise ProtocolError("announcement says who was used before the first round")
         if self.plan.grace and final >= 0:
             self._check_final(final, sets[0])
+        if final >= 0:
+            self._count(final, sets[0])  # the last that may refuse
         if number in self.sent:
             self.repairs.ride(number, self._alone)
         if final >= 0:
-            self._settle(final, sets[0])
+            self.used.append(sets[0])
+        if final >= 0 and self.plan.repairs:
+            self.repairs.close(final, sets[0])
         if self.plan.grace:
             self.on_time.append(newest)
             late = number in self.sent and self.me not in newest
@@ -159,8 +163,8 @@ class ClientHistory:
         if len(on_time - used) > 0 and (used or len(on_time) >= least):
             raise ProtocolError(f"announcement of round {number} leaves out clients that were on time before")
 
-    def _settle(self, number: int, used: ClientSet) -> None:
-        """Count a round whose set is final, and what it owes to repair."""
+    def _count(self, number: int, used: ClientSet) -> None:
+        """Count a round whose set is final."""
         sent, late = number in self.sent, self._nobody
         if self.plan.late_is_seen or not used:  # uploads of a void round came in time: they were seen
             late = ~used if sent else self._others - used
@@ -168,6 +172,3 @@ class ClientHistory:
             self.odometer.record(used, late)
         except ArgumentError as error:
             raise ProtocolError(f"announcement of round {number} breaks the protocol: {error}") from None
-        self.used.append(used)
-        if self.plan.repairs:
-            self.repairs.close(number, used)

@@ -1,4 +1,4 @@
-"""The server: collects enrolments, starts rounds, and adds uploads to one sum as they arrive."""
+"""The server: collects enrolments, starts rounds, and adds uploads to the sum of their round as they arrive."""
 
 from __future__ import annotations
 

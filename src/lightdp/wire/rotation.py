@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,11 +58,14 @@ class Rotation:
         if integer("block", block, 1) & (block - 1) or block > length:
             raise ArgumentError(f"block must be a power of two of at most length={length}, got block={block}")
         self.block = block
-        self._whole = length - length % block
-        count = self._whole + (block if self._whole < length else 0)
-        bits = np.frombuffer(hashlib.shake_256(b"lightdp rotation" + seed).digest(-(-count // 8)), np.uint8)
-        self._signs = 1 - 2 * np.unpackbits(bits, count=count).view(np.int8)  # of the full blocks, then of the last
-        self._scale = 1 / math.sqrt(block)
+        self._whole, self._seed, self._scale = length - length % block, seed, 1 / math.sqrt(block)
+
+    @cached_property
+    def _signs(self) -> NDArray[np.int8]:
+        """Of the full blocks, then of the last; made when there is a vector as long, not because somebody says so."""
+        count = self._whole + (self.block if self._whole < self.length else 0)
+        bits = np.frombuffer(hashlib.shake_256(b"lightdp rotation" + self._seed).digest(-(-count // 8)), np.uint8)
+        return 1 - 2 * np.unpackbits(bits, count=count).view(np.int8)
 
     @staticmethod
     def error(block: int) -> float:
@@ -87,6 +91,8 @@ class Rotation:
 
     def _parts(self, vector: NDArray[np.float64]) -> list[tuple[NDArray[np.float64], NDArray[np.int8]]]:
         """What is rotated, in this order: all full blocks, and the last one again with what is left."""
+        if vector.shape != (self.length,):
+            raise ArgumentError(f"vector must have {self.length} values, got shape {vector.shape}")
         parts = [(vector[: self._whole], self._signs[: self._whole])]
         if self._whole < self.length:
             parts.append((vector[self.length - self.block :], self._signs[self._whole :]))

@@ -161,9 +161,11 @@ def notes(record: dict[str, Any]) -> list[str]:
     """What to know to read the table."""
     at, rows = record["setting"], [row for row in record["rows"] if row["impossible"] is None]
     target = f"true ε = {at['epsilon']:g} and clip {at['clip']:g}"
+    planned = any(row["scheme"] in ("exact", "exact-sparse", "repair") for row in rows) and "straggler_law" in at
     lines = {
         f"done: rounds with a sum. noise: variance left for good in a coordinate of the mean, at a {target}.": True,
         f"kB: of one client and round, without the model itself. round: modelled on {speeds(at)}.": True,
+        f"LightDP's noise is tuned to stragglers by the law {at.get('straggler_law')}; SMPC's is for S̄.": planned,
         attack.sentence(_power(at), "client", "add-remove"): any(row["epsilon"] is not None for row in rows),
         "~: not measured; on the line through two smaller sizes that were.": not all(row["measured"] for row in rows),
         "Where no round was done, the costs are those of a round without faults.": any(row["clean"] for row in rows),

@@ -23,7 +23,6 @@ from lightdp_lab.schemes._net import Net, RoundFailedError
 
 Updates: TypeAlias = "Sequence[NDArray[np.float32]]"  # everybody's, clipped: N vectors of d
 
-_STEPS = 16  # of the grid in σ of a client's noise
 _LEAST = 32  # grid steps in the clip of schemes that send values without noise of their own
 
 
@@ -31,7 +30,8 @@ _LEAST = 32  # grid steps in the clip of schemes that send values without noise 
 class Task:
     """What all schemes are given: N clients, C̄ colluders, S̄ stragglers, d values, and the privacy of a training.
 
-    Updates are clipped to L2 norm `clip`; (ε, δ) is for one client (add-remove) over all rounds.
+    Updates are clipped to L2 norm `clip`; (ε, δ) is for one client (add-remove) over all rounds. The straggler law
+    tunes the noise of LightDP, exact and with repair; without one it is uniform.
     """
 
     clients: int = like(Request, "clients", 50)
@@ -42,6 +42,7 @@ class Task:
     delta: float = like(Request, "delta", 1e-5)
     rounds: int = like(Request, "rounds", 150)
     clip: float = like(Request, "clip", 1.0)
+    straggler_law: str | None = like(Request, "straggler_law", None)
 
     def __post_init__(self) -> None:
         integer("dimension", self.dimension, 1)
@@ -49,13 +50,18 @@ class Task:
         self.plan("exact")  # refuses the rest
 
     def plan(self, calibration: CalibrationName) -> Plan:
-        """The noise of this calibration at the same guarantee, which "paper" claims and does not keep."""
+        """The noise of this calibration at the same guarantee, which "paper" claims and does not keep.
+
+        "paper" is as printed, for uniform stragglers; "smpc" has noise for S̄ of them in every round.
+        """
         return _plan(self, calibration)
 
 
 @lru_cache(maxsize=256)
 def _plan(task: Task, calibration: CalibrationName) -> Plan:
     asked = {name: value for name, value in asdict(task).items() if name != "dimension"}
+    if calibration not in ("exact", "repair"):
+        asked["straggler_law"] = None
     return plan(**asked, unit="client", calibration=calibration)
 
 
@@ -82,9 +88,9 @@ class Grid:
     sigma: float
 
     @classmethod
-    def of(cls, task: Task, sigma: float) -> Grid:
-        """For clients that add noise of standard deviation `sigma` each."""
-        step = sigma / _STEPS if sigma > 0 else task.clip / _LEAST / math.sqrt(task.clients)
+    def of(cls, task: Task, sigma: float, steps: int = 16) -> Grid:
+        """For clients that add noise of standard deviation `sigma` each, which is `steps` steps."""
+        step = sigma / steps if sigma > 0 else task.clip / _LEAST / math.sqrt(task.clients)
         largest = task.clients * task.clip / step + 10 * math.sqrt(task.clients) * max(sigma / step, 1)
         return cls(step, 1 + math.ceil(math.log2(2 * largest)), sigma / step)
 
@@ -163,12 +169,18 @@ class Scheme(ABC):
 
 
 class Smpc(Scheme):
-    """A scheme that hides all but the sum, whose clients add the noise of SMPC + DP: σ²/(N - C̄ - S̄) each."""
+    """A scheme that hides all but the sum, whose clients add the noise of SMPC + DP: σ²/(N - C̄ - S̄) each.
+
+    Attributes:
+        steps: of its grid in the σ of a client's noise.
+    """
+
+    steps: ClassVar[int] = 16
 
     @cached_property
     def grid(self) -> Grid:
         """How values are counted."""
-        return Grid.of(self.task, self.task.plan("smpc").sigma_individual)
+        return Grid.of(self.task, self.task.plan("smpc").sigma_individual, self.steps)
 
     @property
     def least(self) -> int:

@@ -71,7 +71,7 @@ class Pairwise(Smpc, name="pairwise"):
     def grid(self) -> Grid:
         """How values are counted, with noise that only colluders take away."""
         plan, honest = self.task.plan("smpc"), self.task.clients - self.task.colluders
-        return Grid.of(self.task, plan.sigma_effective / math.sqrt(honest))
+        return Grid.of(self.task, plan.sigma_effective / math.sqrt(honest), self.steps)
 
     @property
     def least(self) -> int:
