@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Callable
 
 from lightdp._validate import rounded_up
 from lightdp_lab import reproduce
@@ -196,7 +197,7 @@ def _speed(results: Results) -> str:
 
 
 # What makes each block of the page, beside the paper's tables.
-_BLOCKS = {
+_BLOCKS: dict[str, Callable[[Results], str]] = {
     "made": _made, "schemes": _schemes, "choices": _choices, "models": _models, "links": _links, "time": _time,
     "speed": _speed, "differences": differences, "tables-gain": lambda results: _summary(results, *TABLES),
     "links-gain": lambda results: _summary(results, "links"),
