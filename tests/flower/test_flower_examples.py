@@ -100,7 +100,7 @@ def test_the_quickstart_learns_with_them_and_spends_what_the_odometer_says(
     result = trained("private", superlink, tmp_path, clients=10, rounds=2, epsilon=2000.0)
     plan = lightdp.plan(
         clients=10, colluders=1, stragglers=1, rounds=2, epsilon=2000, delta=1e-5, unit="client", clip=0.5,
-        calibration="repair",
+        calibration="repair", momentum=0.0,
     )  # fmt: skip
     odometer = Odometer(plan)
     for _ in range(2):

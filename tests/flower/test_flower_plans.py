@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import tracemalloc
 from typing import Any
 
 import pytest
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, Strategy
 
+import lightdp
 from lightdp.errors import ArgumentError
+from lightdp.flower import LightDP
 from lightdp.flower._plans import planned
 from lightdp.stragglers import binomial
 from support.flower_talk import a_plan
@@ -61,3 +65,34 @@ def test_a_plan_that_would_take_the_machines_memory_is_refused(
         assert tracemalloc.get_traced_memory()[1] < 2**25
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changed", "line"),
+    [
+        (FedAvg(), {}, "tuned to momentum=0.9, but FedAvg has 0: lightdp.plan(..., momentum=0) tunes it"),
+        (FedAvg(), {"calibration": "auto"}, "tuned to momentum=0.9, but FedAvg has 0:"),
+        (FedProx(proximal_mu=0.1), {}, "tuned to momentum=0.9, but FedProx has 0:"),
+        (
+            FedAvgM(server_momentum=0.5),
+            {},
+            "tuned to momentum=0.9, but FedAvgM has 0.5: lightdp.plan(..., momentum=0.5)",
+        ),
+        (FedAvgM(server_momentum=0.5), {"momentum": 0.0}, "tuned to momentum=0, but FedAvgM has 0.5:"),
+        (FedAvgM(server_momentum=0.9), {}, None),
+        (FedAvg(), {"momentum": 0.0}, None),
+        (FedAvg(), {"gamma": 2.0}, None),  # given, not chosen
+        (FedAvg(), {"calibration": "exact"}, None),
+        (FedAdam(), {"calibration": "exact"}, None),
+    ],
+)
+def test_a_line_says_where_a_plan_is_tuned_to_another_momentum(
+    strategy: Strategy, changed: dict[str, Any], line: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: dict[str, Any] = {"clients": 20, "colluders": 2, "stragglers": 2, "rounds": 50, "epsilon": 8, "delta": 1e-5}
+    plan = lightdp.plan(**(asked | {"unit": "client", "calibration": "repair"} | changed))
+    with caplog.at_level(logging.INFO):
+        LightDP(strategy, plan)
+    said = [record.getMessage() for record in caplog.records if "tuned to" in record.getMessage()]
+    assert len(said) == (line is not None)
+    assert line is None or line in said[0]

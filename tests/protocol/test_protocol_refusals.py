@@ -190,6 +190,21 @@ def test_an_upload_in_the_name_of_another_is_refused() -> None:
     assert server.receive(message, sender="client-01")
 
 
+@pytest.mark.parametrize("grace", [0, 1])
+def test_an_upload_of_another_round_than_the_one_that_it_answers_is_refused(grace: int) -> None:
+    server, clients = joined(planned(grace=grace), 5)
+    announced = server.announce()
+    *others, late = [client.begin(announced).upload(np.zeros(5)) for client in clients]
+    for message in others:
+        assert server.receive(message, round=0)
+    server.close()
+    server.announce()
+    with pytest.raises(ProtocolError, match="the upload must be of round 1, got one of round 0"):
+        server.receive(late, round=1)
+    assert not server.late(0)
+    assert server.receive(late, round=0) == bool(grace)  # the refused one has changed nothing
+
+
 # ---- updates, and the order of calls ----
 
 

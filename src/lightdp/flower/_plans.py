@@ -65,3 +65,16 @@ def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
         LOG.warning("lightdp: %s has a start of its own, which is not used", name)
     if planned(plan.to_json()).digest() != plan.digest():
         raise ArgumentError("plan must be as lightdp.plan makes it")
+    _compare_momentum(strategy, plan)
+
+
+def _compare_momentum(strategy: Strategy, plan: Plan) -> None:
+    """Log a line if γ was chosen for another momentum than the strategy's, where that is known."""
+    if not plan.repairs or plan.request.gamma is not None or type(strategy).aggregate_train not in _LINEAR:
+        return
+    own, tuned = float(getattr(strategy, "server_momentum", 0.0)), plan.request.momentum
+    if own != tuned:
+        LOG.info(
+            "lightdp: the plan's noise is tuned to momentum=%g, but %s has %g: lightdp.plan(..., momentum=%g) tunes it "
+            "to the strategy, with the same guarantee", tuned, type(strategy).__name__, own, own,
+        )  # fmt: skip

@@ -27,6 +27,11 @@ class Rounds:
         self._used: list[ClientSet] = []  # of each round with data whose set is final
         self._on_time: list[ClientSet] = []  # of each past round with data
         self._came: dict[int, set[int]] = {}  # clients whose uploads of a round came, at any time
+        self._asked: dict[int, set[int]] = {}  # clients that were asked for an upload of a round
+
+    def asked(self, number: int, client: int) -> None:
+        """Note that a client was asked for an upload of a round: it may make one that never comes."""
+        self._asked.setdefault(number, set()).add(client)
 
     def came(self, number: int, client: int, *, used: bool) -> None:
         """Count an upload of a round, which is `used` in a sum or came too late."""
@@ -63,13 +68,43 @@ class Rounds:
         return self._odometer
 
     def owing(self) -> set[int]:
-        """Clients whose next upload has something to repair, as far as their uploads have come."""
-        repairs = Repairs(self._plan.graph)
-        for t in range(self._server.round if self._plan.repairs else 0):
-            repairs.ride(t, self._senders(t))
+        """Clients whose next upload may have something to repair.
+
+        A repair rides in every upload that a client makes, also in one that does not arrive. So a client that was asked
+        and did not answer is followed both ways.
+        """
+        if not self._plan.repairs:
+            return set()
+        return {i for i in range(self._plan.clients) if any(each.waiting for each in self._possible(i))}
+
+    def _possible(self, client: int) -> list[Repairs]:
+        """What a client may owe, for every way in which its missing uploads were made or not."""
+        alone = ClientSet.of(self._plan.clients, [client])
+        found = [Repairs(self._plan.graph, [client])]
+        for t in range(self._server.round):
+            if client in self._came.get(t, ()):
+                made, not_made = found, []
+            elif client in self._asked.get(t, ()):
+                made, not_made = [each.copied() for each in found if each.waiting], found
+            else:
+                made, not_made = [], found
+            for each in made:
+                each.ride(t, alone)
+            found = [*made, *not_made]
             if (final := t - self._plan.grace) in range(len(self._used)):
-                repairs.close(final, self._used[final])
-        return set(repairs.waiting)
+                for each in found:
+                    each.close(final, self._used[final])
+            found = _distinct(found)
+        return found
 
     def _senders(self, number: int) -> ClientSet:
         return ClientSet.of(self._plan.clients, self._came.get(number, ()))
+
+
+def _distinct(states: list[Repairs]) -> list[Repairs]:
+    """These without those that owe and carry the same as one before them."""
+    found: list[Repairs] = []
+    for new in states:
+        if all((new.waiting, new.flying) != (old.waiting, old.flying) for old in found):
+            found.append(new)
+    return found

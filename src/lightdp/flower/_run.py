@@ -167,6 +167,8 @@ class Run:
         """
         self.take_late()
         self._sent(messages)
+        for message in messages:
+            self.rounds.asked(self.server.round, self._index[self.nodes[message.metadata.dst_node_id]])
         self._take(replies)
         result = self.server.close()
         self.rounds.close(result, closing=closing)
@@ -243,7 +245,7 @@ class Run:
         for node, number, reply in self._answers(replies, "sent no upload"):
             try:
                 (record,) = reply.content.array_records.values()
-                used = self.server.receive(values(record[KEY]).tobytes(), sender=self.nodes[node])
+                used = self.server.receive(values(record[KEY]).tobytes(), sender=self.nodes[node], round=number)
             except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
                 LOG.warning("lightdp: the reply of node %d is no upload and was left out: %s", node, error)
                 continue

@@ -195,17 +195,19 @@ class Server:
             kind=Kind.ANNOUNCE, run=self.run, round=self.round, roster=roster.hash, payload=payload
         ).to_bytes()
 
-    def receive(self, message: bytes, *, sender: str | None = None) -> bool:
+    def receive(self, message: bytes, *, sender: str | None = None, round: int | None = None) -> bool:  # noqa: A002
         """Take in an UPLOAD: add it to the sum of its round and return True, or record it as too late and return False.
 
         Args:
             message: the bytes.
             sender: the name of the client that they came from, where the transport knows it.
+            round: the round that they answer, where the transport knows it.
 
         Raises:
             WireError: it is malformed, of another run or roster, or not signed by the client that it names, for this
                 round and what was announced before it; nothing changed.
-            ProtocolError: it repeats one that was taken in, or is of a round that has not begun; nothing changed.
+            ProtocolError: it repeats one that was taken in, is of a round that has not begun, or is not of the sender
+                or the round that were given; nothing changed.
         """
         roster = self._fixed()
         content = Message.from_bytes(message, run=self.run, roster=roster.hash)
@@ -215,6 +217,8 @@ class Server:
             raise ProtocolError(f"there is no client {content.client}")
         if sender is not None and sender != self.names[content.client]:
             raise ProtocolError(f"{sender} sent an upload of {self.names[content.client]}")
+        if round is not None and round != content.round:
+            raise ProtocolError(f"the upload must be of round {round}, got one of round {content.round}")
         upload = Upload.from_bytes(content.payload, length=self.length + self.weighted, bits=self._grid.bits)
         if content.round >= self.round and content.round not in self._open:
             raise ProtocolError(f"round {content.round} has not begun")

@@ -37,6 +37,7 @@ def plan(clients: int) -> lightdp.Plan:
         records=RECORDS,
         calibration="repair",
         grace=1,
+        momentum=0.0,  # the server uses FedAvg
     )
 
 

@@ -30,6 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         unit="client",
         clip=0.5,
         calibration="repair",
+        momentum=0.0,  # FedAvg has none
     )
     strategy = lightdp.flower.LightDP(FedAvg(min_available_nodes=clients, fraction_evaluate=0.0), plan)
     result = strategy.start(
