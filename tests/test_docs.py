@@ -131,7 +131,14 @@ def test_start_up_times_in_the_readme_are_those_of_the_record() -> None:
 
 
 def test_noise_ratios_in_the_readme_are_those_of_its_plan() -> None:
-    asked = {"clients": 50, "colluders": 10, "stragglers": 10, "rounds": 150, "epsilon": 3, "delta": 1e-5}
+    asked: dict[str, Any] = {
+        "clients": 50,
+        "colluders": 10,
+        "stragglers": 10,
+        "rounds": 150,
+        "epsilon": 3,
+        "delta": 1e-5,
+    }
     settings: tuple[dict[str, Any], ...] = (
         {}, {"calibration": "smpc"}, {"ema": 0.95}, {"calibration": "local"}, {"grace": 1}, {"wire_steps": 16},
     )  # fmt: skip

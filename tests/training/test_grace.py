@@ -168,8 +168,8 @@ def test_grace_is_for_uploads_that_count_alone(scheme: str) -> None:
     ("changed", "late"),
     [
         ({}, "unseen"),
-        ({"late_seen": 0.1}, 0.0),
-        ({"late_by_one": 0.1}, 0.0),
+        ({"late_seen": 0.1}, 0.1),
+        ({"late_by_one": 0.1, "late_seen": 0.2}, 0.1 + 0.2),
         ({"late_by_one": 0.1, "grace": 1}, "unseen"),
         ({"arrivals": "latency:1:0.5:2", "grace": 1}, 0.1),
         ({"arrivals": "latency:1:0.5:2", "grace": 0}, 0.0),

@@ -87,8 +87,8 @@ class Config:
         "Rounds for which an upload may be late and is used all the same: 0 or 1; by default 1 where arrivals have "
         "latencies, if the scheme can.", None, group="Clients")
     late: Late | None = setting(
-        "Share of the stragglers whose uploads are seen too late, for which noise is planned; by default unseen where "
-        "no upload of the simulation can be too late, else 0.1 under grace and 0 without.",
+        "Share of the stragglers whose uploads are seen too late, for which noise is planned; by default the "
+        "share that --late-seen and --late-by-one make, unseen if that is 0; with latencies 0.1 under grace, else 0.",
         None, group="Clients", flag=str)
     sampling_rate: float = like(Request, "sampling_rate", 1.0)
     augment: int = setting(
@@ -237,8 +237,10 @@ class Config:
             asked["rounds"] = 1
         if self.unit == "paper":
             asked |= {"clip": 2 * self.local_lr * self.clip / smallest, "unit": "client"}
-        if self.late is None:
-            asked["late"] = "unseen" if self._too_late is None else None
+        if self.late is None and self.arrivals.startswith(("latency", "trace")):
+            asked["late"] = None  # as plans have it: nobody says how many will be
+        elif self.late is None:
+            asked["late"] = self.late_seen + (0.0 if self.patience > 0 else self.late_by_one) or "unseen"
         asked |= {"straggler_law": straggler_law(self.arrivals), "grace": self.patience}
         found = solve(Request(**asked, records=records, parameters=parameters))
         return found if known.adjust is None else known.adjust(found)
