@@ -53,7 +53,7 @@ def test_a_run_under_grace_says_what_became_of_the_uploads(tmp_path: Path, run: 
 
 
 @pytest.mark.parametrize(
-    ("flags", "advised"), [(["--late-seen", "1"], True), (["--late-seen", "1", "--late", "1"], False)]
+    ("flags", "advised"), [(["--late-seen", "1", "--late", "0"], True), (["--late-seen", "1"], False)]
 )
 def test_a_run_that_late_uploads_end_says_what_helps(tmp_path: Path, run: Run, flags: list[str], advised: bool) -> None:
     many = ["--rounds", "60", "--stragglers", "2", "--epsilon", "3", "--scheme", "repair", "--evaluate-every", "60"]

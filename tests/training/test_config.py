@@ -46,9 +46,11 @@ def test_where_no_upload_can_be_too_late_unseen_is_the_default(settings: dict[st
 
 def test_late_explains_the_default_of_a_run() -> None:
     plans = [Config(**kind).plan(1438, 650, 71) for kind in ({}, {"arrivals": "latency:1:0.5:2"}, {"late_seen": 0.5})]
-    assert [plan.request.late for plan in plans if plan is not None] == ["unseen", 0.1, 0.0]
+    assert [plan.request.late for plan in plans if plan is not None] == ["unseen", 0.1, 0.5]
     (late,) = (field.metadata["help"] for field in dataclasses.fields(Config) if field.name == "late")
-    assert "by default unseen where no upload of the simulation can be too late, else 0.1 under grace and 0" in late
+    assert (
+        "by default the share that --late-seen and --late-by-one make, unseen if that is 0; with latencies 0.1" in late
+    )
 
 
 @pytest.mark.parametrize("scheme", ["none", "local", "smpc", "paper"])

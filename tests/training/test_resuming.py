@@ -87,7 +87,7 @@ def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(  # noqa: PLR091
     tmp_path: Path, toy: Dataset, moment: str, call: int, grace: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = {"rounds": 8, "stragglers": 3, "arrivals": "uniform", "late_seen": 0.5, "momentum": 0.9, "lr": 0.01}
-    changed |= {"grace": grace, "late_by_one": 0.5 * grace}
+    changed |= {"scheme": "repair", "grace": grace, "late_by_one": 0.5 * grace}
     calm = Run(Config(**(QUICK | changed)), tmp_path / "whole.jsonl", dataset=toy)
     whole = calm.finish()
     run = Run(Config(**(QUICK | changed)), tmp_path / "cut.jsonl", dataset=toy)

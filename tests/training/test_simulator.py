@@ -111,7 +111,7 @@ def test_a_client_that_is_late_in_every_round_becomes_a_straggler_and_the_others
 def test_training_stops_hard_at_the_budget(tmp_path: Path, toy: Dataset, fidelity: str) -> None:
     log = played(
         tmp_path / "run.jsonl", toy, scheme="repair", rounds=30, epsilon=2.0, arrivals="uniform", late_seen=1.0,
-        fidelity=fidelity,
+        late=0.0, fidelity=fidelity,
     )  # fmt: skip
     assert log.outcome.stopped == "budget"
     assert log.outcome.rounds < 30
