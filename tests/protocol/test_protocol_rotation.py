@@ -89,8 +89,7 @@ def test_an_update_that_the_signs_gather_is_clamped_and_wraps_no_sum() -> None:
     turn.invert(aimed)  # becomes one coordinate when it is rotated
     server, clients = joined(plan, LENGTH)
     total = play(server, clients, range(5), aimed).total
-    turned = np.array(total)
-    turn.apply(turned)
+    turned = turn.apply(np.array(total))
     assert plan.wire.range < 0.3 * plan.clip
     assert turned[2] == pytest.approx(5 * plan.wire.range, abs=0.01)
     assert np.delete(turned, 2) == pytest.approx(np.zeros(LENGTH - 1), abs=0.01)
@@ -121,11 +120,11 @@ def test_a_restored_client_rotates_as_before(tmp_path: Path) -> None:
 
 
 def test_vectors_shorter_than_the_plans_are_refused() -> None:
-    plan, said = rotated(), "length must be that of the plan, which rotates 1000 parameters, got 500"
+    plan, said = rotated(), "length must be that of the plan, which rotates 1000 parameters, got 200"
     with pytest.raises(ArgumentError, match=said):
-        Server(plan, length=500, run=RUN)
+        Server(plan, length=200, run=RUN)
     with pytest.raises(ArgumentError, match=said):
-        Client.new(plan, length=500, run=RUN, name="ann")
+        Client.new(plan, length=200, run=RUN, name="ann")
     assert Server(plan, length=3000, run=RUN)  # longer ones spread as far
 
 
