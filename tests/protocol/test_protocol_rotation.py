@@ -95,6 +95,25 @@ def test_an_update_that_the_signs_gather_is_clamped_and_wraps_no_sum() -> None:
     assert np.delete(turned, 2) == pytest.approx(np.zeros(LENGTH - 1), abs=0.01)
 
 
+@pytest.mark.parametrize("unit", ["client", "record"])
+@pytest.mark.parametrize("where", [0, -1])
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [(np.nan, "must be finite"), (np.inf, "must be finite"), (-np.inf, "must be finite"), (None, "got int64")],
+)
+def test_a_bad_update_is_refused_and_the_round_stays_open(
+    unit: str, where: int, bad: float | None, message: str
+) -> None:
+    server, clients = joined(rotated(unit=unit), LENGTH)
+    start = server.announce()
+    update = np.zeros(LENGTH, np.int64 if bad is None else np.float32)
+    if bad is not None:
+        update[where] = bad
+    with pytest.raises(ArgumentError, match=message):
+        clients[0].begin(start).upload(update)
+    assert server.receive(clients[0].begin(start).upload(np.zeros(LENGTH, np.float32)))
+
+
 def test_two_records_are_no_further_apart_after_rotation_and_clamps() -> None:
     """The sensitivity, with what `Grid` covers: for sums of many records, also where they are clamped."""
     plan = rotated(unit="record", records=5000)
