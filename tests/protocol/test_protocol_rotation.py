@@ -106,7 +106,7 @@ def test_a_bad_update_is_refused_and_the_round_stays_open(
 ) -> None:
     server, clients = joined(rotated(unit=unit), LENGTH)
     start = server.announce()
-    update = np.zeros(LENGTH, np.int64 if bad is None else np.float32)
+    update: Any = np.zeros(LENGTH, np.int64 if bad is None else np.float32)
     if bad is not None:
         update[where] = bad
     with pytest.raises(ArgumentError, match=message):

@@ -78,7 +78,7 @@ def test_kernel_and_numpy_give_the_same_bits(way: str, block: int, lanes: int, k
         out = values.copy() if back else np.full(2 * part, np.nan)
         assert rotate(out, out if back else values.astype(kind), signs, part, 1 / math.sqrt(block), 1e5, 1.0, back)
         found.append(out)
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
     assert (np.abs(found[0]).max() == 1) != back  # clamped
 
 
@@ -137,7 +137,7 @@ def _exactly(rotation: Rotation, vector: np.ndarray) -> np.ndarray:
     whole = rotation.length - rotation.length % size
     rows = whole // rotation.lanes
     for part, signs in ((vector[:whole], rotation._signs[:rows]), (vector[-size:], rotation._signs[rows:])):
-        _rotate(part, part, signs, size, scale, math.inf, math.inf, False)  # type: ignore[arg-type]
+        _rotate(part, part, signs, size, scale, math.inf, math.inf, False)
     return vector
 
 
@@ -162,7 +162,7 @@ def test_coordinates_are_clamped_before_and_after(length: int, block: int) -> No
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_refused(length: int, where: int, bad: float) -> None:
     for kind in (np.float32, np.float64):
-        vector = np.zeros(length, kind)
+        vector: Any = np.zeros(length, kind)
         vector[where] = bad
         with pytest.raises(ArgumentError, match="vector must be finite, got NaN or infinity"):
             Rotation(length, 4, b"x").apply(vector, most=1.0, bound=1.0)
@@ -170,6 +170,7 @@ def test_what_is_not_finite_is_refused(length: int, where: int, bad: float) -> N
 
 def test_wrong_vectors_are_refused() -> None:
     rotation = Rotation(8, 4, b"x")
+    wrong: Any
     for wrong in (np.zeros(8, int), np.zeros(8, np.float16), np.zeros(8, ">f4"), np.zeros(8, complex)):
         with pytest.raises(ArgumentError, match=f"vector must be float32 or float64, got {wrong.dtype}"):
             rotation.apply(wrong)

@@ -87,12 +87,12 @@ class Rotation:
         return (block.bit_length() + 3) * 2.0**-52
 
     def apply(self, vector: Floats, *, most: float = math.inf, bound: float = math.inf) -> NDArray[np.float64]:
-        """The rotated vector, a new one.
+        """The rotated vector, a new one. (length,)
 
         Args:
-            vector: (length,), not changed.
+            vector: float32 or float64, not changed. (length,)
             most: coordinates are clamped to it before they are rotated.
-            bound: coordinates are clamped to it whenever they were rotated. (length,)
+            bound: coordinates are clamped to it after each of their rotations.
 
         Raises:
             ArgumentError: the vector has another length or type, or holds NaN or infinity.
@@ -100,7 +100,7 @@ class Rotation:
         self._refuse_length(vector)
         if vector.dtype not in (np.float32, np.float64):
             raise ArgumentError(f"vector must be float32 or float64, got {vector.dtype}")
-        vector, out, whole = np.require(vector, requirements="CA"), np.empty(self.length), self._whole
+        vector, out, whole = np.require(vector, requirements=["C", "A"]), np.empty(self.length), self._whole
         shape = self._part, self._scale
         finite = rotate(out[:whole], vector[:whole], self._signs[: whole // self.lanes], *shape, most, bound, False)
         if whole < self.length:
