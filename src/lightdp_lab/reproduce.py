@@ -195,7 +195,8 @@ def _rate(cell: dict[str, Any]) -> float:
     if plan is None or middle is None:
         return _RATES[1]
     rate = RATE * (_TUNED[cell.get("ema", 0.0)] * _before_rounding(middle) / _before_rounding(plan)) ** 0.5
-    return float(f"{min(max(rate, _RATES[0]), _RATES[1]):.2g}")
+    # Two digits would round rates of two schemes that differ by 5 % to one; `time`, with no averages, compares none.
+    return float(f"{min(max(rate, _RATES[0]), _RATES[1]):.{3 if cell.get('ema') else 2}g}")
 
 
 def _before_rounding(plan: Plan) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import threading
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn, SupportsIndex
 
@@ -16,14 +17,11 @@ from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Identity, KeyPair, Pins, Roster
 from lightdp.planning import Plan
 from lightdp.protocol.history import ClientHistory, known
-from lightdp.protocol.host import Host
 from lightdp.protocol.seat import Seat
 from lightdp.protocol.state import ClientState
 from lightdp.protocol.store import File, Store
 from lightdp.protocol.vector import Floats, agreement, clipped, rotation
 from lightdp.wire import Announcement, Kind, Message
-
-_LOG = logging.getLogger("lightdp")
 
 
 class Client:
@@ -163,13 +161,8 @@ class Client:
         """
         expected = agreement(plan, integer("length", length, 1), weighted=weighted)
         state = ClientState.from_bytes(store.load(), agreement=expected)
-        if not moved and not state.host.same(Host.here()):
-            raise ProtocolError(
-                "the state was saved on another machine, or before a reboot of one without a machine id: "
-                "say moved=True if nothing else uses it or a copy of it, or enrol anew"
-            )
-        if state.host.boot != Host.here().boot:
-            _LOG.info("lightdp: the state was saved before this boot; no copy of it may be in use elsewhere")
+        if not moved:
+            state.host.refuse_elsewhere()
         try:
             return cls(plan, state, length=length, pins=pins, weighted=weighted, store=store, threads=threads)
         except (ProtocolError, WireError) as error:
@@ -212,10 +205,14 @@ class Client:
             elif known.hash != roster.hash:
                 raise ProtocolError("the roster must not change in a run; who joins or leaves needs a new run")
 
-    def begin(self, message: bytes) -> ClientRound:
+    def begin(self, message: bytes, *, elsewhere: Mapping[float, int] | None = None) -> ClientRound:
         """Take in an ANNOUNCE message and return its round, to be answered by `ClientRound.upload`.
 
         Nothing is answered or spent, and the client does not change: a round that was begun may be left alone.
+
+        Args:
+            message: from the server.
+            elsewhere: what else was spent of the same budget, in other rosters, as `squares` returns it.
 
         Raises:
             WireError: the message is malformed or of another run or roster.
@@ -238,7 +235,7 @@ class Client:
             if start.round != history.next:
                 raise ProtocolError(f"expected round {history.next}, got round {start.round}")
             if not start.closing:
-                history.odometer.admit()
+                history.odometer.admit(elsewhere)
             return ClientRound(self, self._seat, start, self._history, history)
 
     @property
@@ -277,6 +274,29 @@ class Client:
         spent = float(self._spent(self._history, worst=worst).mu()[0])
         kept = worst and math.isfinite(self._most)
         return min(spent, gaussian.mu(self.plan.budget, self.plan.delta, up=True)) if kept else spent
+
+    def counted(self, *, worst: bool = False) -> Odometer:
+        """An odometer of this client that counts its last upload at its worst case; to be read.
+
+        Args:
+            worst: as for `epsilon`.
+
+        Raises:
+            ProtocolError: the client has no roster yet.
+        """
+        if self._history is None:
+            raise ProtocolError("the client has no roster yet")
+        return self._spent(self._history, worst=worst)
+
+    def squares(self, *, worst: bool = True) -> Counter[float]:
+        """μ² of every round of this client, and how many have it: they add up with those of other rosters (C1).
+
+        Args:
+            worst: as for `epsilon`; with it, all that peers may still reveal of these rounds is counted.
+        """
+        if self._history is None or not self._state.sent:
+            return Counter()  # nor can lies cost anything where nothing was sent
+        return self._spent(self._history, worst=worst).squares()[0]
 
     @property
     def _most(self) -> float:

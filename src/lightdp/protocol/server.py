@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +12,14 @@ from lightdp import masks
 from lightdp._validate import integer, octets
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
-from lightdp.keys import Enrolment, Pins, Roster, link
+from lightdp.keys import Pins, Roster, link
 from lightdp.planning import Plan
+from lightdp.protocol.enrolments import Enrolments
 from lightdp.protocol.history import known, max_rounds
 from lightdp.protocol.vector import agreement, rotation, weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
+
+_SETS = ("used", "on_time")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +90,18 @@ class Server:
         run: 16 bytes that name the run.
         weighted: whether updates carry weights, as the clients have it.
         pins: the identities of all who may enrol, by name. Without them the first to use a name has it.
+        number: of the roster in the run.
     """
 
     def __init__(
-        self, plan: Plan, *, length: int, run: bytes, weighted: bool = False, pins: Pins | None = None
+        self,
+        plan: Plan,
+        *,
+        length: int,
+        run: bytes,
+        weighted: bool = False,
+        pins: Pins | None = None,
+        number: int = 0,
     ) -> None:
         if pins is not None and len(pins.identities) < plan.clients:
             raise ArgumentError(f"pins must name the plan's {plan.clients} clients, got {len(pins.identities)}")
@@ -99,9 +111,8 @@ class Server:
         self._grid = masks.Grid.of(plan, length + weighted)
         self._turn = rotation(plan, length + weighted, run)
         self._agreement = agreement(plan, length, weighted=weighted)
-        self._pins = pins
-        self._enrolments: dict[str, Enrolment] = {}
-        self._taken: dict[tuple[str, bytes], str] = {}  # identities and one-time keys, by whom
+        self.number = integer("number", number, 0, 2**32 - 1)
+        self._enrolments = Enrolments(self.run, pins, limit=plan.clients)
         self._roster: Roster | None = None
         self._used: list[ClientSet] = []  # of each round whose set is final
         self._on_time: list[ClientSet] = []  # of each past round, under grace
@@ -121,31 +132,15 @@ class Server:
         """
         if self._roster is not None:
             raise ProtocolError("the roster is fixed; a client that joins later needs a new run")
-        content = Message.from_bytes(message, run=self.run)
-        if content.kind != Kind.ENROL:
-            raise ProtocolError(f"expected ENROL, got {content.kind.name}")
-        new = Enrolment.from_bytes(bytes(content.payload), run=self.run)
-        if self._pins is not None:
-            self._pins.check_one(new, complete=True)
-        if self._enrolments.get(new.name, new) != new:
-            raise ProtocolError(f"{new.name} enrolled before with other keys")
-        if new.name not in self._enrolments:
-            if len(self._enrolments) == self.plan.clients:
-                raise ProtocolError(f"all {self.plan.clients} clients have enrolled, and {new.name} is none of them")
-            keys = ("identity", new.identity), ("key", new.public)
-            for key in keys:
-                if key in self._taken:
-                    raise ProtocolError(f"{new.name} enrolled with the {key[0]} of {self._taken[key]}")
-            self._taken |= dict.fromkeys(keys, new.name)
-            self._enrolments[new.name] = new
-        return new.name
+        return self._enrolments.add(message)
 
     def roster(self) -> bytes:
         """Fix the roster, once all have enrolled, and return the ROSTER message for everybody."""
         if self._roster is None:
-            if len(self._enrolments) != self.plan.clients:
-                raise ProtocolError(f"{self.plan.clients} clients must enrol, {len(self._enrolments)} have")
-            self._roster = Roster.of(self._enrolments.values(), run=self.run, plan=self._agreement)
+            found = self._enrolments.by_name.values()
+            if len(found) != self.plan.clients:
+                raise ProtocolError(f"{self.plan.clients} clients must enrol, {len(found)} have")
+            self._roster = Roster.of(found, run=self.run, plan=self._agreement, number=self.number)
             self._chains = [self._roster.hash]
         return Message(kind=Kind.ROSTER, run=self.run, payload=self._roster.to_bytes()).to_bytes()
 
@@ -153,6 +148,21 @@ class Server:
     def names(self) -> tuple[str, ...]:
         """The clients of the roster, by index."""
         return tuple(enrolment.name for enrolment in self._fixed().enrolments)
+
+    @property
+    def roster_hash(self) -> bytes:
+        """The hash of the roster, which is in every message of its rounds."""
+        return self._fixed().hash
+
+    @property
+    def closing(self) -> bool:
+        """Whether a closing round was announced."""
+        return self._closing > 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether all closing rounds have ended: nothing can follow."""
+        return self._closing == 1 + self.plan.grace and self.round not in self._open
 
     @property
     def round(self) -> int:
@@ -270,6 +280,46 @@ class Server:
             now.sum = Accumulator(self.length + self.weighted, self._grid.bits)
         self._chains.append(link(self._chains[-1], round=number, announcement=self._known(number)))
         return Aggregate(number, used, total, weight, joined, settled)
+
+    def past(self) -> dict[str, Any]:
+        """What was announced so far and who came too late, as JSON values, for `resume`. Sums are not among them."""
+        return {
+            "used": [each.to_bytes().hex() for each in self._used],
+            "on_time": [each.to_bytes().hex() for each in self._on_time],
+            "late": {str(number): each.to_bytes().hex() for number, each in self._late.items()},
+            "closing": self._closing,
+        }
+
+    def resume(self, past: dict[str, Any]) -> None:
+        """Go on from what `past` returned, in a server with the same roster that has announced nothing.
+
+        Uploads that are in no aggregate yet are lost. If a round was announced since, `announce` it again and `close`
+        it, so that it is void: its uploads are gone, and clients answer no round twice.
+
+        Raises:
+            ArgumentError: it is not the past of such a server.
+        """
+        if self._roster is None or self.round > 0 or self._open:
+            raise ProtocolError("a server resumes once its roster is fixed, before it announces anything")
+        clients, grace = self.plan.clients, self.plan.grace
+        try:
+            used, on_time = ([ClientSet.from_bytes(bytes.fromhex(x), clients) for x in past[k]] for k in _SETS)
+            late = {int(t): ClientSet.from_bytes(bytes.fromhex(each), clients) for t, each in past["late"].items()}
+            closing = integer("closing", past["closing"], 0, 1 + grace)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ArgumentError(f"past must be that of a server, got {error!r}") from None
+        over = closing == 1 + grace  # then the last set is final, too
+        if len(used) != (max(len(on_time) - (not over), 0) if grace else len(used)) or (on_time and not grace):
+            raise ArgumentError(f"past must have a final set for each round but the last, got {len(used)}")
+        self._used, self._on_time, self._late, self._closing = used, on_time, late, closing
+        for number in range(self.round):
+            self._chains.append(link(self._chains[-1], round=number, announcement=self._known(number)))
+        if grace and on_time and not over:
+            came, least = on_time[-1], 0 if closing else self.minimum
+            waits = self._new_round(least if len(came) >= least else clients + 1)  # too few then, and their sum is lost
+            waits.came = came.flags.copy()
+            waits.summed = came if len(came) >= least else waits.summed
+            self._open[self.round - 1] = waits
 
     def _new_round(self, least: int) -> _Round:
         length, clients = self.length + self.weighted, self.plan.clients
