@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 RUN = b"sixteen bytes ok"
 LIMIT = 0.03  # of an upload: what a signature may take among 50 clients, and another wire among fewer
 NOISE = 0.01  # of an upload: how far two runs of the same may differ
+ROUNDS = 410  # of the plans whose wires are compared: at 50 clients rotating saves a bit
 WIRES: dict[str, dict[str, Any]] = {
     "σ_U/16": {"wire_steps": 16, "rotate": False},
     "σ_U/2": {"wire_steps": 2, "rotate": False},
@@ -103,7 +104,7 @@ def a_round(plan: Plan, values: int) -> Callable[[], tuple[float, float, int]]:
 def wires(clients: int, values: int, trials: int) -> dict[str, Any]:
     """Medians in seconds for each of `WIRES`, and of the paired differences to the first, as shares of it."""
     asked: dict[str, Any] = {"clients": clients, "colluders": clients // 5, "stragglers": clients // 5, "epsilon": 3}
-    asked |= {"unit": "record", "calibration": "repair", "rounds": 10 * trials, "delta": 1e-5}
+    asked |= {"unit": "record", "calibration": "repair", "rounds": max(ROUNDS, 2 * trials), "delta": 1e-5}
     plans = {n: lightdp.plan(**asked, records=50 * clients, parameters=values, **wire) for n, wire in WIRES.items()}
     jobs = {name: a_round(plan, values) for name, plan in plans.items()}
     times: dict[str, list[tuple[float, float, int]]] = {name: [] for name in jobs}

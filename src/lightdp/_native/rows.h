@@ -48,6 +48,7 @@ TARGET INLINE void NAME(pass)(const Turn *t, size_t start, size_t count, size_t 
     for (size_t i = start; i < start + count; i += rows * at)
         for (size_t j = i; j < i + at; j += WIDTH) {
             V x[16];
+            if (at >= NEAR) EACH _mm_prefetch((const char *)(t->out + j + r * at + 4 * LANES), _MM_HINT_T0);  /* from L2 */
             EACH x[r] = *(const V *)(t->out + j + r * at);
             LEVELS
             EACH {
