@@ -285,8 +285,14 @@ class Client:
         return min(spent, gaussian.mu(self.plan.budget, self.plan.delta, up=True)) if kept else spent
 
     def squares(self) -> Counter[float]:
-        """μ² of every round of this client at its worst, and how many have it: for rosters beside this one (C1)."""
-        return Counter() if self._history is None else self._spent(self._history, worst=True).squares()[0]
+        """μ² of every round of this client at its worst, and how many have it: for rosters beside this one (C1).
+
+        A roster in which it sent no data costs nothing. With late="unseen" this is what that assumption leaves.
+        """
+        history = self._history
+        if history is None or not history.sent - history.closing:
+            return Counter()
+        return history.odometer.counted(ahead=history.pending, worst=True).squares()[0]
 
     @property
     def _most(self) -> float:
