@@ -148,7 +148,7 @@ def test_a_roster_of_the_planned_size_has_the_plan_itself(changed: dict[str, Any
 
 @pytest.mark.parametrize("size", [1, 4, 0, -3, 2.5])
 def test_too_few_clients_for_the_colluders_are_refused(size: Any) -> None:
-    with pytest.raises(ArgumentError, match="clients|colluders"):
+    with pytest.raises(ArgumentError, match=r"clients|colluders"):
         lightdp.plan(**ASKED).among(size)
 
 
