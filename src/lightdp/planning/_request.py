@@ -163,11 +163,13 @@ class Request:
                 )
             if not 0 <= self.gamma <= GAMMA_MAX:
                 raise ArgumentError(f"gamma must be in [0, {GAMMA_MAX:g}], got gamma={self.gamma:g}")
-        if self.calibration == "paper":
-            self._check_paper()
+        self._check_graph()
 
-    def _check_paper(self) -> None:
-        if not self.graph.complete:
+    def _check_graph(self) -> None:
+        complete = self.graph.complete  # a graph that exists is valid
+        if self.calibration != "paper":
+            return
+        if not complete:
             raise ArgumentError(f"the paper's calibration needs the complete graph, got degree={self.degree}")
         if self.population is not None:
             raise ArgumentError(
