@@ -208,7 +208,8 @@ class Federation:
 
     def end(self, number: int) -> None:
         """End a roster: what it cost its members is kept, and those who are not gone wait for another one."""
-        table = self.rosters.pop(number)
+        table = self.sure(number)
+        del self.rosters[number]
         for name, squares in zip(table.names, table.rounds.odometer.counted(worst=True).squares(), strict=True):
             if table.rounds.may_have_sent(table.index[name]):
                 self._spent[name] = self._spent.get(name, Counter()) + squares
@@ -225,7 +226,7 @@ class Federation:
     def epsilon(self) -> dict[str, float]:
         """What each member that was in a roster has spent so far, in all of them, at the plan's δ."""
         found = {name: _alone(self.plan, squares) for name, squares in self._spent.items()}
-        for table in self.rosters.values():
+        for table in map(self.sure, self.rosters):
             elsewhere = [self._spent.get(name, Counter()) for name in table.names]
             counted = table.rounds.odometer.counted()
             spent = (counted.beside(elsewhere) if any(elsewhere) else counted).epsilon()
@@ -235,7 +236,8 @@ class Federation:
     def max_epsilon(self) -> float:
         """The ε of the member that has spent most."""
         if not any(self._spent.values()):
-            return max((table.rounds.odometer.counted().max_epsilon() for table in self.rosters.values()), default=0.0)
+            tables = map(self.sure, self.rosters)
+            return max((table.rounds.odometer.counted().max_epsilon() for table in tables), default=0.0)
         return max(self.epsilon().values(), default=0.0)
 
     def heard(self, name: str, answered: Mapping[int, int]) -> None:
