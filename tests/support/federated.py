@@ -5,6 +5,7 @@ Everything that happens is chosen by one seed. `Books` says what must be true, a
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from lightdp.wire import Message
 from support.federated_books import Book, Sent, exact_mu, masks_used_twice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
     from lightdp.planning import Plan
 
@@ -80,7 +81,7 @@ class World:
         self, seed: int, plan: Plan, *, weighted: bool = False, crashes: float = 0.03, **options: Any
     ) -> None:
         self.random, self.plan, self.weighted, self.options = random.Random(seed), plan, weighted, options
-        self.crash_rate, self.crashed = crashes, 0
+        self.crash_rate, self.crashed, self.equal = crashes, 0, 0
         self.fed = Federation(plan, length=LENGTH, run=RUN, weighted=weighted, **options)
         self.nodes: dict[str, Node] = {}
         self.sent: list[Sent] = []  # everything that ever left a member
@@ -271,8 +272,8 @@ class World:
         self.crashed += 1
         past, books = self.saved
         self.fed = Federation.resume(past, self.plan, **self.options)
-        ended = {number: book for number, book in self.books.items() if number not in books}
-        self.books = ended | {number: book.copied() for number, book in books.items()}
+        self.books = {number: book.copied() for number, book in books.items()}
+        assert all(s.roster in self.books for s in self.sent)  # nothing was sent of a roster that was not saved
         for number in self.fed.rosters:
             self.books[number].crashes()
         for name, node in self.nodes.items():
@@ -364,19 +365,45 @@ class World:
         book.left += found
 
     def check_end(self, table: Table) -> None:
-        """After the closing rounds only noise that could not be repaired is left of a roster."""
+        """After the closing rounds only noise that could not be repaired is left of a roster; ledgers agree."""
         book = self.books[table.number]
         assert book.closed
         assert np.array_equal(book.left, book.owed(self.pairs, self.sent))
+        lost = {i for clients in table.rounds._lost.values() for i in clients}
+        costs = table.rounds.odometer.counted().squares()
+        for i, name in enumerate(table.names):
+            mine = [s for s in self.sent if (s.name, s.roster) == (name, table.number)]
+            client = self.nodes[name].member._clients.get(table.number)
+            if i in lost or client is None:
+                continue  # the server counts rounds that it cannot know, as if they had been answered
+            assert total(costs[i]) <= total(client.squares(worst=True)) * (1 + 1e-12)
+            if all(i in book.used[s.round] for s in mine) and book.round - 1 in {s.round for s in mine}:
+                assert costs[i] == client.squares(worst=False)  # both know the same
+                self.equal += 1
 
     def finish(self) -> None:
+        """Ledgers of all members, in all rosters: never below what was revealed, never over the budget."""
         self.crash_rate = 0.0
+        budget = gaussian.mu(self.plan.budget, self.plan.delta, up=True)
+        known = [
+            s for book in self.books.values() for t in range(book.round)
+            for s in self.sent if s.message and (s.roster, s.round) == (book.roster.number, t)
+            and (s.client in book.late.get(t, ()) or s in book.came[t])
+        ]
+        spent = self.fed.epsilon()
+        for name in self.nodes:
+            seen = exact_mu(self.books, known, name)
+            assert gaussian.epsilon(seen, self.plan.delta) <= spent.get(name, 0.0) * (1 + 1e-9) if seen else True
         for number in [*self.fed.rosters]:
             self.wind_up(number)
         assert not masks_used_twice(self.sent)
-        budget = gaussian.mu(self.plan.budget, self.plan.delta, up=True)
-        made = [s for s in self.sent if s.message]
+        made, spent = [s for s in self.sent if s.message], self.fed.epsilon()
         for name, node in self.nodes.items():
             exact = exact_mu(self.books, made, name)
             assert exact <= node.member.mu(worst=True) * (1 + 1e-9)
             assert exact <= budget
+            assert exact == 0 or node.member.epsilon() > 0
+
+
+def total(squares: Mapping[float, int]) -> float:
+    return math.fsum(square * count for square, count in squares.items())
