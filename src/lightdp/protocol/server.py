@@ -287,7 +287,7 @@ class Server:
             "used": [each.to_bytes().hex() for each in self._used],
             "on_time": [each.to_bytes().hex() for each in self._on_time],
             "late": {str(number): each.to_bytes().hex() for number, each in self._late.items()},
-            "closing": self._closing - (self.round in self._open and self._closing > 0),  # those that have ended
+            "closing": self._closing,
         }
 
     def resume(self, past: dict[str, Any]) -> None:
