@@ -17,7 +17,7 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.planning import Plan
 
-_ROUND_UP = 1 + 1e-15  # more than a product, a quotient and a sum are rounded by
+_ROUND_UP = 1 + 4e-15  # more than the ten roundings from a cost to μ² and to a cost of another roster
 
 
 class Odometer:

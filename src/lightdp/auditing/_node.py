@@ -128,7 +128,7 @@ class Node:
             "client": self.name,
             "run": self.state.run.hex(),
             "rounds": self.rounds,
-            "planned_rounds": self.plan.rounds,
+            "planned_rounds": self.plan.turns,
             "delta": self.plan.delta,
             "unit": self.plan.unit,
             "adjacency": self.plan.adjacency,
@@ -155,7 +155,7 @@ class Node:
         plan, rounds = self.plan, self.rounds
         yield f"{self.path}: client {self.name} of run {self.state.run.hex()}"
         yield (
-            f"{rounds['answered']} rounds answered of {plan.rounds} planned: {rounds['used']} used, {rounds['late']} "
+            f"{rounds['answered']} rounds answered of {plan.turns} planned: {rounds['used']} used, {rounds['late']} "
             f"too late, {rounds['void']} void, {rounds['open']} not {'final' if plan.grace else 'announced'} yet"
             f"{_CLOSING.get(rounds['closing'], '')}"
         )

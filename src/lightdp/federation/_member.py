@@ -197,7 +197,7 @@ class Member:
             client = self._client(number, part)  # refuses a roster that is not to be trusted
             rosters, spent = dict(self._state.rosters) | {number: part.to_bytes()}, Counter(self._state.spent)
             for old in sorted(rosters)[:-_LIVE]:
-                spent += self._clients[old].squares()
+                spent += self._clients[old].squares(worst=self.plan.late_is_seen)
                 del rosters[old]
             self._adopt(replace(self._state, rosters=rosters, spent=spent, last=number))
             self._clients = {each: client if each == number else self._clients[each] for each in rosters}
@@ -215,7 +215,7 @@ class Member:
             wanted = Message.roster_of(message)
             for number, client in self._clients.items():
                 if self._hashes[number] == wanted:
-                    begun = client.begin(message, elsewhere=self._elsewhere(number))
+                    begun = client.begin(message, elsewhere=self._elsewhere(number, worst=self.plan.late_is_seen))
                     return MemberRound(self, begun, number, self._state.serial)
             raise ProtocolError("the message is of a roster that this member has not joined, or answers no more")
 
@@ -223,7 +223,8 @@ class Member:
         """What this member's data has cost in all rosters: an upper bound from the announcements received so far.
 
         Args:
-            worst: as for `Client.epsilon`. Rosters that are not answered any more count at their worst in any case.
+            worst: as for `Client.epsilon`. Rosters that are not answered any more count at their worst in any case, or
+                with late="unseen" as that assumption has it.
         """
         if not self._clients:
             return 0.0

@@ -12,6 +12,7 @@ for each calibration, and nothing outside this package asks for its name.
 from lightdp.planning._calibrate import GAMMA_MAX, on_grid
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
+from lightdp.planning._cohorts import Membership, memberships
 from lightdp.planning._compare import Comparison, compare
 from lightdp.planning._per_client import PerClientPlan, plan_per_client
 from lightdp.planning._plan import Plan, plan, solve
@@ -27,6 +28,7 @@ __all__ = [
     "Claim",
     "Comparison",
     "Late",
+    "Membership",
     "Noise",
     "PerClientPlan",
     "Plan",
@@ -35,6 +37,7 @@ __all__ = [
     "Unit",
     "Wire",
     "compare",
+    "memberships",
     "on_grid",
     "paper_claims",
     "plan",
