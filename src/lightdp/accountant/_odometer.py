@@ -160,10 +160,11 @@ class Odometer:
     def squares(self) -> list[Counter[float]]:
         """μ² of every round of each tracked client, rounded up, and how many have it; they add up over rosters (C1)."""
         share = (self.plan.sensitivity / self.plan.scale) ** 2 * _ROUND_UP
-        return [
-            Counter({cost * share: count for cost, count in (ledger.usual + Counter(ledger.rare)).items()})
-            for ledger in self._ledgers
-        ]
+        found = [Counter[float]() for _ in self._ledgers]
+        for ledger, squares in zip(self._ledgers, found, strict=True):
+            for cost, count in (ledger.usual + Counter(ledger.rare)).items():
+                squares[cost * share] += count  # two costs may be rounded to one
+        return found
 
     def beside(self, elsewhere: Sequence[Mapping[float, int]]) -> Odometer:
         """An odometer that counts other rounds of each tracked client too, as `squares` returns them; to be read."""
