@@ -31,7 +31,7 @@ def values(array: Array) -> NDArray[Any]:
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
-@lru_cache(maxsize=1024)  # a model has the same ones in each round, and parsing one takes as long as a pass over an array
+@lru_cache(maxsize=1024)  # each round has the same ones, and parsing one takes as long as a pass over many values
 def _header(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, order and type that the first bytes of an array in numpy's format tell."""
     head = io.BytesIO(start)
