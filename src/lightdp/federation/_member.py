@@ -132,7 +132,7 @@ class Member:
             ProtocolError: it was saved on another machine, or is an older copy as far as `store` can tell.
         """
         state = MemberState.from_bytes(store.load())
-        if Plan.from_json(state.plan).digest() != plan.digest() or (state.length, state.weighted) != (length, weighted):
+        if state.plan != plan.to_json() or (state.length, state.weighted) != (length, weighted):
             raise ArgumentError("plan, length and weighted must be those of the state in store")
         if not moved:
             state.host.refuse_elsewhere()
