@@ -1,0 +1,362 @@
+"""Every refusal on the page of refusals is provoked at a real node, and none is listed that no node says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+
+from lightdp import errors
+from lightdp.client_set import ClientSet
+from lightdp.keys import Identity
+from lightdp.protocol import File
+from lightdp.protocol.host import Host
+from lightdp.wire import Announcement, Kind
+from lightdp.wire import Message as Bytes
+from support.flower_talk import RUN, Talk, a_plan, a_record_app, enrolment, records_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Patch = pytest.MonkeyPatch
+
+ALL = [each for name in errors.__all__ if name.endswith("Error") for each in getattr(errors, name).refusals]
+PROVOKED: dict[str, Callable[[Path, Patch], Message]] = {}
+
+
+def says(words: str) -> Callable[[Callable[[Path, Patch], Message]], Callable[[Path, Patch], Message]]:
+    """Register what makes a node refuse with these words."""
+
+    def register(provoke: Callable[[Path, Patch], Message]) -> Callable[[Path, Patch], Message]:
+        PROVOKED[words] = provoke
+        return provoke
+
+    return register
+
+
+def enrolled(**config: Any) -> Talk:
+    talk = Talk().sets(config)
+    talk.enrol()
+    return talk
+
+
+def in_file(folder: Path, **config: Any) -> Talk:
+    """Three nodes that have enrolled, the first of them with a state file s.json."""
+    talk = Talk()
+    talk.grid.nodes[0].config |= {"lightdp-state": str(folder / "s.json")} | config
+    talk.enrol()
+    return talk
+
+
+def pinned(folder: Path, pins: Callable[[list[str], list[str]], str]) -> Message:
+    """What a node with these pins, made from names and keys of all nodes, answers to the first round."""
+    talk = Talk()
+    names, keys = ["ann", "bob", "cem"], []
+    for node, name in zip(talk.grid.nodes, names, strict=True):
+        identity = Identity.generate()
+        identity.save(folder / name)
+        keys.append(identity.public.hex())
+        node.config |= {"lightdp-identity": str(folder / name), "lightdp-name": name}
+    (folder / "pins").write_text(pins(names, keys))
+    talk.grid.nodes[0].config["lightdp-pins"] = str(folder / "pins")
+    talk.enrol()
+    return talk.grid.handle(0, talk.start())
+
+
+# ---- arguments ----
+
+
+@says("node_config must have …, which operators set")
+def _(_: Path, __: Patch) -> Message:
+    talk = Talk()
+    del talk.grid.nodes[0].config["lightdp-max-epsilon"]
+    return talk.key(0)
+
+
+@says("node_config must not have")
+def _(_: Path, __: Patch) -> Message:
+    return Talk().sets({"lightdp-max-epsilno": 1.0}).key(0)
+
+
+@says("run_config must not have …: they belong in node_config")
+def _(_: Path, __: Patch) -> Message:
+    talk = Talk()
+    talk.grid.run_config["lightdp-unit"] = "client"
+    return talk.key(0)
+
+
+@says("must not be true on a node outside Flower's simulation engine")
+def _(_: Path, __: Patch) -> Message:
+    talk = Talk()
+    talk.grid.run_config["lightdp-simulation"] = True
+    return talk.key(0)
+
+
+@says("lightdp-identity and lightdp-pins must name files that can be read")
+def _(folder: Path, _: Patch) -> Message:
+    return Talk().sets({"lightdp-identity": str(folder / "nothing")}).key(0)
+
+
+@says("lightdp-state must be a file in a folder that exists")
+def _(folder: Path, _: Patch) -> Message:
+    return Talk().sets({"lightdp-state": str(folder / "no" / "s.json")}).key(0)
+
+
+@says("anchor must exist")
+def _(folder: Path, _: Patch) -> Message:
+    talk = in_file(folder, **{"lightdp-anchor": str(folder / "anchor")})
+    (folder / "anchor").unlink()
+    return talk.grid.handle(0, talk.start())
+
+
+@says("holds something that is no state")
+def _(folder: Path, _: Patch) -> Message:
+    talk = in_file(folder)
+    (folder / "s.json").write_text("damaged")
+    return talk.grid.handle(0, talk.start())
+
+
+@says("must be private (mode 0600)")
+def _(folder: Path, _: Patch) -> Message:
+    talk = in_file(folder)
+    (folder / "s.json").chmod(0o644)
+    return talk.grid.handle(0, talk.start())
+
+
+# ---- plans and limits ----
+
+
+@says("this node accepts lightdp-")
+def _(_: Path, __: Patch) -> Message:
+    return Talk(plan=a_plan(unit="record")).key(0)
+
+
+@says("the plan's … is … lightdp-")
+def _(_: Path, __: Patch) -> Message:
+    return Talk().sets({"lightdp-max-stragglers": 0}).key(0)
+
+
+@says("lightdp-record-clip must say to what norm")
+def _(_: Path, __: Patch) -> Message:
+    return Talk(plan=a_plan(unit="record")).sets({"lightdp-unit": "record"}).key(0)
+
+
+@says("the plan protects records, so the app must clip")
+def _(_: Path, __: Patch) -> Message:
+    plan = a_plan(unit="record")
+    return Talk(plan=plan).sets(records_of(plan.clip)).key(0)
+
+
+@says("Flower keeps replies that come too late")
+def _(_: Path, __: Patch) -> Message:
+    return Talk().key(0, plan=a_plan(late="unseen").to_json())
+
+
+@says("a train message without a plan and roster")
+def _(_: Path, __: Patch) -> Message:
+    talk = Talk()
+    return talk.grid.handle(0, Message(RecordDict({"arrays": talk.arrays}), talk.grid.nodes[0].id, "train"))
+
+
+@says("the plan must not change in a run")
+def _(_: Path, __: Patch) -> Message:
+    return enrolled().key(0, plan=a_plan(rounds=9).to_json())
+
+
+# ---- states ----
+
+
+@says("is lost")
+def _(folder: Path, _: Patch) -> Message:
+    talk = in_file(folder)
+    (folder / "s.json").unlink()
+    talk.grid.restart(0)
+    return talk.grid.handle(0, talk.start())
+
+
+@says("an older copy could answer a round again")
+def _(folder: Path, _: Patch) -> Message:
+    talk = in_file(folder)
+    old = (folder / "s.json").read_bytes()
+    assert talk.grid.handle(0, talk.start()).has_content()
+    (folder / "s.json").write_bytes(old)
+    return talk.grid.handle(0, talk.start())
+
+
+@says("was saved by another client, or replaced by a copy")
+def _(folder: Path, _: Patch) -> Message:
+    talk = in_file(folder)
+    old = (folder / "s.json").read_bytes()
+    talk.mean()
+    (folder / "s.json").write_bytes(old)
+    (folder / "s.json.serial").unlink()
+    return talk.grid.handle(0, talk.start())  # it goes on from its context, which is newer than the file
+
+
+@says("the state was saved on another machine")
+def _(_: Path, patch: Patch) -> Message:
+    talk = enrolled()
+    patch.setattr(Host, "here", lambda: Host("another machine", None))
+    return talk.grid.handle(0, talk.start())
+
+
+@says("this node has no state of the run")
+def _(folder: Path, _: Patch) -> Message:
+    talk = enrolled()
+    talk.grid.restart(0)
+    talk.grid.nodes[0].config["lightdp-state"] = str(folder / "new.json")
+    return talk.grid.handle(0, talk.start())
+
+
+# ---- messages ----
+
+
+@says("of another run than this node's last key round")
+def _(_: Path, __: Patch) -> Message:
+    talk = enrolled()
+    return talk.grid.handle(0, talk.start(run=b"another 16 bytes"))
+
+
+@says("the roster must not change in a run")
+def _(_: Path, __: Patch) -> Message:
+    talk, other = enrolled(), Talk()
+    talk.mean()
+    other.server.enrol(enrolment(talk.key(0)))
+    for at in (1, 2):
+        other.server.enrol(enrolment(other.key(at)))
+    return talk.grid.handle(0, talk.start(roster=other.server.roster()))
+
+
+@says("was answered, or is over")
+def _(_: Path, __: Patch) -> Message:
+    talk = enrolled()
+    message = talk.start()
+    assert talk.grid.handle(0, message).has_content()
+    return talk.grid.handle(0, message)
+
+
+@says("a closing round must follow")
+def _(_: Path, __: Patch) -> Message:
+    talk = enrolled()
+    start, roster = talk.server.announce(closing=True), talk.server.roster()
+    return talk.grid.handle(0, talk.order(run=RUN, start=start, roster=roster, closing=True))
+
+
+@says("arrays must hold length=")
+def _(_: Path, __: Patch) -> Message:
+    talk = enrolled()
+    talk.arrays = ArrayRecord({"w": Array(np.zeros(5))})
+    return talk.grid.handle(0, talk.start())
+
+
+@says("announcement … contradicts")
+def _(_: Path, __: Patch) -> Message:
+    talk = enrolled()
+    talk.mean()
+    talk.mean()
+    everybody, some = ClientSet.of(3, [0, 1, 2]).to_bytes(), ClientSet.of(3, [0, 1]).to_bytes()
+    told = Announcement(round=2, clients=3, past=some + everybody, closing=False, grace=0)
+    roster = talk.server._fixed().hash
+    start = Bytes(kind=Kind.ANNOUNCE, run=RUN, round=2, roster=roster, payload=told.to_bytes()).to_bytes()
+    return talk.grid.handle(0, talk.start(start=start))
+
+
+# ---- budgets ----
+
+
+@says("above lightdp-total-epsilon")
+def _(folder: Path, _: Patch) -> Message:
+    talk = Talk()
+    total = {"lightdp-total-epsilon": 7.0, "lightdp-total-delta": 1e-5, "lightdp-state": str(folder / "s.json")}
+    talk.grid.nodes[0].config |= total
+    return talk.key(0)
+
+
+@says("lightdp-total-epsilon is for one unit and adjacency")
+def _(folder: Path, _: Patch) -> Message:
+    talk = Talk(a_record_app(lambda weights: weights[None]))
+    talk.grid.nodes[0].config["lightdp-state"] = str(folder / "s.json")
+    talk.enrol()
+    total = {"lightdp-total-epsilon": 99.0, "lightdp-total-delta": 0.1}
+    talk.grid.nodes[0].config |= records_of(1.0) | total
+    return talk.key(0, run=b"another 16 bytes", plan=a_plan(unit="record", clip=1.0).to_json())
+
+
+@says("over the budget of")
+def _(_: Path, __: Patch) -> Message:
+    talk = Talk(plan=a_plan(rounds=1))
+    talk.enrol()
+    while True:
+        replies = [talk.grid.handle(at, talk.start()) for at in range(3)]
+        if replies[0].has_error():
+            return replies[0]
+        for reply in replies:
+            talk.server.receive(reply.content.array_records["arrays"]["lightdp"].numpy().tobytes())
+        talk.server.close()
+
+
+# ---- bytes ----
+
+
+@says("clients that are not pinned")
+def _(folder: Path, _: Patch) -> Message:
+    return pinned(folder, lambda names, keys: f"{names[0]} {keys[0]}\n")
+
+
+@says("has an identity other than the pinned one")
+def _(folder: Path, _: Patch) -> Message:
+    return pinned(folder, lambda names, keys: f"{names[1]} {'00' * 32}\n{names[2]} {keys[2]}\n")
+
+
+@says("has the pinned identity of")
+def _(folder: Path, _: Patch) -> Message:
+    return pinned(folder, lambda names, keys: f"dan {keys[1]}\n{names[2]} {keys[2]}\n")
+
+
+@says("does not contain the enrolment of")
+def _(_: Path, __: Patch) -> Message:
+    talk, other = enrolled(), enrolled()
+    return talk.grid.handle(0, talk.start(roster=other.server.roster()))
+
+
+@says("roster is of another run or plan")
+def _(_: Path, __: Patch) -> Message:
+    talk, other = enrolled(), Talk(plan=a_plan(epsilon=80.0))
+    other.enrol()
+    return talk.grid.handle(0, talk.start(roster=other.server.roster()))
+
+
+@says("must be LDP version")
+def _(_: Path, __: Patch) -> Message:
+    talk = enrolled()
+    start = bytearray(talk.server.announce(since=0))
+    start[3] += 1
+    return talk.grid.handle(0, talk.start(start=bytes(start)))
+
+
+@says("this node failed, and nothing left it")
+def _(folder: Path, patch: Patch) -> Message:
+    talk = in_file(folder)
+
+    def full(*_: object) -> NoReturn:
+        raise OSError(28, "No space left on device")
+
+    patch.setattr(File, "save", full)
+    return talk.grid.handle(0, talk.start())
+
+
+def test_no_refusal_is_provoked_that_is_not_listed() -> None:
+    assert len({each.says for each in ALL}) == len(ALL)
+    assert set(PROVOKED) == {each.says for each in ALL}
+
+
+@pytest.mark.parametrize("listed", ALL, ids=lambda each: each.says)
+def test_a_real_node_refuses_with_the_words_on_the_page(
+    listed: errors.Refusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reply = PROVOKED[listed.says](tmp_path, monkeypatch)
+    assert reply.has_error(), "something left the node"
+    assert errors.refusal_of(str(reply.error.reason)) == listed, reply.error.reason
