@@ -329,7 +329,7 @@ def _(_: Path, __: Patch) -> Message:
     return talk.grid.handle(0, talk.start(roster=other.server.roster()))
 
 
-@says("must be LDP version")
+@says("must be … version")
 def _(_: Path, __: Patch) -> Message:
     talk = enrolled()
     start = bytearray(talk.server.announce(since=0))

@@ -101,7 +101,7 @@ def _text(file: Path) -> str:
         return sys.stdin.read(_LARGEST)
     data = contents(file, limit=_LARGEST)
     if b"PRIVATE KEY" in data:
-        raise ArgumentError(f"{file} holds a private key, which is not to be shared: `lightdp identity show` has its line")
+        raise ArgumentError(f"{file} holds a private key, which is not shared: `lightdp identity show` prints its line")
     try:
         return data.decode("ascii")
     except UnicodeDecodeError:

@@ -255,7 +255,7 @@ class WireError(LightDPError, ValueError):
             "Use one version of lightdp everywhere. If it persists, do not trust the server.",
         ),
         Refusal(
-            "must be LDP version",
+            "must be … version",
             "The server speaks another version of the protocol.",
             "Install one version of lightdp on all nodes and the server.",
         ),
