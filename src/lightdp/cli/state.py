@@ -209,5 +209,5 @@ def _lost(path: Path, anchor: Path | None) -> list[str]:
     runs = "in this run" if kept.before is None else "in all runs"
     return [
         f"{path}: {kept.name} in run {kept.run}, {kept.answered} rounds answered. It can answer no further one there.",
-        f"Its data has cost {figures} at worst, {runs}. That is forgotten, and stays spent: lower lightdp-total-epsilon.",
+        f"Its data has cost {figures} at worst, {runs}. This is forgotten, but stays spent: lower the total.",
     ]
