@@ -11,30 +11,40 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from lightdp import errors
 from lightdp.client_set import ClientSet
+from lightdp.federation import Federation, Member
 from lightdp.keys import Identity
-from lightdp.protocol import File
+from lightdp.protocol import Client, File, Server
 from lightdp.protocol.host import Host
 from lightdp.wire import Announcement, Kind
 from lightdp.wire import Message as Bytes
-from support.flower_talk import RUN, Talk, a_plan, a_record_app, enrolment, records_of
+from support.flower_talk import RUN, Talk, a_plan, a_record_app, records_of
+from support.parties import joined, planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Patch = pytest.MonkeyPatch
+    Provoke = Callable[[Path, Patch], Message | str]
 
 ALL = [each for name in errors.__all__ if name.endswith("Error") for each in getattr(errors, name).refusals]
-PROVOKED: dict[str, Callable[[Path, Patch], Message]] = {}
+PROVOKED: dict[str, Provoke] = {}
 
 
-def says(words: str) -> Callable[[Callable[[Path, Patch], Message]], Callable[[Path, Patch], Message]]:
-    """Register what makes a node refuse with these words."""
+def says(words: str) -> Callable[[Provoke], Provoke]:
+    """Register what makes a node, or the client or member in it, refuse with these words."""
 
-    def register(provoke: Callable[[Path, Patch], Message]) -> Callable[[Path, Patch], Message]:
+    def register(provoke: Provoke) -> Provoke:
         PROVOKED[words] = provoke
         return provoke
 
     return register
+
+
+def refused(call: Callable[[], object]) -> str:
+    """The line that a node would send for what a client or member raises."""
+    with pytest.raises(errors.LightDPError) as caught:
+        call()
+    return errors.to_text(caught.value)
 
 
 def enrolled(**config: Any) -> Talk:
@@ -220,14 +230,51 @@ def _(_: Path, __: Patch) -> Message:
     return talk.grid.handle(0, talk.start(run=b"another 16 bytes"))
 
 
+def another_roster(client: Client | Member) -> bytes:
+    """A ROSTER message with number 0, of a client and four new ones."""
+    server = Server(planned(), length=4, run=RUN)
+    for message in (client.enrol(), *(other.enrol() for other in joined(planned(), 4)[1][1:])):
+        server.enrol(message)
+    return server.roster()
+
+
 @says("the roster must not change in a run")
-def _(_: Path, __: Patch) -> Message:
-    talk, other = enrolled(), Talk()
-    talk.mean()
-    other.server.enrol(enrolment(talk.key(0)))
-    for at in (1, 2):
-        other.server.enrol(enrolment(other.key(at)))
-    return talk.grid.handle(0, talk.start(roster=other.server.roster()))
+def _(_: Path, __: Patch) -> str:
+    _, clients = joined(planned(), 4)
+    return refused(lambda: clients[0].join(another_roster(clients[0])))
+
+
+def a_member(rosters: int = 1) -> tuple[Federation, Member]:
+    """A member of a federation with so many rosters, and its server."""
+    plan = planned()
+    federation = Federation(plan, length=4, run=RUN, patience=1)
+    members = [Member.new(plan, length=4, run=RUN, name=f"client-{i}") for i in range(5 * rosters)]
+    for member in members:
+        federation.enrol(member.enrol())
+    federation.form()
+    return federation, next(member for member in members if member.name in federation.rosters[rosters - 1].names)
+
+
+@says("rosters must have growing numbers")
+def _(_: Path, __: Patch) -> str:
+    federation, member = a_member()
+    member.join(federation.rosters[0].server.roster())
+    return refused(lambda: member.join(another_roster(member)))
+
+
+@says("a roster of this federation has")
+def _(_: Path, __: Patch) -> str:
+    _, member = a_member()
+    large, clients = joined(planned(clients=10), 4)
+    assert len(clients) == 10
+    return refused(lambda: member.join(large.roster()))
+
+
+@says("a roster that this member has not joined, or answers no more")
+def _(_: Path, __: Patch) -> str:
+    federation, member = a_member(rosters=2)
+    member.join(federation.rosters[1].server.roster())
+    return refused(lambda: member.begin(federation.rosters[0].server.announce()))
 
 
 @says("was answered, or is over")
@@ -285,7 +332,7 @@ def _(folder: Path, _: Patch) -> Message:
     return talk.key(0, run=b"another 16 bytes", plan=a_plan(unit="record", clip=1.0).to_json())
 
 
-@says("over the budget of")
+@says("round…could … at delta=")
 def _(_: Path, __: Patch) -> Message:
     talk = Talk(plan=a_plan(rounds=1))
     talk.enrol()
@@ -358,5 +405,19 @@ def test_a_real_node_refuses_with_the_words_on_the_page(
     listed: errors.Refusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reply = PROVOKED[listed.says](tmp_path, monkeypatch)
-    assert reply.has_error(), "something left the node"
-    assert errors.refusal_of(str(reply.error.reason)) == listed, reply.error.reason
+    assert isinstance(reply, str) or reply.has_error(), "something left the node"
+    reason = reply if isinstance(reply, str) else str(reply.error.reason)
+    assert errors.refusal_of(reason) == listed, reason
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_pins_that_change_in_a_run_are_named(tmp_path: Path, restarted: bool) -> None:
+    talk = in_file(tmp_path)
+    talk.mean()
+    name = f"node-{talk.grid.nodes[1].id}"
+    (tmp_path / "pins").write_text(f"{name} {'00' * 32}\n")
+    talk.grid.nodes[0].config["lightdp-pins"] = str(tmp_path / "pins")
+    if restarted:
+        talk.grid.restart(0)
+    reason = str(talk.grid.handle(0, talk.start()).error.reason)
+    assert reason == f"lightdp/wire: {name} has an identity other than the pinned one"

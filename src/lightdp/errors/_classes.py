@@ -174,6 +174,21 @@ class ProtocolError(LightDPError):
             "Start a new run. Do not trust a server that does this by itself.",
         ),
         Refusal(
+            "rosters must have growing numbers",
+            "The server sent a roster of an earlier number, as one does that was restored from an old checkpoint.",
+            "Start a new run. Do not trust a server that does this by itself.",
+        ),
+        Refusal(
+            "a roster of this federation has",
+            "The roster has more or fewer members than the plan of the federation allows.",
+            "Start a new run with a plan for the number of members that take part.",
+        ),
+        Refusal(
+            "a roster that this member has not joined, or answers no more",
+            "The round is of a roster that was replaced, or whose message got lost.",
+            "Nothing: the server sends the roster again, or the member is in the next one.",
+        ),
+        Refusal(
             "was answered, or is over",
             "The message was repeated, or came after a later one.",
             "Nothing: each round is answered once. A node that was killed in a round has spent it.",
@@ -214,7 +229,7 @@ class BudgetError(LightDPError):
             "A plan with a smaller ε may still fit: `lightdp state show` says what is left.",
         ),
         Refusal(
-            "over the budget of",
+            "round…could … at delta=",
             "The round could take this node over the ε of the plan.",
             "Nothing: the node is a straggler from now on, and the training ends once there are more than the plan's. "
             "To train longer, plan more rounds.",
@@ -237,7 +252,8 @@ class WireError(LightDPError, ValueError):
         Refusal(
             "has an identity other than the pinned one",
             "A member came with another identity: it has made a new one, or somebody takes its place.",
-            "Ask the member. If it made a new one, exchange its line in `lightdp-pins`.",
+            "Ask the member. If it made a new one, exchange its line in `lightdp-pins`, but not in the middle of a run, "
+            "whose roster has the old one.",
         ),
         Refusal(
             "has the pinned identity of",
