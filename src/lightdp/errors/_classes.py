@@ -252,8 +252,8 @@ class WireError(LightDPError, ValueError):
         Refusal(
             "has an identity other than the pinned one",
             "A member came with another identity: it has made a new one, or somebody takes its place.",
-            "Ask the member. If it made a new one, exchange its line in `lightdp-pins`, but not in the middle of a run, "
-            "whose roster has the old one.",
+            "Ask the member. If it made a new one, exchange its line in `lightdp-pins`, but not in mid-run: the "
+            "roster has the old one.",
         ),
         Refusal(
             "has the pinned identity of",
