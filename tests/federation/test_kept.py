@@ -9,38 +9,16 @@ import mpmath
 import numpy as np
 import pytest
 
+from lightdp import gaussian
 from lightdp.errors import ArgumentError, ProtocolError
-from lightdp.federation import Federation, Kept, Member
+from lightdp.federation import Kept
 from lightdp.protocol import Client, File
 from lightdp.protocol.host import Host
+from support.members import played
 from support.parties import RUN, joined, planned
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
-
-NAMES = ("ann", "bob", "cem", "dan", "eve")
-
-
-def played(folder: Path, rosters: Sequence[int], **changed: Any) -> list[Member]:
-    """Five members after rosters of so many rounds each; ann comes too late in every second round."""
-    plan = planned(stragglers=1, **changed)
-    federation = Federation(plan, length=4, run=RUN)
-    members = [Member.new(plan, length=4, run=RUN, name=name, store=File(folder / name)) for name in NAMES]
-    for member in members:
-        federation.enrol(member.enrol())
-    for rounds in rosters:
-        [number] = federation.form()
-        server = federation.rosters[number].server
-        for turn in range(rounds):
-            for member in members:
-                member.join(server.roster())
-                upload = member.begin(server.announce(since=0)).upload(np.zeros(4))
-                if member.name != "ann" or turn % 2 == 0:
-                    federation.receive(upload)
-            federation.close(number)
-        federation.end(number)
-    return members
 
 
 def test_a_client_is_read_as_it_counts_itself(tmp_path: Path) -> None:
@@ -208,3 +186,13 @@ def test_an_older_copy_is_noticed_by_the_anchor(tmp_path: Path) -> None:
     assert Kept.read(path).serial == 1
     with pytest.raises(ProtocolError, match="an older copy"):
         Kept.read(path, anchor=anchor)
+
+
+def test_subtracting_epsilons_leaves_less_than_is_left() -> None:
+    """What docs/how-to/membership.md says of a state that is gone."""
+    for delta in (1e-3, 1e-5, 1e-9):
+        for total in (0.5, 2.0, 8.0, 32.0):
+            for share in (0.01, 0.1, 0.5, 0.9, 0.99):
+                spent = share * total
+                left = gaussian.mu(total, delta) ** 2 - gaussian.mu(spent, delta, up=True) ** 2
+                assert gaussian.epsilon(left**0.5, delta) > total - spent

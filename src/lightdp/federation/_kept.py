@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from lightdp import gaussian
@@ -74,13 +77,9 @@ class Kept:
         length: number of values of an update.
         serial: of the state.
         host: the machine that saved it.
-        rosters: the client's rounds in each roster that it answers.
-        ended: rounds in rosters that it answers no more.
-        epsilon: what the run has cost, as announced, at the plan's δ.
-        mu: the same as μ; with sampled batches, that of Gaussian noise with this ε at this δ.
-        worst_epsilon: what it has cost at worst, whatever was announced to whom (W5).
-        worst_mu: likewise.
-        square: μ² by which the run counts in a total over runs: at worst, and with sampled batches counted as whole.
+        client: the client or member itself; it can be asked what it has spent, and answers no round.
+        states: its state in each roster that it answers. Private: the keys are in them.
+        elsewhere: μ² of rounds in rosters that it answers no more, each at its worst, and how many have it.
         before: μ² of earlier runs; None where the file does not count them.
         kinds: unit and adjacency of all runs that it counts.
     """
@@ -91,13 +90,9 @@ class Kept:
     length: int
     serial: int
     host: Host
-    rosters: tuple[RosterRounds, ...]
-    ended: int
-    epsilon: float
-    mu: float
-    worst_epsilon: float
-    worst_mu: float
-    square: float
+    client: Client | Member = field(repr=False)
+    states: tuple[ClientState, ...] = field(repr=False)
+    elsewhere: Mapping[float, int]
     before: float | None
     kinds: tuple[tuple[str, str], ...]
 
@@ -122,22 +117,20 @@ class Kept:
 
     @classmethod
     def _of(cls, inner: bytes, record: dict[str, Any] | None) -> Kept:
-        store, ended = _Read(inner), 0
+        store, elsewhere = _Read(inner), Counter[float]()
         state: ClientState | MemberState
         client: Client | Member
         if "member" in json.loads(inner):
             state = MemberState.from_bytes(inner)
             plan = Plan.from_json(state.plan)
             client = Member.restore(plan, length=state.length, store=store, weighted=state.weighted, moved=True)
-            rosters = [RosterRounds.of(ClientState.from_bytes(part)) for _, part in sorted(state.rosters.items())]
-            ended = sum(state.spent.values())
+            states = [ClientState.from_bytes(part) for _, part in sorted(state.rosters.items())]
+            elsewhere += state.spent
         else:
             state = ClientState.from_bytes(inner)
             plan = Plan.from_json(state.plan)
             client = Client.restore(plan, length=state.length, store=store, weighted=state.weighted, moved=True)
-            rosters = [] if state.roster is None else [RosterRounds.of(state)]
-        spent, worst = client.epsilon(), client.epsilon(worst=True)
-        as_mu = client.mu if plan.gdp else (lambda *, worst=False: _mu(client.epsilon(worst=worst), plan.delta))
+            states = [] if state.roster is None else [state]
         return cls(
             name=state.enrolment.name,
             run=state.run.hex(),
@@ -145,16 +138,47 @@ class Kept:
             length=state.length,
             serial=state.serial,
             host=state.host,
-            rosters=tuple(rosters),
-            ended=ended,
-            epsilon=spent,
-            mu=as_mu(),
-            worst_epsilon=worst,
-            worst_mu=as_mu(worst=True),
-            square=client.mu(worst=True) ** 2,
-            before=None if record is None or "before" not in record else non_negative("before", record["before"]),
+            client=client,
+            states=tuple(states),
+            elsewhere=elsewhere,
+            before=None if record is None else _before(record),
             kinds=((plan.unit, plan.adjacency),) if record is None else _kinds(record),
         )
+
+    @cached_property
+    def epsilon(self) -> float:
+        """What the run has cost, as announced, at the plan's δ."""
+        return self.client.epsilon()
+
+    @cached_property
+    def worst_epsilon(self) -> float:
+        """What the run has cost at worst, whatever was announced to whom (W5)."""
+        return self.client.epsilon(worst=True)
+
+    @property
+    def mu(self) -> float:
+        """The μ of `epsilon`; with sampled batches, that of Gaussian noise with this ε at this δ."""
+        return self.client.mu() if self.plan.gdp else _mu(self.epsilon, self.plan.delta)
+
+    @property
+    def worst_mu(self) -> float:
+        """The μ of `worst_epsilon`, likewise."""
+        return self.client.mu(worst=True) if self.plan.gdp else _mu(self.worst_epsilon, self.plan.delta)
+
+    @property
+    def square(self) -> float:
+        """μ² by which the run counts in a total over runs: at worst, and with sampled batches counted as whole."""
+        return self.client.mu(worst=True) ** 2
+
+    @property
+    def rosters(self) -> tuple[RosterRounds, ...]:
+        """The client's rounds in each roster that it answers."""
+        return tuple(map(RosterRounds.of, self.states))
+
+    @property
+    def ended(self) -> int:
+        """Rounds in rosters that it answers no more."""
+        return sum(self.elsewhere.values())
 
     @property
     def answered(self) -> int:
@@ -198,6 +222,11 @@ def unwrapped(data: bytes) -> tuple[bytes, dict[str, Any] | None]:
     except (RecursionError, ValueError):
         pass  # whoever reads the state says what is wrong with it
     return data, None
+
+
+def _before(record: dict[str, Any]) -> float | None:
+    """μ² of earlier runs in the record of a Flower node."""
+    return None if "budget" in record else non_negative("before", record.get("before"))  # older ones held ε
 
 
 def _kinds(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
