@@ -240,8 +240,8 @@ def another_roster(client: Client | Member) -> bytes:
 
 @says("the roster must not change in a run")
 def _(_: Path, __: Patch) -> str:
-    _, clients = joined(planned(), 4)
-    return refused(lambda: clients[0].join(another_roster(clients[0])))
+    client = joined(planned(), 4)[1][0]
+    return refused(lambda: client.join(another_roster(client)))
 
 
 def a_member(rosters: int = 1) -> tuple[Federation, Member]:
@@ -264,9 +264,7 @@ def _(_: Path, __: Patch) -> str:
 
 @says("a roster of this federation has")
 def _(_: Path, __: Patch) -> str:
-    _, member = a_member()
-    large, clients = joined(planned(clients=10), 4)
-    assert len(clients) == 10
+    member, large = a_member()[1], joined(planned(clients=10), 4)[0]
     return refused(lambda: member.join(large.roster()))
 
 

@@ -41,7 +41,8 @@ def replay(
     replayed = [_replayed(state) for state in states if state.sent - state.closing]
     alone = len(replayed) == 1 and not elsewhere
     refused = next((each for _, _, each in replayed if each is not None), None)
-    announced, worst = (_together(plan, [each[k] for each in replayed], elsewhere, whole=k == 1) for k in (0, 1))
+    announced = _together(plan, [each for each, _, _ in replayed], elsewhere, whole=False)
+    worst = _together(plan, [each for _, each, _ in replayed], elsewhere, whole=plan.repairs)
     if alone and refused is None and plan.gdp and plan.late_is_seen:
         worst = min(worst, figure(plan, plan.budget), key=lambda each: each.mu)
     return announced, worst, refused
@@ -56,7 +57,7 @@ def _together(plan: Plan, odometers: list[Odometer], spent: Mapping[float, int],
     elsewhere = Counter(spent)
     for each in others:
         elsewhere += each.squares()[0]
-    return _of(plan, last.beside([elsewhere]) if elsewhere else last, whole=whole and plan.repairs)
+    return _of(plan, last.beside([elsewhere]) if elsewhere else last, whole=whole)
 
 
 def _replayed(state: ClientState) -> tuple[Odometer, Odometer, int | None]:

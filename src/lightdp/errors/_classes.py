@@ -26,7 +26,7 @@ class ArgumentError(LightDPError, ValueError):
 
     code = "argument"
     remedy = "Correct the setting that the message names."
-    refusals = (
+    refusals: ClassVar[tuple[Refusal, ...]] = (
         Refusal(
             "node_config must have …, which operators set",
             "The node has not set the limits without which it accepts no plan.",
@@ -85,7 +85,7 @@ class InfeasibleError(ArgumentError):
         "Make the plan with `lightdp.plan` on the server, and use the same version of lightdp on both sides. A larger "
         "ε, fewer rounds, fewer colluders or more clients make a plan feasible."
     )
-    refusals = ()
+    refusals: ClassVar[tuple[Refusal, ...]] = ()
 
 
 class ProtocolError(LightDPError):
@@ -96,7 +96,7 @@ class ProtocolError(LightDPError):
         "A repeated message needs nothing. If announcements contradict each other, the server is at fault: do not "
         "trust it before you know why."
     )
-    refusals = (
+    refusals: ClassVar[tuple[Refusal, ...]] = (
         Refusal(
             "this node accepts lightdp-",
             "The plan protects another unit, or under another adjacency, than the node's operator allows.",
@@ -221,7 +221,7 @@ class BudgetError(LightDPError):
 
     code = "budget"
     remedy = "Nothing: the budget does what it is for."
-    refusals = (
+    refusals: ClassVar[tuple[Refusal, ...]] = (
         Refusal(
             "above lightdp-total-epsilon",
             "With this plan, all runs of the node together could exceed its total.",
@@ -242,7 +242,7 @@ class WireError(LightDPError, ValueError):
 
     code = "wire"
     remedy = "Use one version of lightdp everywhere. If it persists, do not trust the server or what lies between."
-    refusals = (
+    refusals: ClassVar[tuple[Refusal, ...]] = (
         Refusal(
             "clients that are not pinned",
             "The roster has more clients without a pin than the plan has colluders: the server may have invented them.",
@@ -283,7 +283,7 @@ class MissingExtraError(LightDPError, ImportError):
 
     code = "missing-extra"
     remedy = "Install the extra that the message names."
-    refusals = ()
+    refusals: ClassVar[tuple[Refusal, ...]] = ()
 
     def __init__(self, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs an extra: pip install 'lightdp-fl[{extra}]'")
