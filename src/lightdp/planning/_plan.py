@@ -280,8 +280,8 @@ class Plan:
         return solve(Request.from_json(self.to_json()).among(clients))
 
     def digest(self) -> bytes:
-        """32 bytes on which all parties of a training must agree: request and noise, to nine digits."""
-        chosen = vars(self.noise) | {"rotate": self.rotates}
+        """32 bytes on which all parties of a training must agree: request, noise to nine digits, blocks of rotation."""
+        chosen = vars(self.noise) | {"rotate": self.rotates and self.wire.block}
         facts = self.request.to_dict() | chosen | {"pmf": self.law.pmf.tolist()}
         rounded = {
             name: [f"{x:.9g}" for x in value]
