@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
-from numpy.typing import NDArray
 
 from lightdp import gaussian
 from lightdp._validate import integer, octets, rounded_up
-from lightdp.errors import ArgumentError, LightDPError, ProtocolError, to_text
-from lightdp.flower import _arrays, _total
+from lightdp.errors import LightDPError, ProtocolError, to_text
+from lightdp.flower import _arrays, _total, _update
 from lightdp.flower._plans import planned, requested
-from lightdp.flower._records import sum_of
 from lightdp.flower._settings import KEY, LOG, Settings, without_paths
 from lightdp.flower._vault import Vault, opened
 from lightdp.planning import Plan, Request
 from lightdp.protocol import Client
 
 T = TypeVar("T")
-Metrics = dict[str, Any]
 
-_ROUNDING = 1e-7  # of the clip: more than rounding the sum of clipped parts to float64 adds
 _FAILED = "lightdp/error: this node failed, and nothing left it; see its log"
 
 
@@ -148,12 +144,13 @@ def _train(
     # nothing as long as the key round's `length` is allocated before a message has brought arrays of that length
     if begun.closing and client.next_round == 0:
         raise ProtocolError(f"a closing round must follow one whose arrays hold length={client.length} floats")
-    if not begun.closing and (size := _arrays.length(_only(message.content, "message"))) != client.length:
+    names = _update.names(order)
+    if not begun.closing and (size := _arrays.length(_arrays.flat(message.content), names)) != client.length:
         raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")
     if _get(order, "closing", bool) != begun.closing:
         raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
     begun.claim()  # before training: an app that fails, or ends its process, must not be asked again
-    update, metrics = (None, {}) if begun.closing else _trained(message, app, plan)
+    update, metrics = (None, {}) if begun.closing else _update.made(message, app, plan, names)
     packed = begun.upload(update)
     line = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent (%sμ = %s), for one %s"
     spent, words = client.epsilon(), "" if plan.gdp else "at this δ as with "
@@ -186,53 +183,6 @@ def _warn(settings: Settings) -> None:
         without.append("lightdp-min-colluders: a plan may trust all other clients")
     if without and settings.state is not None:
         LOG.warning("lightdp: this node has no %s", "; no ".join(without))
-
-
-def _trained(message: Message, app: Callable[[Message], Message], plan: Plan) -> tuple[NDArray[Any] | None, Metrics]:
-    """The update that the app makes of a message, None for zeros, and its metrics.
-
-    Whether and how an app fails may depend on its data, so it must not be seen outside the node.
-    """
-    received = dict(_only(message.content, "message"))
-    message.content = RecordDict({key: value for key, value in message.content.items() if key != KEY})
-    try:
-        return _used(app(message), received, plan)
-    except KeyboardInterrupt:  # of the operator; the round is charged
-        raise
-    except BaseException:  # noqa: BLE001  logged with its traceback; also SystemExit and asyncio's CancelledError
-        LOG.exception("lightdp: the app made no update: zeros are sent in its place, and the round is charged")
-        return None, {}
-
-
-def _used(reply: Message, received: dict[str, Array], plan: Plan) -> tuple[NDArray[Any], Metrics]:
-    """Update and metrics in a reply of the app."""
-    if reply.has_error():
-        raise ArgumentError(f"the app must reply with arrays, got error {reply.error.code}: {reply.error.reason}")
-    arrays = _only(reply.content, "reply")
-    update = _summed(arrays, received, plan) if plan.unit == "record" else _arrays.difference(arrays, received)
-    if not np.isfinite([update.min(), update.max()]).all():
-        raise ArgumentError("the app's update must be finite, got NaN or infinity")
-    return update, {name: value for each in reply.content.metric_records.values() for name, value in each.items()}
-
-
-def _summed(arrays: ArrayRecord, received: dict[str, Array], plan: Plan) -> NDArray[np.float64]:
-    """The sum of clipped parts behind the app's arrays."""
-    total = sum_of(arrays)
-    if total is None:
-        raise ArgumentError("the app must reply with the arrays() of a RecordSum, got other arrays")
-    if total.clip > plan.clip * (1 + _ROUNDING / 2):
-        raise ArgumentError(f"the RecordSum must clip to the plan's clip={plan.clip:g}, got clip={total.clip:g}")
-    vector = total.vector()
-    if vector.size != _arrays.length(received):
-        raise ArgumentError(f"the RecordSum must be of the received arrays, got one of {vector.size} values")
-    vector *= 1 - _ROUNDING
-    return vector
-
-
-def _only(content: RecordDict, where: str) -> ArrayRecord:
-    if len(content.array_records) != 1:
-        raise ArgumentError(f"the {where} must have one ArrayRecord, got {len(content.array_records)}")
-    return next(iter(content.array_records.values()))
 
 
 def _get(order: ConfigRecord, key: str, kind: type[T]) -> T:
