@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
@@ -19,6 +19,7 @@ from lightdp.flower._settings import KEY, LOG, Settings, without_paths
 from lightdp.flower._vault import Vault, opened
 from lightdp.planning import Plan, Request
 from lightdp.protocol import Client
+from lightdp.protocol.host import Host
 
 T = TypeVar("T")
 
@@ -122,7 +123,11 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
         vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds}
         _warn(settings)
         name, identity = settings.name, settings.identity
-        client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=settings.pins, store=vault)
+        asked: dict[str, Any] = {"length": length, "run": run, "name": name, "identity": identity}
+        client = vault.client(
+            _like(settings, vault),
+            lambda: Client.new(plan, **asked, pins=settings.pins, store=vault, threads=None),
+        )
     return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
 
 
@@ -163,7 +168,16 @@ def _train(
 def _restored(plan: Plan, settings: Settings, vault: Vault) -> Client:
     """The client whose state is in `vault`; where that is the context, it goes where Flower takes it."""
     moved, length = settings.state is None, vault.record["length"]
-    return Client.restore(plan, length=length, store=vault, pins=settings.pins, threads=None, moved=moved)
+    return vault.client(
+        _like(settings, vault),
+        lambda: Client.restore(plan, length=length, store=vault, pins=settings.pins, threads=None, moved=moved),
+    )
+
+
+def _like(settings: Settings, vault: Vault) -> Hashable:
+    """What a client in memory must have been made with, so that restoring it would make the same one."""
+    pins = None if settings.pins is None else frozenset(settings.pins.identities.items())
+    return vault.record["run"], pins, Host.here()
 
 
 def _check(settings: Settings, plan: Request, *, records: bool) -> None:
