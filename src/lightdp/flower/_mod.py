@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from lightdp.protocol.host import Host
 
 T = TypeVar("T")
 
+_FOREIGN = {"fixedclipping_mod", "adaptiveclipping_mod", "secagg_mod", "secaggplus_mod"}  # need strategies of their own
 _FAILED = "lightdp/error: this node failed, and nothing left it; see its log"
 
 
@@ -31,7 +33,8 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
         app = ClientApp(mods=[lightdp.flower.mod])
 
-    Evaluate and query messages pass untouched. The limits of a node, such as `lightdp-max-epsilon`, are set in its
+    It should be the first of the mods: those before it see masked bytes, and must not change them. Evaluate and query
+    messages pass untouched. The limits of a node, such as `lightdp-max-epsilon`, are set in its
     `node_config`; docs/flower.md lists them.
 
     Formal guarantees, whatever the server sends and the app returns:
@@ -84,6 +87,7 @@ def _reply(message: Message, context: Context, call_next: ClientAppCallable, *, 
     if message.metadata.message_type.partition(".")[0] in (MessageType.EVALUATE, MessageType.QUERY):
         return call_next(message, context)
     try:
+        _refuse_mods(call_next)
         content = _answer(message, context, lambda asked: call_next(asked, context), records=records)
         return Message(content, reply_to=message)
     except LightDPError as error:
@@ -187,6 +191,22 @@ def _check(settings: Settings, plan: Request, *, records: bool) -> None:
         raise ProtocolError(
             "the plan protects records, so the app must clip each record's part: it needs lightdp.flower.record_mod in "
             "its mods and a lightdp.flower.RecordSum in its reply; unit='client' needs neither"
+        )
+
+
+def _refuse_mods(call_next: ClientAppCallable) -> None:
+    """Refuse mods of Flower after ours that fail in every round without a strategy of their own: zeros would leave."""
+    found, inner = [], call_next
+    while isinstance(inner, FunctionType) and inner.__closure__ is not None:  # as flwr's make_ffn chains them
+        cells = dict(zip(inner.__code__.co_freevars, (cell.cell_contents for cell in inner.__closure__), strict=True))
+        if not {"_mod", "_ffn"} <= cells.keys():
+            break
+        found.append(getattr(cells["_mod"], "__name__", ""))
+        inner = cells["_ffn"]
+    if foreign := sorted(_FOREIGN & set(found)):
+        raise ProtocolError(
+            f"{foreign[0]} needs a strategy of its own on the server: take it out of the app's mods, "
+            "lightdp clips and hides updates itself"
         )
 
 
