@@ -13,13 +13,13 @@ from flwr.common.constant import ErrorCode
 
 from lightdp import gaussian
 from lightdp._validate import integer, octets, rounded_up
-from lightdp.errors import LightDPError, ProtocolError, to_text
+from lightdp.errors import BudgetError, LightDPError, ProtocolError, to_text
 from lightdp.flower import _arrays, _total, _update
 from lightdp.flower._plans import planned, requested
 from lightdp.flower._settings import KEY, LOG, Settings, without_paths
 from lightdp.flower._vault import Vault, opened
 from lightdp.planning import Plan, Request
-from lightdp.protocol import Client
+from lightdp.protocol import Client, ClientRound
 from lightdp.protocol.host import Host
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ def _train(
     _total.check(settings, plan, record["before"], client.next_round + 1)
     if "roster" in order:
         client.join(_get(order, "roster", bytes))
-    begun = client.begin(_get(order, "start", bytes))  # before training, or it would train for nothing
+    begun = _begun(client, _get(order, "start", bytes))  # before training, or it would train for nothing
     # nothing as long as the key round's `length` is allocated before a message has brought arrays of that length
     if begun.closing and client.next_round == 0:
         raise ProtocolError(f"a closing round must follow one whose arrays hold length={client.length} floats")
@@ -167,6 +167,16 @@ def _train(
     LOG.info(line, rounded_up(spent), plan.budget, plan.delta, words, rounded_up(mu), plan.unit)
     allowed = MetricRecord({name: value for name, value in metrics.items() if name in settings.allow_metrics})
     return RecordDict({"arrays": ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))}), "metrics": allowed})
+
+
+def _begun(client: Client, start: bytes) -> ClientRound:
+    """A round that was begun; a refusal for want of budget reads the same on every node."""
+    try:
+        return client.begin(start)
+    except BudgetError as error:
+        LOG.info("lightdp: %s", error)
+        budget, delta = client.plan.budget, client.plan.delta
+        raise BudgetError(f"another round could exceed the plan's epsilon={budget:g} at delta={delta:g}") from None
 
 
 def _restored(plan: Plan, settings: Settings, vault: Vault) -> Client:
