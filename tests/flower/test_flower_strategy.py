@@ -106,13 +106,15 @@ def test_a_strategy_that_leaves_out_a_client_is_refused() -> None:
         LightDP(Short(), a_plan(), wait=0.01).start(grid=LocalGrid(plus(1.0), 3), initial_arrays=zeros(), timeout=1)
 
 
-def test_a_start_of_the_inner_strategys_own_is_not_used_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_of_the_inner_strategys_own_is_refused_with_the_ways_out() -> None:
     class Own(FedAvg):
         def start(self, *_: Any, **__: Any) -> Any:
             raise NotImplementedError
 
-    LightDP(Own(), a_plan(calibration="repair"))
-    assert "Own has a start of its own, which is not used" in caplog.text
+    with pytest.raises(
+        ArgumentError, match=r"must not have a start of its own, got Own.*evaluate_fn.*close of LightDP"
+    ):
+        LightDP(Own(), a_plan(calibration="repair"))
 
 
 # ---- rounds ----
@@ -134,6 +136,7 @@ def test_the_rounds_of_a_loop_of_ones_own_work_without_start() -> None:
         assert new is not None
         assert metrics is not None
         arrays = new
+    arrays = strategy.close(arrays, timeout=1)
     assert t == 3  # the budget lasts for two
     assert strategy.stopped is not None
     assert arrays["w"].numpy() == pytest.approx(np.full(5, 2.0), abs=0.1)

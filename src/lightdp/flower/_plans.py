@@ -62,7 +62,12 @@ def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
         if (asked := getattr(strategy, bound, 0)) > plan.clients:
             raise ArgumentError(f"{bound} must be at most the plan's {plan.clients} clients, got {bound}={asked}")
     if type(strategy).start is not Strategy.start:
-        LOG.warning("lightdp: %s has a start of its own, which is not used", name)
+        raise ArgumentError(
+            f"strategy must not have a start of its own, got {name}: LightDP.start has the key round, closing rounds "
+            "and what ends a training, and would be run in its place. Move what it adds into evaluate_fn, which is "
+            "called after each round, or into a start of a class derived from LightDP; or write the loop yourself "
+            "with configure_train, aggregate_train and close of LightDP"
+        )
     if planned(plan.to_json()).digest() != plan.digest():
         raise ArgumentError("plan must be as lightdp.plan makes it")
     _compare_momentum(strategy, plan)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
@@ -15,13 +14,14 @@ from flwr.serverapp import Grid
 from lightdp import gaussian
 from lightdp.errors import BudgetError, LightDPError, ProtocolError, code_of
 from lightdp.flower._arrays import values
+from lightdp.flower._notices import Deadlines, Waiting, told
 from lightdp.flower._rounds import Rounds
 from lightdp.flower._settings import KEY, LOG
 from lightdp.keys import Pins
 from lightdp.planning import Plan
 from lightdp.protocol import Aggregate, Server
 
-Taken = tuple[Aggregate, dict[str, float]]
+Taken = tuple[Aggregate, list[dict[str, Any]]]
 
 _POLL = 0.5  # seconds between looks for nodes
 _ASK_AGAIN = 30.0  # seconds after which nodes that have not enrolled are asked again; a message may be lost with a node
@@ -44,6 +44,7 @@ class Run:
         nodes: names in the roster by node id.
         rounds: what came of them, from the end of the key round on.
         late: how many uploads were seen too late.
+        sums: how many rounds had a sum.
     """
 
     def __init__(self, plan: Plan, length: int, grid: Grid, pins: Pins | None = None) -> None:
@@ -51,10 +52,12 @@ class Run:
         self.server = Server(plan, length=length, run=os.urandom(16), pins=pins)
         self.rounds = Rounds(self.server)
         self.nodes: dict[int, str] = {}
-        self.late = 0
+        self.late = self.sums = 0
         self._grid = grid
         self._index: dict[str, int] = {}  # in the roster, by name
         self._reasons: dict[int, str] = {}  # of nodes whose last answer was a refusal
+        self._failures: dict[int, str] = {}  # of nodes whose last answer was no upload
+        self._deadlines = Deadlines()
         self._answered: dict[int, int] = {}  # the last round that each node answered, whenever that came
         self._missed: dict[int, int] = {}  # in how many of the last rounds in a row a node was asked and not on time
         self._metrics: dict[int, list[dict[str, Any]]] = {}  # of uploads that are in no sum yet, by round
@@ -68,11 +71,12 @@ class Run:
         Raises:
             ProtocolError: there are too few after `wait` seconds; the message says what the others answered.
         """
-        deadline, grid = time.monotonic() + wait, self._grid
+        deadline, grid, waiting = time.monotonic() + wait, self._grid, Waiting("connected", self.plan.clients)
         order = ConfigRecord({"plan": self.plan.to_json(), "run": self.server.run, "length": self.server.length})
         while True:
             self._take_enrolments(self._pulled())
             connected = set(grid.get_node_ids())
+            waiting.see(len(connected))
             missing = sorted(connected - set(self.nodes) - set(self._reasons))
             if len(self.nodes) + len(missing) >= self.plan.clients > len(self.nodes):
                 messages = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node in missing]
@@ -83,20 +87,21 @@ class Run:
             if len(self.nodes) == self.plan.clients:
                 break
             if time.monotonic() >= deadline:
-                others = "".join(f"; node {node}: {reason}" for node, reason in self._reasons.items())
+                others = "".join(f"; {line}" for line in told(self._reasons.items()))
                 raise ProtocolError(
                     f"{len(self.nodes)} of the plan's {self.plan.clients} clients enrolled within {wait:g} s, "
                     f"with {len(connected)} nodes connected{others}"
                 )
             time.sleep(min(_POLL, wait))
-        self._pending, self._reasons = {}, {}
+        self._pending, self._reasons, self._failures = {}, {}, {}
         self.server.roster()
         self._index = {name: i for i, name in enumerate(self.server.names)}
         LOG.info("lightdp: key round done, %d clients in the roster", len(self.nodes))
 
     def _take_enrolments(self, replies: Iterable[Message]) -> None:
         """Enrol as many nodes as the plan has clients."""
-        for node, _, reply in self._answers(replies, "did not enrol"):
+        wrong: dict[int, str] = {}
+        for node, _, reply in self._answers(replies, "not enrolled"):
             if node in self.nodes or len(self.nodes) == self.plan.clients:
                 continue
             try:
@@ -110,7 +115,9 @@ class Run:
             except (LightDPError, KeyError) as error:
                 hint = "is lightdp.flower.mod among the app's mods, and the node's version of lightdp the server's?"
                 self._reasons[node] = f"not an enrolment: {error!r}; {hint}"
-                LOG.warning("lightdp: node %d: %s", node, self._reasons[node])
+                wrong[node] = self._reasons[node]
+        for line in told(wrong.items()):
+            LOG.warning("lightdp: %s", line)
 
     def orders(self, wait: float) -> dict[int, ConfigRecord]:
         """Start a round: what the train message carries to each node of the roster that is asked.
@@ -123,10 +130,12 @@ class Run:
         for node in set(self._grid.get_node_ids()) - set(self.nodes) - self._strangers:
             self._strangers.add(node)
             LOG.info("lightdp: node %d joined after the key round: it will be in the roster of the next start", node)
-        ends = time.monotonic() + wait
+        ends, waiting = time.monotonic() + wait, Waiting("have answered an earlier round", self.server.minimum)
         while len(asked := set(self.nodes) - self._behind()) < self.server.minimum and time.monotonic() < ends:
+            waiting.see(len(asked))
             time.sleep(min(_POLL, wait))
             self._take(self._pulled())
+        self._deadlines.begin(self.server.round)
         self._asked = asked if len(asked) >= self.server.minimum else set(self.nodes)
         return {node: self._order(node, closing=False) for node in self._asked}
 
@@ -163,13 +172,15 @@ class Run:
         Under grace late replies to the round before are looked for first: they are in the sum too.
 
         Returns:
-            The sum, and the mean of each metric that all replies in it have as a number.
+            The sum, and the metrics of each upload in it.
         """
         self.take_late()
         self._sent(messages)
         for message in messages:
             self.rounds.asked(self.server.round, self._index[self.nodes[message.metadata.dst_node_id]])
         self._take(replies)
+        self._deadlines.end(self.server.round)
+        self._deadlines.advise()
         result = self.server.close()
         self.rounds.close(result, closing=closing)
         if not closing:
@@ -177,11 +188,12 @@ class Run:
                 node = message.metadata.dst_node_id
                 on_time = self.rounds.was_on_time(self._index[self.nodes[node]])
                 self._missed[node] = 0 if on_time else self._missed.get(node, 0) + 1
+        self.sums += result.total is not None
         before = self._metrics.pop(result.round - 1, [])
-        metrics = [*(before if result.joined else []), *(self._metrics.pop(result.round, []) if result.used else [])]
-        shared = set.intersection(*map(set, metrics)) if metrics else set()
-        scalars = [name for name in sorted(shared) if not any(isinstance(each[name], list) for each in metrics)]
-        return result, {name: float(np.mean([each[name] for each in metrics])) for name in scalars}
+        return result, [
+            *(before if result.joined else []),
+            *(self._metrics.pop(result.round, []) if result.used else []),
+        ]
 
     def take_late(self, wait: float = 0.0) -> None:
         """Look for replies to earlier rounds.
@@ -214,6 +226,17 @@ class Run:
         refused = {self.nodes[node] for node, reason in self._reasons.items() if code_of(reason) == BudgetError.code}
         return refused | {names[i] for i in self.rounds.odometer.exhausted()}
 
+    @property
+    def refused_by_all(self) -> str | None:
+        """The reason, if every node of the roster has given the same one for its last refusal."""
+        said = set(self._reasons.values())
+        return said.pop() if len(said) == 1 and set(self._reasons) == set(self.nodes) else None
+
+    def failures(self) -> str:
+        """Why there are no uploads: what nodes said last, and how many have not answered."""
+        silent = len({node for node, _ in self._pending.values()} - set(self._failures))
+        return "; ".join([*told(self._failures.items()), *([f"{silent} nodes: no answer"] if silent else [])])
+
     def spent(self) -> dict[str, float | int]:
         """The metrics of what was spent so far; a round that waits for its set counts at its worst."""
         epsilon = self.rounds.odometer.counted().max_epsilon()
@@ -229,27 +252,32 @@ class Run:
 
     def _answers(self, replies: Iterable[Message], failed: str) -> Iterator[tuple[int, int, Message]]:
         """The replies to pending messages that are no errors, with their nodes and rounds."""
+        errors: dict[int, str] = {}
         for reply in replies:
             node, number = self._pending.pop(reply.metadata.reply_to_message_id, (None, 0))
             if node is None:
                 LOG.warning("lightdp: a reply to no message of this run was left out")
             elif reply.has_error():
-                LOG.warning("lightdp: node %d %s: %s", node, failed, reply.error.reason)
+                errors[node] = self._failures[node] = str(reply.error.reason)
                 if reply.error.code in _REFUSED:
-                    self._reasons[node] = str(reply.error.reason)
+                    self._reasons[node] = errors[node]
             else:
                 yield node, number, reply
+        for line in told(errors.items()):
+            LOG.warning("lightdp: %s: %s", failed, line)
 
     def _take(self, replies: Iterable[Message]) -> None:
         """Take in uploads."""
-        for node, number, reply in self._answers(replies, "sent no upload"):
+        wrong: dict[int, str] = {}
+        for node, number, reply in self._answers(replies, "no upload"):
             try:
                 (record,) = reply.content.array_records.values()
                 used = self.server.receive(values(record[KEY]).tobytes(), sender=self.nodes[node], round=number)
             except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
-                LOG.warning("lightdp: the reply of node %d is no upload and was left out: %s", node, error)
+                wrong[node] = self._failures[node] = f"its reply is no upload and was left out: {error}"
                 continue
             self._reasons.pop(node, None)
+            self._failures.pop(node, None)
             self._answered[node] = max(self._answered.get(node, 0), number)
             self.rounds.came(number, self._index[self.nodes[node]], used=used)
             if used:
@@ -257,3 +285,6 @@ class Run:
                 self._metrics.setdefault(number, []).append(metrics)
             else:
                 self.late += 1
+                self._deadlines.came(number, reply.metadata.created_at)
+        for line in told(wrong.items()):
+            LOG.warning("lightdp: %s", line)

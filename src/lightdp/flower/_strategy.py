@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import cast
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid, PrivacySpent
@@ -15,11 +16,14 @@ from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower._accountant import Accountant
 from lightdp.flower._grid import Narrow, NoNodesError
+from lightdp.flower._metrics import Inner
 from lightdp.flower._plans import refuse
 from lightdp.flower._run import Run, Taken
 from lightdp.flower._settings import KEY, LOG
 from lightdp.keys import Pins
-from lightdp.planning import Plan
+from lightdp.planning import Plan, noise_advice, noise_ratio
+
+Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class LightDP(Strategy):
@@ -59,10 +63,12 @@ class LightDP(Strategy):
             has it, and keeps the one whose name it is out of the run.
 
     Attributes:
-        strategy: the inner strategy.
+        strategy: the inner strategy, whose attributes and methods are also those of this one where it has none of its
+            own.
         plan: as given.
         accountant: an `Accountant`, which adds up all starts; None for plans of unit "record".
         stopped: why the training ended early; None if it did not.
+        result: of the last start, as far as it came: what was trained is here also if it was interrupted.
 
     Raises:
         ArgumentError: strategy and plan cannot work together.
@@ -86,10 +92,18 @@ class LightDP(Strategy):
         self.wait, self.patience = positive("wait", wait), integer("patience", patience, 1)
         self.accountant = Accountant(plan) if plan.unit == "client" else None
         self.stopped: str | None = None
+        self.result = Result()
         self._pins = pins
+        self._inner = Inner(strategy)
         self._run: Run | None = None
         self._sent: list[Message] = []
         self._arrays = ArrayRecord()
+        self._last = 0  # the last round that was configured
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever the inner strategy has
+        if name.startswith("_") or "strategy" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.strategy, name)
 
     def privacy_spent(self) -> PrivacySpent | None:
         """What was spent so far, in the form that Flower's own wrappers return; None for plans of unit "record"."""
@@ -125,37 +139,41 @@ class LightDP(Strategy):
             evaluate_fn: as in Flower.
 
         Raises:
-            ProtocolError: the key round failed; nothing was spent.
+            ProtocolError: the key round failed, and nothing was spent; or no upload was used in any round. The message
+                says what nodes answered.
         """
         rounds = self.plan.rounds if num_rounds is None else integer("num_rounds", num_rounds, 0)
         train_config = ConfigRecord() if train_config is None else train_config
         evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
-        self.summary()
-        self.stopped = self._run = None
-        result = Result(arrays=initial_arrays)
-        evaluate = (lambda *_: None) if evaluate_fn is None else evaluate_fn
-        _keep(result.evaluate_metrics_serverapp, 0, evaluate(0, initial_arrays))
-        began = time.monotonic()
+        began, self.stopped, self._run = time.monotonic(), None, None
+        self._introduce(rounds, initial_arrays)
+        result = self.result = Result(arrays=initial_arrays)
+        if evaluate_fn is not None:
+            _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, initial_arrays), "Initial global evaluation")
         for current in range(1, rounds + 1):
             LOG.info("[ROUND %d/%d]", current, rounds)
             messages = list(self.configure_train(current, result.arrays, train_config, grid))
             if not messages:  # late uploads have used up the budget since the last round
-                if result.train_metrics_clientapp:
-                    result.arrays = self._close(result.train_metrics_clientapp, result.arrays, timeout)
+                self._finish(timeout)
                 break
             arrays, metrics = self.aggregate_train(current, self._opened.exchange(messages, timeout))
             result.arrays = result.arrays if arrays is None else arrays
-            result.train_metrics_clientapp[current] = metrics
+            _keep(result.train_metrics_clientapp, current, metrics, "Aggregated train metrics")
             last = current == rounds or self._must_stop(self._opened)
             if last:
-                result.arrays = self._close(result.train_metrics_clientapp, result.arrays, timeout)
+                self._finish(timeout)
             queries = list(self.configure_evaluate(current, result.arrays, evaluate_config, grid))
             replies = grid.send_and_receive(queries, timeout=timeout) if queries else []
-            _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
-            _keep(result.evaluate_metrics_serverapp, current, evaluate(current, result.arrays))
+            evaluated = self.aggregate_evaluate(current, replies)
+            _keep(result.evaluate_metrics_clientapp, current, evaluated, "Aggregated evaluation metrics")
+            if evaluate_fn is not None:
+                evaluated = evaluate_fn(current, result.arrays)
+                _keep(result.evaluate_metrics_serverapp, current, evaluated, "Global evaluation")
             if last:
                 break
         LOG.info("lightdp: training ended after %.2f s", time.monotonic() - began)
+        for line in f"Final results:\n{result}".splitlines():
+            LOG.info("\t%s", line)
         return result
 
     def configure_train(
@@ -171,7 +189,7 @@ class LightDP(Strategy):
         if self._must_stop(self._run):
             return []
         narrow = cast("Grid", Narrow(grid, self.wait, list(self._run.nodes)))
-        messages = list(self.strategy.configure_train(server_round, arrays, config, narrow))
+        messages, self._last = list(self.strategy.configure_train(server_round, arrays, config, narrow)), server_round
         addressed = sorted(message.metadata.dst_node_id for message in messages)
         if addressed != sorted(self._run.nodes):
             raise ArgumentError(f"strategy must train every client of the roster, once; got {addressed}")
@@ -189,13 +207,13 @@ class LightDP(Strategy):
         no sum yet: what came is then in the next one, if enough of the round have come by then.
         """
         run, plan = self._opened, self.plan
-        result, means = run.take(self._sent, replies)
+        taken = result, _ = run.take(self._sent, replies)
         if not result.used:
             then = "was void" if not plan.grace else "waits for uploads that come during the next one"
             LOG.warning("lightdp: round %d %s: fewer than %d uploads came", server_round, then, run.server.minimum)
         arrays, metrics = None, MetricRecord()
         if result.total is not None:
-            arrays, metrics = self._through(server_round, (result, means))
+            arrays, metrics = self._through(server_round, taken)
         spent, used, joined = run.spent(), len(result.used), len(result.joined)
         metrics.update(spent | {"lightdp-used": used, "lightdp-joined": joined})
         line = "lightdp: round %d used %d of %d clients%s; ε = %s of %g at δ = %g spent, %s"
@@ -228,13 +246,22 @@ class LightDP(Strategy):
 
     def _through(self, server_round: int, taken: Taken) -> tuple[ArrayRecord | None, MetricRecord]:
         """Give received + mean to the inner strategy, as one reply of weight 1."""
-        result, means = taken
-        weight = getattr(self.strategy, "weighted_by_key", "num-examples")
-        arrays = _arrays.moved(self._arrays, result.mean())
-        content = RecordDict({"arrays": arrays, "metrics": MetricRecord({**means, weight: 1.0})})
-        after, metrics = self.strategy.aggregate_train(server_round, [Message(content, reply_to=self._sent[0])])
+        result, metrics = taken
+        content = self._inner.content(_arrays.moved(self._arrays, result.mean()), metrics)
+        with self._inner.each(metrics):
+            after, found = self.strategy.aggregate_train(server_round, [Message(content, reply_to=self._sent[0])])
         kept = None if after is None else _arrays.typed(after, self._arrays)
-        return kept, MetricRecord() if metrics is None else metrics
+        return kept, MetricRecord() if found is None else found
+
+    def _introduce(self, rounds: int, arrays: ArrayRecord) -> None:
+        """Log what is trained, the plan, the inner strategy, and how loud the noise is."""
+        length = _arrays.length(arrays)
+        LOG.info("Starting %s with %s:", type(self).__name__, type(self.strategy).__name__)
+        LOG.info("\t├── Number of rounds: %d", rounds)
+        LOG.info("\t├── Parameters: %d", length)
+        self.summary()
+        swamped = noise_ratio(self.plan, length) > 1
+        LOG.log(logging.WARNING if swamped else logging.INFO, "lightdp: %s", noise_advice(self.plan, length))
 
     def _must_stop(self, run: Run) -> bool:
         """Whether there can be no other round, or must not be; counts late replies first."""
@@ -244,33 +271,59 @@ class LightDP(Strategy):
             reason = f"the budget is used up: {exhausted} of {self.plan.clients} clients can take no further round"
         elif void >= self.patience:
             reason = f"{void} rounds in a row were void: fewer than {run.server.minimum} uploads came"
+        elif (refusal := run.refused_by_all) is not None:
+            reason = f"every node refuses: {refusal}"
         if reason is not None and self.stopped is None:
             LOG.warning("lightdp: training ends early: %s", reason)
             self.stopped = reason
         return self.stopped is not None
 
-    def _close(self, rows: dict[int, MetricRecord], arrays: ArrayRecord, timeout: float) -> ArrayRecord:
-        """The closing rounds: they take what stragglers left out of the model, without data (R4), (R5)."""
-        run, last = self._opened, max(rows)
-        for current in range(last + 1, last + 2 + self.plan.grace):
+    def close(self, arrays: ArrayRecord, timeout: float = 3600) -> ArrayRecord:
+        """The closing rounds: they take what stragglers left out of the model, without data (R4), (R5).
+
+        `start` ends with them; call it at the end of a loop of your own.
+
+        Args:
+            arrays: the trained model.
+            timeout: seconds after which a closing round ends.
+        """
+        return self._closed(arrays, timeout)[0]
+
+    def _closed(self, arrays: ArrayRecord, timeout: float) -> tuple[ArrayRecord, int]:
+        """The model after closing rounds, and how many uploads of the last round with data were in them."""
+        run, joined = self._opened, 0
+        for current in range(self._last + 1, self._last + 2 + self.plan.grace):
             orders = run.closing_orders()
             if orders is None:
                 break
             self._arrays = arrays
             sent = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node, order in orders.items()]
             self._sent = sent or self._sent
-            result, means = run.take(sent, run.exchange(sent, timeout), closing=True)
+            taken = result, _ = run.take(sent, run.exchange(sent, timeout), closing=True)
             if orders:
                 LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
             if result.total is not None:
-                arrays = self._through(current, (result, means))[0] or arrays
-            if current == last + 1:  # uploads of the last round with data
-                rows[last]["lightdp-joined"] = cast("int", rows[last]["lightdp-joined"]) + len(result.joined)
+                arrays = self._through(current, taken)[0] or arrays
+            if current == self._last + 1:  # uploads of the last round with data
+                joined = len(result.joined)
         run.take_late()
-        rows[last].update(run.spent() | {"lightdp-stopped": int(self.stopped is not None)})
-        return arrays
+        return arrays, joined
+
+    def _finish(self, timeout: float) -> None:
+        """Close, complete the metrics of the last round, and refuse to call a training one that used no upload."""
+        run, rows = self._opened, self.result.train_metrics_clientapp
+        if rows:
+            self.result.arrays, joined = self._closed(self.result.arrays, timeout)
+            last = rows[max(rows)]
+            last["lightdp-joined"] = cast("int", last["lightdp-joined"]) + joined
+            last.update(run.spent() | {"lightdp-stopped": int(self.stopped is not None)})
+        if run.sums == 0:
+            raise ProtocolError(
+                f"no upload was used in {len(rows)} rounds, and the model is as it was: {run.failures()}"
+            )
 
 
-def _keep(where: dict[int, MetricRecord], current: int, metrics: MetricRecord | None) -> None:
+def _keep(where: dict[int, MetricRecord], current: int, metrics: MetricRecord | None, title: str) -> None:
     if metrics is not None:
+        LOG.info("\t└──> %s: %s", title, dict(metrics))
         where[current] = metrics
