@@ -111,9 +111,7 @@ def test_a_start_of_the_inner_strategys_own_is_refused_with_the_ways_out() -> No
         def start(self, *_: Any, **__: Any) -> Any:
             raise NotImplementedError
 
-    with pytest.raises(
-        ArgumentError, match=r"must not have a start of its own, got Own.*evaluate_fn.*close of LightDP"
-    ):
+    with pytest.raises(ArgumentError, match=r"must not have a start of its own, got Own.*evaluate_fn.*close of"):
         LightDP(Own(), a_plan(calibration="repair"))
 
 

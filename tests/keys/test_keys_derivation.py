@@ -110,7 +110,7 @@ def test_roster_equals_the_golden_one() -> None:
 
 
 def test_golden_roster_follows_from_integers_and_hmac_alone() -> None:
-    data = b"lightdp\x02" + RUN + PLAN + struct.pack("<I", len(NAMES))
+    data = b"lightdp\x03" + RUN + bytes(4) + PLAN + struct.pack("<I", len(NAMES))
     for name in NAMES:
         identity, private = (hashlib.sha256(f"{what} {name}".encode()).digest() for what in ("identity", "pair"))
         public = x25519(private, (9).to_bytes(32, "little"))
@@ -189,6 +189,7 @@ def test_stream_key_depends_on_each_thing_that_both_must_agree_on() -> None:
         ROSTER,
         Roster.of(ENROLMENTS[:3], run=RUN, plan=PLAN),
         Roster.of(ENROLMENTS, run=RUN, plan=bytes(32)),
+        Roster.of(ENROLMENTS, run=RUN, plan=PLAN, number=1),
         Roster.of([enrolment_of(name, other_run) for name in NAMES], run=other_run, plan=PLAN),
     ]
     found = [rings(roster)[0].stream_keys([1], round=5, chain=chain)[1] for roster in rosters]

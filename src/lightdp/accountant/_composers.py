@@ -110,7 +110,7 @@ class SampledComposer:
         self._plan = plan
         self._known: dict[tuple[frozenset[tuple[float, int]], float], float] = {}
         self._fits = np.empty(0)  # costs, the largest first, that are within the budget together
-        self._ahead = min(plan.rounds // 2, _AHEAD)  # more rounds than these did not fit on top, or were not tried
+        self._ahead = min(plan.turns // 2, _AHEAD)  # more rounds than these did not fit on top, or were not tried
 
     def epsilon(self, ledger: Ledger, delta: float | None = None) -> float:
         """The ε of all rounds in `ledger`, rounded up, at `delta` or the plan's δ."""

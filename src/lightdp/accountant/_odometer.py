@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from lightdp.accountant._costs import ConstantCosts, Costs, Open, RepairCosts
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.planning import Plan
+
+_ROUND_UP = 1 + 1e-15  # more than a product, a quotient and a sum are rounded by
 
 
 class Odometer:
@@ -72,13 +74,16 @@ class Odometer:
         self._costs: Costs = RepairCosts(plan, self.clients) if plan.repairs else ConstantCosts(plan)
         self._composer: Composer = (GaussianComposer if plan.sampling_rate == 1 else SampledComposer)(plan)
 
-    def admit(self) -> None:
+    def admit(self, elsewhere: Mapping[float, int] | None = None) -> None:
         """Let the next round begin for every tracked client, whatever its stragglers will be.
+
+        Args:
+            elsewhere: what else each of them has spent of the same budget, as `squares` returns it: in other rosters.
 
         Raises:
             BudgetError: it could take a tracked client over the budget; nothing was spent.
         """
-        over = self._over()
+        over = self._over([elsewhere or {}] * len(self.clients))
         if over:
             client = max(over, key=lambda each: over[each])
             raise BudgetError(
@@ -86,9 +91,13 @@ class Odometer:
                 f"over the budget of {self.plan.budget:g} at delta={self.plan.delta:g}"
             )
 
-    def exhausted(self) -> ClientSet:
-        """(R8): tracked clients that the next round could take over the budget. They stay away; others go on."""
-        return ClientSet.of(self.plan.clients, self._over())
+    def exhausted(self, elsewhere: Sequence[Mapping[float, int]] | None = None) -> ClientSet:
+        """(R8): tracked clients that the next round could take over the budget. They stay away; others go on.
+
+        Args:
+            elsewhere: what else each tracked client has spent of the same budget, as `squares` returns it.
+        """
+        return ClientSet.of(self.plan.clients, self._over([{}] * len(self.clients) if elsewhere is None else elsewhere))
 
     def record(self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None = None) -> None:
         """Count a round that happened.
@@ -148,6 +157,18 @@ class Odometer:
         share = self.plan.sensitivity / self.plan.scale
         return np.array([math.sqrt(ledger.total()) * share for ledger in self._ledgers])
 
+    def squares(self) -> list[Counter[float]]:
+        """μ² of every round of each tracked client, rounded up, and how many have it; they add up over rosters (C1)."""
+        share = (self.plan.sensitivity / self.plan.scale) ** 2 * _ROUND_UP
+        return [
+            Counter({cost * share: count for cost, count in (ledger.usual + Counter(ledger.rare)).items()})
+            for ledger in self._ledgers
+        ]
+
+    def beside(self, elsewhere: Sequence[Mapping[float, int]]) -> Odometer:
+        """An odometer that counts other rounds of each tracked client too, as `squares` returns them; to be read."""
+        return self._with(self._added([ledger.copied() for ledger in self._ledgers], elsewhere))
+
     def counted(self, *, ahead: bool = False, worst: bool = False) -> Odometer:
         """An odometer that counts a round whose set is not final too, at its worst, and more if asked; to be read.
 
@@ -192,10 +213,17 @@ class Odometer:
     def _reserved(self, *, ahead: bool, lies: bool = False) -> list[Ledger]:
         return self._costs.reserved(self.clients, self._ledgers, self.waits, ahead=ahead, lies=lies)
 
-    def _over(self) -> dict[int, float]:
+    def _added(self, ledgers: list[Ledger], elsewhere: Sequence[Mapping[float, int]]) -> list[Ledger]:
+        unit = (self.plan.sensitivity / self.plan.scale) ** 2
+        for ledger, more in zip(ledgers, elsewhere, strict=True):
+            for square, count in more.items():
+                ledger.usual[square / unit] += count
+        return ledgers
+
+    def _over(self, elsewhere: Sequence[Mapping[float, int]]) -> dict[int, float]:
         """The ε of each tracked client that one more round could take over the budget."""
-        after = self._reserved(ahead=True)
-        if self._composer.fit(after, left=self.plan.rounds - self.rounds, usual=self._costs.usual):
+        after = self._added(self._reserved(ahead=True), elsewhere)
+        if self._composer.fit(after, left=self.plan.turns - self.rounds, usual=self._costs.usual):
             return {}
         spent = {client: self._composer.epsilon(ledger) for client, ledger in zip(self.clients, after, strict=True)}
         return {client: epsilon for client, epsilon in spent.items() if epsilon > self.plan.budget}

@@ -13,9 +13,9 @@ from flwr.serverapp import Grid
 
 from lightdp import gaussian
 from lightdp.errors import BudgetError, LightDPError, ProtocolError, code_of
+from lightdp.federation import Rounds
 from lightdp.flower._arrays import values
 from lightdp.flower._notices import Deadlines, Waiting, told
-from lightdp.flower._rounds import Rounds
 from lightdp.flower._settings import KEY, LOG
 from lightdp.keys import Pins
 from lightdp.planning import Plan

@@ -15,7 +15,7 @@ from lightdp.errors import WireError
 
 
 class KeyPair:
-    """A client's one-time keys: a new pair for each roster (W2).
+    """A client's one-time keys: a new pair for each run (W2).
 
     The secret is that of an X25519 key pair, from which peers get shared noise. The Ed25519 key that signs uploads is
     derived from it by HKDF, so that a client has one secret to keep, and its long-lived identity need not be at hand.
@@ -34,6 +34,7 @@ class KeyPair:
     def __init__(self, private: bytes) -> None:
         self._key = X25519PrivateKey.from_private_bytes(octets("private", private, 32))
         self.public = self._key.public_key().public_bytes_raw()
+        self._agreed: dict[bytes, bytes] = {}  # by key of the other: a new roster of known peers needs no new secrets
 
     def __repr__(self) -> str:
         return f"KeyPair(public={self.public.hex()})"
@@ -67,7 +68,11 @@ class KeyPair:
         Raises:
             WireError: `public` is a point of small order, for which the secret would be constant.
         """
+        if (known := self._agreed.get(public)) is not None:
+            return known
         try:
-            return self._key.exchange(X25519PublicKey.from_public_bytes(octets("public", public, 32)))
+            secret = self._key.exchange(X25519PublicKey.from_public_bytes(octets("public", public, 32)))
         except ValueError:
             raise WireError(f"X25519 key {bytes(public).hex()} must be a point of large order") from None
+        self._agreed[bytes(public)] = secret
+        return secret

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from lightdp._validate import octets
+from lightdp._validate import integer, octets
 from lightdp.errors import ArgumentError, WireError
 from lightdp.keys.identity import NAME, Enrolment
 
 _PIN = re.compile(rf"({NAME.pattern})\s+([0-9a-f]{{64}})")
-_VERSION = 2
-_ROSTER = struct.Struct("<7sB16s32sI")  # magic, version, run id, plan digest, number of clients
+_VERSION = 3
+_ROSTER = struct.Struct("<7sB16sI32sI")  # magic, version, run id, roster number, plan digest, number of clients
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,16 @@ class Roster:
     """The clients of a run: their enrolments in the order of their names. Client i is `enrolments[i]`.
 
     Formal guarantee: a roster that exists holds at least two valid enrolments, all for its run, sorted by name, with
-    unique names, identities and one-time keys; equal rosters have equal bytes and hashes. A client that joins or
-    leaves makes a new roster, with new keys.
+    unique names, identities and one-time keys; equal rosters have equal bytes and hashes. A run may have several
+    rosters, told apart by their numbers: as the hash goes into every key, no two of them share noise (C1).
 
-    Bytes: "lightdp", version (1), run id (16), plan digest (32), number of clients (4), the enrolments.
+    Bytes: "lightdp", version (1), run id (16), number (4), plan digest (32), number of clients (4), the enrolments.
 
     Attributes:
         run: the run id, 16 bytes.
         plan: 32 bytes on which all clients must agree.
         enrolments: one for each client.
+        number: of the roster in its run, from 0.
 
     Raises:
         WireError: the enrolments break one of these rules.
@@ -42,6 +43,7 @@ class Roster:
     run: bytes
     plan: bytes
     enrolments: tuple[Enrolment, ...]
+    number: int = 0
 
     def __post_init__(self) -> None:
         if not 2 <= len(self) < 2**32 - 1:
@@ -56,13 +58,14 @@ class Roster:
             raise WireError("roster has an enrolment for another run")
 
     @classmethod
-    def of(cls, enrolments: Iterable[Enrolment], *, run: bytes, plan: bytes) -> Roster:
+    def of(cls, enrolments: Iterable[Enrolment], *, run: bytes, plan: bytes, number: int = 0) -> Roster:
         """The roster of these clients.
 
         Args:
             enrolments: one for each client, in any order.
             run: the run id, 16 bytes.
             plan: 32 bytes on which all clients must agree.
+            number: of the roster in its run.
 
         >>> from lightdp.keys import Identity, KeyPair
         >>> run = bytes(16)
@@ -73,7 +76,9 @@ class Roster:
         >>> Roster.from_bytes(roster.to_bytes(), run=run, plan=bytes(32)).hash == roster.hash
         True
         """
-        return cls(octets("run", run, 16), octets("plan", plan, 32), tuple(sorted(enrolments, key=lambda e: e.name)))
+        ordered = tuple(sorted(enrolments, key=lambda e: e.name))
+        number = integer("number", number, 0, 2**32 - 1)
+        return cls(octets("run", run, 16), octets("plan", plan, 32), ordered, number)
 
     def __len__(self) -> int:
         return len(self.enrolments)
@@ -95,7 +100,7 @@ class Roster:
 
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
-        header = _ROSTER.pack(b"lightdp", _VERSION, self.run, self.plan, len(self))
+        header = _ROSTER.pack(b"lightdp", _VERSION, self.run, self.number, self.plan, len(self))
         return header + b"".join(enrolment.to_bytes() for enrolment in self.enrolments)
 
     @classmethod
@@ -114,14 +119,14 @@ class Roster:
         data = bytes(data)
         if len(data) < _ROSTER.size:
             raise WireError(f"roster must have at least {_ROSTER.size} bytes, got {len(data)}")
-        magic, version, its_run, its_plan, count = _ROSTER.unpack_from(data)
+        magic, version, its_run, number, its_plan, count = _ROSTER.unpack_from(data)
         if (magic, version) != (b"lightdp", _VERSION):
             raise WireError(f"roster must be of version {_VERSION}, got {magic!r} version {version}")
         if its_run != run or its_plan != plan:
             raise WireError("roster is of another run or plan")
         if clients not in {None, count}:
             raise WireError(f"roster must have {clients} clients, got {count}")
-        return cls(run, plan, Enrolment.read_all(data[_ROSTER.size :], run=run, count=count))
+        return cls(run, plan, Enrolment.read_all(data[_ROSTER.size :], run=run, count=count), number)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,8 @@ def noise_ratio(plan: Plan, length: int) -> float:
 def remedies(plan: Plan, length: int, target: float = 1.0) -> tuple[Remedy, ...]:
     """Changes that bring `noise_ratio` to `target`, each by itself; none if it is there already.
 
-    Looked for are the least number of clients (with as large a share of colluders, stragglers and records), the largest
+    Looked for are the least number of clients (with as large a share of colluders, stragglers, population and records), the
+    largest
     number of rounds and of parameters, and for unit "client" the number of records that a client must hold under unit
     "record". Each one is solved for anew. What no value of a setting reaches is left out. Where batches are sampled,
     which takes long to solve for, only the number of parameters is looked for.
@@ -146,14 +147,16 @@ def _quiet(request: Request, length: int, target: float) -> bool:
 
 
 def _grown(asked: Request, clients: int) -> Request:
-    """The request with so many clients and as large a share of colluders, stragglers and records, rounded up."""
+    """The request with so many clients and a population, colluders, stragglers and records in proportion."""
     times = Fraction(clients, asked.clients)
     shares = {name: math.ceil(getattr(asked, name) * times) for name in ("colluders", "stragglers")}
     law = asked.straggler_law
     if not isinstance(law, str) or law.startswith("pmf"):
         del shares["stragglers"]  # a law that was given value by value is of so many stragglers
-    records = None if asked.records is None else math.ceil(asked.records * times)
-    return asked.but(clients=clients, records=records, **shares)
+    for name in ("population", "records"):
+        if (known := getattr(asked, name)) is not None:
+            shares[name] = math.ceil(known * times)
+    return asked.but(clients=clients, **shares)
 
 
 def _first(holds: Callable[[int], bool], low: int, most: int) -> int | None:

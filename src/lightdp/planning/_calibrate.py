@@ -84,15 +84,20 @@ def on_grid(cost: float) -> float:
     return math.exp(math.ceil(math.log(cost) / _GRID - 1e-9) * _GRID)
 
 
-def weight(momentum: float, ema: float, grace: int) -> float:
+def weight(momentum: float, ema: float, delay: int) -> float:
     """How many times a residual that waits for its repair counts beside noise that stays (R4).
 
     A rule that accuracy confirms, not a theorem (D5).
 
-    >>> round(weight(momentum=0.9, ema=0.0, grace=0), 3)
+    Args:
+        momentum: of the server.
+        ema: decay of averaged weights.
+        delay: rounds until a residual is repaired, if nobody straggles then.
+
+    >>> round(weight(momentum=0.9, ema=0.0, delay=1), 3)
     0.459
     """
-    return _WEIGHT * (1 + grace) * _passes(momentum) * _passes(ema)
+    return _WEIGHT * delay * _passes(momentum) * _passes(ema)
 
 
 def _passes(decay: float) -> float:

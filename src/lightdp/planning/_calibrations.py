@@ -70,7 +70,7 @@ class Calibration(ABC):
 
     def levels(self, asked: Request, gamma: float) -> dict[float, int]:  # noqa: ARG002  `Repair` uses it
         """How many of the plan's rounds have which σ_eff, as a multiple of `scale`."""
-        return {1.0: asked.rounds}
+        return {1.0: asked.turns}
 
     def scale(self, noise: Noise) -> float:
         """The σ for which a round costs k = 1, that is μ = Δ/σ."""
@@ -101,7 +101,7 @@ class Calibration(ABC):
         """The σ (of `scale` with sampled batches, of σ_eff otherwise) that keeps the budget (E5), rounded up."""
         if asked.sampling_rate == 1:
             mu = gaussian.mu(asked.epsilon, asked.delta)
-            return asked.sensitivity * math.sqrt(asked.rounds) / mu * _ROUND_UP
+            return asked.sensitivity * math.sqrt(asked.turns) / mu * _ROUND_UP
         multiplier = sampling.noise_multiplier(
             asked.epsilon,
             rounds=self.levels(asked, gamma),
@@ -139,7 +139,7 @@ class Repair(Calibration):
 
         def cost(gamma: float) -> float:
             """Of a round, on average over the training, as a share of (Δ/σ_U)²."""
-            return (provision(asked, gamma, asked.rounds - 1) + self._worst(asked, gamma)) / asked.rounds
+            return (provision(asked, gamma, asked.turns - 1) + self._worst(asked, gamma)) / asked.turns
 
         gamma = asked.gamma
         if gamma is None:
@@ -151,7 +151,7 @@ class Repair(Calibration):
 
     def levels(self, asked: Request, gamma: float) -> dict[float, int]:
         """Rounds at quantiles of the straggler law that add up to the provision, and one at its worst (R2)."""
-        absent, rounds, worst = absent_neighbours(asked), asked.rounds - 1, self._worst(asked, gamma)
+        absent, rounds, worst = absent_neighbours(asked), asked.turns - 1, self._worst(asked, gamma)
 
         def costs(count: int) -> list[tuple[float, int]]:
             found = absent.quantiles(count, _SAMPLED_LEVELS).items()
@@ -188,7 +188,7 @@ class Paper(Calibration):
         """The quartic's root and the closed form of the paper's Example 1."""
         gamma = calibrate.paper_gamma(calibrate.exposure(asked.law, asked.graph), asked.honest)
         one_round = asked.sensitivity * calibrate.paper_sigma(gamma, asked.honest, asked.epsilon, asked.delta)
-        individual = one_round * asked.rounds**0.25
+        individual = one_round * asked.turns**0.25
         return Noise(gamma, individual, individual * math.sqrt(float(gain(asked.honest, gamma))))
 
 

@@ -86,7 +86,7 @@ def _server(plan: Plan) -> list[str]:
         return []
     if plan.sampling_rate < 1:
         return ["It holds for a server that follows the protocol: batches are sampled (R2)."]
-    spent = plan.rounds * (plan.sigma_individual / plan.sigma_effective) ** 2
+    spent = plan.turns * (plan.sigma_individual / plan.sigma_effective) ** 2
     share = worst_cost(plan.gamma, plan.honest, plan.stragglers, grace=plan.grace) / spent
     fewer = "" if share < _MUCH else "; with fewer stragglers it would be less"
     kept = f"{100 * share:.0f} % of μ² is kept for lies and one more late upload{fewer}"

@@ -67,6 +67,7 @@ class Plan:
     stragglers: int = _of("request")
     honest: int = _of("request")
     rounds: int = _of("request")
+    turns: int = _of("request")
     budget: float = _of("request")
     delta: float = _of("request")
     clip: float = _of("request")
@@ -106,7 +107,7 @@ class Plan:
         """What the plan really costs, rounded up: exact (E5), or by dp-accounting where batches are sampled."""
         asked, delta = self.request, self.delta if delta is None else probability("delta", delta)
         if asked.sampling_rate == 1:
-            return gaussian.epsilon(math.sqrt(self.rounds) * self.sensitivity / self.sigma_effective, delta)
+            return gaussian.epsilon(math.sqrt(self.turns) * self.sensitivity / self.sigma_effective, delta)
         levels = self.calibration.levels(asked, self.gamma).items()
         multipliers = {self.scale / self.clip * factor: count for factor, count in levels}
         return sampling.epsilon(multipliers, rate=asked.sampling_rate, delta=delta, adjacency=asked.adjacency)
@@ -119,7 +120,7 @@ class Plan:
         δ, rounded up.
         """
         if self.gdp:
-            return math.sqrt(self.rounds) * self.sensitivity / self.sigma_effective
+            return math.sqrt(self.turns) * self.sensitivity / self.sigma_effective
         return gaussian.mu(self._spent, self.delta, up=True)
 
     @property
@@ -263,6 +264,20 @@ class Plan:
     def from_json(cls, text: str) -> Plan:
         """The plan of a request that `to_json` wrote, computed here: a party that sends wrong noise is not believed."""
         return solve(Request.from_json(text))
+
+    def among(self, clients: int) -> Plan:
+        """The plan of a roster of so many clients in the same training, as every party computes it (C1).
+
+        >>> import lightdp
+        >>> found = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
+        >>> found.among(50).digest() == found.digest(), found.among(40).noise_in_mean() > found.noise_in_mean()
+        (True, True)
+
+        Raises:
+            ArgumentError: so few clients cannot have so many colluders.
+            InfeasibleError: no noise gives what is asked.
+        """
+        return solve(Request.from_json(self.to_json()).among(clients))
 
     def digest(self) -> bytes:
         """32 bytes on which all parties of a training must agree: request and noise, to nine digits."""

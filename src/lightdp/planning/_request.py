@@ -73,6 +73,10 @@ class Request:
         "Decay of averaged weights, if these are what counts; it tunes the noise, not the guarantee.", 0.0,
         group="Training",
     )
+    population: int | None = setting(
+        "Number of clients from whom cohorts of `clients` take turns; by default the same clients in every round.",
+        None, group="Clients",
+    )
     degree: int | None = setting("Number of peers that share noise with a client, or all.", None, group="Clients")
     graph_seed: int = setting("Shuffles who is whose peer; public and the same for all.", 0, group="Clients")
     straggler_law: StragglerLaw | str = setting(
@@ -122,6 +126,8 @@ class Request:
             "late": _late(_LATE[grace] if self.late is None else self.late),
             "wire_steps": integer("wire_steps", self.wire_steps, 1, FINEST_STEPS),
         }
+        if self.population is not None:
+            checked["population"] = integer("population", self.population, clients, 2**32 - 2)
         if self.degree is not None:
             checked["degree"] = integer("degree", self.degree, 1, clients - 1)
         if self.gamma is not None:
@@ -170,7 +176,17 @@ class Request:
     @property
     def transient_weight(self) -> float:
         """How many times a residual that waits for its repair counts beside noise that stays (D5)."""
-        return weight(self.momentum, self.ema, self.grace)
+        return weight(self.momentum, self.ema, (1 + self.grace) * self.cohorts)
+
+    @property
+    def cohorts(self) -> int:
+        """How many rosters take turns (C1): the population divided by `clients`, rounded down; 1 without one."""
+        return 1 if self.population is None else self.population // self.clients
+
+    @property
+    def turns(self) -> int:
+        """Rounds that one client takes part in, for which the noise is: those of the training among all cohorts."""
+        return -(-self.rounds // self.cohorts)
 
     @property
     def late_share(self) -> float:
@@ -230,6 +246,31 @@ class Request:
     def but(self, **changed: Any) -> Request:  # noqa: ANN401  as the fields
         """The same request with these settings changed and, unless it is among them, γ chosen anew."""
         return dataclasses.replace(self, **({"gamma": None} | changed))
+
+    def among(self, clients: int) -> Request:
+        """The request of a roster of so many clients, by one rule that all parties apply (C1).
+
+        Colluders, stragglers and peers keep their numbers, as far as there are so many clients. Each client has as many
+        rounds as before, and as many records on average. γ, if it is given, stays.
+
+        >>> asked = Request(clients=20, population=100, colluders=4, stragglers=4, rounds=50, epsilon=8, delta=1e-5)
+        >>> asked.turns, asked.among(17).clients, asked.among(17).turns
+        (10, 17, 10)
+
+        Raises:
+            ArgumentError: a request with so few clients is not valid.
+        """
+        clients = integer("clients", clients, 2, 2**32 - 2)
+        changed: dict[str, Any] = {"clients": clients, "stragglers": min(self.stragglers, clients - 2)}
+        if changed["stragglers"] < self.stragglers:
+            changed["straggler_law"] = "uniform"  # another one says nothing of fewer stragglers
+        if self.population is not None:
+            changed["population"] = self.cohorts * clients
+        if self.degree is not None:
+            changed["degree"] = min(self.degree, clients - 1)
+        if self.records is not None:
+            changed["records"] = -(-self.records * clients // self.clients)
+        return dataclasses.replace(self, **changed)
 
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values; the straggler law by its name."""

@@ -6,6 +6,8 @@ import logging
 import math
 import os
 import threading
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn, SupportsIndex
 
@@ -212,10 +214,14 @@ class Client:
             elif known.hash != roster.hash:
                 raise ProtocolError("the roster must not change in a run; who joins or leaves needs a new run")
 
-    def begin(self, message: bytes) -> ClientRound:
+    def begin(self, message: bytes, *, elsewhere: Mapping[float, int] | None = None) -> ClientRound:
         """Take in an ANNOUNCE message and return its round, to be answered by `ClientRound.upload`.
 
         Nothing is answered or spent, and the client does not change: a round that was begun may be left alone.
+
+        Args:
+            message: from the server.
+            elsewhere: what else was spent of the same budget, in other rosters, as `squares` returns it.
 
         Raises:
             WireError: the message is malformed or of another run or roster.
@@ -238,7 +244,7 @@ class Client:
             if start.round != history.next:
                 raise ProtocolError(f"expected round {history.next}, got round {start.round}")
             if not start.closing:
-                history.odometer.admit()
+                history.odometer.admit(elsewhere)
             return ClientRound(self, self._seat, start, self._history, history)
 
     @property
@@ -277,6 +283,10 @@ class Client:
         spent = float(self._spent(self._history, worst=worst).mu()[0])
         kept = worst and math.isfinite(self._most)
         return min(spent, gaussian.mu(self.plan.budget, self.plan.delta, up=True)) if kept else spent
+
+    def squares(self) -> Counter[float]:
+        """μ² of every round of this client at its worst, and how many have it: for rosters beside this one (C1)."""
+        return Counter() if self._history is None else self._spent(self._history, worst=True).squares()[0]
 
     @property
     def _most(self) -> float:

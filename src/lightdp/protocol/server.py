@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from lightdp.planning import Plan
 from lightdp.protocol.history import known, max_rounds
 from lightdp.protocol.vector import agreement, rotation, weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
+
+_SETS = ("used", "on_time")
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +89,18 @@ class Server:
         run: 16 bytes that name the run.
         weighted: whether updates carry weights, as the clients have it.
         pins: the identities of all who may enrol, by name. Without them the first to use a name has it.
+        number: of the roster in the run.
     """
 
     def __init__(
-        self, plan: Plan, *, length: int, run: bytes, weighted: bool = False, pins: Pins | None = None
+        self,
+        plan: Plan,
+        *,
+        length: int,
+        run: bytes,
+        weighted: bool = False,
+        pins: Pins | None = None,
+        number: int = 0,
     ) -> None:
         if pins is not None and len(pins.identities) < plan.clients:
             raise ArgumentError(f"pins must name the plan's {plan.clients} clients, got {len(pins.identities)}")
@@ -99,7 +110,7 @@ class Server:
         self._grid = masks.Grid.of(plan, length + weighted)
         self._turn = rotation(plan, length + weighted, run)
         self._agreement = agreement(plan, length, weighted=weighted)
-        self._pins = pins
+        self._pins, self.number = pins, integer("number", number, 0, 2**32 - 1)
         self._enrolments: dict[str, Enrolment] = {}
         self._taken: dict[tuple[str, bytes], str] = {}  # identities and one-time keys, by whom
         self._roster: Roster | None = None
@@ -145,7 +156,7 @@ class Server:
         if self._roster is None:
             if len(self._enrolments) != self.plan.clients:
                 raise ProtocolError(f"{self.plan.clients} clients must enrol, {len(self._enrolments)} have")
-            self._roster = Roster.of(self._enrolments.values(), run=self.run, plan=self._agreement)
+            self._roster = Roster.of(self._enrolments.values(), run=self.run, plan=self._agreement, number=self.number)
             self._chains = [self._roster.hash]
         return Message(kind=Kind.ROSTER, run=self.run, payload=self._roster.to_bytes()).to_bytes()
 
@@ -270,6 +281,46 @@ class Server:
             now.sum = Accumulator(self.length + self.weighted, self._grid.bits)
         self._chains.append(link(self._chains[-1], round=number, announcement=self._known(number)))
         return Aggregate(number, used, total, weight, joined, settled)
+
+    def past(self) -> dict[str, Any]:
+        """What was announced so far and who came too late, as JSON values, for `resume`. Sums are not among them."""
+        return {
+            "used": [each.to_bytes().hex() for each in self._used],
+            "on_time": [each.to_bytes().hex() for each in self._on_time],
+            "late": {str(number): each.to_bytes().hex() for number, each in self._late.items()},
+            "closing": self._closing,
+        }
+
+    def resume(self, past: dict[str, Any]) -> None:
+        """Go on from what `past` returned, in a server with the same roster that has announced nothing.
+
+        Uploads that are in no aggregate yet are lost. If a round was announced since, `announce` it again and `close`
+        it, so that it is void: its uploads are gone, and clients answer no round twice.
+
+        Raises:
+            ArgumentError: it is not the past of such a server.
+        """
+        if self._roster is None or self.round > 0 or self._open:
+            raise ProtocolError("a server resumes once its roster is fixed, before it announces anything")
+        clients, grace = self.plan.clients, self.plan.grace
+        try:
+            used, on_time = ([ClientSet.from_bytes(bytes.fromhex(x), clients) for x in past[k]] for k in _SETS)
+            late = {int(t): ClientSet.from_bytes(bytes.fromhex(each), clients) for t, each in past["late"].items()}
+            closing = integer("closing", past["closing"], 0, 1 + grace)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ArgumentError(f"past must be that of a server, got {error!r}") from None
+        over = closing == 1 + grace  # then the last set is final, too
+        if len(used) != (max(len(on_time) - (not over), 0) if grace else len(used)) or (on_time and not grace):
+            raise ArgumentError(f"past must have a final set for each round but the last, got {len(used)}")
+        self._used, self._on_time, self._late, self._closing = used, on_time, late, closing
+        for number in range(self.round):
+            self._chains.append(link(self._chains[-1], round=number, announcement=self._known(number)))
+        if grace and on_time and not over:
+            came, least = on_time[-1], 0 if closing else self.minimum
+            waits = self._new_round(least if len(came) >= least else clients + 1)  # too few then, and their sum is lost
+            waits.came = came.flags.copy()
+            waits.summed = came if len(came) >= least else waits.summed
+            self._open[self.round - 1] = waits
 
     def _new_round(self, least: int) -> _Round:
         length, clients = self.length + self.weighted, self.plan.clients

@@ -1,9 +1,12 @@
-"""The rounds of one run as the server has seen them: who came when, what that cost, and who owes a repair."""
+"""The rounds of one roster as the server has seen them: who came when, what that cost, and who owes a repair."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
+from lightdp.errors import ArgumentError
 from lightdp.protocol import Aggregate, Server
 from lightdp.repair import Repairs
 
@@ -28,6 +31,7 @@ class Rounds:
         self._on_time: list[ClientSet] = []  # of each past round with data
         self._came: dict[int, set[int]] = {}  # clients whose uploads of a round came, at any time
         self._asked: dict[int, set[int]] = {}  # clients that were asked for an upload of a round
+        self._lost: dict[int, set[int]] = {}  # clients whose uploads of a round may have got lost in a crash
 
     def asked(self, number: int, client: int) -> None:
         """Note that a client was asked for an upload of a round: it may make one that never comes."""
@@ -47,6 +51,51 @@ class Rounds:
             self._used.append(result.final)
             self.void = 0 if result.final else self.void + 1
 
+    def lost(self, number: int) -> None:
+        """Count a round whose replies are lost: everybody may have answered it. It ends without uploads."""
+        self._asked[number] = set(range(self._plan.clients))
+        self._lost[number] = set(range(self._plan.clients))
+
+    def not_sent(self, client: int, since: int) -> None:
+        """Note that a client has answered no round from `since` on, of those whose replies are lost."""
+        for number, clients in self._lost.items():
+            if number >= since and client in clients:
+                clients.remove(client)
+                self._asked[number].discard(client)
+                self._odometer = None
+
+    def past(self) -> dict[str, Any]:
+        """All of it as JSON values, for `resume`."""
+        sets = {"used": self._used, "on_time": self._on_time}
+        written = {name: [each.to_bytes().hex() for each in found] for name, found in sets.items()}
+        seen = {"came": self._came, "asked": self._asked, "lost": self._lost}
+        return (
+            {"void": self.void}
+            | written
+            | {name: [[number, sorted(clients)] for number, clients in found.items()] for name, found in seen.items()}
+        )
+
+    def resume(self, past: dict[str, Any]) -> None:
+        """Go on from what `past` returned.
+
+        Raises:
+            ArgumentError: the facts are something else.
+        """
+        clients = self._plan.clients
+        try:
+            self._used, self._on_time = (
+                [ClientSet.from_bytes(bytes.fromhex(each), clients) for each in past[name]]
+                for name in ("used", "on_time")
+            )
+            self._came, self._asked, self._lost = (
+                {int(number): {int(each) for each in found} for number, found in past[name]}
+                for name in ("came", "asked", "lost")
+            )
+            self.void = int(past["void"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArgumentError(f"past must be that of a roster's rounds, got {error!r}") from None
+        self._odometer = None
+
     def was_on_time(self, client: int) -> bool:
         """Whether an upload of a client came before the end of the last round with data."""
         return client in self._on_time[-1]
@@ -62,7 +111,8 @@ class Rounds:
         if self._odometer is None:
             self._odometer = Odometer(self._plan)
         for t in range(self._odometer.rounds, len(self._used)):
-            self._odometer.record(self._used[t], self._server.late(t))
+            lost = ClientSet.of(self._plan.clients, self._lost.get(t, ())) - self._used[t]
+            self._odometer.record(self._used[t], self._server.late(t) | lost)
         if self.wait:
             self._odometer.open(self._on_time[-1])
         return self._odometer
