@@ -60,11 +60,10 @@ def noise_ratio(plan: Plan, length: int) -> float:
 def remedies(plan: Plan, length: int, target: float = 1.0) -> tuple[Remedy, ...]:
     """Changes that bring `noise_ratio` to `target`, each by itself; none if it is there already.
 
-    Looked for are the least number of clients (with as large a share of colluders, stragglers, population and records), the
-    largest
-    number of rounds and of parameters, and for unit "client" the number of records that a client must hold under unit
-    "record". Each one is solved for anew. What no value of a setting reaches is left out. Where batches are sampled,
-    which takes long to solve for, only the number of parameters is looked for.
+    Looked for are the least number of clients (with population, colluders, stragglers and records in proportion), the
+    largest number of rounds and of parameters, and for unit "client" the number of records that a client must hold
+    under unit "record". Each is solved for anew. What no value of a setting reaches is left out. Where batches are
+    sampled, which takes long to solve for, only the number of parameters is looked for.
 
     >>> import lightdp
     >>> plan = lightdp.plan(clients=50, colluders=5, stragglers=5, rounds=20, epsilon=8, delta=1e-5, unit="client")
