@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -45,6 +46,8 @@ class Run:
         rounds: what came of them, from the end of the key round on.
         late: how many uploads were seen too late.
         sums: how many rounds had a sum.
+        closed: rounds that have ended, without their sums, and whether they were closing ones.
+        upload_bytes: of the last upload that came.
     """
 
     def __init__(self, plan: Plan, length: int, grid: Grid, pins: Pins | None = None) -> None:
@@ -53,6 +56,8 @@ class Run:
         self.rounds = Rounds(self.server)
         self.nodes: dict[int, str] = {}
         self.late = self.sums = 0
+        self.closed: list[tuple[Aggregate, bool]] = []
+        self.upload_bytes: int | None = None
         self._grid = grid
         self._index: dict[str, int] = {}  # in the roster, by name
         self._reasons: dict[int, str] = {}  # of nodes whose last answer was a refusal
@@ -189,6 +194,7 @@ class Run:
                 on_time = self.rounds.was_on_time(self._index[self.nodes[node]])
                 self._missed[node] = 0 if on_time else self._missed.get(node, 0) + 1
         self.sums += result.total is not None
+        self.closed.append((replace(result, total=None), closing))
         before = self._metrics.pop(result.round - 1, [])
         return result, [
             *(before if result.joined else []),
@@ -226,11 +232,21 @@ class Run:
         refused = {self.nodes[node] for node, reason in self._reasons.items() if code_of(reason) == BudgetError.code}
         return refused | {names[i] for i in self.rounds.odometer.exhausted()}
 
-    @property
-    def refused_by_all(self) -> str | None:
-        """The reason, if every node of the roster has given the same one for its last refusal."""
-        said = set(self._reasons.values())
-        return said.pop() if len(said) == 1 and set(self._reasons) == set(self.nodes) else None
+    def ending(self, patience: int) -> tuple[str, str] | None:
+        """Why there can be no other round, or must not be, in a word and a sentence; None if there can.
+
+        Args:
+            patience: how many void rounds in a row end a training.
+        """
+        void, refusals = self.rounds.void, set(self._reasons.values())
+        if (exhausted := len(self.exhausted())) > self.plan.stragglers:  # fewer are stragglers for good (R8)
+            words = f"the budget is used up: {exhausted} of {self.plan.clients} clients can take no further round"
+            return "budget", words
+        if void >= patience:
+            return "void", f"{void} rounds in a row were void: fewer than {self.server.minimum} uploads came"
+        if len(refusals) == 1 and set(self._reasons) == set(self.nodes):
+            return "refused", f"every node refuses: {refusals.pop()}"
+        return None
 
     def failures(self) -> str:
         """Why there are no uploads: what nodes said last, and how many have not answered."""
@@ -272,10 +288,12 @@ class Run:
         for node, number, reply in self._answers(replies, "no upload"):
             try:
                 (record,) = reply.content.array_records.values()
-                used = self.server.receive(values(record[KEY]).tobytes(), sender=self.nodes[node], round=number)
+                upload = values(record[KEY]).tobytes()
+                used = self.server.receive(upload, sender=self.nodes[node], round=number)
             except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
                 wrong[node] = self._failures[node] = f"its reply is no upload and was left out: {error}"
                 continue
+            self.upload_bytes = len(upload)
             self._reasons.pop(node, None)
             self._failures.pop(node, None)
             self._answered[node] = max(self._answered.get(node, 0), number)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import time
+import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -16,14 +16,14 @@ from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower._accountant import Accountant
 from lightdp.flower._grid import Narrow, NoNodesError
+from lightdp.flower._journal import Journal
 from lightdp.flower._metrics import Inner
 from lightdp.flower._plans import refuse
 from lightdp.flower._run import Run, Taken
 from lightdp.flower._settings import KEY, LOG
+from lightdp.flower._training import Training
 from lightdp.keys import Pins
-from lightdp.planning import Plan, noise_advice, noise_ratio
-
-Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
+from lightdp.planning import Plan
 
 
 class LightDP(Strategy):
@@ -61,6 +61,7 @@ class LightDP(Strategy):
         patience: how many void rounds in a row end the training.
         pins: the identities of all nodes that may enrol, as `lightdp.Pins`. Without them the first node to use a name
             has it, and keeps the one whose name it is out of the run.
+        log: a new file for the run log of `start`, which `lightdp report` and `lightdp audit` read.
 
     Attributes:
         strategy: the inner strategy, whose attributes and methods are also those of this one where it has none of its
@@ -84,6 +85,7 @@ class LightDP(Strategy):
         wait: float = 300.0,
         patience: int = 3,
         pins: Pins | None = None,
+        log: str | os.PathLike[str] | None = None,
     ) -> None:
         if isinstance(strategy, LightDP):
             raise ArgumentError("strategy must not be a LightDP itself")
@@ -93,7 +95,7 @@ class LightDP(Strategy):
         self.accountant = Accountant(plan) if plan.unit == "client" else None
         self.stopped: str | None = None
         self.result = Result()
-        self._pins = pins
+        self._pins, self._log = pins, None if log is None else Path(log)
         self._inner = Inner(strategy)
         self._run: Run | None = None
         self._sent: list[Message] = []
@@ -143,38 +145,15 @@ class LightDP(Strategy):
                 says what nodes answered.
         """
         rounds = self.plan.rounds if num_rounds is None else integer("num_rounds", num_rounds, 0)
-        train_config = ConfigRecord() if train_config is None else train_config
-        evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
-        began, self.stopped, self._run = time.monotonic(), None, None
-        self._introduce(rounds, initial_arrays)
-        result = self.result = Result(arrays=initial_arrays)
-        if evaluate_fn is not None:
-            _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, initial_arrays), "Initial global evaluation")
-        for current in range(1, rounds + 1):
-            LOG.info("[ROUND %d/%d]", current, rounds)
-            messages = list(self.configure_train(current, result.arrays, train_config, grid))
-            if not messages:  # late uploads have used up the budget since the last round
-                self._finish(timeout)
-                break
-            arrays, metrics = self.aggregate_train(current, self._opened.exchange(messages, timeout))
-            result.arrays = result.arrays if arrays is None else arrays
-            _keep(result.train_metrics_clientapp, current, metrics, "Aggregated train metrics")
-            last = current == rounds or self._must_stop(self._opened)
-            if last:
-                self._finish(timeout)
-            queries = list(self.configure_evaluate(current, result.arrays, evaluate_config, grid))
-            replies = grid.send_and_receive(queries, timeout=timeout) if queries else []
-            evaluated = self.aggregate_evaluate(current, replies)
-            _keep(result.evaluate_metrics_clientapp, current, evaluated, "Aggregated evaluation metrics")
-            if evaluate_fn is not None:
-                evaluated = evaluate_fn(current, result.arrays)
-                _keep(result.evaluate_metrics_serverapp, current, evaluated, "Global evaluation")
-            if last:
-                break
-        LOG.info("lightdp: training ended after %.2f s", time.monotonic() - began)
-        for line in f"Final results:\n{result}".splitlines():
-            LOG.info("\t%s", line)
-        return result
+        training = Training(
+            self, grid, rounds=rounds, timeout=timeout, evaluate=evaluate_fn,
+            train_config=ConfigRecord() if train_config is None else train_config,
+            evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
+            journal=None if self._log is None else Journal(self._log, self.plan),
+        )  # fmt: skip
+        self.stopped, self._run, self.result = None, None, Result(arrays=initial_arrays)
+        training.run(self.result)
+        return self.result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -186,7 +165,7 @@ class LightDP(Strategy):
             if self.accountant is not None:
                 self.accountant.follow(lambda: run.rounds.odometer)
             self._run = run
-        if self._must_stop(self._run):
+        if self.must_stop():
             return []
         narrow = cast("Grid", Narrow(grid, self.wait, list(self._run.nodes)))
         messages, self._last = list(self.strategy.configure_train(server_round, arrays, config, narrow)), server_round
@@ -206,7 +185,7 @@ class LightDP(Strategy):
         Under grace, uploads of the round before that came since are in the sum. If too few came in time there may be
         no sum yet: what came is then in the next one, if enough of the round have come by then.
         """
-        run, plan = self._opened, self.plan
+        run, plan = self.opened, self.plan
         taken = result, _ = run.take(self._sent, replies)
         if not result.used:
             then = "was void" if not plan.grace else "waits for uploads that come during the next one"
@@ -239,7 +218,8 @@ class LightDP(Strategy):
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     @property
-    def _opened(self) -> Run:
+    def opened(self) -> Run:
+        """The server of the run that `configure_train` has opened; internal."""
         if self._run is None:
             raise ProtocolError("aggregate_train comes after configure_train")
         return self._run
@@ -253,29 +233,13 @@ class LightDP(Strategy):
         kept = None if after is None else _arrays.typed(after, self._arrays)
         return kept, MetricRecord() if found is None else found
 
-    def _introduce(self, rounds: int, arrays: ArrayRecord) -> None:
-        """Log what is trained, the plan, the inner strategy, and how loud the noise is."""
-        length = _arrays.length(arrays)
-        LOG.info("Starting %s with %s:", type(self).__name__, type(self.strategy).__name__)
-        LOG.info("\t├── Number of rounds: %d", rounds)
-        LOG.info("\t├── Parameters: %d", length)
-        self.summary()
-        swamped = noise_ratio(self.plan, length) > 1
-        LOG.log(logging.WARNING if swamped else logging.INFO, "lightdp: %s", noise_advice(self.plan, length))
-
-    def _must_stop(self, run: Run) -> bool:
-        """Whether there can be no other round, or must not be; counts late replies first."""
-        run.take_late()
-        reason, void = None, run.rounds.void
-        if (exhausted := len(run.exhausted())) > self.plan.stragglers:  # fewer are stragglers for good (R8)
-            reason = f"the budget is used up: {exhausted} of {self.plan.clients} clients can take no further round"
-        elif void >= self.patience:
-            reason = f"{void} rounds in a row were void: fewer than {run.server.minimum} uploads came"
-        elif (refusal := run.refused_by_all) is not None:
-            reason = f"every node refuses: {refusal}"
-        if reason is not None and self.stopped is None:
-            LOG.warning("lightdp: training ends early: %s", reason)
-            self.stopped = reason
+    def must_stop(self) -> bool:
+        """Whether there can be no other round, or must not be; `stopped` then says why. Counts late replies first."""
+        self.opened.take_late()
+        ending = self.opened.ending(self.patience)
+        if ending is not None and self.stopped is None:
+            LOG.warning("lightdp: training ends early: %s", ending[1])
+            self.stopped = ending[1]
         return self.stopped is not None
 
     def close(self, arrays: ArrayRecord, timeout: float = 3600) -> ArrayRecord:
@@ -287,11 +251,7 @@ class LightDP(Strategy):
             arrays: the trained model.
             timeout: seconds after which a closing round ends.
         """
-        return self._closed(arrays, timeout)[0]
-
-    def _closed(self, arrays: ArrayRecord, timeout: float) -> tuple[ArrayRecord, int]:
-        """The model after closing rounds, and how many uploads of the last round with data were in them."""
-        run, joined = self._opened, 0
+        run = self.opened
         for current in range(self._last + 1, self._last + 2 + self.plan.grace):
             orders = run.closing_orders()
             if orders is None:
@@ -304,26 +264,5 @@ class LightDP(Strategy):
                 LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
             if result.total is not None:
                 arrays = self._through(current, taken)[0] or arrays
-            if current == self._last + 1:  # uploads of the last round with data
-                joined = len(result.joined)
         run.take_late()
-        return arrays, joined
-
-    def _finish(self, timeout: float) -> None:
-        """Close, complete the metrics of the last round, and refuse to call a training one that used no upload."""
-        run, rows = self._opened, self.result.train_metrics_clientapp
-        if rows:
-            self.result.arrays, joined = self._closed(self.result.arrays, timeout)
-            last = rows[max(rows)]
-            last["lightdp-joined"] = cast("int", last["lightdp-joined"]) + joined
-            last.update(run.spent() | {"lightdp-stopped": int(self.stopped is not None)})
-        if run.sums == 0:
-            raise ProtocolError(
-                f"no upload was used in {len(rows)} rounds, and the model is as it was: {run.failures()}"
-            )
-
-
-def _keep(where: dict[int, MetricRecord], current: int, metrics: MetricRecord | None, title: str) -> None:
-    if metrics is not None:
-        LOG.info("\t└──> %s: %s", title, dict(metrics))
-        where[current] = metrics
+        return arrays
