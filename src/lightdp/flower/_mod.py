@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
-from numpy.typing import NDArray
 
 from lightdp import gaussian
 from lightdp._validate import integer, octets, rounded_up
-from lightdp.errors import ArgumentError, LightDPError, ProtocolError, to_text
-from lightdp.flower import _arrays, _total
+from lightdp.errors import BudgetError, LightDPError, ProtocolError, to_text
+from lightdp.flower import _arrays, _total, _update
 from lightdp.flower._plans import planned, requested
-from lightdp.flower._records import sum_of
 from lightdp.flower._settings import KEY, LOG, Settings, without_paths
 from lightdp.flower._vault import Vault, opened
 from lightdp.planning import Plan, Request
-from lightdp.protocol import Client
+from lightdp.protocol import Client, ClientRound
+from lightdp.protocol.host import Host
 
 T = TypeVar("T")
-Metrics = dict[str, Any]
 
-_ROUNDING = 1e-7  # of the clip: more than rounding the sum of clipped parts to float64 adds
+_FOREIGN = {"fixedclipping_mod", "adaptiveclipping_mod", "secagg_mod", "secaggplus_mod"}  # need strategies of their own
 _FAILED = "lightdp/error: this node failed, and nothing left it; see its log"
 
 
@@ -34,7 +33,8 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
         app = ClientApp(mods=[lightdp.flower.mod])
 
-    Evaluate and query messages pass untouched. The limits of a node, such as `lightdp-max-epsilon`, are set in its
+    It should be the first of the mods: those before it see masked bytes, and must not change them. Evaluate and query
+    messages pass untouched. The limits of a node, such as `lightdp-max-epsilon`, are set in its
     `node_config`; docs/flower.md lists them.
 
     Formal guarantees, whatever the server sends and the app returns:
@@ -87,6 +87,7 @@ def _reply(message: Message, context: Context, call_next: ClientAppCallable, *, 
     if message.metadata.message_type.partition(".")[0] in (MessageType.EVALUATE, MessageType.QUERY):
         return call_next(message, context)
     try:
+        _refuse_mods(call_next)
         content = _answer(message, context, lambda asked: call_next(asked, context), records=records)
         return Message(content, reply_to=message)
     except LightDPError as error:
@@ -126,7 +127,11 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
         vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds}
         _warn(settings)
         name, identity = settings.name, settings.identity
-        client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=settings.pins, store=vault)
+        asked: dict[str, Any] = {"length": length, "run": run, "name": name, "identity": identity}
+        client = vault.client(
+            _like(settings, vault),
+            lambda: Client.new(plan, **asked, pins=settings.pins, store=vault, threads=None),
+        )
     return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
 
 
@@ -144,16 +149,17 @@ def _train(
     _total.check(settings, plan, record["before"], client.next_round + 1)
     if "roster" in order:
         client.join(_get(order, "roster", bytes))
-    begun = client.begin(_get(order, "start", bytes))  # before training, or it would train for nothing
+    begun = _begun(client, _get(order, "start", bytes))  # before training, or it would train for nothing
     # nothing as long as the key round's `length` is allocated before a message has brought arrays of that length
     if begun.closing and client.next_round == 0:
         raise ProtocolError(f"a closing round must follow one whose arrays hold length={client.length} floats")
-    if not begun.closing and (size := _arrays.length(_only(message.content, "message"))) != client.length:
+    names = _update.names(order)
+    if not begun.closing and (size := _arrays.length(_arrays.flat(message.content), names)) != client.length:
         raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")
     if _get(order, "closing", bool) != begun.closing:
         raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
     begun.claim()  # before training: an app that fails, or ends its process, must not be asked again
-    update, metrics = (None, {}) if begun.closing else _trained(message, app, plan)
+    update, metrics = (None, {}) if begun.closing else _update.made(message, app, plan, names)
     packed = begun.upload(update)
     line = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent (%sμ = %s), for one %s"
     spent, words = client.epsilon(), "" if plan.gdp else "at this δ as with "
@@ -163,10 +169,29 @@ def _train(
     return RecordDict({"arrays": ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))}), "metrics": allowed})
 
 
+def _begun(client: Client, start: bytes) -> ClientRound:
+    """A round that was begun; a refusal for want of budget reads the same on every node."""
+    try:
+        return client.begin(start)
+    except BudgetError as error:
+        LOG.info("lightdp: %s", error)
+        budget, delta = client.plan.budget, client.plan.delta
+        raise BudgetError(f"another round could exceed the plan's epsilon={budget:g} at delta={delta:g}") from None
+
+
 def _restored(plan: Plan, settings: Settings, vault: Vault) -> Client:
     """The client whose state is in `vault`; where that is the context, it goes where Flower takes it."""
     moved, length = settings.state is None, vault.record["length"]
-    return Client.restore(plan, length=length, store=vault, pins=settings.pins, threads=None, moved=moved)
+    return vault.client(
+        _like(settings, vault),
+        lambda: Client.restore(plan, length=length, store=vault, pins=settings.pins, threads=None, moved=moved),
+    )
+
+
+def _like(settings: Settings, vault: Vault) -> Hashable:
+    """What a client in memory must have been made with, so that restoring it would make the same one."""
+    pins = None if settings.pins is None else frozenset(settings.pins.identities.items())
+    return vault.record["run"], pins, Host.here()
 
 
 def _check(settings: Settings, plan: Request, *, records: bool) -> None:
@@ -179,6 +204,22 @@ def _check(settings: Settings, plan: Request, *, records: bool) -> None:
         )
 
 
+def _refuse_mods(call_next: ClientAppCallable) -> None:
+    """Refuse mods of Flower after ours that fail in every round without a strategy of their own: zeros would leave."""
+    found, inner = [], call_next
+    while isinstance(inner, FunctionType) and inner.__closure__ is not None:  # as flwr's make_ffn chains them
+        cells = dict(zip(inner.__code__.co_freevars, (cell.cell_contents for cell in inner.__closure__), strict=True))
+        if not {"_mod", "_ffn"} <= cells.keys():
+            break
+        found.append(getattr(cells["_mod"], "__name__", ""))
+        inner = cells["_ffn"]
+    if foreign := sorted(_FOREIGN & set(found)):
+        raise ProtocolError(
+            f"{foreign[0]} needs a strategy of its own on the server: take it out of the app's mods, "
+            "lightdp clips and hides updates itself"
+        )
+
+
 def _warn(settings: Settings) -> None:
     """Say which limits a node does without; a simulation, which has no file, needs none."""
     without = [] if settings.total_epsilon is not None else ["lightdp-total-epsilon: a server may start run after run"]
@@ -186,53 +227,6 @@ def _warn(settings: Settings) -> None:
         without.append("lightdp-min-colluders: a plan may trust all other clients")
     if without and settings.state is not None:
         LOG.warning("lightdp: this node has no %s", "; no ".join(without))
-
-
-def _trained(message: Message, app: Callable[[Message], Message], plan: Plan) -> tuple[NDArray[Any] | None, Metrics]:
-    """The update that the app makes of a message, None for zeros, and its metrics.
-
-    Whether and how an app fails may depend on its data, so it must not be seen outside the node.
-    """
-    received = dict(_only(message.content, "message"))
-    message.content = RecordDict({key: value for key, value in message.content.items() if key != KEY})
-    try:
-        return _used(app(message), received, plan)
-    except KeyboardInterrupt:  # of the operator; the round is charged
-        raise
-    except BaseException:  # noqa: BLE001  logged with its traceback; also SystemExit and asyncio's CancelledError
-        LOG.exception("lightdp: the app made no update: zeros are sent in its place, and the round is charged")
-        return None, {}
-
-
-def _used(reply: Message, received: dict[str, Array], plan: Plan) -> tuple[NDArray[Any], Metrics]:
-    """Update and metrics in a reply of the app."""
-    if reply.has_error():
-        raise ArgumentError(f"the app must reply with arrays, got error {reply.error.code}: {reply.error.reason}")
-    arrays = _only(reply.content, "reply")
-    update = _summed(arrays, received, plan) if plan.unit == "record" else _arrays.difference(arrays, received)
-    if not np.isfinite([update.min(), update.max()]).all():
-        raise ArgumentError("the app's update must be finite, got NaN or infinity")
-    return update, {name: value for each in reply.content.metric_records.values() for name, value in each.items()}
-
-
-def _summed(arrays: ArrayRecord, received: dict[str, Array], plan: Plan) -> NDArray[np.float64]:
-    """The sum of clipped parts behind the app's arrays."""
-    total = sum_of(arrays)
-    if total is None:
-        raise ArgumentError("the app must reply with the arrays() of a RecordSum, got other arrays")
-    if total.clip > plan.clip * (1 + _ROUNDING / 2):
-        raise ArgumentError(f"the RecordSum must clip to the plan's clip={plan.clip:g}, got clip={total.clip:g}")
-    vector = total.vector()
-    if vector.size != _arrays.length(received):
-        raise ArgumentError(f"the RecordSum must be of the received arrays, got one of {vector.size} values")
-    vector *= 1 - _ROUNDING
-    return vector
-
-
-def _only(content: RecordDict, where: str) -> ArrayRecord:
-    if len(content.array_records) != 1:
-        raise ArgumentError(f"the {where} must have one ArrayRecord, got {len(content.array_records)}")
-    return next(iter(content.array_records.values()))
 
 
 def _get(order: ConfigRecord, key: str, kind: type[T]) -> T:

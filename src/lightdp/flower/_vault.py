@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Context
+from flwr.app import ConfigRecord, Context, RecordDict
 
 from lightdp._files import locked
-from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.errors import ArgumentError, LightDPError, ProtocolError
 from lightdp.flower._settings import KEY
-from lightdp.protocol import File
+from lightdp.protocol import Client, File
 
 _FIELDS = {"serial": int, "client": str, "run": str, "plan": str, "length": int, "before": float, "kinds": list}
 
 _NEWEST: dict[tuple[int, int], bytes] = {}  # the last state of each node without a file, by run and node id
 _LOCKS: dict[tuple[int, int], threading.Lock] = {}
+
+_MOST = 64  # nodes whose clients stay in memory
+_KEPT: OrderedDict[Hashable, Vault] = OrderedDict()  # with their clients, between messages to this process
+_KEEPING = threading.Lock()
 
 
 class Vault:
@@ -27,7 +33,8 @@ class Vault:
 
     Formal guarantee: the state with the highest serial number is used, and each change has a higher one. So an older
     state never answers a round again as long as a newer one is left in the file, in the context or, without a file, in
-    this process. `save` returns when the file is durable.
+    this process. `save` returns when the file is durable. A client stays in memory between messages only as long as
+    the state that it has saved last is the newest: then it is what `Client.restore` would make of it.
 
     Attributes:
         record: empty if there is no state, otherwise "serial", "client" (the state of a `Client`), "run", "plan" (its
@@ -39,7 +46,8 @@ class Vault:
     """
 
     def __init__(self, context: Context, path: Path | None, anchor: Path | None = None) -> None:
-        self._context, self._file = context, None
+        self._state, self._file = context.state, None
+        self._client: tuple[Hashable, Client] | None = None
         if path is not None:
             self._file = File(path, anchor=anchor)
         self._node = context.run_id, context.node_id
@@ -58,17 +66,42 @@ class Vault:
 
     def save(self, state: bytes) -> None:
         """Store the state of a client together with the rest of the record."""
+        client, self._client = self._client, None  # if this fails, nobody knows which state counts: read it again
         self.record |= {"serial": self.record.get("serial", 0) + 1, "client": state.decode()}
         blob = json.dumps(self.record).encode()
         if self._file is None:
             _NEWEST[self._node] = blob
         else:
             self._file.save(blob)
-        self._context.state[KEY] = ConfigRecord({"state": blob})
+        self._state[KEY] = ConfigRecord({"state": blob})
+        self._client = client
 
     def load(self) -> bytes:
         """The newest state of the client."""
         return str(self.known()["client"]).encode()
+
+    def client(self, like: Hashable, restored: Callable[[], Client]) -> Client:
+        """The client of this state: the one in memory, if it was made with the same settings, or a restored one.
+
+        Args:
+            like: the settings it is made with.
+            restored: makes a client, whose store is this object.
+        """
+        if self._client is None or self._client[0] != like:
+            self._client = None  # before another client of this state is made
+            self._client = like, restored()
+        return self._client[1]
+
+    def followed(self, newest: Vault) -> bool:
+        """Go on where a vault that was opened since begins; false if that is not where this one has ended."""
+        if self._client is None or self.record != newest.record:
+            return False
+        self._state = newest._state
+        return True
+
+    def leave(self) -> None:
+        """Let go of what belongs to a message."""
+        self._state = RecordDict()
 
     def known(self) -> dict[str, Any]:
         """The record, which must not be empty."""
@@ -83,8 +116,12 @@ class Vault:
 def opened(context: Context, path: Path | None, anchor: Path | None = None) -> Iterator[Vault]:
     """The state of the node; other messages to the node wait on this machine (without a file: in this process)."""
     if path is None:
-        with _LOCKS.setdefault((context.run_id, context.node_id), threading.Lock()):  # setdefault is atomic
-            yield Vault(context, path)
+        node = context.run_id, context.node_id
+        with (
+            _LOCKS.setdefault(node, threading.Lock()),
+            _kept(node, Vault(context, path)) as vault,
+        ):  # setdefault is atomic
+            yield vault
         return
     with ExitStack() as held:
         try:
@@ -93,7 +130,33 @@ def opened(context: Context, path: Path | None, anchor: Path | None = None) -> I
             raise ArgumentError(
                 f"lightdp-state must be a file in a folder that exists, got {str(path)!r}: {error}"
             ) from None
-        yield Vault(context, path, anchor)
+        yield held.enter_context(_kept((path.resolve(), anchor), Vault(context, path, anchor)))
+
+
+@contextmanager
+def _kept(key: Hashable, newest: Vault) -> Iterator[Vault]:
+    """The vault that this process has kept of a state, if it has and nothing was saved since; otherwise `newest`.
+
+    It is out of reach while a message is handled, and lost if that fails for a reason that is not ours.
+    """
+    key = os.getpid(), key  # a fork has no clients of its own
+    with _KEEPING:
+        old = _KEPT.pop(key, None)
+    vault = old if old is not None and old.followed(newest) else newest
+    try:
+        yield vault
+    except LightDPError:  # a refusal changes nothing
+        _keep(key, vault)
+        raise
+    _keep(key, vault)
+
+
+def _keep(key: Hashable, vault: Vault) -> None:
+    vault.leave()
+    with _KEEPING:
+        _KEPT[key] = vault
+        while len(_KEPT) > _MOST:
+            _KEPT.popitem(last=False)
 
 
 def _marked(path: Path | None) -> bool:
