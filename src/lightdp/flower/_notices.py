@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from lightdp.flower._settings import LOG
 
@@ -56,20 +56,20 @@ class Deadlines:
     """When rounds began and ended, and how long uploads took that came after that."""
 
     def __init__(self) -> None:
-        self._began: dict[int, float] = {}
-        self._lasted: dict[int, float] = {}
+        self._began: dict[Hashable, float] = {}
+        self._lasted: dict[Hashable, float] = {}
         self._late: list[tuple[float, float]] = []  # how long each one and its round took
 
-    def begin(self, number: int) -> None:
+    def begin(self, number: Hashable) -> None:
         """Start a round."""
         self._began[number] = time.time()
 
-    def end(self, number: int) -> None:
+    def end(self, number: Hashable) -> None:
         """End a round: its deadline is now."""
         if number in self._began:
             self._lasted[number] = time.time() - self._began[number]
 
-    def came(self, number: int, sent: float) -> None:
+    def came(self, number: Hashable, sent: float) -> None:
         """Note an upload that came too late.
 
         Args:

@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower._journal import Journal
@@ -98,10 +99,13 @@ class Training:
         if current == 1 and self.journal is not None:
             more = {"strategy": type(strategy.strategy).__name__, "num_rounds": self.rounds, "timeout": self.timeout}
             self.journal.begin(_arrays.length(result.arrays), more)
-        arrays, metrics = strategy.aggregate_train(current, strategy.opened.exchange(messages, self.timeout))
+        arrays, metrics = strategy.aggregate_train(current, strategy.exchange(messages, self.timeout))
         result.arrays = result.arrays if arrays is None else arrays
         _keep(result.train_metrics_clientapp, current, metrics, "Aggregated train metrics")
-        return current < self.rounds and not strategy.must_stop()
+        if current == self.rounds or strategy.must_stop():
+            return False
+        result.arrays = strategy.settle(result.arrays, self.timeout)
+        return strategy.stopped is None
 
     def _finish(self, result: Result) -> None:
         """Close, complete the metrics of the last round, and refuse to call a training one that used no upload."""
@@ -109,7 +113,7 @@ class Training:
         if rows:
             over, last = len(run.closed), rows[max(rows)]
             result.arrays = self.strategy.close(result.arrays, self.timeout)
-            joined = sum(len(each.joined) for each, _ in run.closed[over : over + 1])
+            joined = sum(len(each.result.joined) for each in run.closed[over : over + 1])
             last["lightdp-joined"] = cast("int", last["lightdp-joined"]) + joined
             last.update(run.spent() | {"lightdp-stopped": int(self.strategy.stopped is not None)})
         if run.sums == 0:
@@ -133,16 +137,18 @@ class Training:
         """Let the journal write what has become final."""
         run = self.strategy.opened
         if self.journal is not None:
-            for closed, closing in run.closed[self._written :]:
-                (self.journal.closing if closing else self.journal.round)(closed)
+            for each in run.closed[self._written :]:
+                (self.journal.closing if each.closing else self.journal.round)(each.result)
             self._written = len(run.closed)
-            self.journal.write(run.server.late, _metrics(result, current))
+            self.journal.write(self._late, _metrics(result, current))
 
     def _end(self, journal: Journal, result: Result) -> None:
         run, last = self.strategy.opened, max(result.train_metrics_clientapp)
-        ending = run.ending(self.strategy.patience) if self.strategy.stopped is not None else None
-        stopped = None if ending is None else ending[0]
-        journal.end(run.server.late, stopped=stopped, bytes_up=run.upload_bytes, metrics=_metrics(result, last))
+        stopped, bytes_up = self.strategy.ending, run.upload_bytes
+        journal.end(self._late, stopped=stopped, bytes_up=bytes_up, metrics=_metrics(result, last))
+
+    def _late(self, number: int) -> ClientSet:
+        return self.strategy.opened.federation.rosters[0].server.late(number)
 
 
 def _metrics(result: Result, current: int) -> dict[str, MetricRecord]:
