@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mpmath
@@ -11,17 +12,17 @@ import pytest
 from lightdp import gaussian
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
+from lightdp.planning import Plan
 from lightdp.protocol import Server
 from support.flower_talk import RUN, Talk, a_plan, an_app, refused
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from flwr.app import Message
 
-    from lightdp.planning import Plan
-
 NEXT = b"the run after it"
+STATES = json.loads(
+    (Path(__file__).parents[1] / "vectors/states.json").read_text()
+)  # of the version before federations
 
 
 def node_of(talk: Talk, folder: Path, at: int) -> Path:
@@ -116,6 +117,30 @@ def test_a_closing_round_costs_nothing(tmp_path: Path) -> None:
     assert talk.grid.handle(0, talk.order(run=RUN, start=start, roster=roster, closing=True)).has_content()
     exact = rounds_of(talk.plan, 0, 1, open_round=False)
     assert booked(talk, 0, path) == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_a_state_of_a_version_without_federations_counts_what_was_sent(kind: str, tmp_path: Path) -> None:
+    record = dict(STATES[kind])
+    exact = record.pop("expected")  # what that version books itself
+    talk = Talk(plan=Plan.from_json(record["plan"]))
+    path = node_of(talk, tmp_path, 0)
+    path.touch(0o600)
+    path.write_text(json.dumps(record))
+    old = talk.order(run=bytes.fromhex(record["run"]), start=b"", closing=False)
+    assert refused(talk.grid.handle(0, old), "the state of this run is of an earlier version of lightdp")
+    assert booked(talk, 0, path) == pytest.approx(exact, rel=1e-9)
+
+
+def test_an_older_state_of_other_noise_counts_as_the_whole_plan(tmp_path: Path) -> None:
+    record = dict(STATES["exact"])
+    client = json.loads(record["client"])
+    record["client"] = json.dumps(client | {"agreement": bytes(32).hex()})  # that version chose other noise
+    talk = Talk(plan=Plan.from_json(record["plan"]))
+    path = node_of(talk, tmp_path, 0)
+    path.touch(0o600)
+    path.write_text(json.dumps(record))
+    assert booked(talk, 0, path) == pytest.approx(gaussian.mu(8.0, 1e-5) ** 2, rel=1e-6)
 
 
 def test_two_runs_that_were_killed_add_up(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from lightdp.errors import ArgumentError
+from lightdp.federation import Member
 from lightdp.flower import _vault
 from lightdp.keys import Identity
-from lightdp.protocol import Client, File
+from lightdp.protocol import File
 from support.flower_grid import LocalGrid
-from support.flower_talk import Talk, a_plan, an_app, refused
+from support.flower_talk import Talk, a_plan, an_app, enrolment, refused
 from support.flower_training import an_app as an_adder
 from support.flower_training import planned, step, the_change, trained
 
@@ -36,16 +37,16 @@ def nothing_kept() -> Iterator[None]:
 
 
 @pytest.fixture
-def restored(monkeypatch: pytest.MonkeyPatch) -> list[Client]:
+def restored(monkeypatch: pytest.MonkeyPatch) -> list[Member]:
     """Every client that the mod restores."""
-    found: list[Client] = []
-    real = Client.restore
+    found: list[Member] = []
+    real = Member.restore
 
-    def restore(*given: Any, **named: Any) -> Client:
+    def restore(*given: Any, **named: Any) -> Member:
         found.append(real(*given, **named))
         return found[-1]
 
-    monkeypatch.setattr(Client, "restore", restore)
+    monkeypatch.setattr(Member, "restore", restore)
     return found
 
 
@@ -62,7 +63,7 @@ def answered(talk: Talk, reply: Message) -> None:
 
 @pytest.mark.parametrize("with_file", [True, False])
 def test_a_process_that_lives_on_restores_no_client_and_answers_each_round_once(
-    with_file: bool, restored: list[Client], monkeypatch: pytest.MonkeyPatch
+    with_file: bool, restored: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = living(an_app(), a_plan(epsilon=1e6, clip=10.0))
     if not with_file:
@@ -72,7 +73,7 @@ def test_a_process_that_lives_on_restores_no_client_and_answers_each_round_once(
         message = talk.start()
         assert talk.mean() == pytest.approx(np.full(4, 0.1), abs=0.15)
         assert refused(talk.grid.handle(0, message), "was answered, or is over")
-    assert talk.key(0).content == talk.grid.left[0][1].content
+    assert enrolment(talk.key(0)) == enrolment(talk.grid.left[0][1])
     assert restored == []
     talk.grid.fresh = True
     assert talk.grid.handle(0, talk.start()).has_content()
@@ -80,7 +81,7 @@ def test_a_process_that_lives_on_restores_no_client_and_answers_each_round_once(
 
 
 def test_what_another_process_has_answered_is_not_answered_again(
-    restored: list[Client], monkeypatch: pytest.MonkeyPatch
+    restored: list[Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk = living(an_app(), a_plan(stragglers=0))
     talk.enrol()
@@ -150,7 +151,7 @@ def test_the_clients_of_few_nodes_are_kept_and_nothing_of_their_messages(monkeyp
     assert all(len(vault._state) == 0 for vault in _vault._KEPT.values())
 
 
-def test_a_client_in_memory_is_not_used_with_other_pins(tmp_path: Path, restored: list[Client]) -> None:
+def test_a_client_in_memory_is_not_used_with_other_pins(tmp_path: Path, restored: list[Member]) -> None:
     talk, pins = living(), tmp_path / "pins"
     talk.enrol()
     talk.mean()
@@ -162,7 +163,7 @@ def test_a_client_in_memory_is_not_used_with_other_pins(tmp_path: Path, restored
     assert len(restored) == 1
 
 
-def test_a_client_in_memory_is_not_used_by_a_fork(monkeypatch: pytest.MonkeyPatch, restored: list[Client]) -> None:
+def test_a_client_in_memory_is_not_used_by_a_fork(monkeypatch: pytest.MonkeyPatch, restored: list[Member]) -> None:
     talk = living()
     talk.enrol()
     number = os.getpid() + 1
@@ -171,7 +172,7 @@ def test_a_client_in_memory_is_not_used_by_a_fork(monkeypatch: pytest.MonkeyPatc
     assert len(restored) == 1
 
 
-def test_a_client_whose_app_was_interrupted_is_restored(restored: list[Client]) -> None:
+def test_a_client_whose_app_was_interrupted_is_restored(restored: list[Member]) -> None:
     stops = itertools.count()
 
     def train(weights: Any) -> Any:

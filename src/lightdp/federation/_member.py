@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import NoReturn, SupportsIndex
 
-from lightdp import gaussian
+from lightdp import gaussian, masks
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.federation._state import MemberState
@@ -69,6 +69,7 @@ class Member:
         accept: Callable[[Request], None] | None = None,
     ) -> None:
         self.plan, self.length, self.weighted = plan, state.length, state.weighted
+        masks.Grid.of(plan, state.length + state.weighted)  # refuses plans that clients cannot keep
         self._state, self._pins, self._store, self._threads = state, pins, store, threads
         self._accept, self._process = accept, os.getpid()
         self._lock = threading.RLock()
@@ -217,6 +218,7 @@ class Member:
                 if self._hashes[number] == wanted:
                     begun = client.begin(message, elsewhere=self._elsewhere(number))
                     return MemberRound(self, begun, number, self._state.serial)
+            Message.from_bytes(message, run=self.run, roster=wanted)  # refuses what is no message of this federation
             raise ProtocolError("the message is of a roster that this member has not joined, or answers no more")
 
     def epsilon(self, *, worst: bool = False) -> float:

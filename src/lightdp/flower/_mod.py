@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -14,12 +17,12 @@ from flwr.common.constant import ErrorCode
 from lightdp import gaussian
 from lightdp._validate import integer, octets, rounded_up
 from lightdp.errors import BudgetError, LightDPError, ProtocolError, to_text
+from lightdp.federation import Member, MemberRound
 from lightdp.flower import _arrays, _total, _update
 from lightdp.flower._plans import planned, requested
 from lightdp.flower._settings import KEY, LOG, Settings, without_paths
 from lightdp.flower._vault import Vault, opened
 from lightdp.planning import Plan, Request
-from lightdp.protocol import Client, ClientRound
 from lightdp.protocol.host import Host
 
 T = TypeVar("T")
@@ -39,13 +42,14 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
     Formal guarantees, whatever the server sends and the app returns:
 
-    - Of a train message, only the packed upload of `lightdp.protocol.Client`, metrics named in
+    - Of a train message, only the packed upload of `lightdp.federation.Member`, metrics named in
       `lightdp-allow-metrics`, or a refusal made before the app was called leave the node.
     - A round is charged before the app is called. Then an upload leaves. If the app fails, or its reply is no update or
       is not finite, it is of zeros: a server that makes the model learns nothing from it. What happened stands in the
       log of the node. If the process is killed or interrupted, nothing leaves, and the round is over.
     - Nothing leaves without a plan within the limits of the node, recomputed here from its arguments, and a roster
-      that binds it. `run_config`, which comes from the server, can tighten these limits and never loosen them.
+      that binds it, or what follows from it for another number of clients. One ledger counts all rosters of a run.
+      `run_config`, which comes from the server, can tighten these limits and never loosen them.
     - Each round is answered at most once, also if messages are repeated or handled at the same time, or the node
       restarts. The state is durable in `lightdp-state` before the app is called. Only a simulation goes without it.
 
@@ -112,7 +116,7 @@ def _answer(message: Message, context: Context, app: Callable[[Message], Message
 
 
 def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bool) -> RecordDict:
-    """The key round: a signed one-time key for this run, the same one if asked again."""
+    """The key round: a signed one-time key for all rosters of this run, the same one if asked again."""
     text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
     length = integer("length", order.get("length"), 1)
     _check(settings, requested(text), records=records)  # before it is computed, which may take long
@@ -122,76 +126,78 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
     if vault.record.get("run") == run.hex():
         if (vault.record["plan"], vault.record["length"]) != (text, length):
             raise ProtocolError("the plan must not change in a run")
-        client = _restored(plan, settings, vault)
+        member = _restored(plan, settings, vault, records=records)
     else:
         vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds}
         _warn(settings)
-        name, identity = settings.name, settings.identity
-        asked: dict[str, Any] = {"length": length, "run": run, "name": name, "identity": identity}
-        client = vault.client(
-            _like(settings, vault),
-            lambda: Client.new(plan, **asked, pins=settings.pins, store=vault, threads=None),
-        )
-    return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
+        asked: dict[str, Any] = {"length": length, "run": run, "name": settings.name, "identity": settings.identity}
+        own = _own(settings, vault, records=records)
+        member = vault.member(_like(settings, vault, records=records), lambda: Member.new(plan, **asked, **own))
+    answered = json.dumps(member.answered())  # for a server that has lost replies; Flower's mods fail on empty lists
+    return RecordDict({KEY: ConfigRecord({"enrolment": member.enrol(), "answered": answered})})
 
 
 def _train(
     message: Message, app: Callable[[Message], Message], settings: Settings, vault: Vault, *, records: bool
 ) -> RecordDict:
-    """One round: begin it, train, and answer with the masked update."""
+    """One round of a roster: begin it, train, and answer with the masked update."""
     order, record = message.content.config_records[KEY], vault.known()
     plan = planned(record["plan"])
     _check(settings, plan.request, records=records)
     if _get(order, "run", bytes).hex() != record["run"]:
         raise ProtocolError("the message is of another run than this node's last key round")
-    client = _restored(plan, settings, vault)
+    member = _restored(plan, settings, vault, records=records)
     _total.kinds(settings, vault, plan)
-    _total.check(settings, plan, record["before"], client.next_round + 1)
     if "roster" in order:
-        client.join(_get(order, "roster", bytes))
-    begun = _begun(client, _get(order, "start", bytes))  # before training, or it would train for nothing
+        member.join(_get(order, "roster", bytes))
+    begun = _begun(member, _get(order, "start", bytes))  # before training, or it would train for nothing
+    _total.check_round(settings, vault, plan, begun.roster, closing=begun.closing)
     # nothing as long as the key round's `length` is allocated before a message has brought arrays of that length
-    if begun.closing and client.next_round == 0:
-        raise ProtocolError(f"a closing round must follow one whose arrays hold length={client.length} floats")
+    if begun.closing and member.answered()[begun.roster] == 0:
+        raise ProtocolError(f"a closing round must follow one whose arrays hold length={member.length} floats")
     names = _update.names(order)
-    if not begun.closing and (size := _arrays.length(_arrays.flat(message.content), names)) != client.length:
-        raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")
+    if not begun.closing and (size := _arrays.length(_arrays.flat(message.content), names)) != member.length:
+        raise ProtocolError(f"the message's arrays must hold length={member.length} floats, got {size}")
     if _get(order, "closing", bool) != begun.closing:
         raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
     begun.claim()  # before training: an app that fails, or ends its process, must not be asked again
     update, metrics = (None, {}) if begun.closing else _update.made(message, app, plan, names)
     packed = begun.upload(update)
     line = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent (%sμ = %s), for one %s"
-    spent, words = client.epsilon(), "" if plan.gdp else "at this δ as with "
+    spent, words = member.epsilon(), "" if plan.gdp else "at this δ as with "
     mu = gaussian.mu(spent, plan.delta, up=True)
     LOG.info(line, rounded_up(spent), plan.budget, plan.delta, words, rounded_up(mu), plan.unit)
     allowed = MetricRecord({name: value for name, value in metrics.items() if name in settings.allow_metrics})
     return RecordDict({"arrays": ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))}), "metrics": allowed})
 
 
-def _begun(client: Client, start: bytes) -> ClientRound:
+def _begun(member: Member, start: bytes) -> MemberRound:
     """A round that was begun; a refusal for want of budget reads the same on every node."""
     try:
-        return client.begin(start)
+        return member.begin(start)
     except BudgetError as error:
         LOG.info("lightdp: %s", error)
-        budget, delta = client.plan.budget, client.plan.delta
+        budget, delta = member.plan.budget, member.plan.delta
         raise BudgetError(f"another round could exceed the plan's epsilon={budget:g} at delta={delta:g}") from None
 
 
-def _restored(plan: Plan, settings: Settings, vault: Vault) -> Client:
-    """The client whose state is in `vault`; where that is the context, it goes where Flower takes it."""
-    moved, length = settings.state is None, vault.record["length"]
-    return vault.client(
-        _like(settings, vault),
-        lambda: Client.restore(plan, length=length, store=vault, pins=settings.pins, threads=None, moved=moved),
-    )
+def _restored(plan: Plan, settings: Settings, vault: Vault, *, records: bool) -> Member:
+    """The member whose state is in `vault`; where that is the context, it goes where Flower takes it."""
+    vault.refuse_older()
+    asked: dict[str, Any] = {"length": vault.record["length"], "moved": settings.state is None}
+    own = _own(settings, vault, records=records)
+    return vault.member(_like(settings, vault, records=records), lambda: Member.restore(plan, **asked, **own))
 
 
-def _like(settings: Settings, vault: Vault) -> Hashable:
-    """What a client in memory must have been made with, so that restoring it would make the same one."""
-    pins = None if settings.pins is None else frozenset(settings.pins.identities.items())
-    return vault.record["run"], pins, Host.here()
+def _own(settings: Settings, vault: Vault, *, records: bool) -> dict[str, Any]:
+    """What a node makes its member with; rosters of other sizes than the plan's must be within its limits too."""
+    accept = partial(_check, settings, records=records)
+    return {"pins": settings.pins, "store": vault, "threads": None, "accept": accept}
+
+
+def _like(settings: Settings, vault: Vault, *, records: bool) -> object:
+    """What a member in memory must have been made with, so that restoring it would make the same one."""
+    return vault.record["run"], replace(settings, identity=None), records, Host.here()
 
 
 def _check(settings: Settings, plan: Request, *, records: bool) -> None:

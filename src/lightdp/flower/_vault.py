@@ -15,16 +15,17 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from lightdp._files import locked
 from lightdp.errors import ArgumentError, LightDPError, ProtocolError
+from lightdp.federation import Member
 from lightdp.flower._settings import KEY
-from lightdp.protocol import Client, File
+from lightdp.protocol import File
 
 _FIELDS = {"serial": int, "client": str, "run": str, "plan": str, "length": int, "before": float, "kinds": list}
 
 _NEWEST: dict[tuple[int, int], bytes] = {}  # the last state of each node without a file, by run and node id
 _LOCKS: dict[tuple[int, int], threading.Lock] = {}
 
-_MOST = 64  # nodes whose clients stay in memory
-_KEPT: OrderedDict[Hashable, Vault] = OrderedDict()  # with their clients, between messages to this process
+_MOST = 64  # nodes whose members stay in memory
+_KEPT: OrderedDict[Hashable, Vault] = OrderedDict()  # with their members, between messages to this process
 _KEEPING = threading.Lock()
 
 
@@ -33,13 +34,13 @@ class Vault:
 
     Formal guarantee: the state with the highest serial number is used, and each change has a higher one. So an older
     state never answers a round again as long as a newer one is left in the file, in the context or, without a file, in
-    this process. `save` returns when the file is durable. A client stays in memory between messages only as long as
-    the state that it has saved last is the newest: then it is what `Client.restore` would make of it.
+    this process. `save` returns when the file is durable. A member stays in memory between messages only as long
+    as the state that it has saved last is the newest: then it is what `Member.restore` would make of it.
 
     Attributes:
-        record: empty if there is no state, otherwise "serial", "client" (the state of a `Client`), "run", "plan" (its
-            arguments), "length", "before" (μ² of earlier runs) and "kinds" (unit and adjacency of all of them and of
-            this one).
+        record: empty if there is no state, otherwise "serial", "client" (the state of a `Member`, or of a
+            `Client` in files of earlier versions), "run", "plan" (its arguments), "length", "before" (μ² of earlier
+            runs) and "kinds" (unit and adjacency of all of them and of this one).
 
     Raises:
         ProtocolError: the state file is gone, but not the files that keep its number.
@@ -47,7 +48,7 @@ class Vault:
 
     def __init__(self, context: Context, path: Path | None, anchor: Path | None = None) -> None:
         self._state, self._file = context.state, None
-        self._client: tuple[Hashable, Client] | None = None
+        self._member: tuple[object, Member] | None = None
         if path is not None:
             self._file = File(path, anchor=anchor)
         self._node = context.run_id, context.node_id
@@ -65,8 +66,8 @@ class Vault:
         self.record: dict[str, Any] = max(map(_parsed, blobs), key=lambda state: state["serial"], default={})
 
     def save(self, state: bytes) -> None:
-        """Store the state of a client together with the rest of the record."""
-        client, self._client = self._client, None  # if this fails, nobody knows which state counts: read it again
+        """Store the state of a member together with the rest of the record."""
+        member, self._member = self._member, None  # if this fails, nobody knows which state counts: read it again
         self.record |= {"serial": self.record.get("serial", 0) + 1, "client": state.decode()}
         blob = json.dumps(self.record).encode()
         if self._file is None:
@@ -74,27 +75,47 @@ class Vault:
         else:
             self._file.save(blob)
         self._state[KEY] = ConfigRecord({"state": blob})
-        self._client = client
+        self._member = member
 
     def load(self) -> bytes:
-        """The newest state of the client."""
+        """The newest state of the member."""
         return str(self.known()["client"]).encode()
 
-    def client(self, like: Hashable, restored: Callable[[], Client]) -> Client:
-        """The client of this state: the one in memory, if it was made with the same settings, or a restored one.
+    def member(self, like: object, made: Callable[[], Member]) -> Member:
+        """The member of this state: the one in memory, if it was made with the same settings, or the one `made` makes.
 
         Args:
             like: the settings it is made with.
-            restored: makes a client, whose store is this object.
+            made: makes or restores a member, whose store is this object.
         """
-        if self._client is None or self._client[0] != like:
-            self._client = None  # before another client of this state is made
-            self._client = like, restored()
-        return self._client[1]
+        if self._member is None or self._member[0] != like:
+            self._member = None  # before another member of this state is made
+            self._member = like, made()
+        return self._member[1]
+
+    def refuse_older(self) -> None:
+        """Refuse a state of a version of lightdp without members, which was made for the run at hand.
+
+        Raises:
+            ProtocolError: it is one; what it has spent is counted in the next run.
+        """
+        if self._member is None and self.older:
+            raise ProtocolError(
+                "the state of this run is of an earlier version of lightdp: this node joins the next run, which counts "
+                "what was spent in it"
+            )
+
+    @property
+    def older(self) -> bool:
+        """Whether the state is of a version without members: that of a `Client`."""
+        try:
+            return "member" not in json.loads(self.load())
+        except (ValueError, TypeError, RecursionError):
+            return False  # it is nothing at all, and whoever goes on from it says so
 
     def followed(self, newest: Vault) -> bool:
         """Go on where a vault that was opened since begins; false if that is not where this one has ended."""
-        if self._client is None or self.record != newest.record:
+        if self._member is None or self.record != newest.record:
             return False
         self._state = newest._state
         return True
@@ -139,7 +160,7 @@ def _kept(key: Hashable, newest: Vault) -> Iterator[Vault]:
 
     It is out of reach while a message is handled, and lost if that fails for a reason that is not ours.
     """
-    key = os.getpid(), key  # a fork has no clients of its own
+    key = os.getpid(), key  # a fork has no members of its own
     with _KEEPING:
         old = _KEPT.pop(key, None)
     vault = old if old is not None and old.followed(newest) else newest
