@@ -71,9 +71,13 @@ def test_strategies_that_need_each_update_are_refused(inner: Strategy) -> None:
         (
             FedAvg(fraction_train=0.5),
             a_plan(),
-            "fraction_train must be 1, got fraction_train=0.5: noise cancels only if every client",
+            "fraction_train=0.5 needs a plan for cohorts, such as .*clients=3, population=6",
         ),
-        (FedAvg(min_train_nodes=4), a_plan(), "min_train_nodes must be at most the plan's 3 clients"),
+        (
+            FedAvg(min_train_nodes=4),
+            a_plan(),
+            "min_train_nodes must be at most the plan's clients, 3, got min_train_nodes=4",
+        ),
         (FedAvg(min_available_nodes=9), a_plan(), "min_available_nodes=9"),
         (LightDP(FedAvg(), a_plan()), a_plan(), "must not be a LightDP itself"),
         (FedAvg(), a_plan(calibration="repair", late="unseen"), "Flower keeps replies that come too late"),

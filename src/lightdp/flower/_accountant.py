@@ -12,6 +12,8 @@ from lightdp._validate import integer, non_negative, number
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan
 
+_ROUND_UP = 1 + 1e-12  # more than a sum of squares and its root are rounded by
+
 
 class Accountant:
     """A `PrivacyAccountant` of Flower: the largest privacy loss of a client, over all starts of a strategy.
@@ -111,7 +113,7 @@ class Accountant:
         self._followed = (lambda: 0.0), (lambda: 0)
 
     def _mu(self) -> float:
-        return math.hypot(self._followed[0](), math.sqrt(self._squares))
+        return math.hypot(self._followed[0]() * _ROUND_UP, math.sqrt(self._squares))
 
 
 def _squares(event: GaussianPrivacyEvent, count: int) -> float:

@@ -58,6 +58,7 @@ class Run:
         released: how many rounds with data there were.
         void: how many of the last rounds in a row were void.
         closed: rounds that have ended.
+        tables: all rosters, also those that have ended.
         upload_bytes: of the last upload that came.
     """
 
@@ -65,6 +66,7 @@ class Run:
         self.federation, self.members = federation, Members(federation, grid, configs)
         self.late = self.sums = self.released = self.void = 0
         self.closed: list[Closed] = []
+        self.tables: dict[int, Table] = {}
         self.upload_bytes: int | None = None
         self._grid = grid
         self._reasons: dict[int, str] = {}  # of nodes whose last answer was a refusal
@@ -91,6 +93,7 @@ class Run:
             self.members.welcome()
             over = time.monotonic() >= ends
             made = self.federation.form(force=not self.federation.rosters and (over or cohorts.next_number == 0))
+            self.tables |= self.federation.rosters
             for number in made:
                 LOG.info("lightdp: roster %d of %d clients", number, len(self.federation.rosters[number].names))
             if self.federation.rosters or over or (cohorts.next_number > 0 and not self._more_may_come()):

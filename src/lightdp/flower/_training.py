@@ -148,7 +148,7 @@ class Training:
         journal.end(self._late, stopped=stopped, bytes_up=bytes_up, metrics=_metrics(result, last))
 
     def _late(self, number: int) -> ClientSet:
-        return self.strategy.opened.federation.rosters[0].server.late(number)
+        return self.strategy.opened.tables[0].server.late(number)
 
 
 def _metrics(result: Result, current: int) -> dict[str, MetricRecord]:
