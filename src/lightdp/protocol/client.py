@@ -297,8 +297,8 @@ class Client:
         Args:
             worst: as for `epsilon`; with it, all that peers may still reveal of these rounds is counted.
         """
-        if self._history is None or not self._state.sent:
-            return Counter()  # nor can lies cost anything where nothing was sent
+        if self._history is None or not self._state.sent - self._state.closing:
+            return Counter()  # nor can lies cost anything where no data was sent
         return self._spent(self._history, worst=worst).squares()[0]
 
     @property
