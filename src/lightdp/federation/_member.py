@@ -131,7 +131,6 @@ class Member:
         Raises:
             ArgumentError: `store` holds no state, or one of another plan, length or weights.
             ProtocolError: it was saved on another machine, or is an older copy as far as `store` can tell.
-            WireError: one of its rosters contradicts `pins`, which have changed since it was joined.
         """
         state = MemberState.from_bytes(store.load())
         if state.plan != plan.to_json() or (state.length, state.weighted) != (length, weighted):
@@ -141,8 +140,6 @@ class Member:
         try:
             return cls(plan, state, pins=pins, store=store, threads=threads, accept=accept)
         except (ProtocolError, WireError) as error:
-            if pins is not None and isinstance(error, WireError):
-                raise  # the state was whole when it was saved; the pins have changed since
             raise ArgumentError(f"store must hold a member's state, got {type(error).__name__}") from None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
