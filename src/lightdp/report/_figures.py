@@ -14,7 +14,12 @@ from lightdp._validate import rounded_up
 from lightdp.runlog import RunLog
 from lightdp.schemes import schemes
 
-_STOPPED = {None: "at its end", "budget": "at the budget"}
+_STOPPED = {
+    None: "at its end",
+    "budget": "at the budget",
+    "void": "after rounds with too few uploads",
+    "refused": "when every client refused",
+}
 _UNITS = {"paper": "client, assumed"}
 ONE_LATE = "entered the model one round late"
 LONG = {

@@ -20,6 +20,10 @@ _UNKNOWN = "not known"
 _NO_EPSILON = "without noise, or not computed (sampled batches)"
 _MU = "the μ of Gaussian noise with this ε at the plan's δ; with whole batches the training so far is μ-GDP"
 _GRACE = {"null": "without grace", "absent": "likewise", "beside": "joined_clients"}
+_SINCE = (
+    "clients, by round, whose uploads of earlier rounds came since the line before, too late for a sum; the lines of "
+    "these rounds count them as lost"
+)
 _MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
 
 
@@ -62,6 +66,13 @@ def _clients(name: str, value: object) -> None:
     before = -1
     for client in _typed(list, "a list of clients")(name, value):
         before = integer(name, client, before + 1)
+
+
+def _by_round(name: str, value: object) -> None:
+    for key, clients in _mapping(name, value).items():
+        if not key.isascii() or not key.isdecimal() or int(key) < 1:
+            raise ArgumentError(f"{name} must have rounds as keys, got {key!r}")
+        _clients(name, clients)
 
 
 def _one_of(*options: str) -> Check:
@@ -212,6 +223,12 @@ class Round(_Line):
     late_clients: Sequence[int] | None = _holds("which ones were late", null="not known", absent="old log")
     lost_clients: Sequence[int] | None = _holds("which ones were lost", null="not known", absent="old log")
     joined_clients: Sequence[int] | None = _holds("which ones joined; the line before counts them as late", **_GRACE)
+    late_since: Mapping[str, Any] | None = _holds(
+        _SINCE, _by_round, null="none came", absent="likewise", beside="late_since"
+    )
+    metrics: Mapping[str, Any] | None = _holds(
+        "other metrics of the round, by name", null="there are none", absent="likewise", beside="metrics"
+    )
     noise_std: float | None = _holds(
         "standard deviation of the noise in a coordinate of the mean, without residuals", non_negative, null=_UNKNOWN
     )
@@ -235,13 +252,20 @@ class Ended(_Line):
     unit: str | None = _holds("what is protected", null=_UNKNOWN)
     adjacency: str | None = _holds("what may change between neighbouring data", null=_UNKNOWN)
     rounds: int = _holds("how many rounds are over")
-    stopped: str | None = _holds("why it ended early: `budget`", _one_of("budget"), null="it did not")
+    stopped: str | None = _holds(
+        "why it ended early: `budget`, `void` (too few uploads came to several rounds), `refused` (by every client)",
+        _one_of("budget", "void", "refused"),
+        null="it did not",
+    )
     bytes_up: float | None = _holds("sent by a client in a round", non_negative, null=_UNKNOWN)
     bytes_down: float | None = _holds("received by a client in a round", non_negative, null=_UNKNOWN)
     seconds: float = _holds("wall-clock time of all sessions", non_negative)
     statement: Sequence[str] = _holds("what was guaranteed to whom, in sentences")
     joined: int | None = _holds("clients whose uploads of the last round came in while the run was closed", **_GRACE)
     joined_clients: Sequence[int] | None = _holds("which ones joined", **_GRACE)
+    late_since: Mapping[str, Any] | None = _holds(
+        _SINCE, _by_round, null="none came", absent="likewise", beside="late_since"
+    )
 
 
 Line: TypeAlias = Started | Round | Ended
