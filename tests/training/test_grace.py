@@ -190,7 +190,7 @@ def test_the_plan_knows_which_late_uploads_to_provide_for(changed: dict[str, Any
 )
 def test_arrivals_with_latencies_have_grace_where_the_scheme_can(changed: dict[str, Any], grace: int) -> None:
     arrivals = {"arrivals": "latency:1:0.5:2"} if changed else {}
-    assert Config(**(QUICK | changed | arrivals)).patience == grace
+    assert Config(**(QUICK | changed | arrivals)).grace_rounds == grace
 
 
 @pytest.mark.parametrize("late", ["seen", 1.5, "-1"])

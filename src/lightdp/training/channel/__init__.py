@@ -20,20 +20,23 @@ from lightdp.training.config import Config
 __all__ = ["Channel", "Distribution", "Protocol", "Sum", "Updates", "channel", "direct"]
 
 
-def channel(config: Config, plan: Plan | None, parameters: int, device: torch.device | str) -> Channel:
-    """The channel of a run: built in, or that of a package where the run asks for a network.
+def channel(
+    config: Config, plan: Plan | None, parameters: int, device: torch.device | str, roster: int = 0
+) -> Channel:
+    """The channel of a roster of a run: built in, or that of a package where the run asks for a network.
 
     Args:
         config: the run.
         plan: its noise; None for none.
         parameters: length of an update.
         device: where sums are made.
+        roster: its number; a run with a network has one alone.
 
     Raises:
         ArgumentError: a network was asked for, and no installed package simulates one.
     """
     if not config.networked:
-        return direct(config, plan, parameters, device)
+        return direct(config, plan, parameters, device, roster)
     from importlib.metadata import entry_points  # noqa: PLC0415  takes a while
 
     found = [*entry_points(group="lightdp.channels")]
@@ -42,8 +45,10 @@ def channel(config: Config, plan: Plan | None, parameters: int, device: torch.de
     return found[0].load()(config, plan, parameters, device)
 
 
-def direct(config: Config, plan: Plan | None, parameters: int, device: torch.device | str) -> Channel:
+def direct(
+    config: Config, plan: Plan | None, parameters: int, device: torch.device | str, roster: int = 0
+) -> Channel:
     """The channel of a run without a network; arguments as in `channel`."""
     if config.fidelity == "protocol" and plan is not None:
         return Protocol(plan, parameters, config.seed, device)
-    return Distribution(plan, parameters, config.seed, device)
+    return Distribution(plan, parameters, config.seed, device, roster)

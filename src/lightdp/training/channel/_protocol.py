@@ -77,13 +77,13 @@ class Protocol(Channel):
             return Sum()
         return Sum(total, now.lasting + before.lasting, now.residual + before.residual)
 
-    def close(self, number: int) -> torch.Tensor | None:
+    def close(self, number: int, present: ClientSet | None = None) -> torch.Tensor | None:
         """Late uploads of the last round, and the sums of the closing rounds."""
         sums = []
         self._deliver()
         with suppress(ProtocolError):
             sums.append(self._closed())  # a round that was announced before its clients refused it
-        for riding in self.schedule.closing(number):
+        for riding in self.schedule.closing(number, present):
             start = self.server.announce(since=0, closing=True)
             for i in riding:
                 self.server.receive(self.clients[i].begin(start).upload(None))
