@@ -28,6 +28,8 @@ PROMISED = ERRORS | {
     "Client",
     "Config",
     "Dataset",
+    "Federation",
+    "Member",
     "File",
     "Identity",
     "Odometer",

@@ -19,6 +19,7 @@ them, as their docstrings describe it.
 | `Odometer` | what a training has cost each client so far | |
 | `audit`, `Audit` | what real uploads of a plan reveal, measured on their bytes | |
 | `Client`, `Server`, `Aggregate`, `File` | the protocol without input or output, and a client's state on disk | |
+| `Federation`, `Member` | the same for trainings whose members come and go | |
 | `Identity`, `Pins` | long-lived keys, and whose keys a client trusts | |
 | `Config`, `Dataset` | settings and data of a simulated training | |
 | `Run` | a simulated training | train |
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         ProtocolError,
         WireError,
     )
+    from lightdp.federation import Federation, Member
     from lightdp.keys import Identity, Pins
     from lightdp.planning import Plan, Request, plan, plan_per_client
     from lightdp.protocol import Aggregate, Client, File, Server
@@ -53,15 +55,16 @@ if TYPE_CHECKING:
     from lightdp.training.simulator import Run
 
 __all__ = [
-    "Aggregate", "ArgumentError", "Audit", "BudgetError", "Client", "Config", "Dataset", "File", "Identity",
-    "InfeasibleError", "LightDPError", "MissingExtraError", "Odometer", "Pins", "Plan", "ProtocolError", "Request",
-    "Run", "Server", "WireError", "audit", "errors", "flower", "plan", "plan_per_client",
+    "Aggregate", "ArgumentError", "Audit", "BudgetError", "Client", "Config", "Dataset", "Federation", "File",
+    "Identity", "InfeasibleError", "LightDPError", "Member", "MissingExtraError", "Odometer", "Pins", "Plan",
+    "ProtocolError", "Request", "Run", "Server", "WireError", "audit", "errors", "flower", "plan", "plan_per_client",
 ]  # fmt: skip
 _HOME = {
     "Odometer": "accountant", "Identity": "keys", "Pins": "keys", "Config": "training.config",
     "Dataset": "training.data", "Run": "training.simulator",
     **dict.fromkeys(("Audit", "audit"), "auditing"),
     **dict.fromkeys(("Plan", "Request", "plan", "plan_per_client"), "planning"),
+    **dict.fromkeys(("Federation", "Member"), "federation"),
     **dict.fromkeys(("Aggregate", "Client", "File", "Server"), "protocol"),
 }  # fmt: skip
 

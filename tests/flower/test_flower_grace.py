@@ -14,8 +14,8 @@ from flwr.serverapp.strategy import FedAvg
 from lightdp import masks
 from lightdp.accountant import Odometer
 from lightdp.errors import ProtocolError
+from lightdp.federation import Rounds
 from lightdp.flower import LightDP
-from lightdp.flower._rounds import Rounds
 from lightdp.protocol import Server
 from lightdp.wire import messages
 from support.flower_grid import LocalGrid

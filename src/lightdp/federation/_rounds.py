@@ -56,6 +56,10 @@ class Rounds:
         self._asked[number] = set(range(self._plan.clients))
         self._lost[number] = set(range(self._plan.clients))
 
+    def may_have_sent(self, client: int) -> bool:
+        """Whether an upload of a client has come, or may have got lost in a crash."""
+        return any(client in found for seen in (self._came, self._lost) for found in seen.values())
+
     def not_sent(self, client: int, since: int) -> None:
         """Note that a client has answered no round from `since` on, of those whose replies are lost."""
         for number, clients in self._lost.items():

@@ -88,6 +88,18 @@ class Roster:
         """SHA-256 of the canonical bytes."""
         return hashlib.sha256(self.to_bytes()).digest()
 
+    @staticmethod
+    def claims(data: bytes) -> tuple[int, int]:
+        """The number of a roster and how many clients it says to have; nothing of it is verified.
+
+        Raises:
+            WireError: `data` is too short.
+        """
+        if len(data) < _ROSTER.size:
+            raise WireError(f"roster must have at least {_ROSTER.size} bytes, got {len(data)}")
+        _, _, _, number, _, count = _ROSTER.unpack_from(data)
+        return number, count
+
     def index(self, enrolment: Enrolment) -> int:
         """The number of the client with exactly this enrolment.
 

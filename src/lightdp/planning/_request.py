@@ -267,7 +267,8 @@ class Request:
         if self.population is not None:
             changed["population"] = self.cohorts * clients
         if self.degree is not None:
-            changed["degree"] = min(self.degree, clients - 1)
+            degree = min(self.degree + self.degree * clients % 2, clients - 1)  # of an odd number it must be even
+            changed["degree"] = None if self.graph.complete else degree
         if self.records is not None:
             changed["records"] = -(-self.records * clients // self.clients)
         return dataclasses.replace(self, **changed)

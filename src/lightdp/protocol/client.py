@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import threading
@@ -18,14 +17,11 @@ from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Identity, KeyPair, Pins, Roster
 from lightdp.planning import Plan
 from lightdp.protocol.history import ClientHistory, known
-from lightdp.protocol.host import Host
 from lightdp.protocol.seat import Seat
 from lightdp.protocol.state import ClientState
 from lightdp.protocol.store import File, Store
 from lightdp.protocol.vector import Floats, agreement, clipped, rotation
 from lightdp.wire import Announcement, Kind, Message
-
-_LOG = logging.getLogger("lightdp")
 
 
 class Client:
@@ -165,13 +161,8 @@ class Client:
         """
         expected = agreement(plan, integer("length", length, 1), weighted=weighted)
         state = ClientState.from_bytes(store.load(), agreement=expected)
-        if not moved and not state.host.same(Host.here()):
-            raise ProtocolError(
-                "the state was saved on another machine, or before a reboot of one without a machine id: "
-                "say moved=True if nothing else uses it or a copy of it, or enrol anew"
-            )
-        if state.host.boot != Host.here().boot:
-            _LOG.info("lightdp: the state was saved before this boot; no copy of it may be in use elsewhere")
+        if not moved:
+            state.host.refuse_elsewhere()
         try:
             return cls(plan, state, length=length, pins=pins, weighted=weighted, store=store, threads=threads)
         except (ProtocolError, WireError) as error:
@@ -284,9 +275,28 @@ class Client:
         kept = worst and math.isfinite(self._most)
         return min(spent, gaussian.mu(self.plan.budget, self.plan.delta, up=True)) if kept else spent
 
-    def squares(self) -> Counter[float]:
-        """μ² of every round of this client at its worst, and how many have it: for rosters beside this one (C1)."""
-        return Counter() if self._history is None else self._spent(self._history, worst=True).squares()[0]
+    def counted(self, *, worst: bool = False) -> Odometer:
+        """An odometer of this client that counts its last upload at its worst case; to be read.
+
+        Args:
+            worst: as for `epsilon`.
+
+        Raises:
+            ProtocolError: the client has no roster yet.
+        """
+        if self._history is None:
+            raise ProtocolError("the client has no roster yet")
+        return self._spent(self._history, worst=worst)
+
+    def squares(self, *, worst: bool = True) -> Counter[float]:
+        """μ² of every round of this client, and how many have it: they add up with those of other rosters (C1).
+
+        Args:
+            worst: as for `epsilon`; with it, all that peers may still reveal of these rounds is counted.
+        """
+        if self._history is None or not self._state.sent:
+            return Counter()  # nor can lies cost anything where nothing was sent
+        return self._spent(self._history, worst=worst).squares()[0]
 
     @property
     def _most(self) -> float:

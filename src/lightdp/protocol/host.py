@@ -16,10 +16,14 @@ and a container that is made again on its own host must look so too, or no resta
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from lightdp.errors import ProtocolError
+
+_LOG = logging.getLogger("lightdp")
 _MACHINE = ("/etc/machine-id", "/var/lib/dbus/machine-id")
 _BOOT = ("/proc/sys/kernel/random/boot_id",)
 
@@ -44,6 +48,21 @@ class Host:
     def here(cls) -> Host:
         """This machine, in this boot."""
         return cls(_identity("machine", _MACHINE), _identity("boot", _BOOT))
+
+    def refuse_elsewhere(self) -> None:
+        """Refuse to go on from a state that this machine saved, if it is not the one where the program runs.
+
+        Raises:
+            ProtocolError: it is another machine, as far as can be told.
+        """
+        here = Host.here()
+        if not self.same(here):
+            raise ProtocolError(
+                "the state was saved on another machine, or before a reboot of one without a machine id: "
+                "say moved=True if nothing else uses it or a copy of it, or enrol anew"
+            )
+        if self.boot != here.boot:
+            _LOG.info("lightdp: the state was saved before this boot; no copy of it may be in use elsewhere")
 
     def same(self, other: Host) -> bool:
         """Whether both are one machine, as far as can be told."""

@@ -12,8 +12,9 @@ from lightdp import masks
 from lightdp._validate import integer, octets
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
-from lightdp.keys import Enrolment, Pins, Roster, link
+from lightdp.keys import Pins, Roster, link
 from lightdp.planning import Plan
+from lightdp.protocol.enrolments import Enrolments
 from lightdp.protocol.history import known, max_rounds
 from lightdp.protocol.vector import agreement, rotation, weight_share
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
@@ -110,9 +111,8 @@ class Server:
         self._grid = masks.Grid.of(plan, length + weighted)
         self._turn = rotation(plan, length + weighted, run)
         self._agreement = agreement(plan, length, weighted=weighted)
-        self._pins, self.number = pins, integer("number", number, 0, 2**32 - 1)
-        self._enrolments: dict[str, Enrolment] = {}
-        self._taken: dict[tuple[str, bytes], str] = {}  # identities and one-time keys, by whom
+        self.number = integer("number", number, 0, 2**32 - 1)
+        self._enrolments = Enrolments(self.run, pins, limit=plan.clients)
         self._roster: Roster | None = None
         self._used: list[ClientSet] = []  # of each round whose set is final
         self._on_time: list[ClientSet] = []  # of each past round, under grace
@@ -132,31 +132,15 @@ class Server:
         """
         if self._roster is not None:
             raise ProtocolError("the roster is fixed; a client that joins later needs a new run")
-        content = Message.from_bytes(message, run=self.run)
-        if content.kind != Kind.ENROL:
-            raise ProtocolError(f"expected ENROL, got {content.kind.name}")
-        new = Enrolment.from_bytes(bytes(content.payload), run=self.run)
-        if self._pins is not None:
-            self._pins.check_one(new, complete=True)
-        if self._enrolments.get(new.name, new) != new:
-            raise ProtocolError(f"{new.name} enrolled before with other keys")
-        if new.name not in self._enrolments:
-            if len(self._enrolments) == self.plan.clients:
-                raise ProtocolError(f"all {self.plan.clients} clients have enrolled, and {new.name} is none of them")
-            keys = ("identity", new.identity), ("key", new.public)
-            for key in keys:
-                if key in self._taken:
-                    raise ProtocolError(f"{new.name} enrolled with the {key[0]} of {self._taken[key]}")
-            self._taken |= dict.fromkeys(keys, new.name)
-            self._enrolments[new.name] = new
-        return new.name
+        return self._enrolments.add(message)
 
     def roster(self) -> bytes:
         """Fix the roster, once all have enrolled, and return the ROSTER message for everybody."""
         if self._roster is None:
-            if len(self._enrolments) != self.plan.clients:
-                raise ProtocolError(f"{self.plan.clients} clients must enrol, {len(self._enrolments)} have")
-            self._roster = Roster.of(self._enrolments.values(), run=self.run, plan=self._agreement, number=self.number)
+            found = self._enrolments.by_name.values()
+            if len(found) != self.plan.clients:
+                raise ProtocolError(f"{self.plan.clients} clients must enrol, {len(found)} have")
+            self._roster = Roster.of(found, run=self.run, plan=self._agreement, number=self.number)
             self._chains = [self._roster.hash]
         return Message(kind=Kind.ROSTER, run=self.run, payload=self._roster.to_bytes()).to_bytes()
 
@@ -164,6 +148,21 @@ class Server:
     def names(self) -> tuple[str, ...]:
         """The clients of the roster, by index."""
         return tuple(enrolment.name for enrolment in self._fixed().enrolments)
+
+    @property
+    def roster_hash(self) -> bytes:
+        """The hash of the roster, which is in every message of its rounds."""
+        return self._fixed().hash
+
+    @property
+    def closing(self) -> bool:
+        """Whether a closing round was announced."""
+        return self._closing > 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether all closing rounds have ended: nothing can follow."""
+        return self._closing == 1 + self.plan.grace and self.round not in self._open
 
     @property
     def round(self) -> int:

@@ -30,6 +30,7 @@ NO_ROSTER = bytes(32)  # the roster hash of messages that are sent before there 
 NOBODY = 2**32 - 1  # the client index of messages whose sender is the server, or has no index yet
 
 _HEADER = struct.Struct("<3sBIQ16s32sIQ")
+_ROSTER = slice(32, 64)  # of the header
 _ENVELOPE = _HEADER.size + 4  # 80, so that payloads stay aligned
 _ANNOUNCEMENT = struct.Struct("<II")
 _UPLOAD = struct.Struct("<QQ64s")
@@ -82,6 +83,17 @@ class Message:
         sizes = (self.client, len(self.payload) + len(rest))
         header = _HEADER.pack(b"LDP", VERSION, self.kind, self.round, self.run, self.roster, *sizes)
         return b"".join((header, _checksum(header, self.kind, self.payload, rest), self.payload, rest))
+
+    @staticmethod
+    def roster_of(data: Buffer) -> bytes:
+        """The roster hash in the header of a message, of which nothing is checked."""
+        return bytes(memoryview(data)[_ROSTER])
+
+    @staticmethod
+    def sender_of(data: Buffer) -> tuple[int, int]:
+        """Client and round in the header of a message, of which nothing is checked."""
+        fields = _HEADER.unpack(memoryview(data)[: _HEADER.size])
+        return fields[6], fields[3]
 
     @classmethod
     def from_bytes(cls, data: Buffer, *, run: bytes, roster: bytes = NO_ROSTER) -> Message:

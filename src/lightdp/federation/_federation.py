@@ -1,0 +1,342 @@
+"""The server of a federation: who has enrolled, rosters that take turns, and what each member has spent (C1)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from functools import lru_cache
+
+from lightdp._validate import integer, octets
+from lightdp.accountant import Odometer
+from lightdp.errors import ArgumentError, BudgetError, ProtocolError
+from lightdp.federation._cohorts import Cohorts
+from lightdp.federation._rounds import Rounds
+from lightdp.keys import Pins
+from lightdp.planning import Plan
+from lightdp.protocol import Aggregate, Server
+from lightdp.protocol.enrolments import Enrolments
+from lightdp.wire import Message
+
+_VERSION = 1
+
+
+class Table:
+    """One roster of a federation, as the server has it.
+
+    Attributes:
+        number: of the roster.
+        server: its server, with the roster fixed.
+        rounds: what came in its rounds, and what that cost.
+        names: its members by index.
+        index: the index of each member.
+    """
+
+    def __init__(self, server: Server) -> None:
+        server.roster()
+        self.server, self.number, self.rounds = server, server.number, Rounds(server)
+        self.names = server.names
+        self.index = {name: i for i, name in enumerate(self.names)}
+        self.unsure = False  # whether a round may have been announced of which nothing is known
+
+
+class Federation:
+    """The server of a training made of rosters, without input or output.
+
+    Members enrol at any time and wait. `form` makes rosters of those who wait; each takes its turn. A roster that has
+    lost more members than it can bear is failing: `end` it, after its closing rounds, and its other members wait for
+    the next. `Member` has an example of a whole round.
+
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=20, population=100, colluders=4, stragglers=4, rounds=50, epsilon=8, delta=1e-5)
+    >>> federation = lightdp.Federation(plan, length=4, run=bytes(16))
+    >>> for i in range(45):
+    ...     member = lightdp.Member.new(plan, length=4, run=bytes(16), name=f"member-{i:02}")
+    ...     _ = federation.enrol(member.enrol())
+    >>> [len(federation.rosters[number].names) for number in federation.form()]
+    [23, 22]
+
+    Formal guarantee: two rosters never have the same number, also after `resume`, if the past that is resumed was saved
+    after they were formed and before anything was sent to their members.
+
+    Args:
+        plan: of a roster of `plan.clients`; others follow from it by `Plan.among`.
+        length: number of values of an update.
+        run: 16 bytes that name the federation.
+        weighted: whether updates carry weights.
+        pins: the identities of all who may enrol, by name. Without them the first to use a name has it.
+        least: members of which a roster is formed if no more come; `plan.clients` by default.
+        patience: how many rounds in a row a member may miss before it counts as gone.
+        consecutive: rounds of a turn.
+
+    Attributes:
+        plan: as all parties compute it.
+        cohorts: who waits, who is in which roster, whose turn it is.
+        rosters: the rosters that take turns, by number.
+
+    Raises:
+        ArgumentError: an argument is wrong.
+        InfeasibleError: there is no plan for `least` members.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        length: int,
+        run: bytes,
+        weighted: bool = False,
+        pins: Pins | None = None,
+        least: int | None = None,
+        patience: int = 3,
+        consecutive: int = 1,
+    ) -> None:
+        self.plan = Plan.from_json(plan.to_json())
+        self.run, self.length, self.weighted = octets("run", run, 16), integer("length", length, 1), weighted
+        self._planned = lru_cache(self.plan.among)
+        self.cohorts: Cohorts[str] = Cohorts(
+            plan.clients,
+            bears=lambda clients: self._planned(clients).stragglers,
+            least=least,
+            patience=patience,
+            consecutive=consecutive,
+        )
+        self._planned(self.cohorts.least)  # refuses what could never be formed
+        self.rosters: dict[int, Table] = {}
+        self._enrolments = Enrolments(self.run, pins)
+        self._messages: dict[str, bytes] = {}  # of the enrolments
+        self._spent: dict[str, Counter[float]] = {}  # μ² of rounds in rosters that have ended, at their worst
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All who have enrolled."""
+        return tuple(self._messages)
+
+    def enrol(self, message: bytes) -> str:
+        """Take in an ENROL message and return the member's name; it waits, or is back in its roster.
+
+        Raises:
+            WireError: it is malformed, of another federation, or contradicts the pins; nothing changed.
+            ProtocolError: its name, identity or key is taken; nothing changed.
+        """
+        name = self._enrolments.add(message)
+        self._messages[name] = bytes(message)
+        self.cohorts.join(name)
+        return name
+
+    def leave(self, name: str) -> None:
+        """Let a member go: it is in no roster that is formed from now on, until it enrols again."""
+        self.cohorts.leave(name)
+
+    def form(self, *, force: bool = False) -> list[int]:
+        """Form rosters of those who wait, if there are enough of them; members without budget are left out.
+
+        Args:
+            force: whether `least` are enough, as when no more will come; otherwise `plan.clients`.
+
+        Returns:
+            The numbers of the new rosters.
+        """
+        for name in [name for name in self.cohorts.waiting if not self._has_room(name)]:
+            self.cohorts.leave(name)
+        made = self.cohorts.form(force=force)
+        for number in made:
+            self.rosters[number] = self._table(number)
+        return made
+
+    def turn(self) -> Table | None:
+        """The roster whose turn it is; None if there is none."""
+        cohort = self.cohorts.turn()
+        return None if cohort is None else self.sure(cohort.number)
+
+    def sure(self, number: int) -> Table:
+        """A roster, after a round that may have been announced before a crash was declared void."""
+        table = self.rosters[number]
+        if table.unsure and not table.server.closed:
+            closing = table.server.closing
+            if not closing:
+                table.rounds.lost(table.server.round)
+            table.server.announce(closing=closing)
+            table.rounds.close(table.server.close(), closing=closing)
+        table.unsure = False
+        return table
+
+    def receive(self, message: bytes, *, sender: str | None = None, round: int | None = None) -> tuple[Table, bool]:  # noqa: A002
+        """Take in an UPLOAD of any roster: it is in the sum of its round, or recorded as too late.
+
+        Args:
+            message: the bytes.
+            sender: the name of the member that they came from, where the transport knows it.
+            round: the round that they answer, where the transport knows it.
+
+        Returns:
+            The roster, and whether the upload is in a sum.
+
+        Raises:
+            WireError: as for `Server.receive`; nothing changed.
+            ProtocolError: as for `Server.receive`, or of a roster that has ended; nothing changed.
+        """
+        wanted = Message.roster_of(message)
+        for table in self.rosters.values():
+            if table.server.roster_hash == wanted:
+                used = table.server.receive(message, sender=sender, round=round)
+                client, number = Message.sender_of(message)
+                table.rounds.came(number, client, used=used)
+                return table, used
+        raise ProtocolError("the upload is of a roster that has ended, or was never formed")
+
+    def close(self, number: int, *, closing: bool = False) -> Aggregate:
+        """End the open round of a roster.
+
+        Args:
+            number: of the roster.
+            closing: whether it was a closing round, without data.
+        """
+        table = self.rosters[number]
+        result = table.server.close()
+        table.rounds.close(result, closing=closing)
+        if not closing:
+            came = {name for name, i in table.index.items() if table.rounds.was_on_time(i) or i in result.joined}
+            self.cohorts.played(number, came)
+            for name in self.exhausted(number):
+                self.cohorts.leave(name)
+        return result
+
+    def failing(self) -> list[int]:
+        """Rosters that have lost more members than they can bear, and must be ended."""
+        return self.cohorts.failing()
+
+    def end(self, number: int) -> None:
+        """End a roster: what it cost its members is kept, and those who are not gone wait for another one."""
+        table = self.rosters.pop(number)
+        for name, squares in zip(table.names, table.rounds.odometer.counted(worst=True).squares(), strict=True):
+            if table.rounds.may_have_sent(table.index[name]):
+                self._spent[name] = self._spent.get(name, Counter()) + squares
+        self.cohorts.close(number)
+
+    def exhausted(self, number: int) -> set[str]:
+        """(R8): members of a roster that can take no further round in it, for what they have spent in all rosters."""
+        table = self.rosters[number]
+        elsewhere = [self._spent.get(name, Counter()) for name in table.names]
+        odometer = table.rounds.odometer
+        found = odometer.exhausted(elsewhere if any(elsewhere) else None)
+        return {table.names[i] for i in found}
+
+    def epsilon(self) -> dict[str, float]:
+        """What each member that was in a roster has spent so far, in all of them, at the plan's δ."""
+        found = {name: _alone(self.plan, squares) for name, squares in self._spent.items()}
+        for table in self.rosters.values():
+            elsewhere = [self._spent.get(name, Counter()) for name in table.names]
+            counted = table.rounds.odometer.counted()
+            spent = (counted.beside(elsewhere) if any(elsewhere) else counted).epsilon()
+            found |= dict(zip(table.names, spent.tolist(), strict=True))
+        return found
+
+    def max_epsilon(self) -> float:
+        """The ε of the member that has spent most."""
+        if not any(self._spent.values()):
+            return max((table.rounds.odometer.counted().max_epsilon() for table in self.rosters.values()), default=0.0)
+        return max(self.epsilon().values(), default=0.0)
+
+    def heard(self, name: str, answered: Mapping[int, int]) -> None:
+        """Take in what a member said it has answered, so that rounds lost in a crash are not charged for nothing.
+
+        Args:
+            name: of the member.
+            answered: what `Member.answered` returned.
+        """
+        for number, table in self.rosters.items():
+            if name in table.index:
+                self.sure(number).rounds.not_sent(table.index[name], since=answered.get(number, 0))
+
+    def past(self) -> bytes:
+        """All that `resume` needs, as JSON; it holds no secret. Uploads of open rounds are not in it."""
+        facts = {
+            "federation": _VERSION,
+            "run": self.run.hex(),
+            "plan": json.loads(self.plan.to_json()),
+            "length": self.length,
+            "weighted": self.weighted,
+            "enrolments": {name: message.hex() for name, message in self._messages.items()},
+            "cohorts": self.cohorts.to_dict(),
+            "rosters": {
+                str(number): {"server": table.server.past(), "rounds": table.rounds.past(), "unsure": table.unsure}
+                for number, table in self.rosters.items()
+            },
+            "spent": {name: list(found.items()) for name, found in self._spent.items()},
+        }
+        return json.dumps(facts).encode()
+
+    @classmethod
+    def resume(
+        cls,
+        data: bytes,
+        plan: Plan,
+        *,
+        pins: Pins | None = None,
+        least: int | None = None,
+        patience: int = 3,
+        consecutive: int = 1,
+    ) -> Federation:
+        """The federation whose past was saved, after a crash; other arguments as for `Federation`.
+
+        A round that was announced since then is void: nobody was told anything else of it.
+
+        Raises:
+            ArgumentError: the data is no past of a federation of this plan.
+        """
+        try:
+            facts = json.loads(data)
+            if facts["federation"] != _VERSION:
+                raise ArgumentError(f"the past must be of version {_VERSION}, got {facts['federation']!r}")
+            if Plan.from_json(json.dumps(facts["plan"])).digest() != plan.digest():
+                raise ArgumentError("plan must be that of the past")
+            result = cls(
+                plan,
+                length=facts["length"],
+                run=bytes.fromhex(facts["run"]),
+                weighted=facts["weighted"],
+                pins=pins,
+                least=least,
+                patience=patience,
+                consecutive=consecutive,
+            )
+            for message in facts["enrolments"].values():
+                result._messages[result._enrolments.add(bytes.fromhex(message))] = bytes.fromhex(message)
+            result.cohorts.load_dict(facts["cohorts"])
+            for number in result.cohorts.rosters:
+                table, part = result._table(number), facts["rosters"][str(number)]
+                table.server.resume(part["server"])
+                table.rounds.resume(part["rounds"])
+                table.unsure = True
+                result.rosters[number] = table
+            result._spent = {name: Counter({x: int(k) for x, k in found}) for name, found in facts["spent"].items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, ArgumentError):
+                raise
+            raise ArgumentError(f"the past must be that of a federation, got {error!r}") from None
+        return result
+
+    def _table(self, number: int) -> Table:
+        members = self.cohorts.rosters[number].members
+        plan = self._planned(len(members))
+        server = Server(plan, length=self.length, run=self.run, weighted=self.weighted, number=number)
+        for name in members:
+            server.enrol(self._messages[name])
+        return Table(server)
+
+    def _has_room(self, name: str) -> bool:
+        """Whether a member could take a first round in a roster of the plan's size."""
+        spent = self._spent.get(name)
+        if not spent:
+            return True
+        try:
+            Odometer(self.plan, [0]).admit(spent)
+        except BudgetError:
+            return False
+        return True
+
+
+def _alone(plan: Plan, squares: Mapping[float, int]) -> float:
+    """The ε of rounds that have these μ²."""
+    return float(Odometer(plan, [0]).beside([squares]).epsilon()[0])
