@@ -54,10 +54,9 @@ class Membership:
         self.out: set[int] = set()
         self.formed: list[Roster] = []
         self.closed: list[Roster] = []
-        self._plans = {config.clients: plan}
+        self._plans: dict[int, Plan | None] = {} if config.federated else {config.clients: plan}
         self._empty = None if plan is None else Odometer(plan, [0])  # of a client that is new
         self._spent: list[Counter[float]] = [Counter() for _ in range(config.members)]  # in rosters that are over
-        self._worst: list[Counter[float]] = [Counter() for _ in range(config.members)]  # the same, at its worst (W5)
         self._cohorts: Cohorts[int] = Cohorts(
             config.clients, bears=self._bears, least=config.least, consecutive=config.consecutive,
             patience=config.patience if config.federated else _FOREVER, shuffle=self._shuffle,
@@ -132,12 +131,10 @@ class Membership:
 
     def close(self, roster: Roster) -> None:
         """End a roster: what it cost is kept, and its members that are there and have budget left wait for another."""
-        spent, worst = roster.squares(worst=False), roster.squares(worst=True)
         gone = self._cohorts.rosters[roster.number].left
         self._cohorts.close(roster.number)
-        for place, client in enumerate(roster.members):
-            self._spent[client] = self._spent[client] + spent[place]
-            self._worst[client] = self._worst[client] + worst[place]
+        for client, squares in zip(roster.members, roster.squares(), strict=True):
+            self._spent[client] = self._spent[client] + squares
             if client in gone or not self._affordable(client):
                 self.out.add(client)
             if client in self.out or client in self.away:
@@ -148,12 +145,12 @@ class Membership:
         self.closed.append(roster)
 
     def epsilon(self) -> list[float] | None:
-        """What each client has spent in all of its rosters; None without noise."""
+        """What each client has spent in all of its rosters, those that are closed at their worst; None without noise."""
         if self.plan is None:
             return None
         found = [0.0] * self.config.members
         for roster in self.rosters.values():
-            total = roster.odometer_of(self._spent)
+            total = roster.total(self._spent)
             if total is not None:
                 for client, epsilon in zip(roster.members, total.epsilon().tolist(), strict=True):
                     found[client] = epsilon
@@ -167,7 +164,7 @@ class Membership:
         """The ε of the client that has spent most; None without noise."""
         if self.plan is None:
             return None
-        totals = (roster.odometer_of(self._spent) for roster in self.rosters.values())
+        totals = (roster.total(self._spent) for roster in self.rosters.values())
         most = max(self._spent, key=lambda each: math.fsum(each.elements()))
         return max([self._alone(most), *(total.max_epsilon() for total in totals if total is not None)])
 
@@ -206,7 +203,6 @@ class Membership:
             "away": sorted(self.away),
             "out": sorted(self.out),
             "spent": [dict(each) for each in self._spent],
-            "worst": [dict(each) for each in self._worst],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -219,7 +215,7 @@ class Membership:
             self.rosters[number] = self._made(number, facts["members"])
             self.rosters[number].load(facts, self.config.grace_rounds)
         self.away, self.out = set(state["away"]), set(state["out"])
-        self._spent, self._worst = ([Counter(each) for each in state[name]] for name in ("spent", "worst"))
+        self._spent = [Counter(each) for each in state["spent"]]
 
     def _alone(self, squares: Mapping[float, int]) -> float:
         """The ε of these rounds of a client."""
@@ -250,13 +246,13 @@ class Membership:
         """Members that the next round could take over their budgets, by the count of the server or their own (R8)."""
         if roster.odometer is None or self.config.unbounded:
             return ClientSet.none(len(roster.members))
-        return roster.channel.away(roster.odometer.exhausted([self._worst[client] for client in roster.members]))
+        return roster.channel.away(roster.odometer.exhausted([self._spent[client] for client in roster.members]))
 
     def _affordable(self, client: int) -> bool:
         """Whether a client has budget for one round of a new roster."""
         if self._empty is None or self.config.unbounded:
             return True
-        return not self._empty.exhausted([self._worst[client]])
+        return not self._empty.exhausted([self._spent[client]])
 
     def _shuffle(self, clients: list[int]) -> None:
         if not self.config.federated:

@@ -92,23 +92,29 @@ class Roster:
         if self.odometer is not None and self.odometer.waits is not None and self.came:
             self.odometer.record(*rounds.final(self.came[-1]))
 
-    def odometer_of(self, before: Sequence[Mapping[float, int]]) -> Odometer | None:
-        """What each member has spent, also `before`, with the last round as it will be final; to be read."""
+    def total(self, before: Sequence[Mapping[float, int]]) -> Odometer | None:
+        """What each member has spent, also `before`, with the last round as it will be final; to be read.
+
+        Args:
+            before: of each client of the run, the μ² of its rounds in other rosters.
+        """
         if self.odometer is None:
             return None
         elsewhere = [before[client] for client in self.members]
-        total = self.odometer.beside(elsewhere) if any(elsewhere) else self.odometer
-        if total.waits is None:
-            return total
-        settled = total.copied()
+        found = self.odometer.beside(elsewhere) if any(elsewhere) else self.odometer
+        if found.waits is None:
+            return found
+        settled = found.copied()
         settled.record(*rounds.final(self.came[-1]))
         return settled
 
-    def squares(self, *, worst: bool) -> list[Counter[float]]:
-        """μ² of every round of each member, as it was or, once the roster is over, at its worst (W5)."""
+    def squares(self) -> list[Counter[float]]:
+        """μ² of every round of each member at its worst (W5); nothing of a member that never sent an upload."""
         if self.odometer is None:
             return [Counter() for _ in self.members]
-        return (self.odometer.counted(worst=True) if worst else self.odometer).squares()
+        sent = {place for one in self.came for part in one for place in part}
+        found = self.odometer.counted(worst=True).squares()
+        return [each if place in sent else Counter() for place, each in enumerate(found)]
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint; later rounds do not change the value."""

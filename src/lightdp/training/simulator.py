@@ -24,7 +24,7 @@ from lightdp.planning import Plan
 from lightdp.runlog import Ended, Line, LogWriter, Round, RunLog, Started
 from lightdp.training import checkpoint, data, gradients, models, partition, rounds, statement, step
 from lightdp.training.arrivals import Arrivals, arrivals
-from lightdp.training.channel import channel
+from lightdp.training.channel import channels
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import Clients, Piece
 from lightdp.training.config import Config
@@ -117,11 +117,12 @@ from typing import Any
         self.bytes_up = 0.0
         self.arrivals = functools.cache(self._law)
         self.arrivals(config.clients)  # or there are none
+        self._channels = channels(config, self.plan, self.parameters, self.device)
         self.members = Membership(config, self.plan, self._roster)
 
     def _roster(self, number: int, members: tuple[int, ...], plan: Plan | None, stragglers: int) -> Roster:
         """A roster with a channel of its own; its sums are divided by the same number in every round (R3)."""
-        made, config = channel(self.config, plan, self.parameters, self.device, number), self.config
+        made, config = self._channels(number, members, plan), self.config
         self.network, self.bytes_up = made.network, max(self.bytes_up, made.bytes_up)
         records = sum(self.sizes[client] for client in members)
         denominator = records * config.sampling_rate if config.unit == "record" else float(len(members))
