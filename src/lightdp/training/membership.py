@@ -98,6 +98,8 @@ class Membership:
         Raises:
             BudgetError: too many clients have used up their budgets.
         """
+        for number in self._cohorts.failing():
+            return self.rosters[number], ClientSet.none(len(self.rosters[number].members))
         self._form()
         cohort = self._cohorts.turn()
         if cohort is None:
