@@ -22,8 +22,8 @@ _MU = "the μ of Gaussian noise with this ε at the plan's δ; with whole batche
 _GRACE = {"null": "without grace", "absent": "likewise", "beside": "joined_clients"}
 _ONE = {"null": "all rounds have the same clients", "absent": "likewise", "beside": "formed"}
 _CLOSED = (
-    "rosters that were closed {}, as `roster`; under grace with `joined_clients`, whose uploads of its last round came in "
-    "while it was closed"
+    "rosters that were closed {}, as `roster`; under grace with `joined_clients`, whose uploads of its last round came "
+    "in while it was closed"
 )
 _MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
 
@@ -274,7 +274,8 @@ class Ended(_Line):
     adjacency: str | None = _holds("what may change between neighbouring data", null=_UNKNOWN)
     rounds: int = _holds("how many rounds are over")
     stopped: str | None = _holds(
-        "why it ended early: `budget`, or `members`, too few for a roster", _one_of("budget", "members"),
+        "why it ended early: `budget`, or `members`, too few for a roster",
+        _one_of("budget", "members"),
         null="it did not",
     )
     bytes_up: float | None = _holds("sent by a client in a round", non_negative, null=_UNKNOWN)

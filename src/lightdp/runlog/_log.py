@@ -210,6 +210,24 @@ class RunLog:
         return sum(line.used == 0 and self.late_by_one(line) > 0 for line in self.rounds)
 
     @property
+    def federated(self) -> bool:
+        """Whether rosters took turns, or members came and went (C1)."""
+        return any(line.formed is not None for line in self.rounds)
+
+    @property
+    def population(self) -> int:
+        """How many clients there were, in a roster or not."""
+        named = self.started.config.get("population")
+        members = [client for line in self.rounds for each in line.formed or () for client in each["members"]]
+        return named if isinstance(named, int) else max(members, default=-1) + 1
+
+    @property
+    def rosters(self) -> dict[int, tuple[int, ...]]:
+        """The members of every roster that was formed, by number."""
+        formed = (each for line in self.rounds for each in line.formed or ())
+        return {each["roster"]: tuple(each["members"]) for each in formed}
+
+    @property
     def counts(self) -> list[list[int]]:
         """Records of each class at each client, where they were logged. (clients, classes)"""
         return (self.started.partition or {}).get("counts", [])

@@ -147,7 +147,7 @@ class Membership:
         self.closed.append(roster)
 
     def epsilon(self) -> list[float] | None:
-        """What each client has spent in all of its rosters, those that are closed at their worst; None without noise."""
+        """What each client has spent in all its rosters, those that are closed at their worst; None without noise."""
         if self.plan is None:
             return None
         found = [0.0] * self.config.members

@@ -42,12 +42,11 @@ class Run:
     new noise by design and cannot go on. Modelled seconds are measured, so they are never the same twice.
 
     Guarantee: no client's ε exceeds the budget of the plan, for every set of stragglers. Clients that the next round
-    could take over it stay away, and the training ends when more than S̄ of them do (R8); where members come and go, when
-    too few are left for a roster. Runs for which `Config.unbounded` holds have no such bound; their log states what they
-    spent.
+    could take over it stay away, and the training ends when more than S̄ of them do (R8); where members come and go,
+    when too few are left for a roster. Runs for which `Config.unbounded` holds have no such bound; their log states
+    what they spent.
 
     >>> from pathlib import Path
-from typing import Any
     >>> import lightdp
     >>> config = lightdp.Config(clients=5, colluders=1, stragglers=1, rounds=3, epsilon=8.0)
     >>> log = lightdp.Run(config, Path("run.jsonl")).finish()
@@ -208,7 +207,13 @@ from typing import Any
         return self._line(after, None, 0, [], [], **nothing, **rounds.joined([], self.config.grace_rounds))
 
     def _line(
-        self, after: State, roster: Roster | None, used: int, late: list[int], lost: list[int], **more: Any
+        self,
+        after: State,
+        roster: Roster | None,
+        used: int,
+        late: list[int],
+        lost: list[int],
+        **more: Any,  # noqa: ANN401  as `Round`
     ) -> tuple[Round, State]:
         """The line of a round, and the state after it with what a checkpoint needs of the members."""
         config = self.config
