@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Any
 
 from lightdp._validate import rounded_up
@@ -112,8 +113,7 @@ def _spent(epsilon: Sequence[float], budget: float | None, name: str) -> Panel:
         layers.append(mark.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color="#9ca3af"))
         words = mark.encode(x=alt.value(0), text="text:N")
         layers.append(words.mark_text(align="left", dy=-6, dx=4, fontSize=11, color="#6b7280"))
-    middle = order[len(order) // 2][1]
     note = f"At the end, over all rosters of a client: {rounded_up(order[-1][1])} to {rounded_up(order[0][1])}, "
-    note += f"median {rounded_up(middle)}. Rosters that were closed count at their worst (W5)."
+    note += f"median {rounded_up(median(epsilon))}. Rosters that were closed count at their worst (W5)."
     chart = alt.layer(*layers).properties(height=190, description=f"ε by client of {name}. {note}")
     return Panel(f"Privacy spent by client, ε: {name}", note, chart, "wide")
