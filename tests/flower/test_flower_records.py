@@ -183,7 +183,7 @@ def with_another_clip(message: Message, context: Context) -> Message:
     ("train", "why"),
     [
         (unclipped, "must reply with the arrays() of a RecordSum, got other arrays"),
-        (of_other_arrays, "must be of the received arrays, got one of 9 values"),
+        (of_other_arrays, "must be of the received arrays, got one of ['w']"),
         (with_another_clip, "must clip to the plan's clip=0.01, got clip=9"),
     ],
 )

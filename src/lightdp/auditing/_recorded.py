@@ -274,8 +274,8 @@ def _checked(log: RunLog) -> Recorded:
         return Recorded(log=log, plan=plan, bounds=bounds, problems=tuple(problems), notes=tuple(notes))
     if len(rounds) < len(log.rounds):
         notes.append("The last round is not counted: its set is final with the next one, which the log does not have.")
-    odometer, best = Odometer(plan), None
-    problems += checks.of_rounds(log, plan, odometer, rounds)
+    best, (odometer, wrong) = None, checks.of_rounds(log, plan, rounds)
+    problems += wrong
     spent = odometer.max_epsilon()
     problems += checks.of_budget(log, plan, spent)
     if plan.deployable and plan.gdp:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
-from typing import cast
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid, PrivacySpent
@@ -12,12 +13,16 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from lightdp._validate import integer, positive, rounded_up
 from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.federation import Federation, Table
 from lightdp.flower import _arrays
 from lightdp.flower._accountant import Accountant
-from lightdp.flower._grid import Narrow, NoNodesError
+from lightdp.flower._grid import Narrow, NoNodesError, all_of_them
+from lightdp.flower._journal import Journal
+from lightdp.flower._metrics import Inner
 from lightdp.flower._plans import refuse
 from lightdp.flower._run import Run, Taken
 from lightdp.flower._settings import KEY, LOG
+from lightdp.flower._training import Training
 from lightdp.keys import Pins
 from lightdp.planning import Plan
 
@@ -54,15 +59,23 @@ class LightDP(Strategy):
         plan: made by `lightdp.plan`; clients recompute it from its arguments.
         linear: whether the update of an unknown strategy is linear in the mean, with fixed coefficients.
         wait: seconds to wait for nodes: in the key round, for an evaluation, or until enough have caught up.
-        patience: how many void rounds in a row end the training.
+        patience: how many void rounds in a row end the training, and how many of its rounds in a row a client may miss
+            before it is left out.
         pins: the identities of all nodes that may enrol, as `lightdp.Pins`. Without them the first node to use a name
             has it, and keeps the one whose name it is out of the run.
+        least: how many clients are enough for a roster if no more have come after `wait` seconds; by default the plan's
+            `clients`. Its plan follows by `Plan.among`.
+        trained: names of the arrays that are trained, or what stands before a dot or slash in them; by default all
+            float arrays. The others go to the nodes and stay as they are.
+        log: a new file for the run log of `start`, which `lightdp report` and `lightdp audit` read.
 
     Attributes:
-        strategy: the inner strategy.
+        strategy: the inner strategy, whose attributes and methods are also those of this one where it has none of its
+            own.
         plan: as given.
         accountant: an `Accountant`, which adds up all starts; None for plans of unit "record".
         stopped: why the training ended early; None if it did not.
+        result: of the last start, as far as it came: what was trained is here also if it was interrupted.
 
     Raises:
         ArgumentError: strategy and plan cannot work together.
@@ -78,6 +91,9 @@ class LightDP(Strategy):
         wait: float = 300.0,
         patience: int = 3,
         pins: Pins | None = None,
+        least: int | None = None,
+        trained: Sequence[str] | None = None,
+        log: str | os.PathLike[str] | None = None,
     ) -> None:
         if isinstance(strategy, LightDP):
             raise ArgumentError("strategy must not be a LightDP itself")
@@ -86,10 +102,21 @@ class LightDP(Strategy):
         self.wait, self.patience = positive("wait", wait), integer("patience", patience, 1)
         self.accountant = Accountant(plan) if plan.unit == "client" else None
         self.stopped: str | None = None
-        self._pins = pins
+        self.ending: str | None = None  # the same in a word, for the run log
+        self.result = Result()
+        self._pins, self._log = pins, None if log is None else Path(log)
+        self._least, self._trained = least, trained
+        self._inner = Inner(strategy)
         self._run: Run | None = None
+        self._table: Table | None = None
         self._sent: list[Message] = []
         self._arrays = ArrayRecord()
+        self._last = 0  # the last round that was configured
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever the inner strategy has
+        if name.startswith("_") or "strategy" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.strategy, name)
 
     def privacy_spent(self) -> PrivacySpent | None:
         """What was spent so far, in the form that Flower's own wrappers return; None for plans of unit "record"."""
@@ -125,61 +152,45 @@ class LightDP(Strategy):
             evaluate_fn: as in Flower.
 
         Raises:
-            ProtocolError: the key round failed; nothing was spent.
+            ProtocolError: the key round failed, and nothing was spent; or no upload was used in any round. The message
+                says what nodes answered.
         """
         rounds = self.plan.rounds if num_rounds is None else integer("num_rounds", num_rounds, 0)
-        train_config = ConfigRecord() if train_config is None else train_config
-        evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
-        self.summary()
-        self.stopped = self._run = None
-        result = Result(arrays=initial_arrays)
-        evaluate = (lambda *_: None) if evaluate_fn is None else evaluate_fn
-        _keep(result.evaluate_metrics_serverapp, 0, evaluate(0, initial_arrays))
-        began = time.monotonic()
-        for current in range(1, rounds + 1):
-            LOG.info("[ROUND %d/%d]", current, rounds)
-            messages = list(self.configure_train(current, result.arrays, train_config, grid))
-            if not messages:  # late uploads have used up the budget since the last round
-                if result.train_metrics_clientapp:
-                    result.arrays = self._close(result.train_metrics_clientapp, result.arrays, timeout)
-                break
-            arrays, metrics = self.aggregate_train(current, self._opened.exchange(messages, timeout))
-            result.arrays = result.arrays if arrays is None else arrays
-            result.train_metrics_clientapp[current] = metrics
-            last = current == rounds or self._must_stop(self._opened)
-            if last:
-                result.arrays = self._close(result.train_metrics_clientapp, result.arrays, timeout)
-            queries = list(self.configure_evaluate(current, result.arrays, evaluate_config, grid))
-            replies = grid.send_and_receive(queries, timeout=timeout) if queries else []
-            _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
-            _keep(result.evaluate_metrics_serverapp, current, evaluate(current, result.arrays))
-            if last:
-                break
-        LOG.info("lightdp: training ended after %.2f s", time.monotonic() - began)
-        return result
+        training = Training(
+            self, grid, rounds=rounds, timeout=timeout, evaluate=evaluate_fn,
+            train_config=ConfigRecord() if train_config is None else train_config,
+            evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
+            journal=None if self._log is None else Journal(self._log, self.plan),
+        )  # fmt: skip
+        self.stopped, self.ending, self._run, self.result = None, None, None, Result(arrays=initial_arrays)
+        training.run(self.result)
+        return self.result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """The messages of the inner strategy, with the announcement of the round; none once the training must end."""
         if self._run is None:
-            run = Run(self.plan, _arrays.length(arrays), grid, self._pins)
-            run.enrol(self.wait)
-            if self.accountant is not None:
-                self.accountant.follow(lambda: run.rounds.odometer)
-            self._run = run
-        if self._must_stop(self._run):
+            self._open(arrays, config, grid)
+        arrays = self.settle(arrays)
+        table = None if self.must_stop() else self.opened.federation.turn()
+        if table is None:
             return []
-        narrow = cast("Grid", Narrow(grid, self.wait, list(self._run.nodes)))
-        messages = list(self.strategy.configure_train(server_round, arrays, config, narrow))
+        nodes = sorted(self.opened.nodes(table))
+        narrow = cast("Grid", Narrow(grid, self.wait, nodes))
+        with all_of_them(self.strategy, len(nodes)):
+            messages = list(self.strategy.configure_train(server_round, arrays, config, narrow))
         addressed = sorted(message.metadata.dst_node_id for message in messages)
-        if addressed != sorted(self._run.nodes):
+        if addressed != nodes:
             raise ArgumentError(f"strategy must train every client of the roster, once; got {addressed}")
-        orders = self._run.orders(self.wait)
+        orders = self.opened.orders(table, self.wait)
         messages = [message for message in messages if message.metadata.dst_node_id in orders]
         for message in messages:
-            message.content = RecordDict({**message.content, KEY: orders[message.metadata.dst_node_id]})
-        self._sent, self._arrays = messages, arrays
+            order = orders[message.metadata.dst_node_id]
+            if (names := self._named(message.content, arrays)) is not None:
+                order["trained"] = names
+            message.content = RecordDict({**message.content, KEY: order})
+        self._table, self._sent, self._arrays, self._last = table, messages, arrays, server_round
         return messages
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord]:
@@ -188,21 +199,24 @@ class LightDP(Strategy):
         Under grace, uploads of the round before that came since are in the sum. If too few came in time there may be
         no sum yet: what came is then in the next one, if enough of the round have come by then.
         """
-        run, plan = self._opened, self.plan
-        result, means = run.take(self._sent, replies)
+        run, plan, table = self.opened, self.plan, self._table
+        if table is None:
+            raise ProtocolError("aggregate_train comes after configure_train")
+        taken = result, _ = run.take(table, self._sent, replies)
         if not result.used:
             then = "was void" if not plan.grace else "waits for uploads that come during the next one"
-            LOG.warning("lightdp: round %d %s: fewer than %d uploads came", server_round, then, run.server.minimum)
+            LOG.warning("lightdp: round %d %s: fewer than %d uploads came", server_round, then, table.server.minimum)
         arrays, metrics = None, MetricRecord()
         if result.total is not None:
-            arrays, metrics = self._through(server_round, (result, means))
+            arrays, metrics = self._through(server_round, taken)
         spent, used, joined = run.spent(), len(result.used), len(result.joined)
         metrics.update(spent | {"lightdp-used": used, "lightdp-joined": joined})
         line = "lightdp: round %d used %d of %d clients%s; ε = %s of %g at δ = %g spent, %s"
         more = f" and {joined} uploads of the round before" if plan.grace else ""
         epsilon, mu = spent["lightdp-epsilon"], spent["lightdp-mu"]
         words = f"{'' if plan.gdp else 'at this δ as with '}μ = {rounded_up(mu)}"
-        LOG.info(line, server_round, used, plan.clients, more, rounded_up(epsilon), plan.budget, plan.delta, words)
+        asked = len(table.names)
+        LOG.info(line, server_round, used, asked, more, rounded_up(epsilon), plan.budget, plan.delta, words)
         return arrays, metrics
 
     def configure_evaluate(
@@ -221,56 +235,118 @@ class LightDP(Strategy):
         return self.strategy.aggregate_evaluate(server_round, replies)
 
     @property
-    def _opened(self) -> Run:
+    def opened(self) -> Run:
+        """The server of the run that `configure_train` has opened; internal."""
         if self._run is None:
             raise ProtocolError("aggregate_train comes after configure_train")
         return self._run
 
     def _through(self, server_round: int, taken: Taken) -> tuple[ArrayRecord | None, MetricRecord]:
         """Give received + mean to the inner strategy, as one reply of weight 1."""
-        result, means = taken
-        weight = getattr(self.strategy, "weighted_by_key", "num-examples")
-        arrays = _arrays.moved(self._arrays, result.mean())
-        content = RecordDict({"arrays": arrays, "metrics": MetricRecord({**means, weight: 1.0})})
-        after, metrics = self.strategy.aggregate_train(server_round, [Message(content, reply_to=self._sent[0])])
+        result, metrics = taken
+        names = None if self._trained is None else _arrays.chosen(self._arrays, self._trained)
+        content = self._inner.content(_arrays.moved(self._arrays, result.mean(), names), metrics)
+        with self._inner.each(metrics):
+            after, found = self.strategy.aggregate_train(server_round, [Message(content, reply_to=self._sent[0])])
         kept = None if after is None else _arrays.typed(after, self._arrays)
-        return kept, MetricRecord() if metrics is None else metrics
+        return kept, MetricRecord() if found is None else found
 
-    def _must_stop(self, run: Run) -> bool:
-        """Whether there can be no other round, or must not be; counts late replies first."""
-        run.take_late()
-        reason, void = None, run.rounds.void
-        if (exhausted := len(run.exhausted())) > self.plan.stragglers:  # fewer are stragglers for good (R8)
-            reason = f"the budget is used up: {exhausted} of {self.plan.clients} clients can take no further round"
-        elif void >= self.patience:
-            reason = f"{void} rounds in a row were void: fewer than {run.server.minimum} uploads came"
-        if reason is not None and self.stopped is None:
-            LOG.warning("lightdp: training ends early: %s", reason)
-            self.stopped = reason
+    def must_stop(self) -> bool:
+        """Whether there must be no other round; `stopped` then says why. Counts late replies first."""
+        self.opened.take_late()
+        self._stop(self.opened.ending(self.patience))
         return self.stopped is not None
 
-    def _close(self, rows: dict[int, MetricRecord], arrays: ArrayRecord, timeout: float) -> ArrayRecord:
-        """The closing rounds: they take what stragglers left out of the model, without data (R4), (R5)."""
-        run, last = self._opened, max(rows)
-        for current in range(last + 1, last + 2 + self.plan.grace):
-            orders = run.closing_orders()
+    def settle(self, arrays: ArrayRecord, timeout: float | None = None) -> ArrayRecord:
+        """Close rosters that have lost more members than they can bear, and form new ones; returns the model after it.
+
+        `start` and `configure_train` do it. If no roster is left, and none can be formed, the training must stop.
+
+        Args:
+            arrays: the model.
+            timeout: seconds after which a closing round ends; `wait` by default.
+        """
+        run = self.opened
+        for number in run.to_close():
+            LOG.info("lightdp: roster %d has lost too many of its clients, or had all its rounds: it is closed", number)
+            arrays = self._closed(run.federation.rosters[number], arrays, self.wait if timeout is None else timeout)
+            run.federation.end(number)
+        if self.stopped is None and not run.form(self.wait):
+            self._stop(run.nobody_left())
+        return arrays
+
+    def close(self, arrays: ArrayRecord, timeout: float = 3600) -> ArrayRecord:
+        """The closing rounds: they take what stragglers left out of the model, without data (R4), (R5).
+
+        `start` ends with them; call it at the end of a loop of your own.
+
+        Args:
+            arrays: the trained model.
+            timeout: seconds after which a closing round ends.
+        """
+        for table in list(self.opened.federation.rosters.values()):
+            arrays = self._closed(table, arrays, timeout)
+        self.opened.take_late()
+        return arrays
+
+    def exchange(self, messages: list[Message], timeout: float) -> list[Message]:
+        """Send the messages of `configure_train` and return the replies that come in time; internal."""
+        if self._table is None:
+            raise ProtocolError("exchange comes after configure_train")
+        return self.opened.exchange(self._table, messages, timeout)
+
+    def _open(self, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
+        """The key round, and the first rosters."""
+        plan, key = self.plan, getattr(self.strategy, "configrecord_key", "config")
+        federation = Federation(
+            plan, length=_arrays.length(arrays, _arrays.chosen(arrays, self._trained)), run=os.urandom(16),
+            pins=self._pins, least=self._least, patience=self.patience,
+        )  # fmt: skip
+        run = Run(federation, grid, {key: config})
+        wanted = max(plan.request.population or plan.clients, getattr(self.strategy, "min_available_nodes", 0))
+        run.members.gather(self.wait, wanted=wanted, least=federation.cohorts.least)
+        LOG.info("lightdp: key round done, %d clients have enrolled", len(federation.names))
+        if self.accountant is not None:
+            self.accountant.follow(lambda: max(federation.mu().values(), default=0.0), lambda: run.released)
+        self._run = run
+
+    def _closed(self, table: Table, arrays: ArrayRecord, timeout: float) -> ArrayRecord:
+        """The model after the closing rounds of a roster."""
+        run = self.opened
+        for current in range(self._last + 1, self._last + 2 + self.plan.grace):
+            orders = run.closing_orders(table)
             if orders is None:
                 break
             self._arrays = arrays
-            sent = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node, order in orders.items()]
+            sent = [Message(run.members.content(order), node, MessageType.TRAIN) for node, order in orders.items()]
             self._sent = sent or self._sent
-            result, means = run.take(sent, run.exchange(sent, timeout), closing=True)
+            taken = result, _ = run.take(table, sent, run.exchange(table, sent, timeout), closing=True)
             if orders:
                 LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
             if result.total is not None:
-                arrays = self._through(current, (result, means))[0] or arrays
-            if current == last + 1:  # uploads of the last round with data
-                rows[last]["lightdp-joined"] = cast("int", rows[last]["lightdp-joined"]) + len(result.joined)
-        run.take_late()
-        rows[last].update(run.spent() | {"lightdp-stopped": int(self.stopped is not None)})
+                arrays = self._through(current, taken)[0] or arrays
         return arrays
 
+    def _stop(self, ending: tuple[str, str] | None) -> None:
+        if ending is not None and self.stopped is None:
+            LOG.warning("lightdp: training ends early: %s", ending[1])
+            self.ending, self.stopped = ending
 
-def _keep(where: dict[int, MetricRecord], current: int, metrics: MetricRecord | None) -> None:
-    if metrics is not None:
-        where[current] = metrics
+    def _named(self, content: RecordDict, arrays: ArrayRecord) -> list[str] | None:
+        """The arrays of a message that are trained, as nodes name them; None for all of them.
+
+        The arrays that `start` was given are trained, or those of them that `trained` names. Other ArrayRecords of a
+        message, such as control variates, are for the nodes alone.
+        """
+        records = content.array_records
+        if self._trained is None and len(records) == 1:
+            return None
+        chosen = _arrays.chosen(arrays, self._trained)
+        if len(records) == 1:
+            return chosen
+        own = [key for key, each in records.items() if each is arrays] or [
+            key for key, each in records.items() if set(each) == set(arrays)
+        ]
+        if not own:
+            raise ArgumentError(f"strategy must send the model in one of its ArrayRecords, got {list(records)}")
+        return [f"{own[0]}/{name}" for name in chosen]

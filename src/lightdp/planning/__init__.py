@@ -9,9 +9,11 @@ for each calibration, and nothing outside this package asks for its name.
 [0.145, 0.223, 6.478]
 """
 
+from lightdp.planning._advice import Remedy, noise_advice, noise_ratio, remedies
 from lightdp.planning._calibrate import GAMMA_MAX, on_grid
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
+from lightdp.planning._cohorts import Membership, memberships
 from lightdp.planning._compare import Comparison, compare
 from lightdp.planning._per_client import PerClientPlan, plan_per_client
 from lightdp.planning._plan import Plan, plan, solve
@@ -27,17 +29,23 @@ __all__ = [
     "Claim",
     "Comparison",
     "Late",
+    "Membership",
     "Noise",
     "PerClientPlan",
     "Plan",
+    "Remedy",
     "Request",
     "Reserve",
     "Unit",
     "Wire",
     "compare",
+    "memberships",
+    "noise_advice",
+    "noise_ratio",
     "on_grid",
     "paper_claims",
     "plan",
     "plan_per_client",
+    "remedies",
     "solve",
 ]

@@ -282,19 +282,24 @@ class Server:
         return Aggregate(number, used, total, weight, joined, settled)
 
     def past(self) -> dict[str, Any]:
-        """What was announced so far and who came too late, as JSON values, for `resume`. Sums are not among them."""
+        """All rounds that are over and who came too late, as JSON values, for `resume`.
+
+        Neither sums nor the open round are among them: it is as before that round was announced.
+        """
         return {
             "used": [each.to_bytes().hex() for each in self._used],
             "on_time": [each.to_bytes().hex() for each in self._on_time],
             "late": {str(number): each.to_bytes().hex() for number, each in self._late.items()},
-            "closing": self._closing,
+            "closing": self._closing - (self._closing > 0 and self.round in self._open),
         }
 
     def resume(self, past: dict[str, Any]) -> None:
         """Go on from what `past` returned, in a server with the same roster that has announced nothing.
 
-        Uploads that are in no aggregate yet are lost. If a round was announced since, `announce` it again and `close`
-        it, so that it is void: its uploads are gone, and clients answer no round twice.
+        Uploads that are in no aggregate yet are lost, under grace also those of the round before, which is void if too
+        few of them are in one. If a round was announced since, `announce` it again and `close` it, so that it is void:
+        clients answer no round twice. A closing round that was lost so is announced as any other, and another closing
+        round repairs what it would have.
 
         Raises:
             ArgumentError: it is not the past of such a server.

@@ -15,7 +15,13 @@ from lightdp._validate import rounded_up
 from lightdp.runlog import RunLog
 from lightdp.schemes import schemes
 
-_STOPPED = {None: "at its end", "budget": "at the budget", "members": "too few members"}
+_STOPPED = {
+    None: "at its end",
+    "budget": "at the budget",
+    "members": "too few members",
+    "void": "after rounds with too few uploads",
+    "refused": "when every client refused",
+}
 _UNITS = {"paper": "client, assumed"}
 ONE_LATE = "entered the model one round late"
 LONG = {

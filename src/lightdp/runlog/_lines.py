@@ -25,6 +25,10 @@ _CLOSED = (
     "rosters that were closed {}, as `roster`; under grace with `joined_clients`, whose uploads of its last round came "
     "in while it was closed"
 )
+_SINCE = (
+    "clients, by round, whose uploads of earlier rounds came since the line before, too late for a sum; the lines of "
+    "these rounds count them as lost"
+)
 _MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
 
 
@@ -67,6 +71,13 @@ def _clients(name: str, value: object) -> None:
     before = -1
     for client in _typed(list, "a list of clients")(name, value):
         before = integer(name, client, before + 1)
+
+
+def _by_round(name: str, value: object) -> None:
+    for key, clients in _mapping(name, value).items():
+        if not key.isascii() or not key.isdecimal() or int(key) < 1:
+            raise ArgumentError(f"{name} must have rounds as keys, got {key!r}")
+        _clients(name, clients)
 
 
 def _one_of(*options: str) -> Check:
@@ -242,6 +253,12 @@ class Round(_Line):
     late_clients: Sequence[int] | None = _holds("which ones were late", null="not known", absent="old log")
     lost_clients: Sequence[int] | None = _holds("which ones were lost", null="not known", absent="old log")
     joined_clients: Sequence[int] | None = _holds("which ones joined; the line before counts them as late", **_GRACE)
+    late_since: Mapping[str, Any] | None = _holds(
+        _SINCE, _by_round, null="none came", absent="likewise", beside="late_since"
+    )
+    metrics: Mapping[str, Any] | None = _holds(
+        "other metrics of the round, by name", null="there are none", absent="likewise", beside="metrics"
+    )
     noise_std: float | None = _holds(
         "standard deviation of the noise in a coordinate of the mean, without residuals", non_negative, null=_UNKNOWN
     )
@@ -274,8 +291,9 @@ class Ended(_Line):
     adjacency: str | None = _holds("what may change between neighbouring data", null=_UNKNOWN)
     rounds: int = _holds("how many rounds are over")
     stopped: str | None = _holds(
-        "why it ended early: `budget`, or `members`, too few for a roster",
-        _one_of("budget", "members"),
+        "why it ended early: `budget`, `members` (too few for a roster), `void` (too few uploads came to several rounds), "
+        "`refused` (by every client)",
+        _one_of("budget", "members", "void", "refused"),
         null="it did not",
     )
     bytes_up: float | None = _holds("sent by a client in a round", non_negative, null=_UNKNOWN)
@@ -289,6 +307,9 @@ class Ended(_Line):
     )
     closed: Sequence[Mapping[str, Any]] | None = _holds(
         _CLOSED.format("at the end"), _closed, **_ONE | {"beside": "closed"}
+    )
+    late_since: Mapping[str, Any] | None = _holds(
+        _SINCE, _by_round, null="none came", absent="likewise", beside="late_since"
     )
 
 
