@@ -4,8 +4,8 @@ Every way has the same ε and δ, the same data split over 100 clients, a fifth 
 straggling, and the same number of client updates: with all 100 clients a fifth of the rounds. The same 20 clients train
 on their own records alone. Cohorts are also trained with 5 rounds a turn, and with the γ of a single roster that has
 all rounds: the planner counts a residual as many times as there are cohorts, since it waits for so many rounds (D5),
-and this leaves out that factor. Each way has the learning rate, of a grid, that is best on a fifth of the training records,
-which is held out, over other seeds; accuracy is on the test set.
+and this leaves out that factor. Each way has the learning rate, of a grid, that is best on a fifth of the training
+records, which is held out, over other seeds; accuracy is on the test set.
 
 Run: python benchmarks/cohorts.py --processes 2 --out benchmarks/records/cohorts.json --plot docs/img/cohorts.svg
      python benchmarks/cohorts.py --record benchmarks/records/cohorts.json --plot docs/img/cohorts.svg

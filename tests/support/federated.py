@@ -78,7 +78,9 @@ def planned(**changed: Any) -> Plan:
 class World:
     """One schedule. `step` does something at random; `finish` closes all rosters and compares the ledgers."""
 
-    def __init__(self, seed: int, plan: Plan, *, weighted: bool = False, crashes: float = 0.03, **options: Any) -> None:
+    def __init__(
+        self, seed: int, plan: Plan, *, weighted: bool = False, crashes: float = 0.03, **options: Any
+    ) -> None:
         self.random, self.plan, self.weighted, self.options = random.Random(seed), plan, weighted, options
         self.crash_rate, self.crashed, self.equal = crashes, 0, 0
         self.fed = Federation(plan, length=LENGTH, run=RUN, weighted=weighted, **options)
@@ -246,10 +248,8 @@ class World:
             return
         book = self.books[s.roster]
         takes, late = book.takes(s.round), book.late.get(s.round, frozenset())
-        before = (
-            any(s.client == each.client for each in book.came.get(s.round, ()))
-            if takes
-            else (s.client in late or s.client in book.used[s.round])
+        before = any(s.client == each.client for each in book.came.get(s.round, ())) if takes else (
+            s.client in late or s.client in book.used[s.round]
         )
         if before:
             with pytest.raises(ProtocolError, match="before"):
@@ -390,12 +390,8 @@ class World:
         self.crash_rate = 0.0
         budget = gaussian.mu(self.plan.budget, self.plan.delta, up=True)
         known = [
-            s
-            for book in self.books.values()
-            for t in range(book.round)
-            for s in self.sent
-            if s.message
-            and (s.roster, s.round) == (book.roster.number, t)
+            s for book in self.books.values() for t in range(book.round)
+            for s in self.sent if s.message and (s.roster, s.round) == (book.roster.number, t)
             and (s.client in book.late.get(t, ()) or s in book.came[t])
         ]
         spent = self.fed.epsilon()

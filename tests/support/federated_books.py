@@ -172,10 +172,8 @@ class Book:
         for client in range(self.plan.clients):
             rules = self.rules(client, sent)
             for of in range(len(self.used)):
-                absent = (
-                    ()
-                    if of in self.closings or client not in self.used[of]
-                    else tuple(j for j in self.neighbours(client) if j not in self.used[of])
+                absent = () if of in self.closings or client not in self.used[of] else tuple(
+                    j for j in self.neighbours(client) if j not in self.used[of]
                 )
                 paid = self.plan.repairs and "used" in rules.fates(of, len(self.used) + self.plan.grace)
                 if absent and not paid:

@@ -291,8 +291,8 @@ class Ended(_Line):
     adjacency: str | None = _holds("what may change between neighbouring data", null=_UNKNOWN)
     rounds: int = _holds("how many rounds are over")
     stopped: str | None = _holds(
-        "why it ended early: `budget`, `members` (too few for a roster), `void` (too few uploads came to several rounds), "
-        "`refused` (by every client)",
+        "why it ended early: `budget`, `members` (too few for a roster), `void` (too few uploads came to several "
+        "rounds), `refused` (by every client)",
         _one_of("budget", "members", "void", "refused"),
         null="it did not",
     )
