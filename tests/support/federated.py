@@ -407,7 +407,7 @@ class World:
             exact = exact_mu(self.books, made, name)
             assert exact <= node.member.mu(worst=True) * (1 + 1e-9)
             assert exact <= budget or not node.member._keeps
-            assert exact == 0 or node.member.epsilon() > 0
+            assert exact == 0 or node.member.epsilon() > 0 or not self.plan.late_is_seen
 
 
 def total(squares: Mapping[float, int]) -> float:
@@ -421,7 +421,7 @@ CASES: dict[str, dict[str, Any]] = {
     "exact-grace": {"calibration": "exact", "grace": 1},
     "sparse": {"clients": 6, "population": 12, "degree": 4},
     "unseen": {"late": "unseen"},
-    "sampled": {"unit": "record", "sampling_rate": 0.2, "calibration": "exact", "rounds": 6},
+    "sampled": {"unit": "record", "sampling_rate": 0.2, "calibration": "exact", "rounds": 4},
     "one-roster": {"population": None, "rounds": 8},
 }
 """Settings of plans, beside those of `planned`."""

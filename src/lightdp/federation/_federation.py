@@ -307,7 +307,8 @@ class Federation:
     ) -> Federation:
         """The federation whose past was saved, after a crash; other arguments as for `Federation`.
 
-        A round that was announced since then is void: nobody was told anything else of it.
+        A round that was announced since then is void: nobody was told anything else of it. Members that `pins` has no
+        more are as if they had left.
 
         Raises:
             ArgumentError: the data is no past of a federation of this plan.
@@ -328,14 +329,17 @@ class Federation:
                 patience=patience,
                 consecutive=consecutive,
             )
-            for message in facts["enrolments"].values():
-                result._messages[result._enrolments.add(bytes.fromhex(message))] = bytes.fromhex(message)
+            for message in map(bytes.fromhex, facts["enrolments"].values()):
+                result._messages[result._enrolments.add(message, pinned=False)] = message
             result.cohorts.load_dict(facts["cohorts"])
             for number in result.cohorts.rosters:
                 table, part = result._table(number), facts["rosters"][str(number)]
                 table.resume(part["server"], part["rounds"])
                 result.rosters[number] = table
             result._spent = {name: Counter({x: int(k) for x, k in found}) for name, found in facts["spent"].items()}
+            for name, enrolment in result._enrolments.by_name.items():
+                if pins is not None and not pins.allow(enrolment):
+                    result.leave(name)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, ArgumentError):
                 raise
