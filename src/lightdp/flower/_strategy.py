@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,6 +67,9 @@ class LightDP(Strategy):
             `clients`. Its plan follows by `Plan.among`.
         trained: names of the arrays that are trained, or what stands before a dot or slash in them; by default all
             float arrays. The others go to the nodes and stay as they are.
+        checkpoint: a file that `start` keeps up to date, durably, after each round and before anything of it is
+            announced. After a crash the same `start` goes on from it, with the same clients under the same names,
+            whatever their nodes' ids; the round that was open is void. A training that has ended is not trained again.
         log: a new file for the run log of `start`, which `lightdp report` and `lightdp audit` read.
 
     Attributes:
@@ -93,6 +96,7 @@ class LightDP(Strategy):
         pins: Pins | None = None,
         least: int | None = None,
         trained: Sequence[str] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
         log: str | os.PathLike[str] | None = None,
     ) -> None:
         if isinstance(strategy, LightDP):
@@ -105,6 +109,9 @@ class LightDP(Strategy):
         self.ending: str | None = None  # the same in a word, for the run log
         self.result = Result()
         self._pins, self._log = pins, None if log is None else Path(log)
+        self._checkpoint = None if checkpoint is None else Path(checkpoint)
+        self._past: Mapping[str, Any] | None = None  # of a training to go on with
+        self.save: Callable[[ArrayRecord], None] = lambda _: None  # keeps the model and all that was announced
         self._least, self._trained = least, trained
         self._inner = Inner(strategy)
         self._run: Run | None = None
@@ -157,21 +164,26 @@ class LightDP(Strategy):
         """
         rounds = self.plan.rounds if num_rounds is None else integer("num_rounds", num_rounds, 0)
         training = Training(
-            self, grid, rounds=rounds, timeout=timeout, evaluate=evaluate_fn,
+            self, grid, rounds=rounds, timeout=timeout, evaluate=evaluate_fn, checkpoint=self._checkpoint,
             train_config=ConfigRecord() if train_config is None else train_config,
             evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
             journal=None if self._log is None else Journal(self._log, self.plan),
         )  # fmt: skip
-        self.stopped, self.ending, self._run, self.result = None, None, None, Result(arrays=initial_arrays)
-        training.run(self.result)
+        self.stopped, self.ending, self._run, self._past = None, None, None, None
+        self.result = Result(arrays=initial_arrays)
+        self.save = training.save
+        training.run()
         return self.result
+
+    def resume(self, facts: Mapping[str, Any]) -> None:
+        """Go on with what a checkpoint has kept; internal."""
+        self._past, self.stopped, self.ending = facts, facts["stopped"], facts["ending"]
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """The messages of the inner strategy, with the announcement of the round; none once the training must end."""
-        if self._run is None:
-            self._open(arrays, config, grid)
+        self.open(arrays, config, grid)
         arrays = self.settle(arrays)
         table = None if self.must_stop() else self.opened.federation.turn()
         if table is None:
@@ -271,8 +283,11 @@ class LightDP(Strategy):
             LOG.info("lightdp: roster %d has lost too many of its clients, or had all its rounds: it is closed", number)
             arrays = self._closed(run.federation.rosters[number], arrays, self.wait if timeout is None else timeout)
             run.federation.end(number)
+        rosters = run.federation.cohorts.next_number
         if self.stopped is None and not run.form(self.wait):
             self._stop(run.nobody_left())
+        if run.federation.cohorts.next_number > rosters:
+            self.save(arrays)  # before anything is sent to their members
         return arrays
 
     def close(self, arrays: ArrayRecord, timeout: float = 3600) -> ArrayRecord:
@@ -295,16 +310,25 @@ class LightDP(Strategy):
             raise ProtocolError("exchange comes after configure_train")
         return self.opened.exchange(self._table, messages, timeout)
 
-    def _open(self, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
-        """The key round, and the first rosters."""
+    def open(self, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
+        """The key round, unless it is done; internal."""
+        if self._run is not None:
+            return
         plan, key = self.plan, getattr(self.strategy, "configrecord_key", "config")
-        federation = Federation(
-            plan, length=_arrays.length(arrays, _arrays.chosen(arrays, self._trained)), run=os.urandom(16),
-            pins=self._pins, least=self._least, patience=self.patience,
-        )  # fmt: skip
+        options: dict[str, Any] = {"pins": self._pins, "least": self._least, "patience": self.patience}
+        if self._past is None:
+            length = _arrays.length(arrays, _arrays.chosen(arrays, self._trained))
+            federation = Federation(plan, length=length, run=os.urandom(16), **options)
+            wanted = max(plan.request.population or plan.clients, getattr(self.strategy, "min_available_nodes", 0))
+            least = federation.cohorts.least
+        else:
+            federation = Federation.resume(self._past["federation"].encode(), plan, **options)
+            rosters = federation.cohorts.rosters.values()
+            wanted = len(federation.names) - sum(len(each.gone(self.patience)) for each in rosters)
+            least = min((each.server.minimum for each in federation.rosters.values()), default=federation.cohorts.least)
         run = Run(federation, grid, {key: config})
-        wanted = max(plan.request.population or plan.clients, getattr(self.strategy, "min_available_nodes", 0))
-        run.members.gather(self.wait, wanted=wanted, least=federation.cohorts.least)
+        vars(run).update({} if self._past is None else self._past["counts"])
+        run.members.gather(self.wait, wanted=wanted, least=least)
         LOG.info("lightdp: key round done, %d clients have enrolled", len(federation.names))
         if self.accountant is not None:
             self.accountant.follow(lambda: max(federation.mu().values(), default=0.0), lambda: run.released)
@@ -319,12 +343,14 @@ class LightDP(Strategy):
                 break
             self._arrays = arrays
             sent = [Message(run.members.content(order), node, MessageType.TRAIN) for node, order in orders.items()]
+            self.save(arrays)  # that it is being closed, before anybody is told
             self._sent = sent or self._sent
             taken = result, _ = run.take(table, sent, run.exchange(table, sent, timeout), closing=True)
             if orders:
                 LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
             if result.total is not None:
                 arrays = self._through(current, taken)[0] or arrays
+            self.save(arrays)
         return arrays
 
     def _stop(self, ending: tuple[str, str] | None) -> None:

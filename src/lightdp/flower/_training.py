@@ -6,18 +6,22 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from lightdp.client_set import ClientSet
-from lightdp.errors import ProtocolError
+from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
+from lightdp.flower import _checkpoint as checkpoints
 from lightdp.flower._journal import Journal
 from lightdp.flower._settings import LOG
 from lightdp.planning import noise_advice, noise_ratio
+
+_COUNTS = ("late", "sums", "released", "void")  # of a run
 
 if TYPE_CHECKING:
     from lightdp.flower._strategy import LightDP
@@ -36,6 +40,7 @@ class Training:
         evaluate_config: likewise.
         evaluate: called with the number of a round, from 0, and the model after it.
         journal: the run log; None for none.
+        checkpoint: the file from which it can go on; None for none.
     """
 
     strategy: LightDP = field(kw_only=False)
@@ -46,25 +51,47 @@ class Training:
     evaluate_config: ConfigRecord
     evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None
     journal: Journal | None
+    checkpoint: Path | None
     _written: int = field(default=0, init=False)  # rounds that the journal has taken in
+    _finished: bool = field(default=False, init=False)
 
-    def run(self, result: Result) -> None:
-        """Train to the end, or until the budget is used up, and keep in `result` what comes of it.
+    def __post_init__(self) -> None:
+        self._state = checkpoints.State(self.strategy.strategy)
+
+    @property
+    def result(self) -> Result:
+        """What has come of it so far."""
+        return self.strategy.result
+
+    def run(self) -> None:
+        """Train to the end, or until the budget is used up; or go on where the checkpoint says.
 
         Raises:
+            ArgumentError: the checkpoint is of another training, or damaged.
             ProtocolError: the key round failed, or no upload was used in any round.
         """
+        began = time.monotonic()
+        over = self._resumed()
+        if self._finished:
+            LOG.info("lightdp: the training in checkpoint %s has ended: it is not trained again", self.checkpoint)
+            return
         try:
-            self._run(result)
+            self._run(over)
         finally:
             if self.journal is not None:
                 self.journal.close()
+        LOG.info("lightdp: training ended after %.2f s", time.monotonic() - began)
+        for line in f"Final results:\n{self.result}".splitlines():
+            LOG.info("\t%s", line)
 
-    def _run(self, result: Result) -> None:
-        began = time.monotonic()
+    def _run(self, over: int) -> None:
+        """Train, after so many rounds that are over."""
+        result = self.result
         self._introduce(result.arrays)
-        self._evaluate_here(result, 0)
-        for current in range(1, self.rounds + 1):
+        if over == 0:
+            self._evaluate_here(result, 0)
+        current, last = over, False
+        for current in range(over + 1, self.rounds + 1):
             LOG.info("[ROUND %d/%d]", current, self.rounds)
             last = not self._train(result, current)
             if last:
@@ -74,11 +101,61 @@ class Training:
                 self._write(result, current)
             if last:
                 break
+        if not last and current > 0:  # there were no rounds left when it went on
+            self.strategy.open(result.arrays, self.train_config, self.grid)
+            self._finish(result)
+            self._evaluate(result, current)
         if self.journal is not None and result.train_metrics_clientapp:
             self._end(self.journal, result)
-        LOG.info("lightdp: training ended after %.2f s", time.monotonic() - began)
-        for line in f"Final results:\n{result}".splitlines():
-            LOG.info("\t%s", line)
+        if current > 0:
+            self._finished = True
+            self.save(result.arrays)
+
+    def save(self, arrays: ArrayRecord) -> None:
+        """Keep the model and all that was announced so far, durably."""
+        if self.checkpoint is None:
+            return
+        self.result.arrays = arrays
+        strategy, run = self.strategy, self.strategy.opened
+        rows, model = checkpoints.results(self.result)
+        state, more = self._state.facts()
+        facts = self._facts() | {
+            "federation": run.federation.past().decode(),
+            "counts": {name: getattr(run, name) for name in _COUNTS},
+            "finished": self._finished, "stopped": strategy.stopped, "ending": strategy.ending,
+            "rows": rows, "state": state,
+        }  # fmt: skip
+        checkpoints.write(self.checkpoint, facts, model | more)
+
+    def _facts(self) -> dict[str, Any]:
+        """What must be the same when a training goes on."""
+        arrays = self.result.arrays
+        return {
+            "plan": self.strategy.plan.digest().hex(),
+            "strategy": type(self.strategy.strategy).__name__,
+            "num_rounds": self.rounds,
+            "model": {name: [str(each.dtype), list(each.shape)] for name, each in sorted(arrays.items())},
+        }
+
+    def _resumed(self) -> int:
+        """Take up the checkpoint, if there is one, and return how many rounds are over."""
+        if self.checkpoint is None or not self.checkpoint.exists():
+            return 0
+        facts, arrays = checkpoints.read(self.checkpoint)
+        for name, wanted in self._facts().items():
+            if facts.get(name) != wanted:
+                raise ArgumentError(
+                    f"checkpoint must be of this training, got checkpoint={str(self.checkpoint)!r} of another: its "
+                    f"{name} is {facts.get(name)!r}, not {wanted!r}; name another file to train anew"
+                )
+        self.strategy.result = checkpoints.result_of(facts["rows"], arrays)
+        self._state.load(facts["state"], arrays)
+        self._finished = facts["finished"]
+        self.strategy.resume(facts)
+        over = max(self.result.train_metrics_clientapp, default=0)
+        if not self._finished:
+            LOG.info("lightdp: going on after round %d, from checkpoint %s", over, self.checkpoint)
+        return over
 
     def _introduce(self, arrays: ArrayRecord) -> None:
         """Log what is trained, the plan, the inner strategy, and how loud the noise is."""
@@ -102,6 +179,7 @@ class Training:
         arrays, metrics = strategy.aggregate_train(current, strategy.exchange(messages, self.timeout))
         result.arrays = result.arrays if arrays is None else arrays
         _keep(result.train_metrics_clientapp, current, metrics, "Aggregated train metrics")
+        self.save(result.arrays)
         if current == self.rounds or strategy.must_stop():
             return False
         result.arrays = strategy.settle(result.arrays, self.timeout)
