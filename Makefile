@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-SOURCES := pyproject.toml constraints.txt setup.py src/lightdp/_native/kernel.c src/lightdp/_native/paths.h
+SOURCES := pyproject.toml constraints.txt setup.py src/lightdp/_native/kernel.c $(wildcard src/lightdp/_native/*.h)
 TRAIN := .venv/.train
 DEV := .venv/.dev
 

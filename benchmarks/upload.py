@@ -2,24 +2,28 @@
 
 Run: python benchmarks/upload.py [--values 1000000] [--trials 41] [--json]
 
-One thread, in memory, CPU time. All take turns, so that a busy machine slows them alike.
+One thread, in memory, CPU time. All take turns, so that a busy machine slows them alike. Memory that is freed stays
+with the process (glibc): pages that are returned after some uploads and not after others cost up to a fifth of one.
 
 - With and without a signature: without it the checksum covers the vector, as it must where nothing is signed.
-- Steps of σ_U/16 at 16 bits, as the wire had them at first, beside σ_U/2, and beside σ_U/2 rotated.
+- Steps of σ_U/16 at 16 bits, as the wire had them at first, beside σ_U/2, and beside σ_U/2 rotated. The last two should
+  take no more time among 50 clients. Between runs with nothing changed their medians differ by up to 0.5 % of an
+  upload, on a busy machine by 1 %.
 
 The record is records/upload.json; 1 if, among 50 clients, the median of the paired differences is more than 3 % of an
-upload for the signature, or for steps of σ_U/2.
+upload for the signature, or more than 1 % for another wire, or among 10 or 20 more than 3 % for another wire.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import statistics
 import sys
 import time
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -36,7 +40,9 @@ if TYPE_CHECKING:
     from lightdp.planning import Plan
 
 RUN = b"sixteen bytes ok"
-LIMIT = 0.03  # of an upload, among 50 clients
+LIMIT = 0.03  # of an upload: what a signature may take among 50 clients, and another wire among fewer
+NOISE = 0.01  # of an upload: how far two runs of the same may differ
+ROUNDS = 410  # of the plans whose wires are compared: at 50 clients rotating saves a bit
 WIRES: dict[str, dict[str, Any]] = {
     "σ_U/16": {"wire_steps": 16, "rotate": False},
     "σ_U/2": {"wire_steps": 2, "rotate": False},
@@ -61,6 +67,14 @@ def unsigned() -> Iterator[None]:
         mock.patch.object(Enrolment, "verify", return_value=None),
     ):
         yield
+
+
+def keep_memory() -> None:
+    """Make glibc keep what is freed, up to 1 GiB; other allocators stay as they are."""
+    with suppress(AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
+        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, at its largest
 
 
 def a_round(plan: Plan, values: int) -> Callable[[], tuple[float, float, int]]:
@@ -90,7 +104,7 @@ def a_round(plan: Plan, values: int) -> Callable[[], tuple[float, float, int]]:
 def wires(clients: int, values: int, trials: int) -> dict[str, Any]:
     """Medians in seconds for each of `WIRES`, and of the paired differences to the first, as shares of it."""
     asked: dict[str, Any] = {"clients": clients, "colluders": clients // 5, "stragglers": clients // 5, "epsilon": 3}
-    asked |= {"unit": "record", "calibration": "repair", "rounds": 10 * trials, "delta": 1e-5}
+    asked |= {"unit": "record", "calibration": "repair", "rounds": max(ROUNDS, 2 * trials), "delta": 1e-5}
     plans = {n: lightdp.plan(**asked, records=50 * clients, parameters=values, **wire) for n, wire in WIRES.items()}
     jobs = {name: a_round(plan, values) for name, plan in plans.items()}
     times: dict[str, list[tuple[float, float, int]]] = {name: [] for name in jobs}
@@ -137,12 +151,13 @@ def measured(clients: int, values: int, trials: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print each row; 1 if the signature takes more than `LIMIT` of an upload among 50 clients."""
+    """Print each row; 1 if a signature or a wire takes more than it may."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--values", type=int, default=1_000_000)
     parser.add_argument("--trials", type=int, default=41)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
+    keep_memory()
     rows = [measured(clients, asked.values, asked.trials) for clients in (10, 20, 50)]
     beside = [wires(clients, asked.values, asked.trials) for clients in (10, 20, 50)]
     conditions = bench.conditions()
@@ -164,8 +179,12 @@ def main() -> int:
                     f"{found['upload_s'] * 1e3:6.2f} ms ({found['upload_share']:+.1%}), "
                     f"receive {found['receive_s'] * 1e3:5.2f} ms ({found['receive_share']:+.1%})"
                 )
-    slower = beside[-1]["wires"]["σ_U/2"]["upload_share"]
-    return int(rows[-1]["upload"]["share"] > LIMIT or slower > LIMIT)
+    slower = any(
+        found["upload_share"] > (NOISE if row is beside[-1] else LIMIT)
+        for row in beside
+        for found in row["wires"].values()
+    )
+    return int(rows[-1]["upload"]["share"] > LIMIT or slower)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ def model_noise(plan: Plan, momentum: float = 0.0, *, closed: bool = True) -> Mo
     With momentum b the noise of a round has moved the model by h = (1 − b^k)/(1 − b) after k steps. A residual comes in
     with one round and goes out with the next, or the next but one under grace (R5), so b^(k−1) or (1 + b) b^(k−2) of it
     is left, and it does not add up. Closing rounds take out what nobody has repaired yet, by steps without momentum;
-    what velocity still holds stays. Residuals of uploads that are late and join in time are not counted.
+    what velocity still holds stays. Residuals of uploads that are late and join in time are not counted. Where K
+    rosters take turns, a round each, residuals stay K times as long (C1), and each roster closes by itself.
 
     >>> import lightdp
     >>> plan = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5, gamma=5)
@@ -73,13 +74,14 @@ def model_noise(plan: Plan, momentum: float = 0.0, *, closed: bool = True) -> Mo
     if not 0 <= number("momentum", momentum) < 1:
         raise ArgumentError(f"momentum must be in [0, 1), got momentum={momentum:g}")
     moved = np.cumsum(momentum ** np.arange(plan.rounds, dtype=float))  # h after 1, 2, ..., T steps
-    lasting = float(moved @ moved) + (1 + plan.grace) * (closed and plan.repairs)
+    cohorts = plan.request.cohorts
+    lasting = float(moved @ moved) + (1 + plan.grace) * cohorts * (closed and plan.repairs)
     missed = plan.law.mean(lambda s: s / plan.clients)  # the chance that a client cannot repair in a given round
     # second moments of what is left after k steps of a residual: repaired `later` rounds after its own, or not yet
-    tries = np.maximum(np.arange(plan.rounds) - plan.grace, 0)  # rounds in which it could have been repaired
+    tries = np.maximum(np.arange(plan.rounds) // cohorts - plan.grace, 0)  # rounds in which it could be repaired
     waiting = missed ** tries.astype(float)
     left = waiting * (moved - closed) ** 2
-    for later in range(1 + plan.grace, plan.rounds):
+    for later in range((1 + plan.grace) * cohorts, plan.rounds, cohorts):
         if waiting[later - 1] < _NEGLIGIBLE:
             break
         left[later:] += waiting[later - 1] * (1 - missed) * (moved[later:] - moved[:-later]) ** 2
@@ -116,7 +118,8 @@ def bound(
     the plan repairs, that is its individual noise, the residual it leaves and, from the second round on (the third with
     grace), the residuals of earlier rounds that it takes out (R4). These are independent, and each residual is taken
     out once, so the variance is at most `noise_in_mean` and once or twice `transient_in_mean`. The proposition needs no
-    more of the noise than its mean norm and mean square, so its bound holds for this variance.
+    more of the noise than its mean norm and mean square, so its bound holds for this variance. Its step is the mean of
+    all clients' updates, so plans whose cohorts take turns are refused.
 
     >>> import lightdp
     >>> plan = lightdp.plan(
@@ -136,7 +139,12 @@ def bound(
         lipschitz: β, Lipschitz constant of the losses.
         polyak: l of the Polyak-Łojasiewicz condition.
         dissimilarity: B, bound on local against global gradients.
+
+    Raises:
+        ArgumentError: an argument is out of range, or the plan has cohorts.
     """
+    if plan.request.cohorts > 1:
+        raise ArgumentError(f"plan must have the same clients in every round, got {plan.request.cohorts} cohorts")
     gap, rho = non_negative("initial_gap", initial_gap), positive("smoothness", smoothness)
     beta, l = positive("lipschitz", lipschitz), positive("polyak", polyak)  # noqa: E741  the paper's letter
     b = positive("dissimilarity", dissimilarity)

@@ -36,7 +36,7 @@ def printed_sigma(sensitivity: float, *, epsilon: float, delta: float, rounds: i
 
 def _as_printed(plan: Plan) -> Plan:
     """A plan of local DP with the σ that the paper prints for it."""
-    sigma = printed_sigma(plan.sensitivity, epsilon=plan.budget, delta=plan.delta, rounds=plan.rounds)
+    sigma = printed_sigma(plan.sensitivity, epsilon=plan.budget, delta=plan.delta, rounds=plan.turns)
     return Plan(plan.request, Noise(0.0, sigma, sigma))
 
 

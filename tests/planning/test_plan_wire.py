@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import mpmath
@@ -95,6 +97,36 @@ def test_uploads_are_rotated_where_that_saves_a_bit_unless_told_otherwise() -> N
     assert not client.rotates
     assert planned(unit="client", parameters=100_000, rotate=True).wire_bits == client.wire_bits
     assert not planned(**LARGE, calibration="local", rotate=True).rotates  # floats
+
+
+@pytest.mark.parametrize("per_client", [1, 30, 50, 500, 5000])
+@pytest.mark.parametrize("parameters", [100, 256, 650, 10**5, 10**6, 10**7])
+@pytest.mark.parametrize("clients", [10, 50])
+def test_blocks_are_the_shortest_that_need_no_more_bits(per_client: int, parameters: int, clients: int) -> None:
+    few = {"clients": clients, "colluders": 0, "stragglers": 0, "delta": 1e-9}
+    p = planned(**few, parameters=parameters, records=per_client * clients, rotate=True)
+    own = clients * (p.sigma_individual**2 + p.wire_grid**2 / 12)
+    z = -float(mpmath.findroot(lambda x: mpmath.log(mpmath.ncdf(x)) - mpmath.log(2.0**-41 / 150 / parameters), -9))
+    longest = max(2**k for k in range(30) if 2**k <= parameters)
+
+    def bits(block: int) -> int:
+        most = clients * 4.5 * per_client / math.sqrt(block) + z * math.sqrt(own)
+        return math.ceil(math.log2(2 * most / p.wire_grid + 2))
+
+    assert p.wire.block is not None
+    assert min(longest, 256) <= p.wire.block <= longest
+    assert p.wire_bits == bits(p.wire.block) == bits(longest)
+    assert p.wire.block in {longest, 256} or bits(p.wire.block // 2) > p.wire_bits
+    assert p.wire.range == pytest.approx(4.5 * per_client / math.sqrt(p.wire.block))
+
+
+@pytest.mark.parametrize(("epsilon", "block", "wanted"), [(1, 2**19, 4.5 * 1024 / 2**9.5), (3, 2**20, 2.466)])
+def test_no_block_is_so_short_that_its_range_is_cut(epsilon: float, block: int, wanted: float) -> None:
+    """Where the range is guessed and cut to what fits, the longest block is taken, whose range is cut the least."""
+    many = {"clients": 1_000_000, "colluders": 10, "stragglers": 10, "parameters": 2**20}
+    p = planned(**many, epsilon=epsilon, rotate=True)
+    assert (p.wire.block, p.wire_bits) == (block, 29)
+    assert p.wire.range == pytest.approx(wanted, rel=1e-3)
 
 
 @given(parameters=st.integers(1, 10**9), records=st.integers(1, 10**4), clients=st.integers(3, 500))
@@ -201,6 +233,9 @@ def test_all_parties_agree_on_the_wire() -> None:
     assert told.digest() == chosen.digest() == planned(**LARGE, rotate=True).digest()
     others = [planned(**LARGE, rotate=False), planned(**LARGE, wire_steps=4), planned(**LARGE, coordinate_range=5.0)]
     assert len({chosen.digest(), *(other.digest() for other in others)}) == 4
+    changed = copy.copy(chosen)
+    vars(changed)["wire"] = replace(chosen.wire, block=256)  # another version's choice
+    assert changed.digest() != chosen.digest()
     assert solve(Request.from_json(chosen.request.to_json())).digest() == chosen.digest()
 
 

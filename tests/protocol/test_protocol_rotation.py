@@ -89,11 +89,29 @@ def test_an_update_that_the_signs_gather_is_clamped_and_wraps_no_sum() -> None:
     turn.invert(aimed)  # becomes one coordinate when it is rotated
     server, clients = joined(plan, LENGTH)
     total = play(server, clients, range(5), aimed).total
-    turned = np.array(total)
-    turn.apply(turned)
+    turned = turn.apply(np.array(total))
     assert plan.wire.range < 0.3 * plan.clip
     assert turned[2] == pytest.approx(5 * plan.wire.range, abs=0.01)
     assert np.delete(turned, 2) == pytest.approx(np.zeros(LENGTH - 1), abs=0.01)
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+@pytest.mark.parametrize("where", [0, -1])
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [(np.nan, "must be finite"), (np.inf, "must be finite"), (-np.inf, "must be finite"), (None, "got int64")],
+)
+def test_a_bad_update_is_refused_and_the_round_stays_open(
+    unit: str, where: int, bad: float | None, message: str
+) -> None:
+    server, clients = joined(rotated(unit=unit), LENGTH)
+    start = server.announce()
+    update: Any = np.zeros(LENGTH, np.int64 if bad is None else np.float32)
+    if bad is not None:
+        update[where] = bad
+    with pytest.raises(ArgumentError, match=message):
+        clients[0].begin(start).upload(update)
+    assert server.receive(clients[0].begin(start).upload(np.zeros(LENGTH, np.float32)))
 
 
 def test_two_records_are_no_further_apart_after_rotation_and_clamps() -> None:
@@ -121,11 +139,11 @@ def test_a_restored_client_rotates_as_before(tmp_path: Path) -> None:
 
 
 def test_vectors_shorter_than_the_plans_are_refused() -> None:
-    plan, said = rotated(), "length must be that of the plan, which rotates 1000 parameters, got 500"
+    plan, said = rotated(), "length must be that of the plan, which rotates 1000 parameters, got 200"
     with pytest.raises(ArgumentError, match=said):
-        Server(plan, length=500, run=RUN)
+        Server(plan, length=200, run=RUN)
     with pytest.raises(ArgumentError, match=said):
-        Client.new(plan, length=500, run=RUN, name="ann")
+        Client.new(plan, length=200, run=RUN, name="ann")
     assert Server(plan, length=3000, run=RUN)  # longer ones spread as far
 
 

@@ -41,6 +41,9 @@ TESTS = {
     "test_the_command_writes_the_page_and_prints_the_figures",
     "test_python_m_works_without_docstrings_too",
     "test_the_list_of_commands_imports_none_and_a_command_imports_what_it_needs",
+    "test_neither_command_needs_flower_or_torch",
+    # federation
+    "test_sampled_batches_count_in_a_total_as_whole_ones",
     # flower
     "test_a_closing_round_is_held_only_if_something_is_left_to_repair",
     "test_a_plan_travels_as_its_arguments",

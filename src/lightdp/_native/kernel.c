@@ -1,5 +1,5 @@
 /* The compiled path of lightdp.stream: AES-256-CTR -> Box-Muller -> integers, added up tile by tile; and of lightdp.wire's
- * packing and rotation.
+ * packing and, in rotation.h, rotation.
  *
  * lightdp/stream.py specifies the samples and holds a numpy path that gives the same bits. Whatever changes here changes there.
  *
@@ -13,6 +13,8 @@
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "rotation.h"
 
 /* what is masked: values / step, with noise of its own from the first three terms */
 typedef struct {
@@ -44,6 +46,12 @@ static int settle(uint32_t *restrict out, const uint32_t *restrict whole, const 
     return beyond < 0;
 }
 
+/* Data comes from far while noise is made, a little of it with each term: all at once would wait. */
+static void fetch(const void *data, uint64_t from, uint64_t to)
+{
+    for (uint64_t i = from / 64 * 64; i < to; i += 64) _mm_prefetch((const char *)data + i, _MM_HINT_T0);
+}
+
 /* ---- tiles outside, keys inside; 0 if a value of the data was out of range ---- */
 
 __attribute__((target("avx2")))
@@ -58,10 +66,12 @@ static int add(uint32_t *out, uint64_t start, uint64_t count, const Term *terms,
     for (uint64_t done = 0; done < count;) {
         const uint64_t tile = (start + done) / TILE, from = (start + done) % TILE;
         const uint64_t size = TILE - from < count - done ? TILE - from : count - done;
+        const uint64_t bytes = size * (data.wide ? 8 : 4);
         uint32_t sum[4][TILE] __attribute__((aligned(64)));
         memset(sum, 0, sizeof(sum[0]) * (data.values ? 4 : 2));
         for (Py_ssize_t j = 0; j < n; j++) {
             const int last = j + 1 == n;  /* the next keystream is of the next tile, and the very last one is for nothing */
+            if (data.values) fetch(data.values, bytes * (uint64_t)j / (uint64_t)n, bytes * (uint64_t)(j + 1) / (uint64_t)n);
             pass(sum[terms[j].sum], &stream[now], terms[j].scale, &stream[!now], &terms[last ? 0 : j + 1], tile + last);
             if (data.values && j == 1)
                 for (int i = 0; i < TILE; i++) sum[FINE][i] <<= 11;
@@ -183,52 +193,6 @@ static void each_row(Packing p, int pack)
         }
 }
 
-/* ---- Walsh-Hadamard transform (lightdp/wire/rotation.py): sums and differences at distances 1, 2, 4, ..., in that order ---- */
-
-#define NEAR 4096                     /* values whose first levels are done together: they stay in L1 */
-
-static void eight(double *v)
-{
-    const double a = v[0] + v[1], b = v[0] - v[1], c = v[2] + v[3], d = v[2] - v[3];
-    const double e = v[4] + v[5], f = v[4] - v[5], g = v[6] + v[7], h = v[6] - v[7];
-    const double p = a + c, q = b + d, r = a - c, s = b - d, t = e + g, u = f + h, w = e - g, x = f - h;
-    v[0] = p + t, v[1] = q + u, v[2] = r + w, v[3] = s + x;
-    v[4] = p - t, v[5] = q - u, v[6] = r - w, v[7] = s - x;
-}
-
-/* the levels from distance `at` on, two in one pass where there are two */
-static void levels(double *v, size_t block, size_t at)
-{
-    for (; 4 * at <= block; at *= 4)
-        for (size_t i = 0; i < block; i += 4 * at) {
-            double *restrict a = v + i, *restrict b = a + at, *restrict c = b + at, *restrict d = c + at;
-            for (size_t j = 0; j < at; j++) {
-                const double p = a[j] + b[j], q = a[j] - b[j], r = c[j] + d[j], s = c[j] - d[j];
-                a[j] = p + r, b[j] = q + s, c[j] = p - r, d[j] = q - s;
-            }
-        }
-    if (2 * at <= block)              /* one level is left, the last: the block has two halves */
-        for (size_t j = 0; j < at; j++) {
-            const double p = v[j], q = v[j + at];
-            v[j] = p + q, v[j + at] = p - q;
-        }
-}
-
-static void turn(double *v, const int8_t *signs, size_t block, double scale, int back)
-{
-    const size_t near = block < NEAR ? block : NEAR;
-    for (size_t i = 0; i < block; i += near) {
-        if (!back)
-            for (size_t j = i; j < i + near; j++) v[j] *= scale * signs[j];
-        if (near >= 8)
-            for (size_t j = i; j < i + near; j += 8) eight(v + j);
-        levels(v + i, near, near >= 8 ? 8 : 1);
-    }
-    levels(v, block, near);
-    if (back)
-        for (size_t j = 0; j < block; j++) v[j] *= scale * signs[j];
-}
-
 /* ---- Python: arguments are checked here only as far as memory safety needs; callers check their meaning ---- */
 
 static PyObject *accumulate(PyObject *self, PyObject *args)
@@ -298,25 +262,39 @@ static PyObject *unpack(PyObject *self, PyObject *args)
 
 static PyObject *rotate(PyObject *self, PyObject *args)
 {
-    Py_buffer values, signs;
-    unsigned long long block;
-    double scale;
-    int back, fits;
+    Py_buffer out, values, signs;
+    unsigned long long part;
+    const char *way;
+    Turned *turned;
+    Turn t = {0};
+    uint64_t odd = 0;
+    size_t count;
+    int fits;
     (void)self;
-    if (!PyArg_ParseTuple(args, "w*y*Kdp", &values, &signs, &block, &scale, &back)) return NULL;
-    fits = block > 0 && !(block & (block - 1)) && values.len == 8 * signs.len && (uintptr_t)values.buf % 8 == 0
-        && (unsigned long long)signs.len % block == 0;
-    if (fits) {
+    if (!PyArg_ParseTuple(args, "sw*y*y*Kdddp", &way, &out, &values, &signs, &part, &t.scale, &t.most, &t.bound, &t.back))
+        return NULL;
+    turned = turning(way);
+    count = (size_t)out.len / 8;
+    t.out = out.buf, t.values = values.buf, t.signs = signs.buf, t.wide = values.len == out.len, t.part = (size_t)part;
+    t.lanes = count == (size_t)signs.len ? 1 : LANES;
+    fits = part >= t.lanes && part <= count && !(part & (part - 1)) && count % part == 0 && count * 8 == (size_t)out.len
+        && t.lanes * (size_t)signs.len == count && (t.wide || (!t.back && (size_t)values.len == 4 * count))
+        && (!t.back || values.buf == out.buf) && (uintptr_t)out.buf % 8 == 0 && (uintptr_t)values.buf % (t.wide ? 8 : 4) == 0;
+    if (!turned) {
+        fits = 0;
+        PyErr_Format(PyExc_ValueError, "this machine has no way %s", way);
+    } else if (fits) {
+        if (t.lanes != LANES || t.part < NEAR) turned = turned_plain;
         Py_BEGIN_ALLOW_THREADS
-        for (size_t i = 0; i < (size_t)signs.len; i += (size_t)block)
-            turn((double *)values.buf + i, (const int8_t *)signs.buf + i, (size_t)block, scale, back);
+        for (size_t i = 0; i < count; i += t.part) odd |= turned(&t, i);
         Py_END_ALLOW_THREADS
     } else
-        PyErr_SetString(PyExc_ValueError, "values: aligned float64 in whole blocks; signs: an int8 for each; block: a power of two");
+        PyErr_SetString(PyExc_ValueError, "out: aligned float64 in whole parts; values: as many, float32 or float64, or out itself, as "
+                                          "back needs; signs: an int8 for each value or for each eight; part: a power of two");
+    PyBuffer_Release(&out);
     PyBuffer_Release(&values);
     PyBuffer_Release(&signs);
-    if (!fits) return NULL;
-    Py_RETURN_NONE;
+    return fits ? PyBool_FromLong(odd == 0) : NULL;
 }
 
 static int execute(PyObject *module)
@@ -324,9 +302,12 @@ static int execute(PyObject *module)
     PyObject *backends = supports("vaes512") ? Py_BuildValue("(sss)", "vaes512", "vaes", "aesni")
                        : supports("vaes") ? Py_BuildValue("(ss)", "vaes", "aesni")
                        : supports("aesni") ? Py_BuildValue("(s)", "aesni") : PyTuple_New(0);
-    const int failed = PyModule_AddObjectRef(module, "BACKENDS", backends);
+    PyObject *rotations = turning("avx512") ? Py_BuildValue("(sss)", "avx512", "avx2", "plain")
+                        : turning("avx2") ? Py_BuildValue("(ss)", "avx2", "plain") : Py_BuildValue("(s)", "plain");
+    const int failed = PyModule_AddObjectRef(module, "BACKENDS", backends) || PyModule_AddObjectRef(module, "ROTATIONS", rotations);
     Py_XDECREF(backends);
-    return failed;
+    Py_XDECREF(rotations);
+    return failed ? -1 : 0;
 }
 
 static PyMethodDef methods[] = {
@@ -336,8 +317,9 @@ static PyMethodDef methods[] = {
     {"pack", pack, METH_VARARGS, "pack(values, words, shift, bits): values rounded to units of 2^shift, into words that are zero."},
     {"unpack", unpack, METH_VARARGS, "unpack(values, words, 0, bits): add what words hold to values."},
     {"rotate", rotate, METH_VARARGS,
-     "rotate(values, signs, block, scale, back): each block times signs and scale, then Walsh-Hadamard transformed; back: transformed\n"
-     "first. In place."},
+     "rotate(way, out, values, signs, part, scale, most, bound, back): values clamped to most, rows times signs and scale, the\n"
+     "columns of each part transformed, clamped to bound; False if a value is not finite. back: transformed, then times signs and\n"
+     "scale, in place. way: one of ROTATIONS, the fastest first; all give the same bits."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -3,6 +3,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 BACKENDS: tuple[str, ...]
+ROTATIONS: tuple[str, ...]
 
 def accumulate(
     backend: str,
@@ -15,4 +16,15 @@ def accumulate(
 ) -> bool: ...
 def pack(values: NDArray[Any], words: NDArray[Any], shift: int, bits: int, /) -> None: ...
 def unpack(values: NDArray[Any], words: NDArray[Any], shift: int, bits: int, /) -> None: ...
-def rotate(values: NDArray[Any], signs: NDArray[Any], block: int, scale: float, back: bool, /) -> None: ...
+def rotate(
+    way: str,
+    out: NDArray[Any],
+    values: NDArray[Any],
+    signs: NDArray[Any],
+    part: int,
+    scale: float,
+    most: float,
+    bound: float,
+    back: bool,
+    /,
+) -> bool: ...

@@ -17,7 +17,7 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.planning import Plan
 
-_ROUND_UP = 1 + 1e-15  # more than a product, a quotient and a sum are rounded by
+_ROUND_UP = 1 + 4e-15  # more than the ten roundings from a cost to μ² and to a cost of another roster
 
 
 class Odometer:
@@ -130,7 +130,7 @@ class Odometer:
         """
         on_time = ClientSet.of(self.plan.clients, on_time, name="on_time")
         late = ~on_time if late is None else ClientSet.of(self.plan.clients, late, name="late")
-        if on_time & late:
+        if not on_time.isdisjoint(late):
             raise ArgumentError(f"late must not name clients that were on time, got {list(on_time & late)} in both")
         self.waits = Open(on_time, late)
 
@@ -141,7 +141,7 @@ class Odometer:
         if late is None:
             late = ClientSet.none(self.plan.clients) if not self.plan.late_is_seen and used else ~used
         late = ClientSet.of(self.plan.clients, late, name="late")
-        if used & late:
+        if not used.isdisjoint(late):
             raise ArgumentError(f"late must not name used clients, got {list(used & late)} in both")
         return used, late
 
@@ -160,10 +160,11 @@ class Odometer:
     def squares(self) -> list[Counter[float]]:
         """μ² of every round of each tracked client, rounded up, and how many have it; they add up over rosters (C1)."""
         share = (self.plan.sensitivity / self.plan.scale) ** 2 * _ROUND_UP
-        return [
-            Counter({cost * share: count for cost, count in (ledger.usual + Counter(ledger.rare)).items()})
-            for ledger in self._ledgers
-        ]
+        found = [Counter[float]() for _ in self._ledgers]
+        for ledger, squares in zip(self._ledgers, found, strict=True):
+            for cost, count in (ledger.usual + Counter(ledger.rare)).items():
+                squares[cost * share] += count  # two costs may be rounded to one
+        return found
 
     def beside(self, elsewhere: Sequence[Mapping[float, int]]) -> Odometer:
         """An odometer that counts other rounds of each tracked client too, as `squares` returns them; to be read."""

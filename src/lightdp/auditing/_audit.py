@@ -186,7 +186,7 @@ class Audit:
     @property
     def _extent(self) -> str:
         """How much of the plan was played."""
-        least, most = sorted((self.data_rounds, self.plan.rounds))
+        least, most = sorted((self.data_rounds, self.plan.turns))
         much = f"{least} of {most} rounds" if least == self.data_rounds else f"{most} rounds where {least} are planned"
         return much + ("; clients refused the rest, which their budgets do not allow" if self.ended else "")
 

@@ -84,7 +84,7 @@ def audit(
     integer("clients", plan.clients, 2, _CLIENTS)
     choice("lies", lies, get_args(Lies))
     level, seed = 1 - probability("confidence", confidence), integer("seed", seed, 0)
-    number = min(ROUNDS, plan.rounds) if play is None else integer("play", play, 1, plan.rounds)
+    number = min(ROUNDS, plan.turns) if play is None else integer("play", play, 1, plan.turns)
     if play is not None and str(schedule) != "random":
         raise ArgumentError(f"play must be left out where a file lists the rounds, got play={play}")
     report = progress or (lambda _: None)

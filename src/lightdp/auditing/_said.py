@@ -14,7 +14,17 @@ from lightdp.schemes import schemes
 from lightdp.training.config import Config
 from lightdp.training.statement import SIMULATED, statement
 
-_SHARED = ("clients", "colluders", "stragglers", "delta", "epsilon", "adjacency", "reserve", "sampling_rate")
+_SHARED = (
+    "clients",
+    "colluders",
+    "stragglers",
+    "delta",
+    "epsilon",
+    "adjacency",
+    "reserve",
+    "sampling_rate",
+    "population",
+)
 
 
 def notes(log: RunLog) -> list[str]:

@@ -1,7 +1,8 @@
 """`lightdp plan`: the noise of a training, its true guarantee and its cost.
 
 The flags are the fields of `lightdp.planning.Request`, with `--graph` for its degree and seed. Printed is the page of
-the plan (`str(plan)`) or, with `--json`, its `to_dict`. Two tables may follow:
+the plan (`str(plan)`) or, with `--json`, its `to_dict`; with `--population` both say what cohorts cost and gain beside
+all clients, and beside the same ones, in every round. Two tables may follow:
 
 - `--compare`: every scheme at the same true (ε, δ), with the noise it leaves in the mean and what breaks it. A scheme
   that cannot have this guarantee stays in the table, with the reason.
@@ -32,6 +33,8 @@ Examples:
 
 - `lightdp plan ... --calibration repair --compare`: every scheme at the same true guarantee
 
+- `lightdp plan --clients 20 --population 100 ...`: cohorts of 20 that take turns, beside all 100 and a fixed 20
+
 - `lightdp plan ... --graph circulant:20 --straggler-law binomial:0.05 --json`
 
 - `lightdp plan ... --plot plan.html`: noise against colluders, stragglers and ε
@@ -60,8 +63,10 @@ def _plan(
         with Console(stderr=True).status(f"drawing {plot}"):
             save(plan_chart(chosen), plot)
     if as_json:
-        compared = {"compare": [_row_json(row) for row in rows]} if compare else {}
-        typer.echo(json.dumps(chosen.to_dict() | compared, indent=2, allow_nan=False))
+        more: dict[str, Any] = {"compare": [_row_json(row) for row in rows]} if compare else {}
+        if found := planning.memberships(chosen):
+            more["memberships"] = [_membership_json(each) for each in found]
+        typer.echo(json.dumps(chosen.to_dict() | more, indent=2, allow_nan=False))
         return
     typer.echo(str(chosen))
     if chosen.understates and chosen.sampling_rate == 1:
@@ -85,6 +90,17 @@ def _row_json(row: planning.Comparison) -> dict[str, Any]:
         "breaks": row.breaks,
         "impossible": row.reason or None,
     }
+
+
+def _membership_json(row: planning.Membership) -> dict[str, Any]:
+    """An entry of "memberships"; "impossible" is null or says why there is no such plan."""
+    facts: dict[str, Any] = {"who": row.name, "title": row.title, "impossible": row.reason or None}
+    if (plan := row.plan) is None:
+        return facts
+    names = "clients", "population", "colluders", "stragglers", "rounds", "turns"
+    told = plan.to_dict()
+    facts |= {name: told[name] for name in (*names, "epsilon_true", "noise_in_mean", "transient_in_mean")}
+    return facts
 
 
 def _print_comparison(chosen: Plan, rows: tuple[planning.Comparison, ...]) -> None:

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from lightdp._validate import integer, octets
 from lightdp.accountant import Odometer
@@ -38,7 +39,18 @@ class Table:
         self.server, self.number, self.rounds = server, server.number, Rounds(server)
         self.names = server.names
         self.index = {name: i for i, name in enumerate(self.names)}
-        self.unsure = False  # whether a round may have been announced of which nothing is known
+
+    def resume(self, server: dict[str, Any], rounds: dict[str, Any]) -> None:
+        """Go on from what was saved of both. A round that may have been announced since then is void."""
+        self.server.resume(server)
+        self.rounds.resume(rounds)
+        if self.server.closed:
+            return
+        closing = self.server.closing
+        if not closing:
+            self.rounds.lost(self.server.round)
+        self.server.announce(closing=closing)
+        self.rounds.close(self.server.close(), closing=closing)
 
 
 class Federation:
@@ -148,19 +160,11 @@ class Federation:
     def turn(self) -> Table | None:
         """The roster whose turn it is; None if there is none."""
         cohort = self.cohorts.turn()
-        return None if cohort is None else self.sure(cohort.number)
+        return None if cohort is None else self.rosters[cohort.number]
 
     def sure(self, number: int) -> Table:
-        """A roster, after a round that may have been announced before a crash was declared void."""
-        table = self.rosters[number]
-        if table.unsure and not table.server.closed:
-            closing = table.server.closing
-            if not closing:
-                table.rounds.lost(table.server.round)
-            table.server.announce(closing=closing)
-            table.rounds.close(table.server.close(), closing=closing)
-        table.unsure = False
-        return table
+        """A roster that takes turns."""
+        return self.rosters[number]
 
     def receive(self, message: bytes, *, sender: str | None = None, round: int | None = None) -> tuple[Table, bool]:  # noqa: A002
         """Take in an UPLOAD of any roster: it is in the sum of its round, or recorded as too late.
@@ -204,12 +208,14 @@ class Federation:
         return result
 
     def failing(self) -> list[int]:
-        """Rosters that have lost more members than they can bear, and must be ended."""
-        return self.cohorts.failing()
+        """Rosters that have lost more members than they can bear, or whose closing has begun, and must be ended."""
+        lost = self.cohorts.failing()
+        return [number for number, table in self.rosters.items() if number in lost or table.server.closing]
 
     def end(self, number: int) -> None:
         """End a roster: what it cost its members is kept, and those who are not gone wait for another one."""
-        table = self.rosters.pop(number)
+        table = self.sure(number)
+        del self.rosters[number]
         for name, squares in zip(table.names, table.rounds.odometer.counted(worst=True).squares(), strict=True):
             if table.rounds.may_have_sent(table.index[name]):
                 self._spent[name] = self._spent.get(name, Counter()) + squares
@@ -245,7 +251,7 @@ class Federation:
     def epsilon(self) -> dict[str, float]:
         """What each member that was in a roster has spent so far, in all of them, at the plan's δ."""
         found = {name: _alone(self.plan, squares) for name, squares in self._spent.items()}
-        for table in self.rosters.values():
+        for table in map(self.sure, self.rosters):
             elsewhere = [self._spent.get(name, Counter()) for name in table.names]
             counted = table.rounds.odometer.counted()
             spent = (counted.beside(elsewhere) if any(elsewhere) else counted).epsilon()
@@ -255,7 +261,8 @@ class Federation:
     def max_epsilon(self) -> float:
         """The ε of the member that has spent most."""
         if not any(self._spent.values()):
-            return max((table.rounds.odometer.counted().max_epsilon() for table in self.rosters.values()), default=0.0)
+            tables = map(self.sure, self.rosters)
+            return max((table.rounds.odometer.counted().max_epsilon() for table in tables), default=0.0)
         return max(self.epsilon().values(), default=0.0)
 
     def heard(self, name: str, answered: Mapping[int, int]) -> None:
@@ -267,7 +274,7 @@ class Federation:
         """
         for number, table in self.rosters.items():
             if name in table.index:
-                self.sure(number).rounds.not_sent(table.index[name], since=answered.get(number, 0))
+                table.rounds.not_sent(table.index[name], since=answered.get(number, 0))
 
     def past(self) -> bytes:
         """All that `resume` needs, as JSON; it holds no secret. Uploads of open rounds are not in it."""
@@ -280,7 +287,7 @@ class Federation:
             "enrolments": {name: message.hex() for name, message in self._messages.items()},
             "cohorts": self.cohorts.to_dict(),
             "rosters": {
-                str(number): {"server": table.server.past(), "rounds": table.rounds.past(), "unsure": table.unsure}
+                str(number): {"server": table.server.past(), "rounds": table.rounds.past()}
                 for number, table in self.rosters.items()
             },
             "spent": {name: list(found.items()) for name, found in self._spent.items()},
@@ -326,9 +333,7 @@ class Federation:
             result.cohorts.load_dict(facts["cohorts"])
             for number in result.cohorts.rosters:
                 table, part = result._table(number), facts["rosters"][str(number)]
-                table.server.resume(part["server"])
-                table.rounds.resume(part["rounds"])
-                table.unsure = True
+                table.resume(part["server"], part["rounds"])
                 result.rosters[number] = table
             result._spent = {name: Counter({x: int(k) for x, k in found}) for name, found in facts["spent"].items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -73,8 +73,10 @@ class Member:
         self._state, self._pins, self._store, self._threads = state, pins, store, threads
         self._accept, self._process = accept, os.getpid()
         self._lock = threading.RLock()
+        self._plans: dict[int, Plan] = {}  # of rosters, by their size
         self._hashes: dict[int, bytes] = {}  # of the rosters that it answers
-        self._clients = {n: self._client(n, ClientState.from_bytes(part)) for n, part in state.rosters.items()}
+        self._distrusted: dict[int, WireError] = {}  # rosters that today's pins refuse: counted, and not answered
+        self._clients = {n: self._restored(n, ClientState.from_bytes(part)) for n, part in state.rosters.items()}
 
     @classmethod
     def new(
@@ -129,15 +131,18 @@ class Member:
         Raises:
             ArgumentError: `store` holds no state, or one of another plan, length or weights.
             ProtocolError: it was saved on another machine, or is an older copy as far as `store` can tell.
+            WireError: one of its rosters contradicts `pins`, which have changed since it was joined.
         """
         state = MemberState.from_bytes(store.load())
-        if Plan.from_json(state.plan).digest() != plan.digest() or (state.length, state.weighted) != (length, weighted):
+        if state.plan != plan.to_json() or (state.length, state.weighted) != (length, weighted):
             raise ArgumentError("plan, length and weighted must be those of the state in store")
         if not moved:
             state.host.refuse_elsewhere()
         try:
             return cls(plan, state, pins=pins, store=store, threads=threads, accept=accept)
         except (ProtocolError, WireError) as error:
+            if pins is not None and isinstance(error, WireError):
+                raise  # the state was whole when it was saved; the pins have changed since
             raise ArgumentError(f"store must hold a member's state, got {type(error).__name__}") from None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -175,7 +180,7 @@ class Member:
 
         Raises:
             WireError: it is malformed, of another federation or plan, or not to be trusted.
-            ProtocolError: its number is not larger than those of all rosters before, or its size is out of bounds.
+            ProtocolError: its number is not larger than those of all rosters before, or no plan has its size.
         """
         content = Message.from_bytes(message, run=self.run)
         if content.kind != Kind.ROSTER:
@@ -198,10 +203,11 @@ class Member:
             client = self._client(number, part)  # refuses a roster that is not to be trusted
             rosters, spent = dict(self._state.rosters) | {number: part.to_bytes()}, Counter(self._state.spent)
             for old in sorted(rosters)[:-_LIVE]:
-                spent += self._clients[old].squares()
+                spent += self._clients[old].squares(worst=self.plan.late_is_seen)
                 del rosters[old]
             self._adopt(replace(self._state, rosters=rosters, spent=spent, last=number))
             self._clients = {each: client if each == number else self._clients[each] for each in rosters}
+            self._hashes = {each: self._hashes[each] for each in rosters}
         return number
 
     def begin(self, message: bytes) -> MemberRound:
@@ -216,7 +222,8 @@ class Member:
             wanted = Message.roster_of(message)
             for number, client in self._clients.items():
                 if self._hashes[number] == wanted:
-                    begun = client.begin(message, elsewhere=self._elsewhere(number))
+                    self._refuse_distrusted(number)
+                    begun = client.begin(message, elsewhere=self._elsewhere(number, worst=self.plan.late_is_seen))
                     return MemberRound(self, begun, number, self._state.serial)
             Message.from_bytes(message, run=self.run, roster=wanted)  # refuses what is no message of this federation
             raise ProtocolError("the message is of a roster that this member has not joined, or answers no more")
@@ -225,7 +232,8 @@ class Member:
         """What this member's data has cost in all rosters: an upper bound from the announcements received so far.
 
         Args:
-            worst: as for `Client.epsilon`. Rosters that are not answered any more count at their worst in any case.
+            worst: as for `Client.epsilon`. Rosters that are not answered any more count at their worst in any case, or
+                with late="unseen" as that assumption has it.
         """
         if not self._clients:
             return 0.0
@@ -254,26 +262,50 @@ class Member:
 
     def _elsewhere(self, number: int | None, *, worst: bool = True) -> Counter[float]:
         """What was spent in all rosters but one."""
+        clients = self._clients  # before what was spent: a roster that ends in between counts twice, not never
         result = Counter(self._state.spent)
-        for other, client in self._clients.items():
+        for other, client in clients.items():
             if other != number:
                 result += client.squares(worst=worst)
         return result
 
     def _planned(self, clients: int) -> Plan:
-        if self._accept is not None:
-            self._accept(Request.from_json(self.plan.to_json()).among(clients))
-        return self.plan.among(clients)
+        """The plan of a roster of so many clients, if this member accepts it."""
+        if clients not in self._plans:
+            try:
+                asked = Request.from_json(self.plan.to_json()).among(clients)
+            except ArgumentError as error:
+                raise ProtocolError(f"a roster of this federation cannot have {clients} clients: {error}") from None
+            if self._accept is not None:
+                self._accept(asked)
+            try:
+                self._plans[clients] = self.plan.among(clients)
+            except ArgumentError as error:
+                raise ProtocolError(f"a roster of this federation cannot have {clients} clients: {error}") from None
+        return self._plans[clients]
 
-    def _client(self, number: int, part: ClientState) -> Client:
+    def _refuse_distrusted(self, number: int) -> None:
+        if (error := self._distrusted.get(number)) is not None:
+            raise WireError(f"roster {number} is not answered any more: {error}")
+
+    def _restored(self, number: int, part: ClientState) -> Client:
+        """The client of a roster that was joined; pins may have changed since."""
+        try:
+            return self._client(number, part)
+        except WireError as error:
+            self._distrusted[number] = error
+            return self._client(number, part, pinned=False)
+
+    def _client(self, number: int, part: ClientState, *, pinned: bool = True) -> Client:
         if part.roster is None or part.roster.number != number:
             raise ProtocolError(f"the state must hold roster {number}")
         plan, store = self._planned(len(part.roster)), _Part(self, number)
         self._hashes[number] = part.roster.hash
         if agreement(plan, self.length, weighted=self.weighted) != part.agreement:
             raise ProtocolError(f"the state must hold a roster of this plan, got roster {number}")
+        pins = self._pins if pinned else None
         return Client(
-            plan, part, length=self.length, pins=self._pins, weighted=self.weighted, store=store, threads=self._threads
+            plan, part, length=self.length, pins=pins, weighted=self.weighted, store=store, threads=self._threads
         )
 
     def _alone(self) -> AbstractContextManager[object]:

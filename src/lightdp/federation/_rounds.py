@@ -52,9 +52,16 @@ class Rounds:
             self.void = 0 if result.final else self.void + 1
 
     def lost(self, number: int) -> None:
-        """Count a round whose replies are lost: everybody may have answered it. It ends without uploads."""
+        """Count a round whose replies are lost: everybody may have answered it. It ends without uploads.
+
+        Under grace replies to the round before it may be lost, too: of clients that were asked and were not on time.
+        """
         self._asked[number] = set(range(self._plan.clients))
         self._lost[number] = set(range(self._plan.clients))
+        before = number - 1
+        if self._plan.grace and before in range(len(self._on_time)):
+            more = self._asked.get(before, set()) - set(self._on_time[before])
+            self._lost[before] = self._lost.get(before, set()) | more
 
     def may_have_sent(self, client: int) -> bool:
         """Whether an upload of a client has come, or may have got lost in a crash."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,18 @@ def values(array: Array) -> NDArray[Any]:
     """As `array.numpy()`, but read-only and without a copy where its bytes are in the common version of the format."""
     if array.stype != "numpy.ndarray" or not array.data.startswith(b"\x93NUMPY\x01\x00"):
         return array.numpy()
-    head = io.BytesIO(array.data)  # shares the bytes
-    np.lib.format.read_magic(head)
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(head)
-    flat = np.frombuffer(array.data, dtype, math.prod(shape), head.tell())
+    start = 10 + int.from_bytes(array.data[8:10], "little")
+    shape, fortran, dtype = _header(array.data[:start])
+    flat = np.frombuffer(array.data, dtype, math.prod(shape), start)
     return flat.reshape(shape, order="F" if fortran else "C")
+
+
+@lru_cache(maxsize=1024)  # each round has the same ones, and parsing one takes as long as a pass over many values
+def _header(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type that the first bytes of an array in numpy's format tell."""
+    head = io.BytesIO(start)
+    np.lib.format.read_magic(head)
+    return np.lib.format.read_array_header_1_0(head)
 
 
 def flat(content: RecordDict, *, several: bool | None = None) -> dict[str, Array]:

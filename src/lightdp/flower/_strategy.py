@@ -343,7 +343,6 @@ class LightDP(Strategy):
                 break
             self._arrays = arrays
             sent = [Message(run.members.content(order), node, MessageType.TRAIN) for node, order in orders.items()]
-            self.save(arrays)  # that it is being closed, before anybody is told
             self._sent = sent or self._sent
             taken = result, _ = run.take(table, sent, run.exchange(table, sent, timeout), closing=True)
             if orders:

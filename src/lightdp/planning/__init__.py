@@ -13,6 +13,7 @@ from lightdp.planning._advice import Remedy, noise_advice, noise_ratio, remedies
 from lightdp.planning._calibrate import GAMMA_MAX, on_grid
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
+from lightdp.planning._cohorts import Membership, memberships
 from lightdp.planning._compare import Comparison, compare
 from lightdp.planning._per_client import PerClientPlan, plan_per_client
 from lightdp.planning._plan import Plan, plan, solve
@@ -28,6 +29,7 @@ __all__ = [
     "Claim",
     "Comparison",
     "Late",
+    "Membership",
     "Noise",
     "PerClientPlan",
     "Plan",
@@ -37,6 +39,7 @@ __all__ = [
     "Unit",
     "Wire",
     "compare",
+    "memberships",
     "noise_advice",
     "noise_ratio",
     "on_grid",

@@ -7,6 +7,7 @@ import textwrap
 
 from lightdp import attack
 from lightdp.noise_graph import price_of_sparsity
+from lightdp.planning._cohorts import memberships
 from lightdp.planning._plan import Plan
 from lightdp.repair import worst_cost
 
@@ -16,7 +17,8 @@ _MUCH = 0.2  # of the budget, kept for what may never happen
 
 def page(plan: Plan) -> str:
     """The page, without a trailing newline."""
-    title = f"{plan.calibration.title}, {plan.clients:,} clients, {plan.rounds:,} rounds"
+    of = "" if plan.request.population is None else f" of {plan.request.population:,}"
+    title = f"{plan.calibration.title}, {plan.clients:,}{of} clients, {plan.rounds:,} rounds"
     lines = [title[0].upper() + title[1:], ""]
     for head, sentences in _sections(plan).items():
         wrapped = [line for text in sentences for line in textwrap.wrap(text, _WIDTH - _MARGIN, break_on_hyphens=False)]
@@ -25,10 +27,12 @@ def page(plan: Plan) -> str:
 
 
 def _sections(plan: Plan) -> dict[str, list[str]]:
-    against = f"the server together with any {plan.colluders:,} other clients"
+    each = "" if plan.request.population is None else " of each cohort, whoever chooses the cohorts"
+    against = f"the server together with any {plan.colluders:,} other clients{each}"
     sections = {
         "Guarantee": _guarantee(plan),
         "Against": [plan.calibration.against or against],
+        "Cohorts": _cohorts(plan),
         "Stragglers": _stragglers(plan),
         "Noise": _noise(plan),
         "Accuracy": _accuracy(plan),
@@ -40,7 +44,26 @@ def _sections(plan: Plan) -> dict[str, list[str]]:
         total = "" if parameters is None else f" = {peers * parameters:,} a round"
         sections["Keys"] = [f"{peers:,} key agreements, once; one 32-byte public key from each peer"]
         sections["Masks"] = [f"{peers:,} Gaussian samples a parameter and round{total}"]
-    return sections
+    return {head: sentences for head, sentences in sections.items() if sentences}
+
+
+def _cohorts(plan: Plan) -> list[str]:
+    """Who takes turns, and what that costs and gains beside everybody and beside the same clients in every round."""
+    rows = memberships(plan)
+    if not rows:
+        return []
+    rosters, own = plan.request.cohorts, plan.noise_in_mean()
+    each = f"each client takes part in {plan.turns:,} of {plan.rounds:,} rounds, and pays for these alone"
+    result = [f"{rosters:,} roster{'s take turns' if rosters > 1 else ''}; {each}"]
+    for row in rows[1:]:
+        if row.plan is None:
+            result.append(f"{row.title} in every round: impossible, {row.reason}")
+            continue
+        other = row.plan.noise_in_mean()
+        times = f"{own / other:.3g} times less" if other < own else f"{other / own:.3g} times more"
+        whom = f"{row.plan.colluders:,} colluders, {row.plan.stragglers:,} stragglers"
+        result.append(f"{row.title} in every round ({whom}): variance {other:.4g} in the mean, {times}, at the same ε")
+    return result
 
 
 def _stragglers(plan: Plan) -> list[str]:
@@ -115,7 +138,8 @@ def _accuracy(plan: Plan) -> list[str]:
     stays, goes = plan.noise_in_mean(), plan.transient_in_mean()
     result = [f"a round leaves noise of std {_std(stays)} in each coordinate of the mean"]
     if plan.repairs:
-        until = "the round after next" if plan.grace else "the next round"
+        whose = "its roster's" if plan.request.cohorts > 1 else "the"
+        until = f"{whose} round after next" if plan.grace else f"{whose} next round"
         result.append(f"and, until {until} takes it out, a residual of std {_std(goes)}; it does not add up")
     if plan.why is not None:
         result.append(plan.why)

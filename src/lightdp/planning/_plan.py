@@ -32,11 +32,12 @@ def _of(part: str) -> Any:  # noqa: ANN401  as `field`
 class Plan:
     """Noise that is provably enough, and what it was made for. Made by `plan`, never by hand.
 
-    Formal guarantee: a training of `rounds` rounds in which every client adds this noise, with uploads clipped so
-    that one unit changes them by at most `sensitivity`, is (`epsilon()`, `delta`)-DP for each client, against the
-    server together with any `colluders` of the other clients. With repair the odometer ends the training earlier if
-    the stragglers that happen cost more than was planned for. The schemes to compare with ask for more: "smpc" that
-    nobody sees anything but the sum, "central" a server that is trusted.
+    Formal guarantee: a training in which every client takes part in `turns` rounds (all of them, without a population)
+    and adds this noise, with uploads clipped so that one unit changes them by at most `sensitivity`, is (`epsilon()`,
+    `delta`)-DP for each client, against the server together with any `colluders` of the other clients of its roster.
+    With repair the odometer ends the training earlier if the stragglers that happen cost more than was planned for.
+    The schemes to compare with ask for more: "smpc" that nobody sees anything but the sum, "central" a server that is
+    trusted.
 
     >>> import lightdp
     >>> found = lightdp.plan(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
@@ -52,6 +53,7 @@ class Plan:
         passed_over: where the calibration was left to `plan`, the plan that would leave more noise (D8).
         budget: the ε that was asked for, for the whole training.
         honest: the client and the neighbours it can count on: n = N − C̄ on the complete graph.
+        turns: rounds that a client takes part in, for which the noise is (C1); `rounds` are those of the training.
         law: distribution of the number of stragglers in a round.
 
     All others repeat what request, noise and calibration say under the same names.
@@ -233,8 +235,8 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Request and results as JSON values: "epsilon" is what was asked for, "epsilon_true" what the plan costs.
 
-        "power" is the true-positive rate that no attack exceeds at 1 % false positives; "why" says which calibration
-        "auto" took, and is null if one was named.
+        "power" is the true-positive rate that no attack exceeds at 1 % false positives; "turns" how many of the rounds
+        a client takes part in; "why" says which calibration "auto" took, and is null if one was named.
         """
         return self.request.to_dict() | {
             "gamma": self.gamma,
@@ -248,6 +250,7 @@ class Plan:
             "power": self.power(),
             "noise_in_mean": self.noise_in_mean(),
             "transient_in_mean": self.transient_in_mean(),
+            "turns": self.turns,
             "sensitivity": self.sensitivity,
             "wire_bits": self.wire_bits,
             "why": self.why,
@@ -277,11 +280,12 @@ class Plan:
             ArgumentError: so few clients cannot have so many colluders.
             InfeasibleError: no noise gives what is asked.
         """
-        return _solved(Request.from_json(self.to_json()).among(clients).to_json())
+        asked = Request.from_json(self.to_json()).among(clients).to_json()
+        return self if asked == self.to_json() else _solved(asked)  # it may take seconds
 
     def digest(self) -> bytes:
-        """32 bytes on which all parties of a training must agree: request and noise, to nine digits."""
-        chosen = vars(self.noise) | {"rotate": self.rotates}
+        """32 bytes on which all parties of a training must agree: request, noise to nine digits, blocks of rotation."""
+        chosen = vars(self.noise) | {"rotate": self.rotates and self.wire.block}
         facts = self.request.to_dict() | chosen | {"pmf": self.law.pmf.tolist()}
         if self.request.population is None:  # as digests were before there were populations, which states keep
             del facts["population"]
@@ -333,9 +337,9 @@ def plan(**settings: Any) -> Plan:  # noqa: ANN401  checked by `Request`
 
     Args:
         **settings: the fields of `Request`: clients, colluders, stragglers, rounds, epsilon, delta and, where they
-            are not as usual, calibration, clip, unit, adjacency, sampling_rate, momentum, ema, degree, graph_seed,
-            straggler_law, gamma, reserve, grace, late, records, parameters, coordinate_range, wire_steps and rotate;
-            `help(lightdp.Request)` describes each.
+            are not as usual, calibration, clip, unit, adjacency, sampling_rate, momentum, ema, population, degree,
+            graph_seed, straggler_law, gamma, reserve, grace, late, records, parameters, coordinate_range, wire_steps
+            and rotate; `help(lightdp.Request)` describes each.
 
     >>> found = plan(clients=20, colluders=4, stragglers=4, rounds=60, epsilon=3, delta=1e-5, calibration="repair")
     >>> round(found.noise_in_mean(), 3)

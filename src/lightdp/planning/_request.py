@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,7 +91,9 @@ class Request:
         "Share of the stragglers whose uploads are seen too late, by default 0.1 under grace and else 0; unseen needs "
         "less noise, and must then be true.", None, group="Clients", flag=str,
     )
-    records: int | None = setting("Records of all clients together, if known.", None, group="Wire")
+    records: int | None = setting(
+        "Records of all clients together, with a population of all of that, if known.", None, group="Wire"
+    )
     parameters: int | None = setting("Parameters of the model, if known.", None, group="Wire")
     coordinate_range: float | None = setting("Bound on a coordinate of an upload before noise.", None, group="Wire")
     wire_steps: int = setting(
@@ -162,8 +163,18 @@ class Request:
                 )
             if not 0 <= self.gamma <= GAMMA_MAX:
                 raise ArgumentError(f"gamma must be in [0, {GAMMA_MAX:g}], got gamma={self.gamma:g}")
-        if not self.graph.complete and self.calibration == "paper":
+        self._check_graph()
+
+    def _check_graph(self) -> None:
+        complete = self.graph.complete  # a graph that exists is valid
+        if self.calibration != "paper":
+            return
+        if not complete:
             raise ArgumentError(f"the paper's calibration needs the complete graph, got degree={self.degree}")
+        if self.population is not None:
+            raise ArgumentError(
+                f"the paper's calibration has the same clients in every round, got population={self.population}"
+            )
 
     def _check_wire(self) -> None:
         if self.wire_steps.bit_count() != 1:
@@ -179,13 +190,18 @@ class Request:
         return weight(self.momentum, self.ema, (1 + self.grace) * self.cohorts)
 
     @property
+    def members(self) -> int:
+        """All clients of the training: the population, or `clients` without one."""
+        return self.clients if self.population is None else self.population
+
+    @property
     def cohorts(self) -> int:
         """How many rosters take turns (C1): the population divided by `clients`, rounded down; 1 without one."""
-        return 1 if self.population is None else self.population // self.clients
+        return self.members // self.clients
 
     @property
     def turns(self) -> int:
-        """Rounds that one client takes part in, for which the noise is: those of the training among all cohorts."""
+        """Rounds that one client takes part in, for which the noise is (C1): T divided by `cohorts`, rounded up."""
         return -(-self.rounds // self.cohorts)
 
     @property
@@ -231,7 +247,7 @@ class Request:
             return self.clip
         if self.records is None:
             return _UNKNOWN_RECORDS_PER_CLIENT * self.clip
-        return math.ceil(self.records / self.clients) * self.clip
+        return -(-self.records // self.members) * self.clip
 
     @property
     def upload_range(self) -> float:
@@ -250,7 +266,8 @@ class Request:
     def among(self, clients: int) -> Request:
         """The request of a roster of so many clients, by one rule that all parties apply (C1).
 
-        Colluders, stragglers and peers keep their numbers, as far as there are so many clients. Each client has as many
+        Colluders, stragglers and peers keep their numbers, as far as there are so many clients; all others stay peers
+        where they were, and an odd number of peers among an odd number of clients becomes even. Each client has as many
         rounds as before, and as many records on average. γ, if it is given, stays.
 
         >>> asked = Request(clients=20, population=100, colluders=4, stragglers=4, rounds=50, epsilon=8, delta=1e-5)
@@ -267,10 +284,10 @@ class Request:
         if self.population is not None:
             changed["population"] = self.cohorts * clients
         if self.degree is not None:
-            degree = min(self.degree + self.degree * clients % 2, clients - 1)  # of an odd number it must be even
-            changed["degree"] = None if self.graph.complete else degree
+            degree = min(self.degree, clients - 1)
+            changed["degree"] = None if self.graph.complete else degree + (degree & clients & 1)
         if self.records is not None:
-            changed["records"] = -(-self.records * clients // self.clients)
+            changed["records"] = -(-self.records * self.cohorts * clients // self.members)
         return dataclasses.replace(self, **changed)
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from lightdp.planning._request import FINEST_STEPS, Request
 
 _UNKNOWN_PARAMETERS = 2**30
 _TAIL = 4.5  # a rotated coordinate of an update of the largest norm is clamped with probability 2 exp(-10.1) = 8e-5
+_SHORTEST = 8  # exponent of the shortest block that is tried: shorter ones would hardly be faster
 _BITS = 32  # of the integers in which noise is added up
 
 
@@ -27,7 +28,8 @@ class Wire:
         steps: σ_U in steps.
         step: q, in units of the update; 0 without individual noise.
         update_range: bound on a coordinate of an update; a client clamps to it.
-        block: length of the blocks in which updates are rotated; None if they are not.
+        block: length of the blocks in which updates are rotated, the shortest that needs no more bits than the longest;
+            None if they are not rotated.
         range: bound on a coordinate as it is sent, before noise; a client clamps to it.
         bits: of a value.
     """
@@ -58,9 +60,15 @@ class Wire:
         plain = made(min(bound, most), None, min(bound, most))
         if asked.rotate is False or asked.parameters is None or calibration.floats:
             return plain
-        block = 1 << (asked.parameters.bit_length() - 1)  # the largest power of two that a vector has
-        rotated = made(bound, block, min(_TAIL * asked.norm_range / math.sqrt(block), most))
-        return rotated if asked.rotate or rotated.bits < plain.bits else plain
+
+        def rotated(block: int) -> Wire:
+            return made(bound, block, min(_TAIL * asked.norm_range / math.sqrt(block), most))
+
+        longest = asked.parameters.bit_length() - 1  # exponent of the longest block that a vector has
+        *shorter, best = (rotated(1 << k) for k in range(min(_SHORTEST, longest), longest + 1))
+        # a shorter block is faster and clamps no more, unless `most` has cut its range
+        best = next((wire for wire in shorter if wire.bits == best.bits and wire.range < most), best)
+        return best if asked.rotate or best.bits < plain.bits else plain
 
     def check(self) -> None:
         """Refuse what does not fit.

@@ -119,7 +119,6 @@ class Server:
         self._chains: list[bytes] = []  # of each round, as it goes into its keys
         self._late: dict[int, ClientSet] = {}
         self._closing = 0  # closing rounds that were announced
-        self._ends = False  # whether the first of them was, of which nothing else is known since a crash
         self._open: dict[int, _Round] = {}  # the round that was announced last and, under grace, the one before it
 
     def enrol(self, message: bytes) -> str:
@@ -158,7 +157,7 @@ class Server:
     @property
     def closing(self) -> bool:
         """Whether a closing round was announced."""
-        return self._closing > 0 or self._ends
+        return self._closing > 0
 
     @property
     def closed(self) -> bool:
@@ -283,20 +282,24 @@ class Server:
         return Aggregate(number, used, total, weight, joined, settled)
 
     def past(self) -> dict[str, Any]:
-        """What was announced so far and who came too late, as JSON values, for `resume`. Sums are not among them."""
+        """All rounds that are over and who came too late, as JSON values, for `resume`.
+
+        Neither sums nor the open round are among them: it is as before that round was announced.
+        """
         return {
             "used": [each.to_bytes().hex() for each in self._used],
             "on_time": [each.to_bytes().hex() for each in self._on_time],
             "late": {str(number): each.to_bytes().hex() for number, each in self._late.items()},
-            "closing": self._closing,
-            "open": self._closing > 0 and self.round in self._open,
+            "closing": self._closing - (self._closing > 0 and self.round in self._open),
         }
 
     def resume(self, past: dict[str, Any]) -> None:
         """Go on from what `past` returned, in a server with the same roster that has announced nothing.
 
-        Uploads that are in no aggregate yet are lost. If a round was announced since, `announce` it again and `close`
-        it, so that it is void: its uploads are gone, and clients answer no round twice.
+        Uploads that are in no aggregate yet are lost, under grace also those of the round before, which is void if too
+        few of them are in one. If a round was announced since, `announce` it again and `close` it, so that it is void:
+        clients answer no round twice. A closing round that was lost so is announced as any other, and another closing
+        round repairs what it would have.
 
         Raises:
             ArgumentError: it is not the past of such a server.
@@ -307,18 +310,17 @@ class Server:
         try:
             used, on_time = ([ClientSet.from_bytes(bytes.fromhex(x), clients) for x in past[k]] for k in _SETS)
             late = {int(t): ClientSet.from_bytes(bytes.fromhex(each), clients) for t, each in past["late"].items()}
-            closing, announced = integer("closing", past["closing"], 0, 1 + grace), bool(past.get("open", False))
+            closing = integer("closing", past["closing"], 0, 1 + grace)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"past must be that of a server, got {error!r}") from None
-        over = closing == 1 + grace and not announced  # then the last set is final, too
+        over = closing == 1 + grace  # then the last set is final, too
         if len(used) != (max(len(on_time) - (not over), 0) if grace else len(used)) or (on_time and not grace):
             raise ArgumentError(f"past must have a final set for each round but the last, got {len(used)}")
-        self._used, self._on_time, self._late = used, on_time, late
-        self._closing, self._ends = closing - announced, announced
+        self._used, self._on_time, self._late, self._closing = used, on_time, late, closing
         for number in range(self.round):
             self._chains.append(link(self._chains[-1], round=number, announcement=self._known(number)))
         if grace and on_time and not over:
-            came, least = on_time[-1], 0 if self._closing else self.minimum
+            came, least = on_time[-1], 0 if closing else self.minimum
             waits = self._new_round(least if len(came) >= least else clients + 1)  # too few then, and their sum is lost
             waits.came = came.flags.copy()
             waits.summed = came if len(came) >= least else waits.summed

@@ -77,22 +77,21 @@ def clipped(
         raise ArgumentError(f"update must be a numpy vector of {length} floats, got {got}")
     if not 0 <= number("weight", weight) <= 1 or (weight != 1 and not weighted):
         raise ArgumentError(f"weight must be {'in [0, 1]' if weighted else '1'}, got weight={weight:g}")
-    share = weight_share(plan) if weighted else 0.0
-    whole = plan.unit == "client"
-    vector: Floats = np.empty(length + weighted, np.float64 if turn is not None and not whole else update.dtype)
+    share, whole = weight_share(plan) if weighted else 0.0, plan.unit == "client"
+    vector = update
+    if whole or weighted or turn is None:  # else nothing but rotating changes it, which copies
+        vector = np.empty(length + weighted, update.dtype)
     if whole:
         # with a weight, 1e-6 below the clip: its product and its own coordinate are rounded
         room = (plan.clip**2 - share**2) ** 0.5 * (1 - 1e-6) if weighted else plan.clip
         clip_norm(update, room, out=vector[:length])
-    else:
+    elif vector is not update:
         vector[:length] = update
     if weighted:
         vector[:length] *= weight
+        vector[length:] = share * weight
+    if turn is not None:
+        return turn.apply(vector, most=plan.upload_range, bound=plan.wire.range)
     if not whole or plan.upload_range < plan.clip:  # else no coordinate is beyond the range
         clamp(vector[:length], plan.upload_range)
-    vector[length:] = share * weight
-    if turn is not None:
-        vector = vector.astype(np.float64, copy=False)
-        turn.apply(vector)
-        np.clip(vector, -plan.wire.range, plan.wire.range, out=vector)  # `clamp`, of what is finite for sure
     return vector
