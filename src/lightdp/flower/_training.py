@@ -17,6 +17,7 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower import _checkpoint as checkpoints
+from lightdp.flower._engine import Engine
 from lightdp.flower._journal import Journal
 from lightdp.flower._settings import LOG
 from lightdp.planning import noise_advice, noise_ratio
@@ -33,6 +34,7 @@ class Training:
 
     Attributes:
         strategy: which one.
+        engine: behind it.
         grid: of the server.
         rounds: how many there are at most.
         timeout: seconds of a round.
@@ -44,6 +46,7 @@ class Training:
     """
 
     strategy: LightDP = field(kw_only=False)
+    engine: Engine = field(kw_only=False)
     grid: Grid = field(kw_only=False)
     rounds: int
     timeout: float
@@ -57,6 +60,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self._state = checkpoints.State(self.strategy.strategy)
+        self.engine.save = self.save
 
     @property
     def result(self) -> Result:
@@ -102,7 +106,7 @@ class Training:
             if last:
                 break
         if not last and current > 0:  # there were no rounds left when it went on
-            self.strategy.open(result.arrays, self.train_config, self.grid)
+            self.engine.open(result.arrays, self.train_config, self.grid)
             self._finish(result)
             self._evaluate(result, current)
         if self.journal is not None and result.train_metrics_clientapp:
@@ -116,13 +120,13 @@ class Training:
         if self.checkpoint is None:
             return
         self.result.arrays = arrays
-        strategy, run = self.strategy, self.strategy.opened
+        run = self.engine.opened
         rows, model = checkpoints.results(self.result)
         state, more = self._state.facts()
         facts = self._facts() | {
             "federation": run.federation.past().decode(),
             "counts": {name: getattr(run, name) for name in _COUNTS},
-            "finished": self._finished, "stopped": strategy.stopped, "ending": strategy.ending,
+            "finished": self._finished, "stopped": self.engine.stopped, "ending": self.engine.ending,
             "rows": rows, "state": state,
         }  # fmt: skip
         checkpoints.write(self.checkpoint, facts, model | more)
@@ -151,7 +155,7 @@ class Training:
         self.strategy.result = checkpoints.result_of(facts["rows"], arrays)
         self._state.load(facts["state"], arrays)
         self._finished = facts["finished"]
-        self.strategy.resume(facts)
+        self.engine.resume(facts)
         over = max(self.result.train_metrics_clientapp, default=0)
         if not self._finished:
             LOG.info("lightdp: going on after round %d, from checkpoint %s", over, self.checkpoint)
@@ -176,24 +180,24 @@ class Training:
         if current == 1 and self.journal is not None:
             more = {"strategy": type(strategy.strategy).__name__, "num_rounds": self.rounds, "timeout": self.timeout}
             self.journal.begin(_arrays.length(result.arrays), more)
-        arrays, metrics = strategy.aggregate_train(current, strategy.exchange(messages, self.timeout))
+        arrays, metrics = strategy.aggregate_train(current, self.engine.exchange(messages, self.timeout))
         result.arrays = result.arrays if arrays is None else arrays
         _keep(result.train_metrics_clientapp, current, metrics, "Aggregated train metrics")
         self.save(result.arrays)
-        if current == self.rounds or strategy.must_stop():
+        if current == self.rounds or self.engine.must_stop():
             return False
-        result.arrays = strategy.settle(result.arrays, self.timeout)
-        return strategy.stopped is None
+        result.arrays = self.engine.settle(result.arrays, self.timeout)
+        return self.engine.stopped is None
 
     def _finish(self, result: Result) -> None:
         """Close, complete the metrics of the last round, and refuse to call a training one that used no upload."""
-        run, rows = self.strategy.opened, result.train_metrics_clientapp
+        run, rows = self.engine.opened, result.train_metrics_clientapp
         if rows:
             over, last = len(run.closed), rows[max(rows)]
             result.arrays = self.strategy.close(result.arrays, self.timeout)
             joined = sum(len(each.result.joined) for each in run.closed[over : over + 1])
             last["lightdp-joined"] = cast("int", last["lightdp-joined"]) + joined
-            last.update(run.spent() | {"lightdp-stopped": int(self.strategy.stopped is not None)})
+            last.update(run.spent() | {"lightdp-stopped": int(self.engine.stopped is not None)})
         if run.sums == 0:
             why = run.failures()
             raise ProtocolError(f"no upload was used in {len(rows)} rounds, and the model is as it was: {why}")
@@ -213,7 +217,7 @@ class Training:
 
     def _write(self, result: Result, current: int) -> None:
         """Let the journal write what has become final."""
-        run = self.strategy.opened
+        run = self.engine.opened
         if self.journal is not None:
             for each in run.closed[self._written :]:
                 (self.journal.closing if each.closing else self.journal.round)(each.result)
@@ -221,12 +225,12 @@ class Training:
             self.journal.write(self._late, _metrics(result, current))
 
     def _end(self, journal: Journal, result: Result) -> None:
-        run, last = self.strategy.opened, max(result.train_metrics_clientapp)
-        stopped, bytes_up = self.strategy.ending, run.upload_bytes
+        run, last = self.engine.opened, max(result.train_metrics_clientapp)
+        stopped, bytes_up = self.engine.ending, run.upload_bytes
         journal.end(self._late, stopped=stopped, bytes_up=bytes_up, metrics=_metrics(result, last))
 
     def _late(self, number: int) -> ClientSet:
-        return self.strategy.opened.tables[0].server.late(number)
+        return self.engine.opened.tables[0].server.late(number)
 
 
 def _metrics(result: Result, current: int) -> dict[str, MetricRecord]:
