@@ -351,11 +351,12 @@ class World:
         known = node.member.answered().get(table.number, 0)
         since = self.random.choice([0, max(min(known - 1, table.server.round), 0)])
         start = table.server.announce(since=since, closing=closing)
-        if fate == "held":
-            node.inbox.append((table.server.roster(), start))
-        if fate in {"held", "away"}:
+        if fate == "away":
             return
         table.rounds.asked(table.server.round, table.index[name])
+        if fate == "held":
+            node.inbox.append((table.server.roster(), start))
+            return
         sent = self.ask(name, table.server.roster(), start)
         if sent is not None and fate == "arrives":
             self.arrive(sent)
