@@ -30,11 +30,11 @@ def roster_message(roster: Roster) -> bytes:
     return Message(kind=Kind.ROSTER, run=RUN, payload=roster.to_bytes()).to_bytes()
 
 
-def announcement(roster: Roster, number: int, past: Sequence[bytes] = (), *, grace: int = 0, closing: bool = False) -> bytes:
+def announcement(
+    roster: Roster, number: int, past: Sequence[bytes] = (), *, grace: int = 0, closing: bool = False
+) -> bytes:
     content = Announcement(round=number, clients=len(roster), grace=grace, past=b"".join(past), closing=closing)
-    return Message(
-        kind=Kind.ANNOUNCE, run=RUN, round=number, roster=roster.hash, payload=content.to_bytes()
-    ).to_bytes()
+    return Message(kind=Kind.ANNOUNCE, run=RUN, round=number, roster=roster.hash, payload=content.to_bytes()).to_bytes()
 
 
 class Liar:

@@ -10,8 +10,8 @@ from lightdp.wire import Kind, Message
 class Enrolments:
     """The enrolments of one run.
 
-    Formal guarantee: all are signed for this run, kept to the pins when they enrolled, and no two share a name, identity
-    or key.
+    Formal guarantee: all are signed for this run, kept to the pins when they enrolled, and no two share a name, an
+    identity or a key.
 
     Args:
         run: 16 bytes that name the run.
