@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -253,14 +253,15 @@ def of_rounds(log: RunLog, plan: Plan, rounds: Rounds) -> tuple[Odometer, list[s
             odometer.record(*known[at])
         elif isinstance(line, Round):
             continue  # its set is not final yet
-        problems += _of_line(line, plan, odometer)
+        problems += of_line(line, plan, odometer.max_epsilon)
     return odometer, problems
 
 
-def _of_line(line: Round | Ended, plan: Plan, odometer: Odometer) -> Iterator[str]:
+def of_line(line: Round | Ended, plan: Plan, spent: Callable[[], float]) -> Iterator[str]:
+    """Whether the ε and μ of a line are what the rounds up to it give, by `spent`."""
     where = f"round {line.round}" if isinstance(line, Round) else "end"
     if line.epsilon is not None:
-        found = odometer.max_epsilon()
+        found = spent()
         if line.epsilon < found * (1 - _SAME):
             yield f"{where}: the log says ε = {line.epsilon:.6g}, its rounds give {found:.6g}"
         elif line.epsilon > found * (1 + _SAME) + 1e-12:
