@@ -194,6 +194,15 @@ class Started(_Line):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Formed(_Line):
+    """A roster that was formed: in the lines of its rounds, clients are numbered as here."""
+
+    kind = "roster"
+    number: int = _holds("of the roster")
+    clients: Sequence[str] = _holds("the names of its clients; one name is one client in all rosters")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Round(_Line):
     """The line of a round that is over.
 
@@ -223,6 +232,9 @@ class Round(_Line):
     late_clients: Sequence[int] | None = _holds("which ones were late", null="not known", absent="old log")
     lost_clients: Sequence[int] | None = _holds("which ones were lost", null="not known", absent="old log")
     joined_clients: Sequence[int] | None = _holds("which ones joined; the line before counts them as late", **_GRACE)
+    roster: int | None = _holds(
+        "number of its roster", null="there is one roster, of the plan's clients", absent="likewise", beside="roster"
+    )
     late_since: Mapping[str, Any] | None = _holds(
         _SINCE, _by_round, null="none came", absent="likewise", beside="late_since"
     )
@@ -268,4 +280,4 @@ class Ended(_Line):
     )
 
 
-Line: TypeAlias = Started | Round | Ended
+Line: TypeAlias = Started | Formed | Round | Ended

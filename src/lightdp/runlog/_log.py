@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from lightdp import gaussian, planning
 from lightdp.errors import ArgumentError
-from lightdp.runlog._lines import Ended, Line, Round, Started, claimed_epsilon
+from lightdp.runlog._lines import Ended, Formed, Line, Round, Started, claimed_epsilon
 from lightdp.schemes import schemes
 
 _OF_PRIVACY = ("epsilon", "epsilon_claimed", "delta", "unit", "adjacency")
@@ -39,12 +39,14 @@ class RunLog:
         started: its first line.
         rounds: a line for each round that is over, in order.
         ended: its last line; None where the training was cut off, or is still running.
+        rosters: those that were formed, where there may be several.
     """
 
     path: Path
     started: Started
     rounds: tuple[Round, ...]
     ended: Ended | None
+    rosters: tuple[Formed, ...] = ()
 
     @classmethod
     def read(cls, path: Path, *, torn: bool = False) -> RunLog:
@@ -80,12 +82,13 @@ class RunLog:
         if not found or not isinstance(found[0], Started):
             raise ArgumentError(f"{path}, line 1: a log begins with a line of kind run, but the file is empty")
         ended = found[-1] if isinstance(found[-1], Ended) else None
-        return cls(path, found[0], tuple(line for line in found if isinstance(line, Round)), ended)
+        rounds = tuple(line for line in found if isinstance(line, Round))
+        return cls(path, found[0], rounds, ended, tuple(line for line in found if isinstance(line, Formed)))
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """All lines, in order."""
-        return (self.started, *self.rounds, *(() if self.ended is None else (self.ended,)))
+        """All lines, in order; rosters come before rounds."""
+        return (self.started, *self.rosters, *self.rounds, *(() if self.ended is None else (self.ended,)))
 
     @property
     def outcome(self) -> Ended:
@@ -277,7 +280,9 @@ class LogWriter:
 def _cut(path: Path, rounds: int) -> tuple[Line, ...]:
     """Cut a log back to its first line and `rounds` more, without the last newline, and return these."""
     try:
-        kept = path.read_bytes().split(b"\n")[: rounds + 1]
+        lines = path.read_bytes().split(b"\n")
+        places = [0, *(at for at, line in enumerate(lines) if line.startswith(b'{"kind": "round"'))]
+        kept = lines[: places[rounds] + 1] if rounds < len(places) else lines
         log = RunLog._of(path, kept)  # noqa: SLF001  of this module
         if len(log.rounds) != rounds:
             raise ArgumentError  # noqa: TRY301  as any other damage
@@ -295,10 +300,10 @@ def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
     content = _parsed(text, last=last)
     if before and isinstance(before[-1], Ended):
         raise ContradictionError("nothing may follow the end")
-    kinds: tuple[type[Line], ...] = (Round, Ended) if before else (Started,)
+    kinds: tuple[type[Line], ...] = (Round, Ended, Formed) if before else (Started,)
     found = next((one for one in kinds if one.kind == content.get("kind")), None)
     if found is None:
-        wanted = " or ".join(one.kind for one in kinds)
+        wanted = " or ".join(one.kind for one in kinds if one is not Formed)
         raise ArgumentError(f"kind must be {wanted}, got kind={content.get('kind')!r}")
     line = found.of(content)
     first = before[0] if before else None
@@ -307,15 +312,17 @@ def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
         for name in _OF_PRIVACY[1 if later else 0 :]:
             if getattr(line, name, "") is None:
                 raise ArgumentError(f"{name} must not be null in a run with a plan")
-    if isinstance(line, Round) and line.round != len(before):
-        raise ContradictionError(f"round must be {len(before)}, the next one, got round={line.round}")
-    late = before[-1].late if before and isinstance(before[-1], Round) else 0
-    if not isinstance(line, Started) and line.joined is not None and line.joined > late:
+    rounds = [each for each in before if isinstance(each, Round)]
+    if isinstance(line, Round) and line.round != len(rounds) + 1:
+        raise ContradictionError(f"round must be {len(rounds) + 1}, the next one, got round={line.round}")
+    if isinstance(line, Started | Formed):
+        return line
+    own = rounds if isinstance(line, Ended) else [each for each in rounds if each.roster == line.roster]
+    late = own[-1].late if own else 0
+    if line.joined is not None and line.joined > late:
         raise ContradictionError(f"joined must be at most {late}, who were late before, got joined={line.joined}")
-    if isinstance(line, Ended) and line.rounds != len(before) - 1:
-        raise ContradictionError(
-            f"rounds must be {len(before) - 1}, as many as were recorded, got rounds={line.rounds}"
-        )
+    if isinstance(line, Ended) and line.rounds != len(rounds):
+        raise ContradictionError(f"rounds must be {len(rounds)}, as many as were recorded, got rounds={line.rounds}")
     return line
 
 
