@@ -13,6 +13,7 @@ from lightdp import attack, gaussian
 from lightdp._validate import rounded_up
 from lightdp.accountant import Odometer
 from lightdp.auditing import _checks as checks
+from lightdp.auditing import _rosters as rosters
 from lightdp.auditing import _said as said
 from lightdp.auditing._exact import MOST_UPLOADS, Exact, Rounds, exact, mu_of
 from lightdp.auditing._finding import MALFORMED, regular
@@ -261,9 +262,15 @@ def _checked(log: RunLog) -> Recorded:
     notes += more
     notes += [_ASSUMED[plan.request.calibration]] if plan.request.calibration in _ASSUMED else []
     notes += [] if plan.gdp else ["Batches are sampled: μ is that of Gaussian noise with this ε at this δ, not μ-GDP."]
-    problems = [*checks.of_plan(log, plan), *checks.of_settings(log, plan), *checks.of_noise(log, plan)]
+    problems = [*checks.of_plan(log, plan), *checks.of_settings(log, plan)]
+    if len(log.rosters) > 1:
+        return _of_rosters(log, plan, problems, notes)
+    own = rosters.planned(plan, log.rosters[0]) if log.rosters else plan
+    problems += [*checks.of_end(log, plan), *said.of_config(log, plan)]
+    plan = own  # of the roster, which may have another size
+    problems += checks.of_noise(log, plan)
     rounds, impossible = checks.rounds(log, plan)
-    problems += [*checks.of_end(log, plan), *said.of_config(log, plan), *impossible]
+    problems += impossible
     problems += said.of_statement(log, plan, rounds)
     if rounds is None:
         if impossible:
@@ -289,3 +296,14 @@ def _checked(log: RunLog) -> Recorded:
         log=log, plan=plan, rounds=rounds, odometer=odometer, spent=spent, exact=best, problems=tuple(problems),
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def _of_rosters(log: RunLog, plan: Plan, problems: list[str], notes: list[str]) -> Recorded:
+    """A log of several rosters."""
+    problems = [*problems, *checks.of_end(log, plan), *said.of_config(log, plan), *said.of_statement(log, plan, None)]
+    if plan.grace:
+        return Recorded(log=log, plan=plan, problems=tuple(problems), notes=(*notes, rosters.GRACE))
+    found = rosters.Rosters(log, plan)
+    problems += [*found.problems, *([] if found.spent is None else checks.of_budget(log, plan, found.spent))]
+    notes = [*notes, f"The log is of {len(log.rosters)} rosters: what a client has spent is added up over them."]
+    return Recorded(log=log, plan=plan, spent=found.spent, problems=tuple(problems), notes=tuple(notes))

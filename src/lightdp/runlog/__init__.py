@@ -33,6 +33,6 @@ from lightdp.runlog._schema import schema
 from lightdp.runlog._statement import guaranteed
 
 __all__ = [
-    "CALIBRATIONS", "ContradictionError", "Ended", "Formed", "Line", "LogWriter", "ResumeError", "Round", "RunLog", "Seen",
-    "Started", "attack_power", "claimed_epsilon", "guaranteed", "schema", "spent_most",
+    "CALIBRATIONS", "ContradictionError", "Ended", "Formed", "Line", "LogWriter", "ResumeError", "Round", "RunLog",
+    "Seen", "Started", "attack_power", "claimed_epsilon", "guaranteed", "schema", "spent_most",
 ]  # fmt: skip

@@ -312,17 +312,18 @@ def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
         for name in _OF_PRIVACY[1 if later else 0 :]:
             if getattr(line, name, "") is None:
                 raise ArgumentError(f"{name} must not be null in a run with a plan")
-    rounds = [each for each in before if isinstance(each, Round)]
-    if isinstance(line, Round) and line.round != len(rounds) + 1:
-        raise ContradictionError(f"round must be {len(rounds) + 1}, the next one, got round={line.round}")
     if isinstance(line, Started | Formed):
         return line
-    own = rounds if isinstance(line, Ended) else [each for each in rounds if each.roster == line.roster]
-    late = own[-1].late if own else 0
+    rounds = next((each.round for each in reversed(before) if isinstance(each, Round)), 0)
+    if isinstance(line, Round) and line.round != rounds + 1:
+        raise ContradictionError(f"round must be {rounds + 1}, the next one, got round={line.round}")
+    any_roster = isinstance(line, Ended)
+    own = (each for each in reversed(before) if isinstance(each, Round) and (any_roster or each.roster == line.roster))
+    late = next((each.late for each in own), 0)
     if line.joined is not None and line.joined > late:
         raise ContradictionError(f"joined must be at most {late}, who were late before, got joined={line.joined}")
-    if isinstance(line, Ended) and line.rounds != len(rounds):
-        raise ContradictionError(f"rounds must be {len(rounds)}, as many as were recorded, got rounds={line.rounds}")
+    if isinstance(line, Ended) and line.rounds != rounds:
+        raise ContradictionError(f"rounds must be {rounds}, as many as were recorded, got rounds={line.rounds}")
     return line
 
 
