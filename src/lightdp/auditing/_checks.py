@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -167,14 +167,14 @@ def rounds(log: RunLog, plan: Plan) -> tuple[Rounds | None, list[str]]:
         if plan.grace and at + 1 == len(lines):
             break
         try:
-            both = _final(line, lines[at + 1], plan) if plan.grace else sets(line, plan)
+            sets = _final(line, lines[at + 1], plan) if plan.grace else _sets(line, plan)
         except ArgumentError as error:
             wrong.append(f"round {line.round}: {error}")
             continue
-        if both is None:
+        if sets is None:
             named = False
         else:
-            found.append(both)
+            found.append(sets)
     if named and not wrong:
         for line in lines:
             try:
@@ -208,7 +208,7 @@ def _first(log: RunLog, rounds: Rounds) -> list[tuple[ClientSet, ClientSet]]:
     return result
 
 
-def sets(line: Round, plan: Plan) -> tuple[ClientSet, ClientSet] | None:
+def _sets(line: Round, plan: Plan) -> tuple[ClientSet, ClientSet] | None:
     """Used and late clients of one round; None if the line does not name them."""
     if line.used + line.late + line.lost != plan.clients:
         raise ArgumentError(f"used, late and lost must add up to {plan.clients} clients")
@@ -228,16 +228,16 @@ def sets(line: Round, plan: Plan) -> tuple[ClientSet, ClientSet] | None:
 
 def _final(line: Round, after: Round | Ended, plan: Plan) -> tuple[ClientSet, ClientSet]:
     """Used and late clients of a round under grace: those whose uploads joined the next sum were used, too."""
-    both = sets(line, plan)
-    if both is None or after.joined_clients is None:
+    sets = _sets(line, plan)
+    if sets is None or after.joined_clients is None:
         raise ArgumentError("late_clients, lost_clients and, in the next line, joined_clients must be named with grace")
     joined = ClientSet.of(plan.clients, after.joined_clients, name="joined_clients")
-    if len(joined) != after.joined or joined - both[1]:
+    if len(joined) != after.joined or joined - sets[1]:
         raise ArgumentError("the clients that joined the next sum are not as many as were counted, or were not late")
-    used = both[0] | joined
+    used = sets[0] | joined
     if 0 < len(used) < plan.clients - plan.stragglers:
         raise ArgumentError(f"{len(used)} used clients are too few for a sum")
-    return used, both[1] - joined
+    return used, sets[1] - joined
 
 
 def of_rounds(log: RunLog, plan: Plan, rounds: Rounds) -> tuple[Odometer, list[str]]:
@@ -247,20 +247,21 @@ def of_rounds(log: RunLog, plan: Plan, rounds: Rounds) -> tuple[Odometer, list[s
     for at, line in enumerate(lines):
         if line.late_since:
             known, odometer = _amended(known, line), Odometer(plan)
-            for each in known[:at]:
-                odometer.record(*each)
+            for sets in known[:at]:
+                odometer.record(*sets)
         if at < len(rounds):
             odometer.record(*known[at])
         elif isinstance(line, Round):
             continue  # its set is not final yet
-        problems += of_line(line, plan, odometer.max_epsilon() if line.epsilon is not None else 0.0)
+        problems += of_line(line, plan, odometer.max_epsilon)
     return odometer, problems
 
 
-def of_line(line: Round | Ended, plan: Plan, found: float) -> Iterator[str]:
-    """Whether ε and μ of a line are what the rounds up to it give, ε = `found`."""
+def of_line(line: Round | Ended, plan: Plan, spent: Callable[[], float]) -> Iterator[str]:
+    """Whether the ε and μ of a line are what the rounds up to it give, by `spent`."""
     where = f"round {line.round}" if isinstance(line, Round) else "end"
     if line.epsilon is not None:
+        found = spent()
         if line.epsilon < found * (1 - _SAME):
             yield f"{where}: the log says ε = {line.epsilon:.6g}, its rounds give {found:.6g}"
         elif line.epsilon > found * (1 + _SAME) + 1e-12:

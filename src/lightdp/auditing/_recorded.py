@@ -13,10 +13,10 @@ from lightdp import attack, gaussian
 from lightdp._validate import rounded_up
 from lightdp.accountant import Odometer
 from lightdp.auditing import _checks as checks
-from lightdp.auditing import _rosters as rosters
 from lightdp.auditing import _said as said
 from lightdp.auditing._exact import MOST_UPLOADS, Exact, Rounds, exact, mu_of
 from lightdp.auditing._finding import MALFORMED, regular
+from lightdp.auditing._rosters import Recount
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan
 from lightdp.runlog import RunLog, attack_power
@@ -29,6 +29,10 @@ _SHOWN = 10  # clients in the table
 _TOO_LARGE = (
     f"The exact covariance is for the complete graph and up to {MOST_UPLOADS:,} uploads; "
     "recomputed by the odometer alone."
+)
+_ROSTERS = (
+    "Costs add up over the rosters of a client, those that were closed at their worst; recomputed by odometers alone, "
+    "not by the exact covariance."
 )
 _ASSUMED = {
     "smpc": "Recomputed under its assumption: nobody sees anything but the sum, in which enough clients add noise.",
@@ -48,6 +52,7 @@ class Recorded:
         spent: ε of the client that spent most, recomputed.
         exact: every client's μ² from the covariance of all uploads; None where it is not computed.
         bounds: least and largest ε of the client that spent most, where only numbers of clients are known.
+        by_client: every client's rounds, μ and ε over all of its rosters; None where all rounds have the same clients.
         problems: what does not hold, in sentences.
         notes: what was not or could not be checked.
     """
@@ -59,6 +64,7 @@ class Recorded:
     spent: float | None = None
     exact: Exact | None = None
     bounds: tuple[float, float] | None = None
+    by_client: tuple[dict[str, Any], ...] | None = None
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
@@ -84,6 +90,8 @@ class Recorded:
     @property
     def clients(self) -> list[dict[str, Any]]:
         """Every client: its rounds, and its μ and ε where they are computed."""
+        if self.by_client is not None:
+            return [*self.by_client]
         if self.plan is None or self.odometer is None or not self.plan.gdp:
             return []
         plan, nobody = self.plan, np.zeros((1, self.plan.clients), dtype=np.int64)
@@ -252,6 +260,26 @@ def recorded(path: Path) -> Recorded:
         raise ArgumentError(f"{path}: cannot be audited: {type(error).__name__}: {error}") from None
 
 
+def _federated(log: RunLog, plan: Plan, notes: list[str]) -> Recorded:
+    """What a log of changing rosters gives, by the odometers of its rosters."""
+    if not plan.gdp:
+        raise ArgumentError(f"{log.path}: cannot be audited: rosters change, and batches are sampled")
+    problems = [*checks.of_plan(log, plan), *checks.of_settings(log, plan), *checks.of_end(log, plan)]
+    problems += [*said.of_config(log, plan), *said.of_statement(log, plan, None)]
+    found = Recount(log, plan).run()
+    problems += found.problems
+    if not found.final:
+        notes.append(
+            "The last rounds are not counted: the log does not have the lines with which their sets are final."
+        )
+    spent = found.max_epsilon()
+    problems += checks.of_budget(log, plan, spent)
+    notes.append(_ROSTERS)
+    return Recorded(
+        log=log, plan=plan, spent=spent, by_client=tuple(found.clients()), problems=tuple(problems), notes=tuple(notes)
+    )
+
+
 def _checked(log: RunLog) -> Recorded:
     notes = said.notes(log)
     if log.started.plan is None:
@@ -262,15 +290,11 @@ def _checked(log: RunLog) -> Recorded:
     notes += more
     notes += [_ASSUMED[plan.request.calibration]] if plan.request.calibration in _ASSUMED else []
     notes += [] if plan.gdp else ["Batches are sampled: μ is that of Gaussian noise with this ε at this δ, not μ-GDP."]
-    problems = [*checks.of_plan(log, plan), *checks.of_settings(log, plan)]
-    if len(log.rosters) > 1:
-        return _of_rosters(log, plan, problems, notes)
-    own = rosters.planned(plan, log.rosters[0]) if log.rosters else plan
-    problems += [*checks.of_end(log, plan), *said.of_config(log, plan)]
-    plan = own  # of the roster, which may have another size
-    problems += checks.of_noise(log, plan)
+    if log.federated:
+        return _federated(log, plan, notes)
+    problems = [*checks.of_plan(log, plan), *checks.of_settings(log, plan), *checks.of_noise(log, plan)]
     rounds, impossible = checks.rounds(log, plan)
-    problems += impossible
+    problems += [*checks.of_end(log, plan), *said.of_config(log, plan), *impossible]
     problems += said.of_statement(log, plan, rounds)
     if rounds is None:
         if impossible:
@@ -296,14 +320,3 @@ def _checked(log: RunLog) -> Recorded:
         log=log, plan=plan, rounds=rounds, odometer=odometer, spent=spent, exact=best, problems=tuple(problems),
         notes=tuple(notes),
     )  # fmt: skip
-
-
-def _of_rosters(log: RunLog, plan: Plan, problems: list[str], notes: list[str]) -> Recorded:
-    """A log of several rosters."""
-    problems = [*problems, *checks.of_end(log, plan), *said.of_config(log, plan), *said.of_statement(log, plan, None)]
-    if plan.grace:
-        return Recorded(log=log, plan=plan, problems=tuple(problems), notes=(*notes, rosters.GRACE))
-    found = rosters.Rosters(log, plan)
-    problems += [*found.problems, *([] if found.spent is None else checks.of_budget(log, plan, found.spent))]
-    notes = [*notes, f"The log is of {len(log.rosters)} rosters: what a client has spent is added up over them."]
-    return Recorded(log=log, plan=plan, spent=found.spent, problems=tuple(problems), notes=tuple(notes))

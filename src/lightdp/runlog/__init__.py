@@ -26,13 +26,12 @@ a training with a plan no ε, δ or unit is left out, except the ε of rounds wi
 """
 
 from lightdp.runlog._attack import Seen, attack_power
-from lightdp.runlog._lines import CALIBRATIONS, Ended, Formed, Line, Round, Started, claimed_epsilon
+from lightdp.runlog._lines import CALIBRATIONS, Ended, Line, Round, Started, claimed_epsilon
 from lightdp.runlog._log import ContradictionError, LogWriter, ResumeError, RunLog
-from lightdp.runlog._members import spent_most
 from lightdp.runlog._schema import schema
 from lightdp.runlog._statement import guaranteed
 
 __all__ = [
-    "CALIBRATIONS", "ContradictionError", "Ended", "Formed", "Line", "LogWriter", "ResumeError", "Round", "RunLog",
-    "Seen", "Started", "attack_power", "claimed_epsilon", "guaranteed", "schema", "spent_most",
+    "CALIBRATIONS", "ContradictionError", "Ended", "Line", "LogWriter", "ResumeError", "Round", "RunLog", "Seen",
+    "Started", "attack_power", "claimed_epsilon", "guaranteed", "schema",
 ]  # fmt: skip

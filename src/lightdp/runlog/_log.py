@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from lightdp import gaussian, planning
 from lightdp.errors import ArgumentError
-from lightdp.runlog._lines import Ended, Formed, Line, Round, Started, claimed_epsilon
+from lightdp.runlog._lines import Ended, Line, Round, Started, claimed_epsilon
 from lightdp.schemes import schemes
 
 _OF_PRIVACY = ("epsilon", "epsilon_claimed", "delta", "unit", "adjacency")
@@ -39,14 +39,12 @@ class RunLog:
         started: its first line.
         rounds: a line for each round that is over, in order.
         ended: its last line; None where the training was cut off, or is still running.
-        rosters: those that were formed, where there may be several.
     """
 
     path: Path
     started: Started
     rounds: tuple[Round, ...]
     ended: Ended | None
-    rosters: tuple[Formed, ...] = ()
 
     @classmethod
     def read(cls, path: Path, *, torn: bool = False) -> RunLog:
@@ -82,13 +80,12 @@ class RunLog:
         if not found or not isinstance(found[0], Started):
             raise ArgumentError(f"{path}, line 1: a log begins with a line of kind run, but the file is empty")
         ended = found[-1] if isinstance(found[-1], Ended) else None
-        rounds = tuple(line for line in found if isinstance(line, Round))
-        return cls(path, found[0], rounds, ended, tuple(line for line in found if isinstance(line, Formed)))
+        return cls(path, found[0], tuple(line for line in found if isinstance(line, Round)), ended)
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """All lines, in order; rosters come before rounds."""
-        return (self.started, *self.rosters, *self.rounds, *(() if self.ended is None else (self.ended,)))
+        """All lines, in order."""
+        return (self.started, *self.rounds, *(() if self.ended is None else (self.ended,)))
 
     @property
     def outcome(self) -> Ended:
@@ -195,14 +192,40 @@ class RunLog:
         return any(line.joined is not None for line in self.rounds)
 
     def late_by_one(self, line: Round) -> int:
-        """How many uploads of a round entered the model one round late, as the line after it says."""
-        after = self.rounds[line.round] if line.round < len(self.rounds) else self.ended
-        return 0 if after is None or after.joined is None else after.joined
+        """How many uploads of a round entered the model one round late, as the next line of its roster says."""
+        if line.formed is None:
+            after = self.rounds[line.round] if line.round < len(self.rounds) else self.ended
+            return 0 if after is None or after.joined is None else after.joined
+        for each in (*self.rounds[line.round :], *(() if self.ended is None else (self.ended,))):
+            for closed in each.closed or ():
+                if closed["roster"] == line.roster:
+                    return len(closed.get("joined_clients", ()))
+            if isinstance(each, Round) and each.roster == line.roster:
+                return each.joined or 0
+        return 0
 
     @property
     def waited(self) -> int:
         """How many rounds had too few uploads in time, so that all of theirs entered the next sum (R5)."""
         return sum(line.used == 0 and self.late_by_one(line) > 0 for line in self.rounds)
+
+    @property
+    def federated(self) -> bool:
+        """Whether rosters took turns, or members came and went (C1)."""
+        return any(line.formed is not None for line in self.rounds)
+
+    @property
+    def population(self) -> int:
+        """How many clients there were, in a roster or not."""
+        named = self.started.config.get("population")
+        members = [client for line in self.rounds for each in line.formed or () for client in each["members"]]
+        return named if isinstance(named, int) else max(members, default=-1) + 1
+
+    @property
+    def rosters(self) -> dict[int, tuple[int, ...]]:
+        """The members of every roster that was formed, by number."""
+        formed = (each for line in self.rounds for each in line.formed or ())
+        return {each["roster"]: tuple(each["members"]) for each in formed}
 
     @property
     def counts(self) -> list[list[int]]:
@@ -280,9 +303,7 @@ class LogWriter:
 def _cut(path: Path, rounds: int) -> tuple[Line, ...]:
     """Cut a log back to its first line and `rounds` more, without the last newline, and return these."""
     try:
-        lines = path.read_bytes().split(b"\n")
-        places = [0, *(at for at, line in enumerate(lines) if line.startswith(b'{"kind": "round"'))]
-        kept = lines[: places[rounds] + 1] if rounds < len(places) else lines
+        kept = path.read_bytes().split(b"\n")[: rounds + 1]
         log = RunLog._of(path, kept)  # noqa: SLF001  of this module
         if len(log.rounds) != rounds:
             raise ArgumentError  # noqa: TRY301  as any other damage
@@ -300,10 +321,10 @@ def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
     content = _parsed(text, last=last)
     if before and isinstance(before[-1], Ended):
         raise ContradictionError("nothing may follow the end")
-    kinds: tuple[type[Line], ...] = (Round, Ended, Formed) if before else (Started,)
+    kinds: tuple[type[Line], ...] = (Round, Ended) if before else (Started,)
     found = next((one for one in kinds if one.kind == content.get("kind")), None)
     if found is None:
-        wanted = " or ".join(one.kind for one in kinds if one is not Formed)
+        wanted = " or ".join(one.kind for one in kinds)
         raise ArgumentError(f"kind must be {wanted}, got kind={content.get('kind')!r}")
     line = found.of(content)
     first = before[0] if before else None
@@ -312,19 +333,24 @@ def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
         for name in _OF_PRIVACY[1 if later else 0 :]:
             if getattr(line, name, "") is None:
                 raise ArgumentError(f"{name} must not be null in a run with a plan")
-    if isinstance(line, Started | Formed):
-        return line
-    rounds = next((each.round for each in reversed(before) if isinstance(each, Round)), 0)
-    if isinstance(line, Round) and line.round != rounds + 1:
-        raise ContradictionError(f"round must be {rounds + 1}, the next one, got round={line.round}")
-    any_roster = isinstance(line, Ended)
-    own = (each for each in reversed(before) if isinstance(each, Round) and (any_roster or each.roster == line.roster))
-    late = next((each.late for each in own), 0)
-    if line.joined is not None and line.joined > late:
+    if isinstance(line, Round) and line.round != len(before):
+        raise ContradictionError(f"round must be {len(before)}, the next one, got round={line.round}")
+    last_one = None if isinstance(line, Started) else _before(line, before)
+    late = 0 if last_one is None else last_one.late
+    if not isinstance(line, Started) and line.joined is not None and line.joined > late:
         raise ContradictionError(f"joined must be at most {late}, who were late before, got joined={line.joined}")
-    if isinstance(line, Ended) and line.rounds != rounds:
-        raise ContradictionError(f"rounds must be {rounds}, as many as were recorded, got rounds={line.rounds}")
+    if isinstance(line, Ended) and line.rounds != len(before) - 1:
+        raise ContradictionError(
+            f"rounds must be {len(before) - 1}, as many as were recorded, got rounds={line.rounds}"
+        )
     return line
+
+
+def _before(line: Round | Ended, before: Sequence[Line]) -> Round | None:
+    """The round before a line: the last one of the same roster."""
+    roster = line.roster if isinstance(line, Round) else None
+    rounds = (each for each in reversed(before) if isinstance(each, Round))
+    return next((each for each in rounds if roster is None or each.roster == roster), None)
 
 
 def _parsed(line: bytes, *, last: bool) -> dict[str, Any]:

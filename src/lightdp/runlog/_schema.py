@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from lightdp.runlog._lines import Ended, Formed, Round, Started, type_of
+from lightdp.runlog._lines import Ended, Round, Started, type_of
 
 _PAGE = """# The log of a run
 
@@ -24,7 +24,7 @@ def schema() -> str:
     # The log of a run
     """
     parts = [_PAGE]
-    for line in (Started, Formed, Round, Ended):
+    for line in (Started, Round, Ended):
         parts.append(f'\n## `"kind": "{line.kind}"`\n{(line.__doc__ or "").partition(chr(10))[0]}\n\n')
         parts.append("| field | type | meaning | null or absent |\n| --- | --- | --- | --- |\n")
         for field in dataclasses.fields(line):
