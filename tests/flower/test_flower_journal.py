@@ -56,18 +56,18 @@ def test_uploads_that_come_after_their_line_are_named_and_must_not_be_left_out(t
     path = tmp_path / "run.jsonl"
     logged(path, planned(epsilon=50), FAULTS)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert lines[1] == {"kind": "roster", "number": 0, "clients": [f"node-{1000 + 7 * i}" for i in range(5)]}
-    assert [line.get("late_since") for line in lines[2:]] == [
+    assert lines[1]["formed"] == [{"roster": 0, "members": [0, 1, 2, 3, 4]}]
+    assert [line.get("late_since") for line in lines[1:]] == [
         None, {"1": [0]}, None, {"3": [2]}, {"3": [3], "4": [2]}, {"5": [4]}, None,
     ]  # fmt: skip
-    for at in (3, 6):
+    for at in (2, 5):
         kept = [line if i != at else line | {"late_since": None} for i, line in enumerate(lines)]
         path.write_text("".join(json.dumps(line) + "\n" for line in kept))
         assert any("its rounds give only" in problem for problem in recorded(path).problems)
     for wrong, why in (
         ({"2": [0]}, "clients [0] had been seen in round 2 before"), ({"6": [0]}, "6 is no earlier round"),
     ):  # fmt: skip
-        kept = [line if i != 7 else line | {"late_since": wrong} for i, line in enumerate(lines)]
+        kept = [line if i != 6 else line | {"late_since": wrong} for i, line in enumerate(lines)]
         path.write_text("".join(json.dumps(line) + "\n" for line in kept))
         assert any(why in problem for problem in recorded(path).problems)
 
@@ -136,7 +136,8 @@ def test_a_log_of_several_rosters_holds_and_adds_up_what_a_client_spends(tmp_pat
     assert found.problems == ()
     assert found.verdict.startswith("holds")
     assert len(log.rosters) > 1
-    assert {len(each.clients) for each in log.rosters[:2]} == {3, 4}
+    assert {len(log.rosters[0]), len(log.rosters[1])} == {3, 4}
+    assert any(line.closed for line in log.rounds)
     assert [line.used for line in log.rounds] == [
         row["lightdp-used"] for row in result.train_metrics_clientapp.values()
     ]

@@ -5,61 +5,25 @@ from __future__ import annotations
 import math
 import platform
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from lightdp import gaussian
-from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
-from lightdp.federation import Table
+from lightdp.flower._logged import Metrics, Roster, joined_fields, measured, noise, summed
+from lightdp.flower._run import Run
 from lightdp.planning import Plan
-from lightdp.runlog import Ended, Formed, LogWriter, Round, Started, guaranteed, spent_most
-
-Metrics = Mapping[str, Mapping[str, Any]]
-Sets = tuple[ClientSet, ClientSet]
+from lightdp.runlog import Ended, Line, LogWriter, Round, Started, guaranteed
 
 _SETTINGS = (
     "unit", "adjacency", "clients", "colluders", "stragglers", "rounds", "epsilon", "delta", "clip", "reserve",
     "sampling_rate", "momentum", "grace",
 )  # fmt: skip  # of a request, under the names that `lightdp run` has
-_NAMES = {"accuracy": ("accuracy", "eval_acc", "eval_accuracy", "test_accuracy", "acc"), "loss": ("loss", "eval_loss")}
 _PACKAGES = ("lightdp-fl", "flwr", "numpy", "scipy", "dp-accounting")
-
-
-@dataclass(eq=False)
-class _Roster:
-    """A roster as the log has it.
-
-    Attributes:
-        names: of its clients.
-        plan: its noise.
-        seen: used and late clients of each of its rounds that have a line.
-        lines: the numbers of these lines.
-    """
-
-    names: Sequence[str]
-    plan: Plan
-    seen: list[Sets] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.odometer = Odometer(self.plan)
-
-    def add(self, line: int, sets: Sets) -> None:
-        self.seen.append(sets)
-        self.lines.append(line)
-        self.odometer.record(*sets)
-
-    def amend(self, number: int, late: ClientSet) -> None:
-        """Count uploads of a round that came since its line was written."""
-        self.seen[number] = self.seen[number][0], self.seen[number][1] | late
-        self.odometer = Odometer(self.plan)
-        for sets in self.seen:
-            self.odometer.record(*sets)
 
 
 class Journal:
@@ -73,34 +37,42 @@ class Journal:
     Args:
         path: the file, which must not exist yet.
         plan: the noise.
-        keep: go on with the log in the file, after so many rounds; what follows them is cut off.
-
-    Attributes:
-        count: how many rounds have lines.
+        kept: go on with the log in the file, from what `facts` returned; lines that follow are cut off.
 
     Raises:
-        ArgumentError: the file exists, there is no such folder, or it is not the log of a checkpoint.
+        ArgumentError: the file exists, there is no such folder, or it is not the log of the checkpoint.
     """
 
-    def __init__(self, path: Path, plan: Plan, *, keep: int | None = None) -> None:
-        if keep is None and (path.exists() or not path.parent.is_dir()):
+    def __init__(self, path: Path, plan: Plan, *, kept: Mapping[str, Any] | None = None) -> None:
+        if kept is None and (path.exists() or not path.parent.is_dir()):
             raise ArgumentError(f"log must be a new file in a folder that exists, got log={str(path)!r}")
-        self.count = 0
-        self._path, self._plan, self._began = path, plan, time.monotonic()
-        self._rosters: dict[int, _Roster] = {}
+        self._path, self._plan, self._began, self._count = path, plan, time.monotonic(), 0
+        self._numbers: dict[str, int] = {}  # of clients in the log, by name
+        self._open: dict[int, Roster] = {}
+        self._new: list[int] = []  # rosters that no line has yet
+        self._over: list[int] = []  # rosters that were closed, which no line says yet
+        self._closed: set[int] = set()  # rosters that a line says were closed
+        self._squares: Counter[int] = Counter()  # of clients in these
         self._metrics: dict[tuple[int, int], Metrics] = {}  # of rounds that have no line yet
-        self._log = None if keep is None else LogWriter(path, keep=keep)
-        if self._log is not None:
-            self._take_up(self._log)
+        self._log = None if kept is None or kept["lines"] is None else LogWriter(path, keep=kept["lines"])
+        if kept is not None:
+            self._numbers = {name: i for i, name in enumerate(kept["names"])}
 
-    def begin(self, length: int, more: Mapping[str, Any]) -> None:
-        """Write the first line, if there is none.
+    def facts(self) -> dict[str, Any]:
+        """What it needs to go on, beside the file, as JSON values."""
+        return {"lines": None if self._log is None else self._count, "names": list(self._numbers)}
+
+    def begin(self, length: int, more: Mapping[str, Any], run: Run) -> None:
+        """Write the first line, or take up those that are kept, unless that was done.
 
         Args:
             length: number of parameters.
             more: settings beside those of the plan.
+            run: the federation.
         """
         if self._log is not None:
+            if self._count == 0:
+                self._take_up(self._log, run)
             return
         asked = self._plan.request
         config = {name: getattr(asked, name) for name in _SETTINGS} | {"degree": self._plan.graph.degree}
@@ -119,62 +91,65 @@ class Journal:
             )
         )
 
-    def write(self, tables: Mapping[int, Table], played: int | None, metrics: Metrics) -> None:
-        """Write the lines of rosters that are new, and of rounds whose sets have become final.
+    def write(self, run: Run, played: int | None, metrics: Metrics) -> None:
+        """Write the lines of rounds whose sets have become final.
 
         Args:
-            tables: all rosters by number.
-            played: the number of the one that had the last round; None if there was none.
+            run: the federation.
+            played: the number of the roster that had the last round; None if there was none.
             metrics: of that round: "train", "evaluate" (on nodes) and "server", by name.
         """
-        for number, table in sorted(tables.items()):
-            if number not in self._rosters:
-                self._rosters[number] = _Roster(table.names, table.server.plan)
-                self._opened.write(Formed(number=number, clients=list(table.names)))
+        for number, table in sorted(run.tables.items()):
+            if number not in self._open and number not in self._closed:
+                members = [self._number(name) for name in table.names]
+                self._open[number] = Roster(members, table.server.plan)
+                self._new.append(number)
         if played is not None:
-            self._metrics[played, tables[played].rounds.count - 1] = metrics
-        for number, table in sorted(tables.items(), key=lambda each: each[0] == played):  # the last round comes last
-            own = self._rosters[number]
+            self._metrics[played, run.tables[played].rounds.count - 1] = metrics
+        for number in sorted(self._open, key=lambda each: (each == played, each)):  # the last round comes last
+            table, own = run.tables[number], self._open[number]
             while len(own.seen) < table.rounds.count and table.rounds.seen(len(own.seen))[1] is not None:
-                self._line(number, tables)
+                self._line(number, run)
+            if number not in run.federation.rosters and number not in self._over:
+                self._over.append(number)
 
-    def end(
-        self, tables: Mapping[int, Table], *, stopped: str | None, bytes_up: float | None, metrics: Metrics
-    ) -> None:
+    def end(self, run: Run, *, stopped: str | None, metrics: Metrics) -> None:
         """Write the last line.
 
         Args:
-            tables: as in `write`.
-            stopped: "budget", "void" or "refused"; None if it came to its end.
-            bytes_up: of an upload.
+            run: the federation.
+            stopped: "budget", "members", "void" or "refused"; None if it came to its end.
             metrics: as in `write`, of the final model.
         """
-        plan, since, measured = self._plan, self._since(tables), _measured(metrics)
-        rosters, epsilon = list(self._rosters.values()), self._epsilon()
-        one = rosters[0] if len(rosters) == 1 else None
+        plan, since, found = self._plan, self._since(run), measured(metrics)
+        totals = self._totals()
+        spent = {client: gaussian.epsilon(math.sqrt(square), plan.delta) for client, square in totals.items()}
+        epsilon = self._epsilon()
+        one = self._open.get(0) if len(self._open) == 1 and not self._closed else None
         statement = guaranteed(
             plan if one is None else one.plan, epsilon, [] if one is None else one.seen,
             named=plan.request.calibration, unit=plan.unit,
         )  # fmt: skip
-        table = None if one is None else tables.get(next(iter(self._rosters)))
-        joined = {} if one is None or table is None else self._joined(table, len(one.seen))
+        closed = [self._end_of(number, run) for number in self._open]
         self._opened.write(
             Ended(
-                accuracy=measured["accuracy"],
+                accuracy=found["accuracy"],
                 epsilon=epsilon,
                 mu=gaussian.mu(epsilon, plan.delta, up=True),
                 epsilon_claimed=plan.budget,
                 delta=plan.delta,
                 unit=plan.unit,
                 adjacency=plan.adjacency,
-                rounds=self.count,
+                rounds=self._count,
                 stopped=stopped,
-                bytes_up=bytes_up,
+                bytes_up=run.upload_bytes,
                 bytes_down=None,
                 seconds=time.monotonic() - self._began,
                 statement=statement,
                 late_since=since,
-                **joined,
+                epsilon_clients=[spent.get(i, 0.0) for i in range(len(self._numbers))] if plan.gdp else None,
+                closed=closed,
+                **({} if one is None else joined_fields(closed[0].get("joined_clients"))),
             )
         )
 
@@ -183,123 +158,142 @@ class Journal:
         if self._log is not None:
             self._log.close()
 
-    def _line(self, number: int, tables: Mapping[int, Table]) -> None:
+    def _line(self, number: int, run: Run) -> None:
         """Write the line of the next round of a roster."""
-        own, table, since = self._rosters[number], tables[number], self._since(tables)
+        since, own, table = self._since(run), self._open[number], run.tables[number]
+        changed = self._changes(run)
         at, plan = len(own.seen), own.plan
         on_time, final, unused = table.rounds.seen(at)
         if final is None:
             raise ProtocolError("a round has a line once its set is final")
-        used = _summed(on_time, final, table)
+        used = summed(on_time, final, table)
         came_late = (final - used) | unused
-        lost, joined = ~(used | came_late), self._joined(table, at)
-        self.count += 1
-        own.add(self.count, (final, unused))
+        lost, joined = ~(used | came_late), joined_fields(self._joined_before(number, run, at))
+        self._count += 1
+        own.add(self._count, (final, unused))
         epsilon = self._epsilon() if plan.gdp else None  # sampled, it takes a while
         self._opened.write(
             Round(
-                round=self.count,
+                round=self._count,
                 epsilon=epsilon,
                 roster=number,
+                **changed,
                 mu=None if epsilon is None else gaussian.mu(epsilon, plan.delta, up=True),
                 used=len(used),
                 late=len(came_late),
                 lost=len(lost),
-                late_clients=list(came_late),
-                lost_clients=list(lost),
+                late_clients=own.named(came_late),
+                lost_clients=own.named(lost),
                 late_since=since,
                 **joined,
-                **_noise(plan, len(used) + joined.get("joined", 0)),
-                **_measured(self._metrics.pop((number, at), {})),
+                **noise(plan, len(used), joined.get("joined", 0)),
+                **measured(self._metrics.pop((number, at), {})),
             )
         )
 
-    def _joined(self, table: Table, at: int) -> dict[str, Any]:
-        """What a line says of uploads of the round before that are in its sum; nothing without grace."""
-        if not table.server.plan.grace:
-            return {}
+    def _changes(self, run: Run) -> dict[str, Any]:
+        """What a line says of rosters that were closed and formed before it, and of members that are in none."""
+        closed = []
+        for number in self._over:
+            closed.append(self._end_of(number, run))
+            self._squares.update(self._open.pop(number).squares(worst=True))
+            self._closed.add(number)
+        formed = [{"roster": number, "members": list(self._open[number].members)} for number in self._new]
+        self._over, self._new = [], []
+        federation, cohorts = run.federation, run.federation.cohorts
+        away = {name for each in cohorts.rosters.values() for name in each.gone(cohorts.patience)}
+        spent = {name for each in cohorts.rosters.values() for name in each.left}
+        spent |= {name for name in federation.names if not federation.has_room(name)}
+        groups = {"away_clients": away - spent, "waiting_clients": set(cohorts.waiting), "spent_clients": spent}
+        listed = {key: sorted(self._number(name) for name in sorted(names)) for key, names in groups.items()}
+        return {"formed": formed, "closed": closed} | listed
+
+    def _end_of(self, number: int, run: Run) -> dict[str, Any]:
+        """What is said of a roster that was closed."""
+        own = self._open[number]
+        joined = self._joined_before(number, run, len(own.seen)) if number in run.tables else None
+        return {"roster": number} | ({} if joined is None else {"joined_clients": joined})
+
+    def _joined_before(self, number: int, run: Run, at: int) -> list[int] | None:
+        """Clients whose uploads of the round before are in the sum of round `at` of a roster; None without grace."""
+        table, own = run.tables[number], self._open[number]
+        if not own.plan.grace:
+            return None
         on_time, final, _ = table.rounds.seen(at - 1) if at > 0 else (None, None, None)
-        clients = [] if on_time is None or final is None else list(final - _summed(on_time, final, table))
-        return {"joined": len(clients), "joined_clients": clients}
+        return [] if on_time is None or final is None else own.named(final - summed(on_time, final, table))
+
+    def _totals(self) -> Counter[int]:
+        """μ² of each client in all of its rosters."""
+        total = Counter(self._squares)
+        for own in self._open.values():
+            total.update(own.squares(worst=False))
+        return total
 
     def _epsilon(self) -> float:
-        return spent_most(self._plan, [(each.names, each.odometer) for each in self._rosters.values()])
+        """The ε of the client that spent most; of sampled batches in several rosters, as if they had been whole."""
+        if len(self._open) == 1 and not self._closed:
+            return next(iter(self._open.values())).odometer.max_epsilon()
+        return gaussian.epsilon(math.sqrt(max(self._totals().values(), default=0.0)), self._plan.delta)
 
-    def _since(self, tables: Mapping[int, Table]) -> dict[str, list[int]] | None:
+    def _since(self, run: Run) -> dict[str, list[int]] | None:
         """Uploads that came since the lines of their rounds were written, which are counted from now on."""
         found = {}
-        for number, own in self._rosters.items():
-            for t, (used, before) in enumerate(own.seen if number in tables else []):
-                if more := tables[number].server.late(t) - before - used:
-                    found[str(own.lines[t])] = list(more)
+        for number, own in self._open.items():
+            for t, (used, before) in enumerate(own.seen):
+                if more := run.tables[number].server.late(t) - before - used:
+                    found[str(own.lines[t])] = own.named(more)
                     own.amend(t, more)
         return found or None
 
-    def _take_up(self, log: LogWriter) -> None:
+    def _number(self, name: str) -> int:
+        """The number of a client in the log."""
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    def _take_up(self, log: LogWriter, run: Run) -> None:
         """Go on from the lines that are kept."""
-        lines: dict[int, tuple[_Roster, int]] = {}
-        after: dict[int, list[int]] = {}  # who joined the next sum of the roster, by the line of the round
-        for line in reversed(log.kept):
-            if isinstance(line, Round) and line.joined_clients is not None and line.roster is not None:
-                earlier = [x.round for x in log.kept if isinstance(x, Round) and x.roster == line.roster]
-                if (at := earlier.index(line.round)) > 0:
-                    after[earlier[at - 1]] = list(line.joined_clients)
+        places: dict[int, tuple[int, int]] = {}
         for line in log.kept:
-            if isinstance(line, Formed):
-                size = len(line.clients)
+            if not isinstance(line, Round) or line.roster is None:
+                continue
+            for number, clients in (line.late_since or {}).items():
+                roster, at = places[int(number)]
+                own = self._open[roster]
+                own.amend(at, ClientSet.of(len(own.members), [own.members.index(each) for each in clients]))
+            for each in line.closed or ():
+                self._squares.update(self._open.pop(each["roster"]).squares(worst=True))
+                self._closed.add(each["roster"])
+            for each in line.formed or ():
+                size = len(each["members"])
                 plan = self._plan if size == self._plan.clients else self._plan.among(size)
-                self._rosters[line.number] = _Roster(line.clients, plan)
-            elif isinstance(line, Round) and line.roster is not None:
-                own = self._rosters[line.roster]
-                late, lost = (
-                    ClientSet.of(len(own.names), each or ()) for each in (line.late_clients, line.lost_clients)
-                )
-                joined = ClientSet.of(len(own.names), after.get(line.round, ()))
-                own.add(line.round, (~(late | lost) | joined, late - joined))
-                lines[line.round] = own, len(own.seen) - 1
-                self.count = line.round
-                for number, clients in (line.late_since or {}).items():
-                    roster, at = lines[int(number)]
-                    roster.amend(at, ClientSet.of(len(roster.names), clients))
+                self._open[each["roster"]] = Roster(each["members"], plan)
+            own, self._count = self._open[line.roster], line.round
+            place = {client: at for at, client in enumerate(own.members)}
+            late, lost = (
+                ClientSet.of(len(place), [place[each] for each in named or ()])
+                for named in (line.late_clients, line.lost_clients)
+            )
+            joined = self._joined_after(line, log.kept, run, len(own.seen))
+            used = ~(late | lost) | ClientSet.of(len(place), [place[each] for each in joined])
+            places[line.round] = line.roster, len(own.seen)
+            own.add(line.round, (used, late - used))
+        self._over = [number for number in self._open if number not in run.tables]
+
+    def _joined_after(self, line: Round, kept: Sequence[Line], run: Run, at: int) -> list[int]:
+        """Clients whose uploads of a round are in the next sum of its roster."""
+        if not self._plan.grace:
+            return []
+        for later in kept:
+            if isinstance(later, Round) and later.round > line.round:
+                for each in later.closed or ():
+                    if each["roster"] == line.roster:
+                        return list(each.get("joined_clients", ()))
+                if later.roster == line.roster:
+                    return list(later.joined_clients or ())
+        known = line.roster is not None and line.roster in run.tables
+        return (self._joined_before(line.roster or 0, run, at + 1) or []) if known else []
 
     @property
     def _opened(self) -> LogWriter:
         if self._log is None:
             raise ProtocolError("a log begins with its first line")
         return self._log
-
-
-def _summed(on_time: ClientSet, final: ClientSet, table: Table) -> ClientSet:
-    """Clients of a round that are in its own sum."""
-    if not table.server.plan.grace:
-        return final
-    return on_time if len(on_time) >= table.server.minimum else ClientSet.none(len(table.names))
-
-
-def _noise(plan: Plan, uploads: int) -> dict[str, float | None]:
-    """Standard deviations in a coordinate of the mean."""
-    lasting: float | None = plan.individual_in_sum(uploads) + (0.0 if plan.repairs else plan.residual_in_sum(uploads))
-    residual: float | None = plan.residual_in_sum(uploads) if plan.repairs else 0.0
-    if plan.grace and plan.gamma > 0:  # what two rounds share is not followed here
-        lasting, residual = (plan.individual_in_sum(uploads) if plan.repairs else None), None
-    stds = {"noise_std": lasting, "residual_std": residual}
-    return {name: None if each is None else math.sqrt(each) / plan.clients for name, each in stds.items()}
-
-
-def _measured(metrics: Metrics) -> dict[str, Any]:
-    """Accuracy and loss on the server or else on the nodes, and all metrics that JSON can hold."""
-    kept = {
-        where: {name: value for name, value in found.items() if _finite(value) and not name.startswith("lightdp-")}
-        for where, found in metrics.items()
-    }
-    result: dict[str, Any] = {"metrics": {where: found for where, found in kept.items() if found} or None}
-    for wanted, names in _NAMES.items():
-        values = [kept.get(where, {}).get(name) for where in ("server", "evaluate") for name in names]
-        numbers = [float(each) for each in values if isinstance(each, int | float)]
-        result[wanted] = numbers[0] if numbers and (wanted == "loss" or 0 <= numbers[0] <= 1) else None
-    return result
-
-
-def _finite(value: object) -> bool:
-    values = value if isinstance(value, list) else [value]
-    return all(isinstance(each, int | float) and math.isfinite(each) for each in values)

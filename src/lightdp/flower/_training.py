@@ -126,7 +126,7 @@ class Training:
         facts = self._facts() | {
             "federation": run.federation.past().decode(),
             "counts": {name: getattr(run, name) for name in _COUNTS},
-            "lines": None if self.journal is None else self.journal.count,
+            "journal": None if self.journal is None else self.journal.facts(),
             "finished": self._finished, "stopped": self.engine.stopped, "ending": self.engine.ending,
             "rows": rows, "state": state,
         }  # fmt: skip
@@ -159,7 +159,7 @@ class Training:
         self.engine.resume(facts)
         over = max(self.result.train_metrics_clientapp, default=0)
         if self.log is not None and not self._finished:
-            self.journal = Journal(self.log, self.strategy.plan, keep=facts["lines"] or 0)
+            self.journal = Journal(self.log, self.strategy.plan, kept=facts["journal"])
         if not self._finished:
             LOG.info("lightdp: going on after round %d, from checkpoint %s", over, self.checkpoint)
         return over
@@ -182,7 +182,7 @@ class Training:
             return False
         if self.journal is not None:
             more = {"strategy": type(strategy.strategy).__name__, "num_rounds": self.rounds, "timeout": self.timeout}
-            self.journal.begin(_arrays.length(result.arrays), more)
+            self.journal.begin(_arrays.length(result.arrays), more, self.engine.opened)
         arrays, metrics = strategy.aggregate_train(current, self.engine.exchange(messages, self.timeout))
         result.arrays = result.arrays if arrays is None else arrays
         _keep(result.train_metrics_clientapp, current, metrics, "Aggregated train metrics")
@@ -224,12 +224,11 @@ class Training:
         if self.journal is not None:
             data = [each.roster for each in run.closed if not each.closing]
             played = data[-1] if data else None
-            self.journal.write(run.tables, played, _metrics(result, current))
+            self.journal.write(run, played, _metrics(result, current))
 
     def _end(self, journal: Journal, result: Result) -> None:
         run, last = self.engine.opened, max(result.train_metrics_clientapp)
-        stopped, bytes_up = self.engine.ending, run.upload_bytes
-        journal.end(run.tables, stopped=stopped, bytes_up=bytes_up, metrics=_metrics(result, last))
+        journal.end(run, stopped=self.engine.ending, metrics=_metrics(result, last))
 
 
 def _metrics(result: Result, current: int) -> dict[str, MetricRecord]:
