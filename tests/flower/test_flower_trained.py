@@ -41,7 +41,7 @@ def app_of(change: Callable[[Changed], Changed]) -> ClientApp:
             name: ArrayRecord({k: Array(np.asarray(v)) for k, v in each.items()})
             for name, each in change(received).items()
         }
-        return Message(RecordDict(reply), reply_to=message)
+        return Message(RecordDict({**reply}), reply_to=message)
 
     return app
 
