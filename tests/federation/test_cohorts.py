@@ -147,7 +147,7 @@ class Lives(RuleBasedStateMachine):
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLives.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
 @settings(max_examples=80, deadline=None)
@@ -198,7 +198,7 @@ def test_who_is_together_is_drawn_by_lot() -> None:
 )
 def test_wrong_settings_are_named(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
-        Cohorts(**{"size": 4, "bears": lambda _: 0} | wrong)
+        Cohorts(**dict[str, Any](size=4, bears=lambda _: 0) | wrong)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,9 @@ class Training:
     def crashes(self) -> None:
         self.federation = Federation.resume(self.federation.past(), self.plan, **self.settings)
 
+    def stopped(self) -> bool:
+        return self.refused > 0
+
     def was_seen(self, made: Made) -> bool:
         return made.message in self.received
 
@@ -124,7 +127,7 @@ FATES = ("here", "here", "here", "here", "late", "lost", "away")
 
 
 @pytest.mark.parametrize("grace", [0, 1])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_ledgers_bound_what_all_rosters_reveal_together(seed: int, grace: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random trainings: stragglers, late and lost uploads, void rounds, crashes, members that join and leave."""
     rng = random.Random(seed)  # noqa: S311  a schedule, not a secret
@@ -144,9 +147,9 @@ def test_ledgers_bound_what_all_rosters_reveal_together(seed: int, grace: int, m
         weights = FATES if mood < 0.7 else ("here",) if mood < 0.85 else ("away", "lost", "here")
         if rng.random() < 0.15:
             for name in rng.sample(table.names, 2):
-                message = training.asks(table, name)
-                if message is not None and rng.random() < 0.5:
-                    training.arrives(message)
+                made = training.asks(table, name)
+                if made is not None and rng.random() < 0.5:
+                    training.arrives(made)
             training.crashes()
             continue
         training.plays(table, {name: rng.choice(weights) for name in table.names})
@@ -220,7 +223,7 @@ def test_a_liar_who_rotates_in_every_roster_gets_no_more_than_the_budget(monkeyp
     names = sorted(training.members)
     others = ClientSet.of(clients, range(1, clients)).to_bytes()
     rosters = 0
-    while not training.refused:
+    while not training.stopped():
         (number,) = training.form()
         roster = training.federation.rosters[number].server.roster_hash
         told: dict[str, list[bytes]] = {name: [] for name in names}
@@ -237,7 +240,7 @@ def test_a_liar_who_rotates_in_every_roster_gets_no_more_than_the_budget(monkeyp
 
         for peer in range(1, clients):
             ask(names[0], closing=False)
-            if training.refused:
+            if training.stopped():
                 break
             for i in range(1, peer + 1):
                 ask(names[i], closing=i < peer)

@@ -48,7 +48,7 @@ def resumed(server: Server, rounds: Rounds) -> Rounds:
     return again
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), grace=st.integers(0, 1))
 def test_rounds_that_are_resumed_are_those_that_were_saved(data: st.DataObject, grace: int) -> None:
     """Costs, debts and who was there, after random rounds with late, lost and missing uploads."""

@@ -93,7 +93,7 @@ def test_more_nodes_than_clients_are_asked_and_those_who_miss_the_key_round_wait
         trained(grid, planned(), num_rounds=2)
     assert set(tape.names) == {f"node-{grid.nodes[i].id}" for i in (1, 2, 4, 5, 6)}
     assert [len(each.used) for each in tape.rounds[:2]] == [4, 5]
-    assert f"node {grid.nodes[0].id} joins as node-{grid.nodes[0].id}: it will be in the next roster" in caplog.text
+    assert f"node {grid.nodes[3].id} joins as node-{grid.nodes[3].id}: it will be in the next roster" in caplog.text
 
 
 def test_nodes_that_miss_the_key_round_are_asked_again(tape: Tape) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import fixedclipping_mod
 
+import lightdp
 from lightdp import errors
 from lightdp.client_set import ClientSet
 from lightdp.federation import Federation, Member
@@ -171,6 +175,13 @@ def _(_: Path, __: Patch) -> Message:
     return talk.grid.handle(0, Message(RecordDict({"arrays": talk.arrays}), talk.grid.nodes[0].id, "train"))
 
 
+@says("needs a strategy of its own on the server: take it out")
+def _(_: Path, __: Patch) -> Message:
+    app = ClientApp(mods=[lightdp.flower.mod, fixedclipping_mod])
+    app.train()(lambda message, _: message)  # never called
+    return Talk(app).key(0)
+
+
 @says("the plan must not change in a run")
 def _(_: Path, __: Patch) -> Message:
     return enrolled().key(0, plan=a_plan(rounds=9).to_json())
@@ -210,6 +221,17 @@ def _(folder: Path, _: Patch) -> Message:
 def _(_: Path, patch: Patch) -> Message:
     talk = enrolled()
     patch.setattr(Host, "here", lambda: Host("another machine", None))
+    return talk.grid.handle(0, talk.start())
+
+
+@says("of an earlier version of lightdp")
+def _(folder: Path, _: Patch) -> Message:
+    talk, path = in_file(folder), folder / "s.json"
+    record = json.loads(path.read_text())
+    client = Client.new(talk.plan, length=4, run=RUN, name="ann", store=File(folder / "old"))
+    client.enrol()
+    path.write_text(json.dumps(record | {"client": (folder / "old").read_text(), "serial": record["serial"] + 1}))
+    talk.grid.restart(0)
     return talk.grid.handle(0, talk.start())
 
 
@@ -262,7 +284,7 @@ def _(_: Path, __: Patch) -> str:
     return refused(lambda: member.join(another_roster(member)))
 
 
-@says("a roster of this federation has")
+@says("a roster of this federation")
 def _(_: Path, __: Patch) -> str:
     member, large = a_member()[1], joined(planned(clients=10), 4)[0]
     return refused(lambda: member.join(large.roster()))
@@ -418,4 +440,6 @@ def test_pins_that_change_in_a_run_are_named(tmp_path: Path, restarted: bool) ->
     if restarted:
         talk.grid.restart(0)
     reason = str(talk.grid.handle(0, talk.start()).error.reason)
-    assert reason == f"lightdp/wire: {name} has an identity other than the pinned one"
+    assert reason.startswith("lightdp/wire: ")
+    assert f"{name} has an identity other than the pinned one" in reason
+    assert getattr(errors.refusal_of(reason), "says", None) == "has an identity other than the pinned one"

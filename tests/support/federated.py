@@ -78,10 +78,9 @@ def planned(**changed: Any) -> Plan:
 class World:
     """One schedule. `step` does something at random; `finish` closes all rosters and compares the ledgers."""
 
-    def __init__(
-        self, seed: int, plan: Plan, *, weighted: bool = False, crashes: float = 0.03, **options: Any
-    ) -> None:
-        self.random, self.plan, self.weighted, self.options = random.Random(seed), plan, weighted, options
+    def __init__(self, seed: int, plan: Plan, *, weighted: bool = False, crashes: float = 0.03, **options: Any) -> None:
+        self.random = random.Random(seed)  # noqa: S311  chooses what happens, protects nothing
+        self.plan, self.weighted, self.options = plan, weighted, options
         self.crash_rate, self.crashed, self.equal = crashes, 0, 0
         self.fed = Federation(plan, length=LENGTH, run=RUN, weighted=weighted, **options)
         self.nodes: dict[str, Node] = {}
@@ -196,7 +195,7 @@ class World:
         if self.chance(0.3):
             begun.claim()
             if self.chance(0.2):
-                self.claimed(member, name, number, begun.number, closing=begun.closing)
+                self.claimed(name, number, begun.number, closing=begun.closing)
                 return None
         update = np.array([self.random.gauss(0, 1) for _ in range(LENGTH)])
         message = begun.upload(None if begun.closing else update, self.random.random() if self.weighted else 1.0)
@@ -212,7 +211,7 @@ class World:
         self.sent.append(sent)
         return sent
 
-    def claimed(self, member: Member, name: str, roster: int, number: int, *, closing: bool) -> None:
+    def claimed(self, name: str, roster: int, number: int, *, closing: bool) -> None:
         """A round that was claimed and never answered is spent: the process dies, and no upload follows."""
         nothing = np.zeros(0, np.int32)
         client = self.books[roster].names.index(name)
@@ -248,8 +247,10 @@ class World:
             return
         book = self.books[s.roster]
         takes, late = book.takes(s.round), book.late.get(s.round, frozenset())
-        before = any(s.client == each.client for each in book.came.get(s.round, ())) if takes else (
-            s.client in late or s.client in book.used[s.round]
+        before = (
+            any(s.client == each.client for each in book.came.get(s.round, ()))
+            if takes
+            else (s.client in late or s.client in book.used[s.round])
         )
         if before:
             with pytest.raises(ProtocolError, match="before"):
@@ -287,7 +288,7 @@ class World:
 
     def check_rosters(self) -> None:
         for number, table in self.fed.rosters.items():
-            book, table = self.books[number], self.fed.sure(number)
+            book = self.books[number]
             assert table.server.roster_hash == book.roster.hash
             assert table.server.round == book.round
             assert table.server.closed == book.closed
@@ -350,11 +351,12 @@ class World:
         known = node.member.answered().get(table.number, 0)
         since = self.random.choice([0, max(min(known - 1, table.server.round), 0)])
         start = table.server.announce(since=since, closing=closing)
-        if fate == "held":
-            node.inbox.append((table.server.roster(), start))
-        if fate in {"held", "away"}:
+        if fate == "away":
             return
         table.rounds.asked(table.server.round, table.index[name])
+        if fate == "held":
+            node.inbox.append((table.server.roster(), start))
+            return
         sent = self.ask(name, table.server.roster(), start)
         if sent is not None and fate == "arrives":
             self.arrive(sent)
@@ -390,8 +392,12 @@ class World:
         self.crash_rate = 0.0
         budget = gaussian.mu(self.plan.budget, self.plan.delta, up=True)
         known = [
-            s for book in self.books.values() for t in range(book.round)
-            for s in self.sent if s.message and (s.roster, s.round) == (book.roster.number, t)
+            s
+            for book in self.books.values()
+            for t in range(book.round)
+            for s in self.sent
+            if s.message
+            and (s.roster, s.round) == (book.roster.number, t)
             and (s.client in book.late.get(t, ()) or s in book.came[t])
         ]
         spent = self.fed.epsilon()
@@ -407,7 +413,7 @@ class World:
             exact = exact_mu(self.books, made, name)
             assert exact <= node.member.mu(worst=True) * (1 + 1e-9)
             assert exact <= budget or not node.member._keeps
-            assert exact == 0 or node.member.epsilon() > 0
+            assert exact == 0 or node.member.epsilon() > 0 or not self.plan.late_is_seen
 
 
 def total(squares: Mapping[float, int]) -> float:
@@ -421,7 +427,7 @@ CASES: dict[str, dict[str, Any]] = {
     "exact-grace": {"calibration": "exact", "grace": 1},
     "sparse": {"clients": 6, "population": 12, "degree": 4},
     "unseen": {"late": "unseen"},
-    "sampled": {"unit": "record", "sampling_rate": 0.2, "calibration": "exact", "rounds": 6},
+    "sampled": {"unit": "record", "sampling_rate": 0.2, "calibration": "exact", "rounds": 4},
     "one-roster": {"population": None, "rounds": 8},
 }
 """Settings of plans, beside those of `planned`."""
@@ -429,7 +435,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 def scheduled(case: str, seed: int, steps: int = 30) -> World:
     """A schedule of one of `CASES`; everything else about it is chosen by the seed."""
-    chosen = random.Random(f"{case} {seed}")
+    chosen = random.Random(f"{case} {seed}")  # noqa: S311
     plan = _plan(case)
     options: dict[str, Any] = {"least": plan.clients - chosen.randint(0, 1), "patience": chosen.randint(1, 3)}
     options |= {"consecutive": chosen.randint(1, 2), "crashes": chosen.choice([0.0, 0.005, 0.03])}

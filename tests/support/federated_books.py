@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import numpy as np
 from lightdp import masks, stream
 from lightdp.auditing._signs import worst_signs
 from lightdp.client_set import ClientSet
-from lightdp.keys import Keyring, KeyPair, Roster, link
+from lightdp.keys import KeyPair, Keyring, Roster, link
 from lightdp.repair import RETRIES
 from support.repair_rules import Rules
 
@@ -172,8 +172,10 @@ class Book:
         for client in range(self.plan.clients):
             rules = self.rules(client, sent)
             for of in range(len(self.used)):
-                absent = () if of in self.closings or client not in self.used[of] else tuple(
-                    j for j in self.neighbours(client) if j not in self.used[of]
+                absent = (
+                    ()
+                    if of in self.closings or client not in self.used[of]
+                    else tuple(j for j in self.neighbours(client) if j not in self.used[of])
                 )
                 paid = self.plan.repairs and "used" in rules.fates(of, len(self.used) + self.plan.grace)
                 if absent and not paid:

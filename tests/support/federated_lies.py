@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -29,11 +30,11 @@ def roster_message(roster: Roster) -> bytes:
     return Message(kind=Kind.ROSTER, run=RUN, payload=roster.to_bytes()).to_bytes()
 
 
-def announcement(roster: Roster, number: int, past: Sequence[bytes] = (), *, grace: int = 0, closing: bool = False) -> bytes:
+def announcement(
+    roster: Roster, number: int, past: Sequence[bytes] = (), *, grace: int = 0, closing: bool = False
+) -> bytes:
     content = Announcement(round=number, clients=len(roster), grace=grace, past=b"".join(past), closing=closing)
-    return Message(
-        kind=Kind.ANNOUNCE, run=RUN, round=number, roster=roster.hash, payload=content.to_bytes()
-    ).to_bytes()
+    return Message(kind=Kind.ANNOUNCE, run=RUN, round=number, roster=roster.hash, payload=content.to_bytes()).to_bytes()
 
 
 class Liar:
@@ -45,12 +46,13 @@ class Liar:
         self.books: dict[int, Book] = {}  # of all rosters that were ever made, also of one number
         self.seen: list[Sent] = []
         self.refused = 0
+        self._planned = lru_cache(plan.among)
         self._ends: dict[bytes, tuple[str, str]] = {}
 
     def roster(self, members: Iterable[int], number: int) -> int:
         """A roster of some members; returns its place among the books, which need not be its number."""
         chosen = [self.members[i]._state.enrolment for i in members]
-        plan = self.plan.among(len(chosen))
+        plan = self._planned(len(chosen))
         agreed = agreement(plan, LENGTH, weighted=False)
         made = Roster.of(chosen, run=RUN, plan=agreed, number=number)
         self.books[len(self.books)] = Book(plan, made, LENGTH)

@@ -19,9 +19,9 @@ from lightdp.errors._classes import (
     InfeasibleError,
     LightDPError,
     MissingExtraError,
-    ProtocolError,
     WireError,
 )
+from lightdp.errors._protocol import ProtocolError
 from lightdp.errors._refusal import Refusal
 from lightdp.errors._text import code_of, page, refusal_of, remedy_of, to_text
 

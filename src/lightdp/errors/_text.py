@@ -10,9 +10,9 @@ from lightdp.errors._classes import (
     InfeasibleError,
     LightDPError,
     MissingExtraError,
-    ProtocolError,
     WireError,
 )
+from lightdp.errors._protocol import ProtocolError
 from lightdp.errors._refusal import Refusal
 
 _TEXT = re.compile(r"lightdp/([a-z-]+): ")

@@ -46,7 +46,7 @@ class Table:
         self.rounds.resume(rounds)
         if self.server.closed:
             return
-        closing = self.server.closing
+        closing = self.server.closing or self.server.full
         if not closing:
             self.rounds.lost(self.server.round)
         self.server.announce(closing=closing)
@@ -196,8 +196,13 @@ class Federation:
         Args:
             number: of the roster.
             closing: whether it was a closing round, without data.
+
+        Raises:
+            ProtocolError: no round is open, or it was announced with another `closing`; nothing changed.
         """
         table = self.rosters[number]
+        if closing != table.server.closing:
+            raise ProtocolError(f"roster {number} has a round with closing={table.server.closing}, got {closing=}")
         result = table.server.close()
         table.rounds.close(result, closing=closing)
         if not closing:
@@ -208,9 +213,10 @@ class Federation:
         return result
 
     def failing(self) -> list[int]:
-        """Rosters that have lost more members than they can bear, or whose closing has begun, and must be ended."""
+        """Rosters that must be ended: too many members are gone, its closing has begun, or it had all its rounds."""
         lost = self.cohorts.failing()
-        return [number for number, table in self.rosters.items() if number in lost or table.server.closing]
+        over = {number for number, table in self.rosters.items() if table.server.closing or table.server.full}
+        return [number for number in self.rosters if number in over or number in lost]
 
     def end(self, number: int) -> None:
         """End a roster: what it cost its members is kept, and those who are not gone wait for another one."""
@@ -307,7 +313,8 @@ class Federation:
     ) -> Federation:
         """The federation whose past was saved, after a crash; other arguments as for `Federation`.
 
-        A round that was announced since then is void: nobody was told anything else of it.
+        A round that was announced since then is void: nobody was told anything else of it. Members that `pins` has no
+        more are as if they had left.
 
         Raises:
             ArgumentError: the data is no past of a federation of this plan.
@@ -328,14 +335,17 @@ class Federation:
                 patience=patience,
                 consecutive=consecutive,
             )
-            for message in facts["enrolments"].values():
-                result._messages[result._enrolments.add(bytes.fromhex(message))] = bytes.fromhex(message)
+            for message in map(bytes.fromhex, facts["enrolments"].values()):
+                result._messages[result._enrolments.add(message, pinned=False)] = message
             result.cohorts.load_dict(facts["cohorts"])
             for number in result.cohorts.rosters:
                 table, part = result._table(number), facts["rosters"][str(number)]
                 table.resume(part["server"], part["rounds"])
                 result.rosters[number] = table
             result._spent = {name: Counter({x: int(k) for x, k in found}) for name, found in facts["spent"].items()}
+            for name, enrolment in result._enrolments.by_name.items():
+                if pins is not None and not pins.allow(enrolment):
+                    result.leave(name)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, ArgumentError):
                 raise

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from typing import NoReturn, SupportsIndex
 
 from lightdp import gaussian, masks
@@ -23,6 +24,15 @@ from lightdp.protocol.vector import Floats, agreement
 from lightdp.wire import Kind, Message
 
 _LIVE = 4  # rosters that a member answers: one, and others that are about to be closed
+_solved = lru_cache(maxsize=64)(Plan.from_json)  # a stateless member computes its rosters' plans with each message
+
+
+@contextmanager
+def _no_plan(clients: int) -> Iterator[None]:
+    try:
+        yield
+    except ArgumentError as error:
+        raise ProtocolError(f"a roster of this federation cannot have {clients} clients: {error}") from None
 
 
 class Member:
@@ -73,7 +83,7 @@ class Member:
         self._state, self._pins, self._store, self._threads = state, pins, store, threads
         self._accept, self._process = accept, os.getpid()
         self._lock = threading.RLock()
-        self._plans: dict[int, Plan] = {}  # of rosters, by their size
+        self._request = Request.from_json(plan.to_json())
         self._hashes: dict[int, bytes] = {}  # of the rosters that it answers
         self._distrusted: dict[int, WireError] = {}  # rosters that today's pins refuse: counted, and not answered
         self._clients = {n: self._restored(n, ClientState.from_bytes(part)) for n, part in state.rosters.items()}
@@ -131,7 +141,6 @@ class Member:
         Raises:
             ArgumentError: `store` holds no state, or one of another plan, length or weights.
             ProtocolError: it was saved on another machine, or is an older copy as far as `store` can tell.
-            WireError: one of its rosters contradicts `pins`, which have changed since it was joined.
         """
         state = MemberState.from_bytes(store.load())
         if state.plan != plan.to_json() or (state.length, state.weighted) != (length, weighted):
@@ -141,8 +150,6 @@ class Member:
         try:
             return cls(plan, state, pins=pins, store=store, threads=threads, accept=accept)
         except (ProtocolError, WireError) as error:
-            if pins is not None and isinstance(error, WireError):
-                raise  # the state was whole when it was saved; the pins have changed since
             raise ArgumentError(f"store must hold a member's state, got {type(error).__name__}") from None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -271,18 +278,12 @@ class Member:
 
     def _planned(self, clients: int) -> Plan:
         """The plan of a roster of so many clients, if this member accepts it."""
-        if clients not in self._plans:
-            try:
-                asked = Request.from_json(self.plan.to_json()).among(clients)
-            except ArgumentError as error:
-                raise ProtocolError(f"a roster of this federation cannot have {clients} clients: {error}") from None
-            if self._accept is not None:
-                self._accept(asked)
-            try:
-                self._plans[clients] = self.plan.among(clients)
-            except ArgumentError as error:
-                raise ProtocolError(f"a roster of this federation cannot have {clients} clients: {error}") from None
-        return self._plans[clients]
+        with _no_plan(clients):
+            asked = self._request.among(clients)
+        if self._accept is not None:
+            self._accept(asked)
+        with _no_plan(clients):
+            return _solved(asked.to_json())
 
     def _refuse_distrusted(self, number: int) -> None:
         if (error := self._distrusted.get(number)) is not None:

@@ -34,7 +34,10 @@ class Rounds:
         self._lost: dict[int, set[int]] = {}  # clients whose uploads of a round may have got lost in a crash
 
     def asked(self, number: int, client: int) -> None:
-        """Note that a client was asked for an upload of a round: it may make one that never comes."""
+        """Note that a client was asked for an upload of a round: it may make one that never comes.
+
+        A round for which nobody was noted counts as if everybody had been asked.
+        """
         self._asked.setdefault(number, set()).add(client)
 
     def came(self, number: int, client: int, *, used: bool) -> None:
@@ -125,7 +128,9 @@ class Rounds:
             lost = ClientSet.of(self._plan.clients, self._lost.get(t, ())) - self._used[t]
             self._odometer.record(self._used[t], self._server.late(t) | lost)
         if self.wait:
-            self._odometer.open(self._on_time[-1])
+            on_time, asked = self._on_time[-1], self._asked.get(len(self._on_time) - 1)
+            late = None if asked is None else ClientSet.of(self._plan.clients, asked) - on_time
+            self._odometer.open(on_time, late)
         return self._odometer
 
     def owing(self) -> set[int]:

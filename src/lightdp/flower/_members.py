@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
@@ -143,9 +145,8 @@ class Members:
                 raise ProtocolError(f"another node enrolled as {name}")
             del self.nodes[other]  # it has come back under another id
         self.nodes[node] = name
-        numbers, answered = record.get("rosters", []), record.get("answered", [])
-        if isinstance(numbers, list) and isinstance(answered, list) and len(numbers) == len(answered):
-            told_of = {int(number): int(first) for number, first in zip(numbers, answered, strict=True)}
-            self._federation.heard(name, told_of)
+        with suppress(KeyError, TypeError, ValueError, AttributeError):  # a node may send anything here
+            answered = json.loads(str(record["answered"]))
+            self._federation.heard(name, {int(number): int(first) for number, first in answered.items()})
         if self._federation.cohorts.next_number > 0 and name not in before:
             LOG.info("lightdp: node %d joins as %s: it will be in the next roster that is formed", node, name)

@@ -16,7 +16,7 @@ from flwr.common.constant import ErrorCode
 
 from lightdp import gaussian
 from lightdp._validate import integer, octets, rounded_up
-from lightdp.errors import BudgetError, LightDPError, ProtocolError, to_text
+from lightdp.errors import BudgetError, LightDPError, ProtocolError, remedy_of, to_text
 from lightdp.federation import Member, MemberRound
 from lightdp.flower import _arrays, _total, _update
 from lightdp.flower._plans import planned, requested
@@ -95,7 +95,7 @@ def _reply(message: Message, context: Context, call_next: ClientAppCallable, *, 
         content = _answer(message, context, lambda asked: call_next(asked, context), records=records)
         return Message(content, reply_to=message)
     except LightDPError as error:
-        LOG.warning("lightdp: nothing left this node: %s", error)
+        LOG.warning("lightdp: nothing left this node: %s. What to do: %s", error, remedy_of(to_text(error)))
         return Message(
             Error(ErrorCode.MOD_FAILED_PRECONDITION, without_paths(to_text(error), context)), reply_to=message
         )

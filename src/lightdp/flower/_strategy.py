@@ -7,21 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid, PrivacySpent
 from flwr.serverapp.strategy import Result, Strategy
 
-from lightdp._validate import integer, positive, rounded_up
-from lightdp.errors import ArgumentError, ProtocolError
-from lightdp.federation import Federation, Table
-from lightdp.flower import _arrays
+from lightdp._validate import integer, positive
+from lightdp.errors import ArgumentError
 from lightdp.flower._accountant import Accountant
-from lightdp.flower._grid import Narrow, NoNodesError, all_of_them
+from lightdp.flower._engine import Engine
+from lightdp.flower._grid import Narrow, NoNodesError
 from lightdp.flower._journal import Journal
-from lightdp.flower._metrics import Inner
 from lightdp.flower._plans import refuse
-from lightdp.flower._run import Run, Taken
-from lightdp.flower._settings import KEY, LOG
+from lightdp.flower._settings import LOG
 from lightdp.flower._training import Training
 from lightdp.keys import Pins
 from lightdp.planning import Plan
@@ -67,6 +64,9 @@ class LightDP(Strategy):
             `clients`. Its plan follows by `Plan.among`.
         trained: names of the arrays that are trained, or what stands before a dot or slash in them; by default all
             float arrays. The others go to the nodes and stay as they are.
+        checkpoint: a file that `start` keeps up to date, durably, after each round and before anything of it is
+            announced. After a crash the same `start` goes on from it, with the same clients under the same names,
+            whatever their nodes' ids; the round that was open is void. A training that has ended is not trained again.
         log: a new file for the run log of `start`, which `lightdp report` and `lightdp audit` read.
 
     Attributes:
@@ -93,6 +93,7 @@ class LightDP(Strategy):
         pins: Pins | None = None,
         least: int | None = None,
         trained: Sequence[str] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
         log: str | os.PathLike[str] | None = None,
     ) -> None:
         if isinstance(strategy, LightDP):
@@ -101,17 +102,18 @@ class LightDP(Strategy):
         self.strategy, self.plan = strategy, plan
         self.wait, self.patience = positive("wait", wait), integer("patience", patience, 1)
         self.accountant = Accountant(plan) if plan.unit == "client" else None
-        self.stopped: str | None = None
-        self.ending: str | None = None  # the same in a word, for the run log
         self.result = Result()
-        self._pins, self._log = pins, None if log is None else Path(log)
-        self._least, self._trained = least, trained
-        self._inner = Inner(strategy)
-        self._run: Run | None = None
-        self._table: Table | None = None
-        self._sent: list[Message] = []
-        self._arrays = ArrayRecord()
-        self._last = 0  # the last round that was configured
+        self._log = None if log is None else Path(log)
+        self._checkpoint = None if checkpoint is None else Path(checkpoint)
+        self._engine = Engine(
+            strategy, plan, wait=self.wait, patience=self.patience, pins=pins, least=least, trained=trained,
+            accountant=self.accountant,
+        )  # fmt: skip
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the training ended early; None if it did not."""
+        return self._engine.stopped
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever the inner strategy has
         if name.startswith("_") or "strategy" not in vars(self):
@@ -156,42 +158,22 @@ class LightDP(Strategy):
                 says what nodes answered.
         """
         rounds = self.plan.rounds if num_rounds is None else integer("num_rounds", num_rounds, 0)
-        training = Training(
-            self, grid, rounds=rounds, timeout=timeout, evaluate=evaluate_fn,
+        journal = None if self._log is None else Journal(self._log, self.plan)
+        self.result = Result(arrays=initial_arrays)
+        self._engine.reset()
+        Training(
+            self, self._engine, grid, rounds=rounds, timeout=timeout, evaluate=evaluate_fn,
             train_config=ConfigRecord() if train_config is None else train_config,
             evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
-            journal=None if self._log is None else Journal(self._log, self.plan),
-        )  # fmt: skip
-        self.stopped, self.ending, self._run, self.result = None, None, None, Result(arrays=initial_arrays)
-        training.run(self.result)
+            journal=journal, checkpoint=self._checkpoint,
+        ).run()  # fmt: skip
         return self.result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """The messages of the inner strategy, with the announcement of the round; none once the training must end."""
-        if self._run is None:
-            self._open(arrays, config, grid)
-        arrays = self.settle(arrays)
-        table = None if self.must_stop() else self.opened.federation.turn()
-        if table is None:
-            return []
-        nodes = sorted(self.opened.nodes(table))
-        narrow = cast("Grid", Narrow(grid, self.wait, nodes))
-        with all_of_them(self.strategy, len(nodes)):
-            messages = list(self.strategy.configure_train(server_round, arrays, config, narrow))
-        addressed = sorted(message.metadata.dst_node_id for message in messages)
-        if addressed != nodes:
-            raise ArgumentError(f"strategy must train every client of the roster, once; got {addressed}")
-        orders = self.opened.orders(table, self.wait)
-        messages = [message for message in messages if message.metadata.dst_node_id in orders]
-        for message in messages:
-            order = orders[message.metadata.dst_node_id]
-            if (names := self._named(message.content, arrays)) is not None:
-                order["trained"] = names
-            message.content = RecordDict({**message.content, KEY: order})
-        self._table, self._sent, self._arrays, self._last = table, messages, arrays, server_round
-        return messages
+        return self._engine.configure(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord]:
         """The sum of the uploads that came, passed through the inner strategy; no arrays if there is none.
@@ -199,25 +181,7 @@ class LightDP(Strategy):
         Under grace, uploads of the round before that came since are in the sum. If too few came in time there may be
         no sum yet: what came is then in the next one, if enough of the round have come by then.
         """
-        run, plan, table = self.opened, self.plan, self._table
-        if table is None:
-            raise ProtocolError("aggregate_train comes after configure_train")
-        taken = result, _ = run.take(table, self._sent, replies)
-        if not result.used:
-            then = "was void" if not plan.grace else "waits for uploads that come during the next one"
-            LOG.warning("lightdp: round %d %s: fewer than %d uploads came", server_round, then, table.server.minimum)
-        arrays, metrics = None, MetricRecord()
-        if result.total is not None:
-            arrays, metrics = self._through(server_round, taken)
-        spent, used, joined = run.spent(), len(result.used), len(result.joined)
-        metrics.update(spent | {"lightdp-used": used, "lightdp-joined": joined})
-        line = "lightdp: round %d used %d of %d clients%s; ε = %s of %g at δ = %g spent, %s"
-        more = f" and {joined} uploads of the round before" if plan.grace else ""
-        epsilon, mu = spent["lightdp-epsilon"], spent["lightdp-mu"]
-        words = f"{'' if plan.gdp else 'at this δ as with '}μ = {rounded_up(mu)}"
-        asked = len(table.names)
-        LOG.info(line, server_round, used, asked, more, rounded_up(epsilon), plan.budget, plan.delta, words)
-        return arrays, metrics
+        return self._engine.aggregate(server_round, replies)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -234,47 +198,6 @@ class LightDP(Strategy):
         """As the inner strategy does."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
-    @property
-    def opened(self) -> Run:
-        """The server of the run that `configure_train` has opened; internal."""
-        if self._run is None:
-            raise ProtocolError("aggregate_train comes after configure_train")
-        return self._run
-
-    def _through(self, server_round: int, taken: Taken) -> tuple[ArrayRecord | None, MetricRecord]:
-        """Give received + mean to the inner strategy, as one reply of weight 1."""
-        result, metrics = taken
-        names = None if self._trained is None else _arrays.chosen(self._arrays, self._trained)
-        content = self._inner.content(_arrays.moved(self._arrays, result.mean(), names), metrics)
-        with self._inner.each(metrics):
-            after, found = self.strategy.aggregate_train(server_round, [Message(content, reply_to=self._sent[0])])
-        kept = None if after is None else _arrays.typed(after, self._arrays)
-        return kept, MetricRecord() if found is None else found
-
-    def must_stop(self) -> bool:
-        """Whether there must be no other round; `stopped` then says why. Counts late replies first."""
-        self.opened.take_late()
-        self._stop(self.opened.ending(self.patience))
-        return self.stopped is not None
-
-    def settle(self, arrays: ArrayRecord, timeout: float | None = None) -> ArrayRecord:
-        """Close rosters that have lost more members than they can bear, and form new ones; returns the model after it.
-
-        `start` and `configure_train` do it. If no roster is left, and none can be formed, the training must stop.
-
-        Args:
-            arrays: the model.
-            timeout: seconds after which a closing round ends; `wait` by default.
-        """
-        run = self.opened
-        for number in run.to_close():
-            LOG.info("lightdp: roster %d has lost too many of its clients, or had all its rounds: it is closed", number)
-            arrays = self._closed(run.federation.rosters[number], arrays, self.wait if timeout is None else timeout)
-            run.federation.end(number)
-        if self.stopped is None and not run.form(self.wait):
-            self._stop(run.nobody_left())
-        return arrays
-
     def close(self, arrays: ArrayRecord, timeout: float = 3600) -> ArrayRecord:
         """The closing rounds: they take what stragglers left out of the model, without data (R4), (R5).
 
@@ -284,69 +207,4 @@ class LightDP(Strategy):
             arrays: the trained model.
             timeout: seconds after which a closing round ends.
         """
-        for table in list(self.opened.federation.rosters.values()):
-            arrays = self._closed(table, arrays, timeout)
-        self.opened.take_late()
-        return arrays
-
-    def exchange(self, messages: list[Message], timeout: float) -> list[Message]:
-        """Send the messages of `configure_train` and return the replies that come in time; internal."""
-        if self._table is None:
-            raise ProtocolError("exchange comes after configure_train")
-        return self.opened.exchange(self._table, messages, timeout)
-
-    def _open(self, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
-        """The key round, and the first rosters."""
-        plan, key = self.plan, getattr(self.strategy, "configrecord_key", "config")
-        federation = Federation(
-            plan, length=_arrays.length(arrays, _arrays.chosen(arrays, self._trained)), run=os.urandom(16),
-            pins=self._pins, least=self._least, patience=self.patience,
-        )  # fmt: skip
-        run = Run(federation, grid, {key: config})
-        wanted = max(plan.request.population or plan.clients, getattr(self.strategy, "min_available_nodes", 0))
-        run.members.gather(self.wait, wanted=wanted, least=federation.cohorts.least)
-        LOG.info("lightdp: key round done, %d clients have enrolled", len(federation.names))
-        if self.accountant is not None:
-            self.accountant.follow(lambda: max(federation.mu().values(), default=0.0), lambda: run.released)
-        self._run = run
-
-    def _closed(self, table: Table, arrays: ArrayRecord, timeout: float) -> ArrayRecord:
-        """The model after the closing rounds of a roster."""
-        run = self.opened
-        for current in range(self._last + 1, self._last + 2 + self.plan.grace):
-            orders = run.closing_orders(table)
-            if orders is None:
-                break
-            self._arrays = arrays
-            sent = [Message(run.members.content(order), node, MessageType.TRAIN) for node, order in orders.items()]
-            self._sent = sent or self._sent
-            taken = result, _ = run.take(table, sent, run.exchange(table, sent, timeout), closing=True)
-            if orders:
-                LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
-            if result.total is not None:
-                arrays = self._through(current, taken)[0] or arrays
-        return arrays
-
-    def _stop(self, ending: tuple[str, str] | None) -> None:
-        if ending is not None and self.stopped is None:
-            LOG.warning("lightdp: training ends early: %s", ending[1])
-            self.ending, self.stopped = ending
-
-    def _named(self, content: RecordDict, arrays: ArrayRecord) -> list[str] | None:
-        """The arrays of a message that are trained, as nodes name them; None for all of them.
-
-        The arrays that `start` was given are trained, or those of them that `trained` names. Other ArrayRecords of a
-        message, such as control variates, are for the nodes alone.
-        """
-        records = content.array_records
-        if self._trained is None and len(records) == 1:
-            return None
-        chosen = _arrays.chosen(arrays, self._trained)
-        if len(records) == 1:
-            return chosen
-        own = [key for key, each in records.items() if each is arrays] or [
-            key for key, each in records.items() if set(each) == set(arrays)
-        ]
-        if not own:
-            raise ArgumentError(f"strategy must send the model in one of its ArrayRecords, got {list(records)}")
-        return [f"{own[0]}/{name}" for name in chosen]
+        return self._engine.close(arrays, timeout)

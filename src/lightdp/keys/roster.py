@@ -212,6 +212,10 @@ class Pins:
         if (name := self._names.get(client.identity, client.name)) != client.name:
             raise WireError(f"{client.name} has the pinned identity of {name}")
 
+    def allow(self, client: Enrolment) -> bool:
+        """Whether an enrolment has a pinned name and its identity."""
+        return self.identities.get(client.name) == client.identity
+
     @cached_property
     def _names(self) -> dict[bytes, str]:
         return {identity: name for name, identity in self.identities.items()}

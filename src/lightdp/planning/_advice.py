@@ -53,7 +53,7 @@ def noise_ratio(plan: Plan, length: int) -> float:
     asked, norm = plan.request, math.sqrt(integer("length", length, 1) * plan.noise_in_mean())
     held = 1.0
     if plan.unit == "record" and asked.records is not None:
-        held = asked.records * asked.sampling_rate / asked.clients
+        held = asked.records * asked.sampling_rate / asked.members
     return norm / (held * plan.clip)
 
 
@@ -116,7 +116,8 @@ def _found(plan: Plan, length: int, target: float) -> Iterator[Remedy]:
     if plan.gdp:
         if (many := _first(lambda n: _quiet(_grown(asked, n), length, target), asked.clients, _MOST)) is not None:
             request = _grown(asked, many)
-            words = f"clients={many:,} (colluders={request.colluders:,}, stragglers={request.stragglers:,})"
+            of = "" if request.population is None else f"population={request.population:,}, "
+            words = f"clients={many:,} ({of}colluders={request.colluders:,}, stragglers={request.stragglers:,})"
             yield _remedy("clients", words, request, length)
         few = _last(lambda t: _quiet(asked.but(rounds=t), length, target), asked.rounds)
         if few is not None:

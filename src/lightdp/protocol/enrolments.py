@@ -10,7 +10,8 @@ from lightdp.wire import Kind, Message
 class Enrolments:
     """The enrolments of one run.
 
-    Formal guarantee: all are signed for this run, keep to the pins, and no two share a name, identity or key.
+    Formal guarantee: all are signed for this run, kept to the pins when they enrolled, and no two share a name, an
+    identity or a key.
 
     Args:
         run: 16 bytes that name the run.
@@ -26,8 +27,12 @@ class Enrolments:
         self._run, self._pins, self._limit = run, pins, limit
         self._taken: dict[tuple[str, bytes], str] = {}  # identities and one-time keys, by whom
 
-    def add(self, message: bytes) -> str:
+    def add(self, message: bytes, *, pinned: bool = True) -> str:
         """Take in an ENROL message and return the client's name; a second one of a name must be the same.
+
+        Args:
+            message: the bytes.
+            pinned: whether it must keep to the pins; one that was taken in before a restart need not.
 
         Raises:
             WireError: it is malformed, of another run, or contradicts the pins; nothing changed.
@@ -37,7 +42,7 @@ class Enrolments:
         if content.kind != Kind.ENROL:
             raise ProtocolError(f"expected ENROL, got {content.kind.name}")
         new = Enrolment.from_bytes(bytes(content.payload), run=self._run)
-        if self._pins is not None:
+        if pinned and self._pins is not None:
             self._pins.check_one(new, complete=True)
         if self.by_name.get(new.name, new) != new:
             raise ProtocolError(f"{new.name} enrolled before with other keys")

@@ -165,6 +165,11 @@ class Server:
         return self._closing == 1 + self.plan.grace and self.round not in self._open
 
     @property
+    def full(self) -> bool:
+        """Whether no further round with data can begin: of `max_rounds`, the closing ones alone are left."""
+        return self.round >= max_rounds(self.plan) - 1 - self.plan.grace
+
+    @property
     def round(self) -> int:
         """The number of the open round, or of the next one."""
         return len(self._on_time if self.plan.grace else self._used)

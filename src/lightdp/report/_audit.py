@@ -49,7 +49,7 @@ def audit_page(found: Mapping[str, Any]) -> str:
         title="Audit: it holds" if found["holds"] else "Audit: it does not hold",
         font=FONT,
         summary=f"{asked['clients']} clients, {asked['colluders']} colluders, up to {asked['stragglers']} stragglers, "
-        f"{found['data_rounds']} rounds played of {asked['rounds']} planned{rest}, δ = {asked['delta']:g}",
+        f"{found['data_rounds']} rounds played of {asked['turns']} planned{rest}, δ = {asked['delta']:g}",
         found=found,
         rows=_rows(found),
         panels=drawn,
