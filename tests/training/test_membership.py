@@ -205,9 +205,7 @@ def test_what_a_waiting_roster_left_is_taken_out_of_velocity_weights_and_average
         return [state.velocity, state.weights, state.average]
 
     nothing = torch.zeros_like(noise)
-    for wanted, found, other in zip(
-        ended(nothing, nothing), ended(noise, -noise), ended(noise, nothing), strict=True
-    ):
+    for wanted, found, other in zip(ended(nothing, nothing), ended(noise, -noise), ended(noise, nothing), strict=True):
         assert torch.allclose(found, wanted, rtol=0, atol=1e-5 * float(wanted.abs().max()))
         assert not torch.allclose(other, wanted, rtol=0, atol=1e-2 * float(wanted.abs().max()))
 
