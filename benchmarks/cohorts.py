@@ -40,7 +40,7 @@ from lightdp_lab import bench
 
 POPULATION, COHORT, SHARE = 100, 20, 5
 WAYS = ("cohorts", "5 rounds a turn", "γ without the factor", "half the γ", "all 100", "the same 20")
-RATES = (0.06, 0.085, 0.12, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+RATES = (0.06, 0.085, 0.12, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
 TUNING = 1000  # seeds from here on choose learning rates
 COLOURS = {8.0: "#d9480f", 2.0: "#2563eb"}
 

@@ -36,10 +36,10 @@ def changing(*, grace: bool = False) -> list[dict[str, Any]]:
         {"roster": 2, "away_clients": [0], "formed": [{"roster": 2, "members": [2, 4, 6]}], "spent_clients": [0, 8]},
     ]
     for line, more in zip(lines[1:-1], where, strict=True):
-        line |= usual | more | {"used": 5, "late": 1, "late_clients": [0], "lost": 0, "lost_clients": []}
+        line.update(usual | more | {"used": 5, "late": 1, "late_clients": [0], "lost": 0, "lost_clients": []})
     if grace:
         for line, joined in zip(lines[1:-1], ([], [], [5], []), strict=True):
-            line |= {"joined": len(joined), "joined_clients": joined}
+            line.update({"joined": len(joined), "joined_clients": joined})
         lines[3]["closed"][0]["joined_clients"] = [2, 4]
         lines[-1]["closed"][1]["joined_clients"] = [6]
     return lines
