@@ -89,6 +89,8 @@ TESTS = {
     "test_epsilon_of_mixed_rounds_agrees_with_the_accountant_of_dp_accounting",
     "test_noise_multiplier_keeps_the_target_and_is_tight",
     "test_sampled_rounds_are_amplified_and_late_ones_still_counted",
+    "test_sampled_rounds_stop_at_one_budget_for_all_rosters",
+    "test_rounds_that_are_resumed_are_those_that_were_saved",
     "test_after_a_fork_the_parent_alone_answers",
     "runTest",  # random schedules of the whole protocol
     "test_a_client_that_asks_first_never_exceeds_its_budget",
