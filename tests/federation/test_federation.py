@@ -15,7 +15,7 @@ from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.federation import Federation, Member, Table
 from lightdp.keys import Identity, Pins
-from support.federated import LENGTH, RUN, planned
+from support.federated_nodes import LENGTH, RUN, planned
 
 
 class Party:
@@ -321,7 +321,7 @@ def test_a_server_that_is_rolled_back_gets_no_second_answer_and_goes_on_with_a_n
         start = table.server.announce(since=0)
         for name, member in party.members.items():
             assert member.join(table.server.roster()) == 0
-            with pytest.raises(ProtocolError, match="was answered|contradicts"):
+            with pytest.raises(ProtocolError, match=r"was answered|contradicts"):
                 member.begin(start).upload(np.zeros(LENGTH))
             assert member.mu(worst=True) == spent[name]
         party.fed.close(0)
