@@ -143,7 +143,7 @@ def played(job: Job, name: str, path: str | None, device: str, rounds: int | Non
             raise ValueError(f"scheme must have noise, got {job.scheme}")
         if (job.schedule, job.delay) != ("constant", 1):
             varied: dict[str, Any] = {"schedule": job.schedule, "delay": job.delay}
-            run.channel = Scheduled(run.plan, run.parameters, job.seed, run.device, **varied)
+            run.members.rosters[0].channel = Scheduled(run.plan, run.parameters, job.seed, run.device, **varied)
         log = run.finish()
     accuracy, loss = run.evaluate()  # after the closing round
     stds = {

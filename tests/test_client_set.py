@@ -49,6 +49,27 @@ def test_operations_are_those_of_sets_of_integers(left: set[int], right: set[int
     assert (a == b) == (left == right)
     assert hash(a) == hash(ClientSet.of(20, sorted(left, reverse=True)))
     assert bool(a) == bool(left)
+    assert a.isdisjoint(b) == left.isdisjoint(right)
+    assert (a <= b) == (left <= right)
+    assert a.holds(range(20)) == [i in left for i in range(20)]
+    assert [a.holds([i]) for i in range(20)] == [[i in left] for i in range(20)]
+    assert a.holds([]) == []
+
+
+@pytest.mark.parametrize("clients", [1, 7, 8, 9, 4096, 4097, 10_000])
+@pytest.mark.parametrize("members", [0, 1, 4, 5, 40])
+def test_sets_of_few_and_of_many_clients_are_alike(clients: int, members: int) -> None:
+    chosen = sorted({(7919 * i + clients - 1) % clients for i in range(members)})
+    found = ClientSet.of(clients, chosen)
+    assert list(found) == chosen
+    assert [i in found for i in range(-1, clients + 1)] == [i in set(chosen) for i in range(-1, clients + 1)]
+    assert np.flatnonzero(found.flags).tolist() == chosen
+    assert all(np.int64(i) in found for i in chosen)
+    assert found.holds(range(clients)) == found.flags.tolist()
+    with pytest.raises(ArgumentError, match="same clients"):
+        found.isdisjoint(ClientSet.none(clients + 1))
+    with pytest.raises(ArgumentError, match="same clients"):
+        _ = found <= ClientSet.none(clients + 1)
 
 
 def test_none_and_all_and_sets_of_other_sizes() -> None:

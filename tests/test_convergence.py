@@ -62,8 +62,8 @@ class Trainings:
         closing: noise in the sum of a closing round. (trainings,)
     """
 
-    def __init__(self, plan: lightdp.Plan, trainings: int = 10_000) -> None:
-        rng, n = np.random.default_rng(0), plan.clients
+    def __init__(self, plan: lightdp.Plan, trainings: int = 10_000, seed: int = 0) -> None:
+        rng, n = np.random.default_rng(seed), plan.clients
         none = np.zeros((trainings, n))
         owed, waits = none, none  # what each client takes out of the sum when it is used next, and (R5) a round later
         steps, stays = [], []
@@ -111,6 +111,37 @@ def test_noise_of_the_trained_model_is_that_of_trainings_with_momentum(momentum:
     assert closed.lasting - opened.lasting == pytest.approx((1 + grace) * plan.noise_in_mean())
     if momentum == 0.9:  # closing takes out little of what velocity holds
         assert 0.5 < closed.residual / opened.residual < 0.95
+
+
+@pytest.mark.parametrize("grace", [0, 1])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_noise_of_a_model_of_cohorts_is_that_of_rosters_that_take_turns(momentum: float, grace: int) -> None:
+    """(C1): three rosters, a round each in turn; a roster repairs in its own rounds, and closes by itself."""
+    asked: dict[str, Any] = ASKED | {"clients": 8, "stragglers": 3, "calibration": "repair", "grace": grace}
+    plan = lightdp.plan(**asked, population=24, rounds=15)
+    alone = lightdp.plan(**asked, rounds=5, gamma=plan.gamma)
+    assert alone.noise == plan.noise
+    rosters = [Trainings(alone, seed=seed) for seed in range(3)]
+    weights, velocity = np.zeros(10_000), np.zeros(10_000)
+    for t in range(15):
+        roster = rosters[t % 3]
+        velocity = momentum * velocity + (roster.steps - roster.stays)[t // 3]
+        weights += velocity
+    residual = np.mean([plan.residual_in_sum(u) for u in range(5, 9)])
+    opened, closed = (convergence.model_noise(plan, momentum, closed=closed) for closed in (False, True))
+    unit = plan.transient_in_mean() / residual
+    assert weights.var() * unit == pytest.approx(opened.residual, rel=0.1)
+    after = (weights + sum(roster.closing for roster in rosters)).var()
+    assert after * unit == pytest.approx(closed.residual, rel=0.12, abs=1e-9)
+    assert closed.lasting - opened.lasting == pytest.approx(3 * (1 + grace) * plan.noise_in_mean())
+    one = convergence.model_noise(lightdp.plan(**asked, rounds=15, gamma=plan.gamma), momentum, closed=False)
+    assert opened.residual / opened.lasting > 1.5 * one.residual / one.lasting  # they stay three times as long
+
+
+def test_the_bound_is_not_for_cohorts() -> None:
+    plan = lightdp.plan(clients=50, population=100, stragglers=10, rounds=7, **ASKED)
+    with pytest.raises(ArgumentError, match="same clients in every round, got 2 cohorts"):
+        convergence.bound(plan, dimension=5, **SETTINGS)
 
 
 def test_a_plan_without_repair_has_no_residual_to_take_out() -> None:

@@ -17,7 +17,7 @@ from lightdp._validate import rounded_up
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
-LABEL = re.compile(r"\(([EDRPW])(\d)(?:-\1?(\d)|\)-\(\1(\d))?\)")
+LABEL = re.compile(r"\(([EDRPWC])(\d)(?:-\1?(\d)|\)-\(\1(\d))?\)")
 
 
 def labels(text: str) -> set[str]:
@@ -29,13 +29,13 @@ def labels(text: str) -> set[str]:
 
 
 def defined() -> set[str]:
-    return set(re.findall(r"^\*\*\(([EDRPW]\d)\)", (ROOT / "docs/theory.md").read_text(), flags=re.MULTILINE))
+    return set(re.findall(r"^\*\*\(([EDRPWC]\d)\)", (ROOT / "docs/theory.md").read_text(), flags=re.MULTILINE))
 
 
 def test_theory_defines_every_label_once_and_in_order() -> None:
-    found = re.findall(r"^\*\*\(([EDRPW]\d)\)", (ROOT / "docs/theory.md").read_text(), flags=re.MULTILINE)
+    found = re.findall(r"^\*\*\(([EDRPWC]\d)\)", (ROOT / "docs/theory.md").read_text(), flags=re.MULTILINE)
     assert len(found) == len(set(found))
-    for kind in "EDRPW":
+    for kind in "EDRPWC":
         numbers = [int(label[1]) for label in found if label[0] == kind]
         assert numbers == sorted(numbers)
 

@@ -191,3 +191,22 @@ def test_lies_about_late_rounds_add_less_than_those_about_used_ones() -> None:
     for gamma, peers in itertools.product((0.01, 0.3, 4.0, 900.0), range(1, 40)):
         more = star(gamma, [2 + RETRIES] * peers) - star(gamma, [2] * peers)
         assert more <= peers * lie_cost(gamma, max(peers, 2), 0) * 2 / 3 + 1e-12
+
+
+@given(
+    retries=st.lists(st.integers(0, RETRIES), min_size=6, max_size=6),
+    waiting=st.lists(st.booleans(), min_size=6, max_size=6),
+    honest=st.integers(1, 6),
+)
+def test_a_window_counts_the_most_retries_that_honest_peers_may_have(
+    retries: list[int], waiting: list[bool], honest: int
+) -> None:
+    window = Window(2.0, honest, np.array(waiting), 0.2, np.array(retries))
+    most = (
+        sorted(retries)[-honest:],
+        sorted([RETRIES if w else r for r, w in zip(retries, waiting, strict=True)])[-honest:],
+    )
+    for all_late, chosen in zip((False, True), most, strict=True):
+        crossed = 0.2 + sum(chosen) / (honest * 7)
+        assert window.cost(7, all_late=all_late) == late_cost(2.0, honest, crossed, sum(chosen))
+    assert window.riders() == min(sum(waiting), honest)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def test_a_log_is_read_as_written(make: Callable[..., RunLog]) -> None:
     lines, run = logged(), make()
-    absent = {"joined": None, "joined_clients": None}
+    absent = dict.fromkeys(("joined", "joined_clients", "late_since", "metrics"))
     assert [vars(line) | {"kind": "round"} for line in run.rounds] == [line | absent for line in lines[1:-1]]
     assert run.ended is not None
     assert run.ended.to_dict() == lines[-1]
@@ -152,7 +152,7 @@ BROKEN: dict[str, tuple[Callable[[Lines], Lines], int, str]] = {
     "huge": (changed(2, noise_std=10**400), 3, "noise_std must be a number that a float can hold"),
     "epsilon hidden": (changed(2, epsilon=None), 3, "epsilon must not be null in a run with a plan"),
     "epsilon hidden at the end": (changed(8, epsilon=None), 9, "epsilon must not be null in a run with a plan"),
-    "stopped": (changed(8, stopped="x"), 9, "stopped must be one of budget, got stopped='x'"),
+    "stopped": (changed(8, stopped="x"), 9, "stopped must be one of budget, void, refused, got stopped='x'"),
     "statement": (changed(8, statement="all is well"), 9, "statement must be a list of sentences"),
     "calibration": (changed(0, plan=PLAN | {"calibration": "magic"}), 1, "plan: calibration must be one of"),
     "plan without delta": (changed(0, plan={"calibration": "exact"}), 1, "plan: must have epsilon, delta"),

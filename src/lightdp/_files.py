@@ -46,7 +46,15 @@ def durable(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[I
         (os.replace if replace else os.link)(temporary, path)  # a link fails if `path` exists
     finally:
         Path(temporary).unlink(missing_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
+    synchronise(folder)
+
+
+def synchronise(path: str | os.PathLike[str]) -> None:
+    """Return when a file, or the names in a folder, are on their disk.
+
+    >>> synchronise(".")
+    """
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

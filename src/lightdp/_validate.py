@@ -49,7 +49,7 @@ def share(name: str, value: object) -> float:
 
 def integer(name: str, value: object, low: int, high: int | None = None) -> int:
     """`value` as an int in [low, high]; without `high`, no upper limit."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if type(value) is not int and (isinstance(value, bool) or not hasattr(value, "__index__")):
         raise ArgumentError(f"{name} must be an integer, got {name}={value!r}")
     result = operator.index(value)
     if result < low or (high is not None and result > high):
@@ -67,6 +67,8 @@ def choice(name: str, value: str, options: Collection[str]) -> str:
 
 def octets(name: str, value: object, size: int) -> bytes:
     """`value` as exactly `size` bytes; messages never quote its content, since it may be secret."""
+    if type(value) is bytes and len(value) == size:
+        return value
     if not isinstance(value, bytes | bytearray | memoryview):
         raise ArgumentError(f"{name} must be bytes, got {name} of type {type(value).__name__}")
     if len(result := bytes(value)) != size:

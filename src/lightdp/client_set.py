@@ -1,13 +1,13 @@
 """Sets of clients: one immutable type for who was used, who was late and who stays away.
 
-A set is a read-only vector with one flag for each client, so that set operations and counts cost one pass over
-it, also among a million clients. On the wire it is a bitmap.
+A set is one integer, whose bit i says whether client i is a member. Set operations and counts are single operations on
+it: tens of nanoseconds among a hundred clients, microseconds among a million. On the wire it is a bitmap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, WireError
 
+_FEW = 4  # members, up to which they are looked for one by one
+_MANY = 1 << 12  # clients, above which a flag is found faster than a bit
 
-@dataclass(frozen=True, eq=False, repr=False)
+
 class ClientSet:
     r"""An immutable set of some of N clients, numbered from 0.
 
@@ -33,19 +35,25 @@ class ClientSet:
     >>> came.to_bytes()
     b'\t'
 
-    Attributes:
-        flags: whether each client is a member; read-only. (N,)
+    Args:
+        flags: whether each client is a member. (N,)
+
+    Raises:
+        ArgumentError: `flags` is no boolean vector.
     """
 
-    flags: NDArray[np.bool_]
+    __slots__ = ("_bits", "_clients", "_flags")
 
-    def __post_init__(self) -> None:
-        flags = self.flags
+    _bits: int
+    _clients: int
+    _flags: NDArray[np.bool_] | None
+
+    def __init__(self, flags: NDArray[np.bool_]) -> None:
         if not isinstance(flags, np.ndarray) or flags.dtype != np.bool_ or flags.ndim != 1:
             shape = f"{flags.dtype} of shape {flags.shape}" if isinstance(flags, np.ndarray) else f"flags={flags!r}"
             raise ArgumentError(f"flags must be a boolean vector, got {shape}")
-        object.__setattr__(self, "flags", flags.copy())
-        self.flags.flags.writeable = False
+        self._bits = int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+        self._clients, self._flags = flags.size, None
 
     @classmethod
     def of(cls, clients: int, members: ClientSet | Iterable[int], *, name: str = "members") -> ClientSet:
@@ -65,17 +73,17 @@ class ClientSet:
             return members
         flags = np.zeros(clients, np.bool_)
         flags[[integer(name, client, 0, clients - 1) for client in members]] = True
-        return _adopted(flags)
+        return cls(flags)
 
     @classmethod
     def none(cls, clients: int) -> ClientSet:
         """The empty set among `clients` clients."""
-        return _adopted(np.zeros(clients, np.bool_))
+        return _made(0, clients)
 
     @classmethod
     def all(cls, clients: int) -> ClientSet:
         """The set of all `clients` clients."""
-        return _adopted(np.ones(clients, np.bool_))
+        return _made((1 << clients) - 1, clients)
 
     @classmethod
     def from_bytes(cls, data: bytes | bytearray | memoryview, clients: int) -> ClientSet:
@@ -86,48 +94,89 @@ class ClientSet:
         """
         if len(data) != bitmap_size(clients):
             raise WireError(f"a set of {clients} clients must have {bitmap_size(clients)} bytes, got {len(data)}")
-        flags = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
-        if flags[clients:].any():
+        bits = int.from_bytes(data, "little")
+        if bits >> clients > 0:
             raise WireError(f"a set of {clients} clients has members beyond them")
-        return _adopted(flags[:clients].view(np.bool_))
+        return _made(bits, clients)
 
     def to_bytes(self) -> bytes:
         """The set as ceil(N/8) bytes: client i is bit i % 8 of byte i // 8."""
-        return np.packbits(self.flags, bitorder="little").tobytes()
+        return self._bits.to_bytes(bitmap_size(self._clients), "little")
 
     @property
     def clients(self) -> int:
         """N: how many clients there are, members or not."""
-        return self.flags.size
+        return self._clients
+
+    @property
+    def flags(self) -> NDArray[np.bool_]:
+        """Whether each client is a member; read-only. (N,)"""
+        if self._flags is None:
+            data = np.frombuffer(self.to_bytes(), np.uint8)
+            flags = np.unpackbits(data, count=self._clients, bitorder="little").view(np.bool_)
+            flags.flags.writeable = False
+            self._flags = flags
+        return self._flags
+
+    def holds(self, clients: Sequence[int]) -> list[bool]:
+        """Whether each of `clients` is a member; one of them takes less time than many, and many less than each.
+
+        >>> ClientSet.of(5, [3, 0]).holds([3, 4])
+        [True, False]
+        """
+        if len(clients) < 2:
+            return [client in self for client in clients]
+        flags = self.flags.tolist()
+        return [flags[client] for client in clients]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(np.flatnonzero(self.flags).tolist())
+        if self._bits.bit_count() > _FEW:
+            return iter(np.flatnonzero(self.flags).tolist())
+        members, left = [], self._bits
+        while left > 0:
+            members.append(left.bit_length() - 1)
+            left ^= 1 << members[-1]
+        return reversed(members)
 
     def __len__(self) -> int:
-        return int(np.count_nonzero(self.flags))
+        return self._bits.bit_count()
+
+    def __bool__(self) -> bool:
+        return self._bits > 0
 
     def __contains__(self, client: int) -> bool:
-        return 0 <= client < self.clients and bool(self.flags[client])
+        if not 0 <= client < self._clients:
+            return False
+        if self._clients > _MANY:
+            return bool(self.flags[client])
+        return self._bits >> operator.index(client) & 1 == 1
+
+    def isdisjoint(self, other: ClientSet) -> bool:
+        """Whether no client is in both."""
+        return self._bits & self._same(other) == 0
+
+    def __le__(self, other: ClientSet) -> bool:
+        return self._bits & ~self._same(other) == 0
 
     def __and__(self, other: ClientSet) -> ClientSet:
-        return _adopted(self.flags & self._same(other))
+        return _made(self._bits & self._same(other), self._clients)
 
     def __or__(self, other: ClientSet) -> ClientSet:
-        return _adopted(self.flags | self._same(other))
+        return _made(self._bits | self._same(other), self._clients)
 
     def __sub__(self, other: ClientSet) -> ClientSet:
-        return _adopted(self.flags & ~self._same(other))
+        return _made(self._bits & ~self._same(other), self._clients)
 
     def __invert__(self) -> ClientSet:
-        return _adopted(~self.flags)
+        return _made(self._bits ^ ((1 << self._clients) - 1), self._clients)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ClientSet):
             return NotImplemented
-        return self is other or self.flags.tobytes() == other.flags.tobytes()
+        return self._bits == other._bits and self._clients == other._clients
 
     def __hash__(self) -> int:
-        return hash(self.flags.tobytes())
+        return hash((self._bits, self._clients))
 
     def __reduce__(self) -> tuple[object, ...]:
         return ClientSet.from_bytes, (self.to_bytes(), self.clients)
@@ -135,10 +184,10 @@ class ClientSet:
     def __repr__(self) -> str:
         return f"ClientSet.of({self.clients}, {list(self)})"
 
-    def _same(self, other: ClientSet) -> NDArray[np.bool_]:
-        if other.clients != self.clients:
+    def _same(self, other: ClientSet) -> int:
+        if other._clients != self._clients:
             raise ArgumentError(f"sets must be of the same clients, got {self.clients} and {other.clients} of them")
-        return other.flags
+        return other._bits
 
 
 def bitmap_size(clients: int) -> int:
@@ -146,9 +195,8 @@ def bitmap_size(clients: int) -> int:
     return -(-clients // 8)
 
 
-def _adopted(flags: NDArray[np.bool_]) -> ClientSet:
-    """A set of flags that nobody else will change, without a copy."""
-    flags.flags.writeable = False
-    adopted = object.__new__(ClientSet)
-    object.__setattr__(adopted, "flags", flags)
-    return adopted
+def _made(bits: int, clients: int) -> ClientSet:
+    """A set of bits that are known to be those of clients."""
+    made = object.__new__(ClientSet)
+    made._bits, made._clients, made._flags = bits, clients, None
+    return made

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +91,11 @@ def epsilon(mu: float, delta: float) -> float:
     >>> round(epsilon(1.0, 1e-5), 4)
     4.3772
     """
-    log, mu = _log_target(delta), _ratio(mu)
+    return _epsilon(_ratio(mu), _log_target(delta))
+
+
+@lru_cache(maxsize=4096)  # clients that took part in the same rounds have spent the same
+def _epsilon(mu: float, log: float) -> float:
     if _log_bound(0.0, mu) <= log:
         return 0.0
     if mu == math.inf:
@@ -114,7 +119,11 @@ def mu(epsilon: float, delta: float, *, up: bool = False) -> float:
     >>> mu(1.0, 1e-5) < mu(1.0, 1e-5, up=True) < mu(1.0, 1e-5) * (1 + 1e-9)
     True
     """
-    log, epsilon = _log_target(delta), epsilon if epsilon == math.inf else non_negative("epsilon", epsilon)
+    return _mu(epsilon if epsilon == math.inf else non_negative("epsilon", epsilon), _log_target(delta), up=up)
+
+
+@lru_cache(maxsize=4096)  # as `_epsilon`
+def _mu(epsilon: float, log: float, *, up: bool) -> float:
     if log == 0 or epsilon == math.inf:
         return math.inf
     low = 1.0

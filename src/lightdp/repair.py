@@ -12,6 +12,7 @@ import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,7 +38,8 @@ def late_cost(gamma: float, peers: int, crossed: float, retries: float = 0.0) ->
     """
     if peers < 1 or gamma == 0 or crossed >= 2:
         return 1.0  # its own individual noise, which no late round exceeds
-    return float(late_costs(gamma, peers, crossed, retries))
+    spread = (2 + 1 / gamma) / peers + retries / (peers * peers)
+    return (spread + crossed - crossed * crossed / 4) / (1 + spread)
 
 
 def late_costs(gamma: float, peers: ArrayLike, crossed: ArrayLike, retries: ArrayLike) -> NDArray[np.float64]:
@@ -154,7 +156,8 @@ class Window:
     def cost(self, everyone: int, *, all_late: bool = False) -> float:
         """Cost of the round with its late repairs, or all that may still come, each perhaps in a void round."""
         retries = np.where(self.waiting, RETRIES, self.retries) if all_late else self.retries
-        largest = int(np.sort(retries)[-self.honest :].sum())  # whichever peers collude
+        # the sum of the `honest` largest, whichever peers collude
+        largest = sum(min(np.count_nonzero(retries > k), self.honest) for k in range(RETRIES))
         crossed = self.crossed + largest / (self.honest * everyone)
         return late_cost(self.gamma, self.honest, crossed, largest)
 
@@ -168,7 +171,7 @@ class Window:
         if self.quiet > 0 and not awake:
             return 0
         left = self.waiting if carriers is None else self.waiting & carriers.flags
-        return min(int(left.sum()), self.honest)
+        return min(int(np.count_nonzero(left)), self.honest)
 
 
 @dataclass(frozen=True)
@@ -186,8 +189,7 @@ class Debt:
     tries: int
 
 
-@dataclass(frozen=True)
-class Settled:
+class Settled(NamedTuple):
     """What the final set of a round changed: debts that its uploads paid, and those given up after `RETRIES`."""
 
     paid: Mapping[int, Debt]
@@ -252,7 +254,7 @@ class Repairs:
             number: of the round.
             senders: tracked clients that send in it, whether or not that arrives.
         """
-        riding = {}
+        riding: dict[int, Debt] = {}
         for client in [client for client in self.waiting if client in senders]:
             riding[client], *left = self.waiting.pop(client)
             if left:
@@ -268,10 +270,11 @@ class Repairs:
             number: of the round; they are settled in order.
             used: clients whose uploads were used; none in a void round.
         """
-        was_used = used.flags.tolist()
         paid, given_up = {}, {}
-        for client, debt in self.flying.pop(number, {}).items():
-            if was_used[client]:
+        riding = self.flying.pop(number, {})
+        for client, was_used in zip(riding, used.holds([*riding]), strict=True):
+            debt = riding[client]
+            if was_used:
                 paid[client] = debt
             elif debt.tries == 1:
                 given_up[client] = debt
@@ -282,12 +285,13 @@ class Repairs:
         return Settled(paid, given_up)
 
     def _wait(self, client: int, debt: Debt) -> None:
-        self.waiting[client] = tuple(sorted((*self.waiting.get(client, ()), debt), key=lambda each: each.round))
+        others = self.waiting.get(client, ())
+        self.waiting[client] = tuple(sorted((*others, debt), key=lambda each: each.round)) if others else (debt,)
 
     def absent(self, used: ClientSet) -> dict[int, int]:
         """How many neighbours each tracked and used client misses in a round, without those that miss none."""
         if self._rows is None:
             missing = used.clients - len(used)
             return dict.fromkeys(self._tracked & used, missing) if missing > 0 else {}
-        counts = (~used.flags)[self._rows].sum(axis=1).tolist()
+        counts = (self._rows.shape[1] - np.count_nonzero(used.flags[self._rows], axis=1)).tolist()
         return {i: count for i, count in zip(self._tracked, counts, strict=True) if count > 0 and i in used}

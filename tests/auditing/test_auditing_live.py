@@ -54,6 +54,7 @@ def shown(found: Audit) -> str:
         ({}, {"confidence": 1.0}, r"confidence must be in \(0, 1\), got confidence=1"),
         ({}, {"lies": "white"}, "lies must be one of none, rotation, search, got lies='white'"),
         ({}, {"play": 7}, r"play must be in 1\.\.6, got play=7"),
+        ({"population": 8}, {"play": 4}, r"play must be in 1\.\.3, got play=4"),
         ({}, {"schedule": "a.csv", "play": 2}, "play must be left out where a file lists the rounds, got play=2"),
         ({}, {"schedule": "a.csv", "lies": "rotation"}, "lies must be none with a file of rounds"),
         ({"calibration": "exact"}, {"lies": "search"}, "lies must be none with .* a plan without repair"),
@@ -187,6 +188,7 @@ def test_a_plan_that_claims_less_than_its_noise_gives_does_not_hold() -> None:
     [
         ({"rounds": 8}, {}, "5 of 8 rounds"),
         ({"rounds": 6}, {"play": 2}, "2 of 6 rounds"),
+        ({"rounds": 6, "population": 13}, {}, "2 of 2 rounds"),
         (
             {"clients": 10, "colluders": 2, "stragglers": 2, "rounds": 8, "calibration": "paper"},
             {},
@@ -206,7 +208,7 @@ def test_how_much_of_the_plan_was_played_is_said(changed: dict[str, Any], option
     assert lines[1].endswith(words)
     assert lines[-1].endswith(f"in {lines[1].removeprefix('Played: ')}") == found.holds
     assert found.ended == ("refused" in words)
-    assert f"{found.data_rounds} rounds played of {found.plan.rounds} planned" in audit_page(found.to_dict())
+    assert f"{found.data_rounds} rounds played of {found.plan.turns} planned" in audit_page(found.to_dict())
     assert ("clients refused the rest" in audit_page(found.to_dict())) == found.ended
 
 

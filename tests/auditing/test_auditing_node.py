@@ -15,6 +15,8 @@ from lightdp import gaussian
 from lightdp.accountant import Odometer
 from lightdp.auditing import node
 from lightdp.errors import ArgumentError
+from lightdp.federation import Federation
+from support.members import played
 from support.parties import joined, planned
 
 if TYPE_CHECKING:
@@ -192,7 +194,7 @@ def test_a_node_over_its_budget_does_not_hold_whether_or_not_a_closing_round_fol
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, closing: bool
 ) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr(Odometer, "admit", lambda _: None)
+        broken.setattr(Odometer, "admit", lambda *_: None)
         play(tmp_path, 12, closing=closing)
     found = node(tmp_path / "client-00.json")
     assert not found.holds
@@ -252,3 +254,44 @@ def test_a_state_that_is_given_as_a_log_is_told_from_one(run: Run, tmp_path: Pat
     done = run("audit", tmp_path / "client-00.json")
     assert done.code == 2
     assert "got a node's state: say --client" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("changed", [{}, {"calibration": "exact"}, {"grace": 1}])
+@pytest.mark.parametrize("rosters", [[3], [2, 1, 2]])
+def test_a_member_of_several_rosters_is_counted_again(
+    tmp_path: Path, rosters: list[int], changed: dict[str, Any]
+) -> None:
+    ann = played(tmp_path, rosters, **changed)[0]
+    found = node(tmp_path / "ann")
+    assert [each.answered for each in found.rosters] == rosters
+    assert found.rounds["answered"] == sum(rosters)
+    assert found.announced.mu == pytest.approx(ann.mu(), rel=1e-12)
+    assert found.announced.epsilon == pytest.approx(ann.epsilon(), rel=1e-12)
+    assert found.worst.mu == pytest.approx(ann.mu(worst=True), rel=1e-12)
+    assert found.holds
+    assert ("in rosters 0, 1, 2" in "".join(each for each in found.shown() if isinstance(each, str))) is (
+        rosters != [3]
+    )
+    assert [each["roster"] for each in found.to_dict()["rosters"]] == list(range(len(rosters)))
+
+
+def test_rosters_that_a_member_answers_no_more_stay_counted(tmp_path: Path) -> None:
+    bob = played(tmp_path, [1] * 6, rounds=60)[1]
+    found = node(tmp_path / "bob")
+    assert found.rounds["answered"] == 6
+    assert found.worst.mu == pytest.approx(bob.mu(worst=True), rel=1e-12)
+    said = "".join(each for each in found.shown() if isinstance(each, str))
+    assert f"and {found.ended} rounds in earlier ones" in said
+
+
+def test_a_member_that_is_over_its_budget_in_all_rosters_together_does_not_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+        broken.setattr(Odometer, "admit", lambda *_: None)
+        broken.setattr(Federation, "exhausted", lambda *_: set())
+        played(tmp_path, [4, 4, 4], rounds=6)
+    found = node(tmp_path / "bob")
+    assert found.refused is None  # each roster alone has room
+    assert not found.holds
+    assert "as announced exceeds the budget of 8" in found.problems[0]

@@ -63,11 +63,14 @@ def test_the_example_prints_its_page(run: Run) -> None:
         ),
         ({"sampling_rate": 0.01, "rounds": 20}, {"sampling_rate": 0.01, "rounds": 20}),
         ({"wire_steps": 8}, {"wire_steps": 8}),
+        ({"population": 60}, {"population": 60}),
     ],
 )
 def test_options_reach_the_plan(run: Run, changes: dict[str, Any], settings: dict[str, Any]) -> None:
-    result = run(*plan_arguments(**changes), "--json")
-    assert json.loads(result.out) == lightdp.plan(**(EXAMPLE | settings)).to_dict()
+    found = json.loads(run(*plan_arguments(**changes), "--json").out)
+    assert ("memberships" in found) == ("population" in settings)
+    found.pop("memberships", None)
+    assert found == lightdp.plan(**(EXAMPLE | settings)).to_dict()
 
 
 @pytest.mark.parametrize("rotate", [True, False])
@@ -76,6 +79,48 @@ def test_rotation_is_a_pair_of_flags(run: Run, rotate: bool) -> None:
     result = run(*plan_arguments(parameters=1000), flag, "--json")
     assert json.loads(result.out) == lightdp.plan(**EXAMPLE, parameters=1000, rotate=rotate).to_dict()  # type: ignore[arg-type]
     assert json.loads(result.out)["rotates"] is rotate
+
+
+COHORTS = {"clients": 20, "population": 100, "colluders": 4, "stragglers": 4, "rounds": 50, "epsilon": 8}
+
+
+def test_cohorts_are_compared_with_everybody_and_with_the_same_clients(run: Run) -> None:
+    arguments = plan_arguments(**COHORTS, calibration="repair")
+    found = json.loads(run(*arguments, "--json").out)
+    assert found["turns"] == 10
+    cohorts, everybody, fixed = found["memberships"]
+    assert [each["turns"] for each in (cohorts, everybody, fixed)] == [10, 50, 50]
+    assert [each["clients"] for each in (cohorts, everybody, fixed)] == [20, 100, 20]
+    assert [each["colluders"] for each in (cohorts, everybody, fixed)] == [4, 20, 4]
+    for each, changed in ((everybody, {"clients": 100, "colluders": 20, "stragglers": 20}), (fixed, {})):
+        asked: dict[str, Any] = COHORTS | {"delta": 1e-5, "population": None, "calibration": "repair"} | changed
+        plan = lightdp.plan(**asked)
+        assert each["noise_in_mean"] == plan.noise_in_mean()
+        assert each["epsilon_true"] == plan.epsilon() <= 8
+        assert each["impossible"] is None
+    page = " ".join(run(*arguments).out.split())
+    for row, times in ((everybody, "6.82 times less"), (fixed, "3.05 times more")):
+        assert f"{row['title']} in every round" in page
+        assert f"variance {row['noise_in_mean']:.4g} in the mean, {times}" in page
+    assert "5 rosters take turns; each client takes part in 10 of 50 rounds" in page
+
+
+def test_every_scheme_but_the_papers_has_cohorts(run: Run) -> None:
+    rows = json.loads(run(*plan_arguments(**COHORTS), "--json", "--compare").out)["compare"]
+    impossible = {row["scheme"]: row["impossible"] for row in rows if row["impossible"] is not None}
+    assert list(impossible) == ["paper"]
+    assert "population=100" in impossible["paper"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"population": 19}, "population must be in 20..4294967294, got population=19"),
+        ({"calibration": "paper"}, "the paper's calibration has the same clients in every round, got population=100"),
+    ],
+)
+def test_wrong_populations_end_in_one_line(run: Run, changed: dict[str, Any], message: str) -> None:
+    assert_refused(run(*plan_arguments(**COHORTS | changed)), message)
 
 
 # JSON

@@ -70,7 +70,6 @@ def test_an_older_upload_in_the_place_of_a_new_one_is_left_out(
     assert "left out: the upload must be of round 2, got one of round 1" in caplog.text
     others, everyone = {1, 2, 3, 4}, {0, 1, 2, 3, 4}
     assert tape.finals()[:3] == [everyone, others, others]
-    assert strategy._run is not None
-    assert [set(each) for each in strategy._run.rounds._on_time] == [everyone, others, others]
+    assert [set(each) for each in strategy._engine.opened.tables[0].rounds._on_time] == [everyone, others, others]
     row = result.train_metrics_clientapp[3]
     assert (row["lightdp-used"], row["lightdp-joined"], row["lightdp-late"]) == (4, 0, 0)

@@ -6,6 +6,7 @@ import difflib
 import importlib.util
 import json
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUICKSTART, DEPLOYMENT = EXAMPLES / "flower-quickstart", EXAMPLES / "flower-deployment"
+MINIMAL = EXAMPLES / "flower-minimal"
 BIN = Path(sys.executable).parent
 
 
@@ -40,7 +42,7 @@ def module(name: str) -> Any:
     return sys.modules[name]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def tools() -> Any:
     """The deployment's script, as a module."""
     module("certificates")
@@ -48,14 +50,15 @@ def tools() -> Any:
     return module("run")
 
 
-@pytest.fixture
-def superlink(tmp_path: Path, tools: Any) -> Iterator[dict[str, str]]:
+@pytest.fixture(scope="module")
+def superlink(tmp_path_factory: pytest.TempPathFactory, tools: Any) -> Iterator[dict[str, str]]:
     """The environment in which `flwr run` finds a SuperLink for simulations."""
-    deployment = tools.Deployment(tools.SHORT, tmp_path)
-    (tmp_path / "flwr").mkdir()
-    (tmp_path / "logs").mkdir()
+    folder = tmp_path_factory.mktemp("superlink")
+    deployment = tools.Deployment(tools.SHORT, folder)
+    (folder / "flwr").mkdir()
+    (folder / "logs").mkdir()
     [port] = tools.free_ports(1)
-    (tmp_path / "flwr" / "config.toml").write_text(
+    (folder / "flwr" / "config.toml").write_text(
         f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )
     deployment.start("superlink", "flower-superlink", "--insecure", "--simulation", "--port", str(port))
@@ -69,7 +72,7 @@ def superlink(tmp_path: Path, tools: Any) -> Iterator[dict[str, str]]:
         yield deployment.environment | {"RAY_USAGE_STATS_ENABLED": "0"}
     finally:
         deployment.stop()
-        assert tools.processes_of(tmp_path) == []
+        assert tools.processes_of(folder) == []
 
 
 def trained(app: str, environment: dict[str, str], folder: Path, **config: object) -> dict[str, float]:
@@ -140,6 +143,27 @@ def test_the_configuration_changes_by_one_key_the_budget_and_the_dependency() ->
     plain, private = ((QUICKSTART / app / "pyproject.toml").read_text().splitlines() for app in ("plain", "private"))
     added = [line for line in private if line not in plain]
     assert [line.partition(" ")[0] for line in added] == ["dependencies", "epsilon", "lightdp-simulation"]
+
+
+def test_the_app_to_copy_trains_as_it_says(superlink: dict[str, str], tmp_path: Path) -> None:
+    shutil.copytree(MINIMAL, tmp_path / "app", ignore=shutil.ignore_patterns("deploy"))
+    model = tmp_path / "model.npy"
+    command = [str(BIN / "flwr"), "run", str(tmp_path / "app"), "here", "--stream", "--run-config"]
+    run = subprocess.run(
+        [*command, f'clients=4 rounds=1 epsilon=1e9 model="{model}"', "--federation-config", "num-supernodes=4"],
+        env=superlink, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert model.exists(), run.stdout[-5000:] + run.stderr[-5000:]
+    task = runpy.run_path(str(MINIMAL / "minimal" / "task.py"))
+    plain = [task["trained"](task["model"](), *task["data"]({"partition-id": i})) for i in range(4)]
+    assert np.linalg.norm(np.mean(plain, axis=0)) > 0.1
+    assert np.load(model) == pytest.approx(np.mean(plain, axis=0), abs=1e-3)  # with so large an ε
+
+
+def test_the_apps_to_copy_are_short() -> None:
+    for name in ("client_app.py", "server_app.py"):
+        lines = (MINIMAL / "minimal" / name).read_text().splitlines()
+        assert len([line for line in lines if line.strip() and not line.startswith(("#", "from __future__"))]) <= 30
 
 
 def test_a_deployment_with_a_killed_and_a_slow_node_holds_what_it_promises(tmp_path: Path, tools: Any) -> None:

@@ -78,7 +78,7 @@ def test_a_round_without_a_roster_or_a_key_round_is_refused() -> None:
     talk.enrol()
     message = talk.start()
     del message.content.config_records["lightdp"]["roster"]
-    assert refused(talk.grid.handle(0, message), "the client has no roster yet")
+    assert refused(talk.grid.handle(0, message), "the message is of a roster that this member has not joined")
     talk.grid.restart(1)
     talk.grid.nodes[1].config["lightdp-state"] += "/lost.json"
     assert refused(talk.grid.handle(1, talk.start()), "this node has no state of the run")

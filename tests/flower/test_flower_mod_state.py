@@ -17,7 +17,7 @@ from lightdp import gaussian
 from lightdp.flower import _vault
 from lightdp.protocol import File
 from lightdp.protocol.host import Host
-from support.flower_talk import Talk, a_plan, an_app, refused
+from support.flower_talk import Talk, a_plan, an_app, enrolment, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def test_a_repeated_message_is_answered_once() -> None:
     message = talk.start()
     assert talk.grid.handle(0, message).has_content()
     assert refused(talk.grid.handle(0, message), "round 0 was answered")
-    assert talk.key(0).content == talk.grid.left[0][1].content  # a key round repeated gives the same key
+    assert enrolment(talk.key(0)) == enrolment(talk.grid.left[0][1])  # a key round repeated gives the same key
 
 
 def test_the_log_of_a_node_says_what_an_upload_has_cost(caplog: pytest.LogCaptureFixture) -> None:

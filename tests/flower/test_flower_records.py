@@ -142,9 +142,9 @@ def _given(parts: np.ndarray, _: np.ndarray) -> np.ndarray:
 def test_what_leaves_is_not_rounded_to_the_floats_of_the_model(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, upload = list[np.ndarray](), ClientRound.upload
 
-    def watched(self: ClientRound, update: np.ndarray) -> bytes:
+    def watched(self: ClientRound, update: np.ndarray, weight: float = 1.0) -> bytes:
         seen.append(update.copy())
-        return upload(self, update)
+        return upload(self, update, weight)
 
     monkeypatch.setattr(ClientRound, "upload", watched)
     for records in (np.zeros((0, 4)), np.full((1, 4), 0.3)):  # the model's steps are coarser than the part
@@ -183,7 +183,7 @@ def with_another_clip(message: Message, context: Context) -> Message:
     ("train", "why"),
     [
         (unclipped, "must reply with the arrays() of a RecordSum, got other arrays"),
-        (of_other_arrays, "must be of the received arrays, got one of 9 values"),
+        (of_other_arrays, "must be of the received arrays, got one of ['w']"),
         (with_another_clip, "must clip to the plan's clip=0.01, got clip=9"),
     ],
 )

@@ -71,9 +71,13 @@ def test_strategies_that_need_each_update_are_refused(inner: Strategy) -> None:
         (
             FedAvg(fraction_train=0.5),
             a_plan(),
-            "fraction_train must be 1, got fraction_train=0.5: noise cancels only if every client",
+            "fraction_train=0.5 needs a plan for cohorts, such as .*clients=3, population=6",
         ),
-        (FedAvg(min_train_nodes=4), a_plan(), "min_train_nodes must be at most the plan's 3 clients"),
+        (
+            FedAvg(min_train_nodes=4),
+            a_plan(),
+            "min_train_nodes must be at most the plan's clients, 3, got min_train_nodes=4",
+        ),
         (FedAvg(min_available_nodes=9), a_plan(), "min_available_nodes=9"),
         (LightDP(FedAvg(), a_plan()), a_plan(), "must not be a LightDP itself"),
         (FedAvg(), a_plan(calibration="repair", late="unseen"), "Flower keeps replies that come too late"),
@@ -106,13 +110,13 @@ def test_a_strategy_that_leaves_out_a_client_is_refused() -> None:
         LightDP(Short(), a_plan(), wait=0.01).start(grid=LocalGrid(plus(1.0), 3), initial_arrays=zeros(), timeout=1)
 
 
-def test_a_start_of_the_inner_strategys_own_is_not_used_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_of_the_inner_strategys_own_is_refused_with_the_ways_out() -> None:
     class Own(FedAvg):
         def start(self, *_: Any, **__: Any) -> Any:
             raise NotImplementedError
 
-    LightDP(Own(), a_plan(calibration="repair"))
-    assert "Own has a start of its own, which is not used" in caplog.text
+    with pytest.raises(ArgumentError, match=r"must not have a start of its own, got Own.*evaluate_fn.*close of"):
+        LightDP(Own(), a_plan(calibration="repair"))
 
 
 # ---- rounds ----
@@ -134,6 +138,7 @@ def test_the_rounds_of_a_loop_of_ones_own_work_without_start() -> None:
         assert new is not None
         assert metrics is not None
         arrays = new
+    arrays = strategy.close(arrays, timeout=1)
     assert t == 3  # the budget lasts for two
     assert strategy.stopped is not None
     assert arrays["w"].numpy() == pytest.approx(np.full(5, 2.0), abs=0.1)

@@ -112,7 +112,7 @@ def test_the_first_run_may_cost_all_of_the_total_and_no_second_one_fits(changed:
     plan = a_plan(**changed)
     own = Settings(name="a", total_epsilon=plan.budget, total_delta=plan.delta, state=tmp_path)
     _total.check(own, plan, 0.0)
-    _total.check(own, plan, 0.0, rounds=9)
+    _total.check(own, plan, 0.0, sent=9.0)
     for tighter in (
         replace(own, total_epsilon=plan.budget * (1 - 1e-12)),
         replace(own, total_delta=plan.delta * (1 - 1e-12)),
@@ -209,8 +209,8 @@ def test_a_whole_plan_costs_the_mu_of_its_budget(calibration: Any) -> None:
 def test_sampled_batches_count_without_amplification_and_each_round_beyond_the_plans_too() -> None:
     plan = a_plan(unit="record", sampling_rate=0.1, rounds=10)
     each = (plan.clip / plan.sigma_effective) ** 2
-    assert _total.at_worst(plan, 3) == pytest.approx(10 * each, rel=1e-6)
-    assert _total.at_worst(plan, 15) == pytest.approx(15 * each, rel=1e-6)
+    assert _total.at_worst(plan, 3 * each) == pytest.approx(10 * each, rel=1e-6)
+    assert _total.at_worst(plan, 15 * each) == pytest.approx(15 * each, rel=1e-6)
     assert _total.at_worst(plan) > float(mu_of(plan.budget, plan.delta)) ** 2  # sampling hides more
 
 
@@ -245,9 +245,8 @@ def test_a_state_of_a_version_without_grace_counts_as_its_whole_plan(sampled: bo
     talk.grid.restart(0)
     path = tmp_path / "s.json"
     record = json.loads(path.read_text())
-    client = json.loads(record["client"]) | {"version": 2}
     plan = json.dumps(json.loads(record["plan"]) | {"late": "seen"}, sort_keys=True)
-    path.write_text(json.dumps(record | {"client": json.dumps(client), "plan": plan}))
+    path.write_text(json.dumps(record | {"client": '{"version": 2}', "plan": plan}))
     reply = talk.key(0, run=b"run number two..")
     if sampled:
         assert refused(reply, "lightdp/protocol: the state counts a run with sampled batches of an earlier version")

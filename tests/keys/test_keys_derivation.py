@@ -257,6 +257,7 @@ def test_generated_keys_are_fresh() -> None:
 def test_secrets_are_not_in_repr() -> None:
     identity, pair = identity_of("alice"), pair_of("alice")
     shown = repr(identity) + repr(pair) + repr(rings(ROSTER)[0]) + repr(ROSTER)
-    for secret in (identity.to_bytes(), pair.to_bytes(), pair._signing.private_bytes_raw(), rings(ROSTER)[0]._keys[1]):
+    signing, shared = pair._signing.private_bytes_raw(), rings(ROSTER)[0]._pair_key(1)
+    for secret in (identity.to_bytes(), pair.to_bytes(), signing, shared):
         assert secret.hex() not in shown
         assert repr(secret) not in shown

@@ -86,8 +86,9 @@ def played(path: Path, toy: Dataset, **changed: Any) -> RunLog:
 
 
 def sums(run: Run) -> Distribution:
-    assert isinstance(run.channel, Distribution)
-    return run.channel
+    channel = run.members.rosters[0].channel
+    assert isinstance(channel, Distribution)
+    return channel
 
 
 @pytest.mark.parametrize("scheme", [*SCHEMES, "auto"])

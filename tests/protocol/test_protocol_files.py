@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lightdp._files import contents, locked
-from lightdp.errors import ArgumentError, ProtocolError
-from lightdp.protocol import Client, File
-from support.parties import RUN, planned
+from lightdp.errors import ArgumentError, LightDPError, ProtocolError
+from lightdp.protocol import Client, File, store
+from support.parties import RUN, joined, planned
 
 OTHER_RUN = b"another, as long"
 
@@ -235,3 +238,77 @@ def test_a_system_without_locks_has_all_but_files(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _WITHOUT]
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | paths, capture_output=True, text=True, check=True)
     assert done.stdout == f"{tmp_path.resolve()}/ann.state.serial cannot be locked: this system has no flock\n"
+
+
+# ---- giving a state up ----
+
+
+@pytest.mark.parametrize("damage", ["none", "lost", "older", "junk", "no serial", "junk serial"])
+def test_a_state_that_is_given_up_makes_room_for_a_new_client(tmp_path: Path, damage: str) -> None:
+    path, serial, anchor = tmp_path / "s", tmp_path / "s.serial", tmp_path / "anchor"
+    new(path, anchor=anchor).enrol()
+    old = path.read_bytes()
+    restored(path, anchor).enrol()
+    if damage == "lost":
+        path.unlink()
+    elif damage in ("older", "junk"):
+        path.write_bytes(old if damage == "older" else b"junk")
+    elif damage == "no serial":
+        serial.unlink()
+    elif damage == "junk serial":
+        serial.write_bytes(b"junk")
+    if damage not in ("none", "no serial"):
+        with pytest.raises(LightDPError):
+            new(path, OTHER_RUN, anchor).enrol()
+    there = {each for each in (path, anchor, serial) if each.exists()}
+    assert set(File(path, anchor=anchor).give_up()) == there | {serial}
+    assert not path.exists()
+    assert not anchor.exists()
+    assert serial.read_bytes() == b""
+    new(path, OTHER_RUN, anchor).enrol()
+    assert json.loads(path.read_bytes())["serial"] == 1
+
+
+@pytest.mark.parametrize("there", [None, b"", b"precious", b"[]"])
+def test_what_is_no_state_is_not_given_up(tmp_path: Path, there: bytes | None) -> None:
+    path = tmp_path / "diary"
+    if there is not None:
+        path.write_bytes(there)
+    with pytest.raises(ArgumentError, match="path must hold a client's state"):
+        File(path).give_up()
+    assert there is None or path.read_bytes() == there
+    assert not (tmp_path / "diary.serial").exists()
+
+
+@pytest.mark.parametrize("removed", [1, 2])
+def test_a_state_that_is_half_given_up_counts_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: int
+) -> None:
+    path, anchor, calls = tmp_path / "s", tmp_path / "anchor", count(1)
+    new(path, anchor=anchor).enrol()
+
+    def stop(_: object) -> None:
+        if next(calls) == removed:
+            raise OSError("the machine stops")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "synchronise", stop)
+        with pytest.raises(OSError, match="stops"):
+            File(path, anchor=anchor).give_up()
+    assert path.exists() + anchor.exists() == 2 - removed
+    with pytest.raises(ProtocolError, match="is lost"):
+        new(path, OTHER_RUN, anchor).enrol()
+
+
+def test_whoever_waits_for_a_state_that_is_given_up_does_not_answer_beside_another(tmp_path: Path) -> None:
+    """The lock outlives the state: of two clients of one state, one saves, also if it was given up in between."""
+    server, clients = joined(planned(), 5, folder=tmp_path)
+    path = tmp_path / "client-00.json"
+    twin = restored(path)
+    lock = (tmp_path / "client-00.json.serial").stat().st_ino
+    begun = [each.begin(server.announce()) for each in (clients[0], twin)]
+    File(path).give_up()
+    assert (tmp_path / "client-00.json.serial").stat().st_ino == lock
+    assert server.receive(begun[0].upload(np.zeros(5)))
+    with pytest.raises(ProtocolError, match="was saved by another client"):
+        begun[1].upload(np.zeros(5))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lightdp import sampling, stream
-from lightdp.errors import ArgumentError, ProtocolError
-from lightdp.keys import Identity, KeyPair
+from lightdp.errors import ArgumentError, ProtocolError, WireError
+from lightdp.keys import Identity, KeyPair, identity
 from lightdp.planning import Plan
 from lightdp.protocol import Client, ClientState, File, Server
 from lightdp.protocol.vector import agreement
@@ -194,3 +194,49 @@ def test_a_damaged_state_is_refused_without_a_word_of_what_it_holds(tmp_path: Pa
         with pytest.raises(ArgumentError) as refused:
             Client.restore(plan, length=4, store=File(path))
         assert secret not in str(refused.value)
+
+
+def test_a_restored_client_verifies_its_own_enrolment_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined(planned(), 5, folder=tmp_path)
+    seen: list[str] = []
+    monkeypatch.setattr(identity, "_fault", lambda _run, name, *_: seen.append(name))
+    Client.restore(planned(), length=5, store=File(tmp_path / "client-00.json"))
+    assert seen == ["client-00"]
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_stored_roster_that_was_altered_answers_nothing(tmp_path: Path, at: int) -> None:
+    server, _ = joined(planned(), 5, folder=tmp_path)
+    path, start = tmp_path / "client-00.json", server.announce()
+    facts = json.loads(path.read_text())
+    enrolled = ClientState.from_bytes(path.read_bytes()).roster
+    assert enrolled is not None
+    roster = facts["roster"]
+    for field in ("public", "signer", "identity", "signature"):
+        key = getattr(enrolled.enrolments[at], field).hex()
+        changed = f"{int(key[:2], 16) ^ 1:02x}{key[2:]}"
+        path.write_text(json.dumps(facts | {"roster": roster.replace(key, changed)}))
+        if at == 0:  # its own, which the state has twice
+            with pytest.raises(ArgumentError, match="store must hold a client's state, got WireError"):
+                Client.restore(planned(), length=5, store=File(path))
+        else:
+            with pytest.raises(WireError, match="message is of roster"):
+                Client.restore(planned(), length=5, store=File(path)).begin(start)
+    path.write_text(json.dumps(facts))
+    assert server.receive(Client.restore(planned(), length=5, store=File(path)).begin(start).upload(np.zeros(5)))
+
+
+def test_secrets_with_peers_are_made_when_noise_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, clients = joined(planned(), 5, folder=tmp_path)
+    play(server, clients, [0, 1, 2, 3])
+    made: list[bytes] = []
+    agree = KeyPair.agree
+    monkeypatch.setattr(KeyPair, "agree", lambda pair, public: made.append(public) or agree(pair, public))
+    again = Client.restore(planned(), length=5, store=File(tmp_path / "client-00.json"))
+    again.epsilon()
+    begun = again.begin(server.announce(since=0))
+    assert made == []
+    begun.upload(np.zeros(5))  # with a repair of what it shares with client 4
+    assert len(made) == len(set(made)) == 4

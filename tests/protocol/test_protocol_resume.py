@@ -89,7 +89,7 @@ class Crashes(Schedules):
 
 
 TestCrashes = Crashes.TestCase
-TestCrashes.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestCrashes.settings = settings(max_examples=12, stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.parametrize("grace", [0, 1])

@@ -74,6 +74,7 @@ class LocalGrid(Grid):
         left: every reply that left a node, with its position, whether or not it arrived.
         pushed: what was sent, by kind: "key", "train" or the message type.
         before: called with the number of a training round before it is sent.
+        fresh: whether each message is handled by a new process, or by one that lives on.
     """
 
     def __init__(self, app: ClientApp, nodes: int, *, run_config: dict[str, Any] | None = None) -> None:
@@ -88,6 +89,7 @@ class LocalGrid(Grid):
         self.left: list[tuple[int, Message]] = []
         self.pushed: list[str] = []
         self.before: Callable[[int], None] = lambda _: None
+        self.fresh = True
         self.round = 0
         self._replies: dict[str, Message] = {}
         self._later: dict[str, tuple[int, Message]] = {}  # with the round in which it comes
@@ -159,12 +161,15 @@ class LocalGrid(Grid):
         """The node's processes are gone, and what was in their memory; its files are not."""
         self.nodes[at].state = RecordDict()
         _vault._NEWEST.pop((self.run_id, self.nodes[at].id), None)
+        _vault._KEPT.clear()
 
     def handle(
         self, at: int, message: Message, *, keep: bool = True, together: threading.Barrier | None = None
     ) -> Message:
         """The node's ClientApp in a process of its own, more or less; `together` with another one."""
         node = self.nodes[at]
+        if self.fresh:
+            _vault._KEPT.clear()
         context = _through_proto(Context(self.run_id, node.id, node.config, node.state, self.run_config))
         if together is not None:
             together.wait()

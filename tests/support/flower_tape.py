@@ -58,8 +58,8 @@ def tape(monkeypatch: pytest.MonkeyPatch) -> Tape:
         here.data, here.fine = real(vector, grid, [], keys), real(vector, grid, terms, keys, **more)
         return here.fine
 
-    def watched_upload(self: ClientRound, update: Any) -> bytes:
-        sent = upload(self, update)
+    def watched_upload(self: ClientRound, update: Any, *weight: float) -> bytes:
+        sent = upload(self, update, *weight)
         client, history = self._client, self._history
         keys = {term.key for term in self._seat.pairwise(history, self.number, history.neighbours)}
         result.made.append(Made(client._state.enrolment.name, self.number, here.data, here.fine, keys))

@@ -41,6 +41,9 @@ TESTS = {
     "test_the_command_writes_the_page_and_prints_the_figures",
     "test_python_m_works_without_docstrings_too",
     "test_the_list_of_commands_imports_none_and_a_command_imports_what_it_needs",
+    "test_neither_command_needs_flower_or_torch",
+    # federation
+    "test_sampled_batches_count_in_a_total_as_whole_ones",
     # flower
     "test_a_closing_round_is_held_only_if_something_is_left_to_repair",
     "test_a_plan_travels_as_its_arguments",
@@ -52,6 +55,9 @@ TESTS = {
     "test_the_model_is_the_sum_of_what_was_used_and_no_mask_is_used_twice",
     "test_a_client_that_is_late_in_every_round_does_not_end_the_training_of_the_others",
     "test_another_process_waits_for_the_lock",
+    "test_a_training_with_faults_is_the_same_where_processes_live_on",
+    "test_sampled_batches_count_without_amplification_in_whichever_roster_they_were",
+    "test_a_node_keeps_its_own_budget_whatever_the_server_counts",
     "test_flowers_own_simulation_engine_runs_it",
     # lab
     "test_a_run_without_a_network_loads_no_module_of_the_lab",

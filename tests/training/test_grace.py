@@ -12,6 +12,7 @@ from lightdp.errors import ArgumentError
 from lightdp.training import gradients
 from lightdp.training.config import Config
 from lightdp.training.simulator import Run
+from lightdp.training.step import share
 from support.toy_runs import QUICK, blobs, played
 
 if TYPE_CHECKING:
@@ -51,19 +52,19 @@ def test_a_late_upload_enters_the_next_step_with_the_weights_of_its_own_round(tm
     spec = traced(tmp_path, "1,3,next", "2,5,next", "2,6,late")
     config = Config(**(QUICK | {"scheme": "none", "rounds": 2, "grace": 1, "arrivals": spec, "momentum": 0.5}))
     run = Run(config, tmp_path / "run.jsonl", dataset=toy)
-    start = run.state.weights.clone()
+    start, scale = run.state.weights.clone(), share(config, run.members.rosters[0])
 
     def summed(weights: torch.Tensor, number: int, who: Sequence[int]) -> torch.Tensor:
         gradients.assign(run.model, weights)
         return torch.cat([rows for _, rows in run.clients.updates(run.model, number, who, 1e9)]).sum(0)
 
     first = summed(start, 0, [0, 1, 2, 4, 5, 6, 7])
-    after_first = start + run.share * first
+    after_first = start + scale * first
     second = summed(after_first, 1, [0, 1, 2, 3, 4, 7]) + summed(start, 0, [3])
-    wanted = after_first + run.share * (0.5 * first + second) + run.share * summed(after_first, 1, [5])
+    wanted = after_first + scale * (0.5 * first + second) + scale * summed(after_first, 1, [5])
     log = run.finish()
     assert torch.allclose(run.state.weights, wanted, rtol=0, atol=1e-6)
-    assert not torch.allclose(run.state.weights, wanted - run.share * summed(after_first, 1, [5]), rtol=0, atol=1e-4)
+    assert not torch.allclose(run.state.weights, wanted - scale * summed(after_first, 1, [5]), rtol=0, atol=1e-4)
     assert [(line.used, line.late, line.joined) for line in log.rounds] == [(7, 1, 0), (6, 2, 1)]
     assert (log.outcome.joined, log.outcome.joined_clients) == (1, [5])
 
@@ -190,7 +191,7 @@ def test_the_plan_knows_which_late_uploads_to_provide_for(changed: dict[str, Any
 )
 def test_arrivals_with_latencies_have_grace_where_the_scheme_can(changed: dict[str, Any], grace: int) -> None:
     arrivals = {"arrivals": "latency:1:0.5:2"} if changed else {}
-    assert Config(**(QUICK | changed | arrivals)).patience == grace
+    assert Config(**(QUICK | changed | arrivals)).grace_rounds == grace
 
 
 @pytest.mark.parametrize("late", ["seen", 1.5, "-1"])

@@ -14,7 +14,7 @@ from lightdp._settings import read_toml
 from lightdp._validate import rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.runlog import RunLog
-from lightdp.training import models
+from lightdp.training import models, step
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import _clipped
 from lightdp.training.config import Config
@@ -203,10 +203,12 @@ def test_the_end_of_a_run_states_mu_and_the_attack_and_who_was_missing(tmp_path:
 def test_the_average_of_weights_soon_forgets_the_start(tmp_path: Path, toy: Dataset) -> None:
     run = Run(Config(**(QUICK | {"ema": 0.99, "rounds": 60})), tmp_path / "run.jsonl", dataset=toy)
     run.state.average.fill_(1.0)
+    roster = run.members.rosters[0]
     path = []
     for _ in range(60):
         run.state.velocity.zero_()
-        run.state = run._stepped(torch.full_like(run.state.weights, -run.denominator))  # one further up each time
+        total = torch.full_like(run.state.weights, -roster.denominator)  # one further up each time
+        run.state = step.stepped(run.config, run.state, roster, total)
         path.append(float(run.state.weights[0]))
     assert path[-1] == pytest.approx(60.0)
     assert 50 < float(run.state.average[0]) < 58
@@ -221,10 +223,10 @@ def test_the_closing_round_takes_noise_of_the_last_sum_out_of_weights_and_averag
     first, last, noise = torch.randn(3, run.parameters, generator=draw) * 100
 
     def ended(totals: list[torch.Tensor], closing: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        run.state = State(*torch.zeros(3, run.parameters))
+        state, roster = State(*torch.zeros(3, run.parameters)), run.members.rosters[0]
         for total in totals:
-            run.state = run._stepped(total)
-        ended = run._mended(closing)
+            state = step.stepped(run.config, state, roster, total)
+        ended = step.mended(run.config, state, roster, closing)
         return ended.weights, ended.average
 
     clean, mended = ended([first, last], torch.zeros_like(noise)), ended([first, last + noise], -noise)

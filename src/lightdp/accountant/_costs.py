@@ -61,9 +61,8 @@ class ConstantCosts:
 
     def record(self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet) -> None:
         """Add a round to the ledger of each client."""
-        seen = (used.flags | late.flags).tolist()
-        for client, ledger in zip(clients, ledgers, strict=True):
-            ledger.usual[self.usual] += seen[client]
+        for seen, ledger in zip((used | late).holds(clients), ledgers, strict=True):
+            ledger.usual[self.usual] += seen
 
     def reserved(
         self,
@@ -76,15 +75,16 @@ class ConstantCosts:
     ) -> list[Ledger]:
         """Copies with the round that waits and, if `ahead`, one more. Lies add nothing: nobody repeats noise."""
         copies = [Ledger(ledger.usual.copy()) for ledger in ledgers]
-        open_to = _flags(waits)
-        for client, each in zip(clients, copies, strict=True):
-            each.usual[self.usual] += ahead + any(flags[client] for flags in open_to)
+        for on_time, late, each in zip(*_holds(waits, clients), copies, strict=True):
+            each.usual[self.usual] += ahead + (on_time or late)
         return copies
 
 
-def _flags(waits: Open | None) -> list[list[bool]]:
-    """Who was on time in the round that waits, and who may be late, client by client; nothing if none waits."""
-    return [] if waits is None else [waits.on_time.flags.tolist(), waits.late.flags.tolist()]
+def _holds(waits: Open | None, clients: Sequence[int]) -> tuple[list[bool], list[bool]]:
+    """Whether each client was on time in the round that waits, and whether it may be late; neither if none waits."""
+    if waits is None:
+        return [False] * len(clients), [False] * len(clients)
+    return waits.on_time.holds(clients), waits.late.holds(clients)
 
 
 class RepairCosts:
@@ -114,11 +114,10 @@ class RepairCosts:
     def record(self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet) -> None:
         """Add a round to the ledger of each client, and to its late rounds what they may cost after it."""
         plan, void = self.plan, not used
-        was_used, was_late, missing = used.flags.tolist(), late.flags.tolist(), ~used.flags
-        count = int(missing.sum())
-        for client, ledger in zip(clients, ledgers, strict=True):
-            mine, too_late = was_used[client], was_late[client] and not void
-            absent = count - (not mine) if self._peers is None else int(missing[self._peers[client]].sum())
+        count = plan.clients - len(used)
+        for client, ledger, mine, sent in zip(clients, ledgers, used.holds(clients), late.holds(clients), strict=True):
+            too_late = sent and not void
+            absent = count - (not mine) if self._peers is None else self._absent(client, used)
             honest = plan.honest if void else max(plan.honest - absent, 1)
             crossed = 0.0
             if ledger.windows:
@@ -127,7 +126,7 @@ class RepairCosts:
                 crossed = own * self._repaired(ledger, used, late)
             if too_late:
                 self._add_late(ledger, plan.honest - 1 - absent, self._used_peers(client, used), crossed)
-            elif not mine and not was_late[client]:
+            elif not mine and not sent:
                 continue
             elif crossed > 0:
                 ledger.rare.append(min(1.0, self._cost[honest] + crossed))
@@ -152,6 +151,11 @@ class RepairCosts:
             ledger.windows[len(ledger.rare)] = Window.after(gamma, others, waiting, crossed, self._grace)
         ledger.rare.append(late_cost(gamma, others, crossed))
 
+    def _absent(self, client: int, used: ClientSet) -> int:
+        """How many peers of a client were not used."""
+        peers = used.flags[self._peers[client]]
+        return int(peers.size - np.count_nonzero(peers))
+
     def _used_peers(self, client: int, used: ClientSet) -> NDArray[np.bool_]:
         """Which peers of a client that was not used itself were used. (N,)"""
         if self._peers is None:
@@ -164,8 +168,8 @@ class RepairCosts:
         self, clients: Sequence[int], ledgers: Sequence[Ledger], waits: Open | None, *, ahead: bool, lies: bool = False
     ) -> list[Ledger]:
         """Copies with all that late repairs may still add, and the other rounds and lies at their worst (W5)."""
-        copies, open_to = [], _flags(waits)
-        for client, ledger in zip(clients, ledgers, strict=True):
+        copies = []
+        for ledger, on_time, may_be_late in zip(ledgers, *_holds(waits, clients), strict=True):
             after = Ledger(ledger.usual.copy(), ledger.rare.copy(), ledger.windows)
             worst, (used, late) = self._worst, self._open[ahead or lies]
             if ledger.windows:
@@ -175,9 +179,9 @@ class RepairCosts:
                 worst, (used, late) = self._worst_round(awake), self._worst_open(riding, lies=ahead or lies)
                 for at, window in ledger.windows.items():
                     after.rare[at] = window.cost(self.plan.honest, all_late=True)
-            if open_to and open_to[0][client]:
+            if on_time:
                 _add(after, used, self.usual)
-            elif open_to and open_to[1][client]:
+            elif may_be_late:
                 _add(after, late, self.usual)
             if ahead:
                 _add(after, worst, self.usual)

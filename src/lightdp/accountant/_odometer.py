@@ -130,7 +130,7 @@ class Odometer:
         """
         on_time = ClientSet.of(self.plan.clients, on_time, name="on_time")
         late = ~on_time if late is None else ClientSet.of(self.plan.clients, late, name="late")
-        if on_time & late:
+        if not on_time.isdisjoint(late):
             raise ArgumentError(f"late must not name clients that were on time, got {list(on_time & late)} in both")
         self.waits = Open(on_time, late)
 
@@ -141,7 +141,7 @@ class Odometer:
         if late is None:
             late = ClientSet.none(self.plan.clients) if not self.plan.late_is_seen and used else ~used
         late = ClientSet.of(self.plan.clients, late, name="late")
-        if used & late:
+        if not used.isdisjoint(late):
             raise ArgumentError(f"late must not name used clients, got {list(used & late)} in both")
         return used, late
 

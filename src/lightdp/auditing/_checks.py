@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -175,7 +175,37 @@ def rounds(log: RunLog, plan: Plan) -> tuple[Rounds | None, list[str]]:
             named = False
         else:
             found.append(sets)
+    if named and not wrong:
+        for line in lines:
+            try:
+                found = _amended(found, line)
+            except ArgumentError as error:
+                wrong.append(f"late_since: {error}")
     return found if named and not wrong else None, wrong
+
+
+def _amended(sets: Sequence[tuple[ClientSet, ClientSet]], line: Round | Ended) -> list[tuple[ClientSet, ClientSet]]:
+    """Used and late clients of rounds, with uploads that a line says came since."""
+    result = list(sets)
+    for number, clients in (line.late_since or {}).items():
+        if int(number) > len(result) or (isinstance(line, Round) and int(number) >= line.round):
+            raise ArgumentError(f"{number} is no earlier round")
+        used, late = result[int(number) - 1]
+        more = ClientSet.of(used.clients, clients, name="late_since")
+        if more & (used | late):
+            raise ArgumentError(f"clients {list(more & (used | late))} had been seen in round {number} before")
+        result[int(number) - 1] = used, late | more
+    return result
+
+
+def _first(log: RunLog, rounds: Rounds) -> list[tuple[ClientSet, ClientSet]]:
+    """Used and late clients of rounds, without uploads that came since their lines were written."""
+    result = list(rounds)
+    for line in (*log.rounds, *([] if log.ended is None else [log.ended])):
+        for number, clients in (line.late_since or {}).items():
+            used, late = result[int(number) - 1]
+            result[int(number) - 1] = used, late - ClientSet.of(used.clients, clients)
+    return result
 
 
 def _sets(line: Round, plan: Plan) -> tuple[ClientSet, ClientSet] | None:
@@ -210,26 +240,37 @@ def _final(line: Round, after: Round | Ended, plan: Plan) -> tuple[ClientSet, Cl
     return used, sets[1] - joined
 
 
-def of_rounds(log: RunLog, plan: Plan, odometer: Odometer, rounds: Rounds) -> Iterator[str]:
-    """Lines whose ε or μ is not what the rounds up to them give; counts the rounds on the way."""
+def of_rounds(log: RunLog, plan: Plan, rounds: Rounds) -> tuple[Odometer, list[str]]:
+    """An odometer of these rounds, and lines whose ε or μ is not what the rounds up to them give."""
+    odometer, problems, known = Odometer(plan), [], _first(log, rounds)
     lines: list[Round | Ended] = [*log.rounds, *([] if log.ended is None else [log.ended])]
     for at, line in enumerate(lines):
-        where = f"round {line.round}" if isinstance(line, Round) else "end"
+        if line.late_since:
+            known, odometer = _amended(known, line), Odometer(plan)
+            for sets in known[:at]:
+                odometer.record(*sets)
         if at < len(rounds):
-            odometer.record(*rounds[at])
+            odometer.record(*known[at])
         elif isinstance(line, Round):
             continue  # its set is not final yet
-        if line.epsilon is not None:
-            found = odometer.max_epsilon()
-            if line.epsilon < found * (1 - _SAME):
-                yield f"{where}: the log says ε = {line.epsilon:.6g}, its rounds give {found:.6g}"
-            elif line.epsilon > found * (1 + _SAME) + 1e-12:
-                yield (
-                    f"{where}: the log says ε = {line.epsilon:.6g}, its rounds give only {found:.6g}: "
-                    "rounds are missing or changed, or another version of lightdp wrote it"
-                )
-            if line.mu is not None and not _same(line.mu, gaussian.mu(line.epsilon, plan.delta, up=True)):
-                yield f"{where}: μ = {line.mu:.6g} is not that of ε = {line.epsilon:.6g} at δ = {plan.delta:g}"
+        problems += of_line(line, plan, odometer.max_epsilon)
+    return odometer, problems
+
+
+def of_line(line: Round | Ended, plan: Plan, spent: Callable[[], float]) -> Iterator[str]:
+    """Whether the ε and μ of a line are what the rounds up to it give, by `spent`."""
+    where = f"round {line.round}" if isinstance(line, Round) else "end"
+    if line.epsilon is not None:
+        found = spent()
+        if line.epsilon < found * (1 - _SAME):
+            yield f"{where}: the log says ε = {line.epsilon:.6g}, its rounds give {found:.6g}"
+        elif line.epsilon > found * (1 + _SAME) + 1e-12:
+            yield (
+                f"{where}: the log says ε = {line.epsilon:.6g}, its rounds give only {found:.6g}: "
+                "rounds are missing or changed, or another version of lightdp wrote it"
+            )
+        if line.mu is not None and not _same(line.mu, gaussian.mu(line.epsilon, plan.delta, up=True)):
+            yield f"{where}: μ = {line.mu:.6g} is not that of ε = {line.epsilon:.6g} at δ = {plan.delta:g}"
 
 
 def of_bounds(log: RunLog, plan: Plan, between: tuple[float, float]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from lightdp.auditing import _checks as checks
 from lightdp.auditing import _said as said
 from lightdp.auditing._exact import MOST_UPLOADS, Exact, Rounds, exact, mu_of
 from lightdp.auditing._finding import MALFORMED, regular
+from lightdp.auditing._rosters import Recount
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan
 from lightdp.runlog import RunLog, attack_power
@@ -28,6 +29,10 @@ _SHOWN = 10  # clients in the table
 _TOO_LARGE = (
     f"The exact covariance is for the complete graph and up to {MOST_UPLOADS:,} uploads; "
     "recomputed by the odometer alone."
+)
+_ROSTERS = (
+    "Costs add up over the rosters of a client, those that were closed at their worst; recomputed by odometers alone, "
+    "not by the exact covariance."
 )
 _ASSUMED = {
     "smpc": "Recomputed under its assumption: nobody sees anything but the sum, in which enough clients add noise.",
@@ -47,6 +52,7 @@ class Recorded:
         spent: ε of the client that spent most, recomputed.
         exact: every client's μ² from the covariance of all uploads; None where it is not computed.
         bounds: least and largest ε of the client that spent most, where only numbers of clients are known.
+        by_client: every client's rounds, μ and ε over all of its rosters; None where all rounds have the same clients.
         problems: what does not hold, in sentences.
         notes: what was not or could not be checked.
     """
@@ -58,6 +64,7 @@ class Recorded:
     spent: float | None = None
     exact: Exact | None = None
     bounds: tuple[float, float] | None = None
+    by_client: tuple[dict[str, Any], ...] | None = None
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
 
@@ -83,6 +90,8 @@ class Recorded:
     @property
     def clients(self) -> list[dict[str, Any]]:
         """Every client: its rounds, and its μ and ε where they are computed."""
+        if self.by_client is not None:
+            return [*self.by_client]
         if self.plan is None or self.odometer is None or not self.plan.gdp:
             return []
         plan, nobody = self.plan, np.zeros((1, self.plan.clients), dtype=np.int64)
@@ -251,6 +260,26 @@ def recorded(path: Path) -> Recorded:
         raise ArgumentError(f"{path}: cannot be audited: {type(error).__name__}: {error}") from None
 
 
+def _federated(log: RunLog, plan: Plan, notes: list[str]) -> Recorded:
+    """What a log of changing rosters gives, by the odometers of its rosters."""
+    if not plan.gdp:
+        raise ArgumentError(f"{log.path}: cannot be audited: rosters change, and batches are sampled")
+    problems = [*checks.of_plan(log, plan), *checks.of_settings(log, plan), *checks.of_end(log, plan)]
+    problems += [*said.of_config(log, plan), *said.of_statement(log, plan, None)]
+    found = Recount(log, plan).run()
+    problems += found.problems
+    if not found.final:
+        notes.append(
+            "The last rounds are not counted: the log does not have the lines with which their sets are final."
+        )
+    spent = found.max_epsilon()
+    problems += checks.of_budget(log, plan, spent)
+    notes.append(_ROSTERS)
+    return Recorded(
+        log=log, plan=plan, spent=spent, by_client=tuple(found.clients()), problems=tuple(problems), notes=tuple(notes)
+    )
+
+
 def _checked(log: RunLog) -> Recorded:
     notes = said.notes(log)
     if log.started.plan is None:
@@ -261,6 +290,8 @@ def _checked(log: RunLog) -> Recorded:
     notes += more
     notes += [_ASSUMED[plan.request.calibration]] if plan.request.calibration in _ASSUMED else []
     notes += [] if plan.gdp else ["Batches are sampled: μ is that of Gaussian noise with this ε at this δ, not μ-GDP."]
+    if log.federated:
+        return _federated(log, plan, notes)
     problems = [*checks.of_plan(log, plan), *checks.of_settings(log, plan), *checks.of_noise(log, plan)]
     rounds, impossible = checks.rounds(log, plan)
     problems += [*checks.of_end(log, plan), *said.of_config(log, plan), *impossible]
@@ -274,8 +305,8 @@ def _checked(log: RunLog) -> Recorded:
         return Recorded(log=log, plan=plan, bounds=bounds, problems=tuple(problems), notes=tuple(notes))
     if len(rounds) < len(log.rounds):
         notes.append("The last round is not counted: its set is final with the next one, which the log does not have.")
-    odometer, best = Odometer(plan), None
-    problems += checks.of_rounds(log, plan, odometer, rounds)
+    best, (odometer, wrong) = None, checks.of_rounds(log, plan, rounds)
+    problems += wrong
     spent = odometer.max_epsilon()
     problems += checks.of_budget(log, plan, spent)
     if plan.deployable and plan.gdp:

@@ -14,7 +14,7 @@ Other packages add commands through the entry point group "lightdp.commands". Ea
 `typer.Typer`, or a function with options annotated for typer; the module's `HELP` is then the text of its help page.
 
 >>> sorted(COMMANDS)
-['audit', 'plan', 'plan-mixed', 'report', 'run']
+['audit', 'identity', 'plan', 'plan-mixed', 'report', 'run', 'state']
 >>> app.commands["plan"].help == COMMANDS["plan"][1]
 True
 """
@@ -43,6 +43,8 @@ COMMANDS = {
     "run": ("lightdp.cli.run:command", "Train a private model over many clients, and report what was guaranteed."),
     "report": ("lightdp.cli.report:command", "One page about one run, or about several laid over each other."),
     "audit": ("lightdp.cli.audit:command", "Measure what real uploads reveal, and check logs, nodes and claims."),
+    "identity": ("lightdp.cli.identity:command", "Keys by which members of a federation know each other."),
+    "state": ("lightdp.cli.state:command", "What a node has spent, in which runs, and what is left."),
 }
 _PIPE_WIDTH = "100"  # columns of help pages that no terminal shows
 

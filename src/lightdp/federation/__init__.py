@@ -14,8 +14,21 @@ them adds up, and one ledger counts it.
 
 from lightdp.federation._cohorts import Cohort, Cohorts
 from lightdp.federation._federation import Federation, Table
+from lightdp.federation._kept import Kept, RosterRounds, unwrapped
 from lightdp.federation._member import Member, MemberRound
 from lightdp.federation._rounds import Rounds
 from lightdp.federation._state import MemberState
 
-__all__ = ["Cohort", "Cohorts", "Federation", "Member", "MemberRound", "MemberState", "Rounds", "Table"]
+__all__ = [
+    "Cohort",
+    "Cohorts",
+    "Federation",
+    "Kept",
+    "Member",
+    "MemberRound",
+    "MemberState",
+    "RosterRounds",
+    "Rounds",
+    "Table",
+    "unwrapped",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
@@ -149,7 +150,7 @@ class Federation:
         Returns:
             The numbers of the new rosters.
         """
-        for name in [name for name in self.cohorts.waiting if not self._has_room(name)]:
+        for name in [name for name in self.cohorts.waiting if not self.has_room(name)]:
             self.cohorts.leave(name)
         made = self.cohorts.form(force=force)
         for number in made:
@@ -219,7 +220,8 @@ class Federation:
 
     def end(self, number: int) -> None:
         """End a roster: what it cost its members is kept, and those who are not gone wait for another one."""
-        table = self.rosters.pop(number)
+        table = self.sure(number)
+        del self.rosters[number]
         for name, squares in zip(table.names, table.rounds.odometer.counted(worst=True).squares(), strict=True):
             if table.rounds.may_have_sent(table.index[name]):
                 self._spent[name] = self._spent.get(name, Counter()) + squares
@@ -233,10 +235,29 @@ class Federation:
         found = odometer.exhausted(elsewhere if any(elsewhere) else None)
         return {table.names[i] for i in found}
 
+    def has_room(self, name: str) -> bool:
+        """Whether a member could take a first round in a roster of the plan's size."""
+        spent = self._spent.get(name)
+        if not spent:
+            return True
+        try:
+            Odometer(self.plan, [0]).admit(spent)
+        except BudgetError:
+            return False
+        return True
+
+    def mu(self) -> dict[str, float]:
+        """What each member that was in a roster has spent so far, as μ; sampled batches count as whole ones."""
+        found = {name: Counter(squares) for name, squares in self._spent.items()}
+        for table in self.rosters.values():
+            for name, squares in zip(table.names, table.rounds.odometer.counted().squares(), strict=True):
+                found[name] = found.get(name, Counter()) + squares
+        return {name: math.sqrt(math.fsum(x * k for x, k in squares.items())) for name, squares in found.items()}
+
     def epsilon(self) -> dict[str, float]:
         """What each member that was in a roster has spent so far, in all of them, at the plan's δ."""
         found = {name: _alone(self.plan, squares) for name, squares in self._spent.items()}
-        for table in self.rosters.values():
+        for table in map(self.sure, self.rosters):
             elsewhere = [self._spent.get(name, Counter()) for name in table.names]
             counted = table.rounds.odometer.counted()
             spent = (counted.beside(elsewhere) if any(elsewhere) else counted).epsilon()
@@ -246,7 +267,8 @@ class Federation:
     def max_epsilon(self) -> float:
         """The ε of the member that has spent most."""
         if not any(self._spent.values()):
-            return max((table.rounds.odometer.counted().max_epsilon() for table in self.rosters.values()), default=0.0)
+            tables = map(self.sure, self.rosters)
+            return max((table.rounds.odometer.counted().max_epsilon() for table in tables), default=0.0)
         return max(self.epsilon().values(), default=0.0)
 
     def heard(self, name: str, answered: Mapping[int, int]) -> None:
@@ -337,17 +359,6 @@ class Federation:
         for name in members:
             server.enrol(self._messages[name])
         return Table(server)
-
-    def _has_room(self, name: str) -> bool:
-        """Whether a member could take a first round in a roster of the plan's size."""
-        spent = self._spent.get(name)
-        if not spent:
-            return True
-        try:
-            Odometer(self.plan, [0]).admit(spent)
-        except BudgetError:
-            return False
-        return True
 
 
 def _alone(plan: Plan, squares: Mapping[float, int]) -> float:

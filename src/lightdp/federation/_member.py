@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NoReturn, SupportsIndex
 
-from lightdp import gaussian
+from lightdp import gaussian, masks
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.federation._state import MemberState
@@ -79,6 +79,7 @@ class Member:
         accept: Callable[[Request], None] | None = None,
     ) -> None:
         self.plan, self.length, self.weighted = plan, state.length, state.weighted
+        masks.Grid.of(plan, state.length + state.weighted)  # refuses plans that clients cannot keep
         self._state, self._pins, self._store, self._threads = state, pins, store, threads
         self._accept, self._process = accept, os.getpid()
         self._lock = threading.RLock()
@@ -142,7 +143,7 @@ class Member:
             ProtocolError: it was saved on another machine, or is an older copy as far as `store` can tell.
         """
         state = MemberState.from_bytes(store.load())
-        if _solved(state.plan).digest() != plan.digest() or (state.length, state.weighted) != (length, weighted):
+        if state.plan != plan.to_json() or (state.length, state.weighted) != (length, weighted):
             raise ArgumentError("plan, length and weighted must be those of the state in store")
         if not moved:
             state.host.refuse_elsewhere()
@@ -231,6 +232,7 @@ class Member:
                     self._refuse_distrusted(number)
                     begun = client.begin(message, elsewhere=self._elsewhere(number, worst=self.plan.late_is_seen))
                     return MemberRound(self, begun, number, self._state.serial)
+            Message.from_bytes(message, run=self.run, roster=wanted)  # refuses what is no message of this federation
             raise ProtocolError("the message is of a roster that this member has not joined, or answers no more")
 
     def epsilon(self, *, worst: bool = False) -> float:

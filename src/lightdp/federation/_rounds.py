@@ -62,7 +62,8 @@ class Rounds:
         self._asked[number] = set(range(self._plan.clients))
         self._lost[number] = set(range(self._plan.clients))
         before = number - 1
-        if self._plan.grace and (more := self._asked.get(before, set()) - self._came.get(before, set())):
+        if self._plan.grace and before in range(len(self._on_time)):
+            more = self._asked.get(before, set()) - set(self._on_time[before])
             self._lost[before] = self._lost.get(before, set()) | more
 
     def may_have_sent(self, client: int) -> bool:

@@ -1,20 +1,18 @@
-"""Flower's `PrivacyAccountant`, with lightdp's odometer behind it."""
+"""Flower's `PrivacyAccountant`, with lightdp's ledgers behind it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 
 from flwr.serverapp import GaussianPrivacyEvent, NeighboringRelation, PrivacyConfig, PrivacySpent, SamplingMethod
 
 from lightdp import gaussian
 from lightdp._validate import integer, non_negative, number
-from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan
 
-_ROUND_UP = 1 + 1e-9  # on a μ that was found from an ε: more than both roundings
+_ROUND_UP = 1 + 1e-12  # more than a sum of squares and its root are rounded by
 
 
 class Accountant:
@@ -56,21 +54,22 @@ class Accountant:
             sampling_method=SamplingMethod.WITHOUT_REPLACEMENT if whole else SamplingMethod.NO_AMPLIFICATION,
             max_epsilon=plan.budget,
         )
-        self._followed: Callable[[], Odometer] = partial(Odometer, plan)  # of no round yet
+        self._followed: tuple[Callable[[], float], Callable[[], int]] = (lambda: 0.0), (lambda: 0)  # of no round yet
         self._squares, self._releases = 0.0, 0  # μ² and number of everything but the rounds that are followed
 
-    def follow(self, odometer: Callable[[], Odometer]) -> None:
+    def follow(self, mu: Callable[[], float], rounds: Callable[[], int]) -> None:
         """Count the rounds of another run from now on; those followed before are kept.
 
         Args:
-            odometer: returns the odometer of the run, as it is when it is called.
+            mu: returns the largest μ of a client in the run so far.
+            rounds: returns how many of its rounds were released so far.
         """
-        self._squares, self._releases, self._followed = self._mu() ** 2, self.num_releases, odometer
+        self._squares, self._releases, self._followed = self._mu() ** 2, self.num_releases, (mu, rounds)
 
     @property
     def num_releases(self) -> int:
         """Number of rounds and of composed releases."""
-        return self._releases + _rounds(self._followed())
+        return self._releases + self._followed[1]()
 
     def compose(self, event: GaussianPrivacyEvent, count: int = 1) -> None:
         """Count other Gaussian releases on the data of the clients, without amplification by sampling.
@@ -84,8 +83,6 @@ class Accountant:
 
     def get_epsilon(self, delta: float) -> float:
         """The ε that was spent, at this δ."""
-        if self._squares == 0:
-            return float(self._followed().counted().epsilon(delta).max())
         return gaussian.epsilon(self._mu(), delta)
 
     def get_delta(self, epsilon: float) -> float:
@@ -113,18 +110,10 @@ class Accountant:
             raise ArgumentError("state must be of an accountant of the same plan")
         self._squares = non_negative("squares", state.get("squares"))
         self._releases = integer("releases", state.get("releases"), 0)
-        self._followed = partial(Odometer, self._plan)
+        self._followed = (lambda: 0.0), (lambda: 0)
 
     def _mu(self) -> float:
-        odometer = self._followed()
-        none = _rounds(odometer) == 0  # a round that costs ε = 0 at the plan's δ has a μ too
-        own = 0.0 if none else gaussian.mu(odometer.counted().max_epsilon(), self._plan.delta) * _ROUND_UP
-        return math.hypot(own, math.sqrt(self._squares))
-
-
-def _rounds(odometer: Odometer) -> int:
-    """Rounds that were released, also one whose set is not final yet (R5)."""
-    return odometer.rounds + (odometer.waits is not None)
+        return math.hypot(self._followed[0]() * _ROUND_UP, math.sqrt(self._squares))
 
 
 def _squares(event: GaussianPrivacyEvent, count: int) -> float:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
-from numpy.typing import NDArray
 
 from lightdp import gaussian
 from lightdp._validate import integer, octets, rounded_up
-from lightdp.errors import ArgumentError, LightDPError, ProtocolError, to_text
-from lightdp.flower import _arrays, _total
+from lightdp.errors import BudgetError, LightDPError, ProtocolError, remedy_of, to_text
+from lightdp.federation import Member, MemberRound
+from lightdp.flower import _arrays, _total, _update
 from lightdp.flower._plans import planned, requested
-from lightdp.flower._records import sum_of
 from lightdp.flower._settings import KEY, LOG, Settings, without_paths
 from lightdp.flower._vault import Vault, opened
 from lightdp.planning import Plan, Request
-from lightdp.protocol import Client
+from lightdp.protocol.host import Host
 
 T = TypeVar("T")
-Metrics = dict[str, Any]
 
-_ROUNDING = 1e-7  # of the clip: more than rounding the sum of clipped parts to float64 adds
+_FOREIGN = {"fixedclipping_mod", "adaptiveclipping_mod", "secagg_mod", "secaggplus_mod"}  # need strategies of their own
 _FAILED = "lightdp/error: this node failed, and nothing left it; see its log"
 
 
@@ -34,18 +36,20 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
         app = ClientApp(mods=[lightdp.flower.mod])
 
-    Evaluate and query messages pass untouched. The limits of a node, such as `lightdp-max-epsilon`, are set in its
+    It should be the first of the mods: those before it see masked bytes, and must not change them. Evaluate and query
+    messages pass untouched. The limits of a node, such as `lightdp-max-epsilon`, are set in its
     `node_config`; docs/flower.md lists them.
 
     Formal guarantees, whatever the server sends and the app returns:
 
-    - Of a train message, only the packed upload of `lightdp.protocol.Client`, metrics named in
+    - Of a train message, only the packed upload of `lightdp.federation.Member`, metrics named in
       `lightdp-allow-metrics`, or a refusal made before the app was called leave the node.
     - A round is charged before the app is called. Then an upload leaves. If the app fails, or its reply is no update or
       is not finite, it is of zeros: a server that makes the model learns nothing from it. What happened stands in the
       log of the node. If the process is killed or interrupted, nothing leaves, and the round is over.
     - Nothing leaves without a plan within the limits of the node, recomputed here from its arguments, and a roster
-      that binds it. `run_config`, which comes from the server, can tighten these limits and never loosen them.
+      that binds it, or what follows from it for another number of clients. One ledger counts all rosters of a run.
+      `run_config`, which comes from the server, can tighten these limits and never loosen them.
     - Each round is answered at most once, also if messages are repeated or handled at the same time, or the node
       restarts. The state is durable in `lightdp-state` before the app is called. Only a simulation goes without it.
 
@@ -87,10 +91,11 @@ def _reply(message: Message, context: Context, call_next: ClientAppCallable, *, 
     if message.metadata.message_type.partition(".")[0] in (MessageType.EVALUATE, MessageType.QUERY):
         return call_next(message, context)
     try:
+        _refuse_mods(call_next)
         content = _answer(message, context, lambda asked: call_next(asked, context), records=records)
         return Message(content, reply_to=message)
     except LightDPError as error:
-        LOG.warning("lightdp: nothing left this node: %s", error)
+        LOG.warning("lightdp: nothing left this node: %s. What to do: %s", error, remedy_of(to_text(error)))
         return Message(
             Error(ErrorCode.MOD_FAILED_PRECONDITION, without_paths(to_text(error), context)), reply_to=message
         )
@@ -111,7 +116,7 @@ def _answer(message: Message, context: Context, app: Callable[[Message], Message
 
 
 def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bool) -> RecordDict:
-    """The key round: a signed one-time key for this run, the same one if asked again."""
+    """The key round: a signed one-time key for all rosters of this run, the same one if asked again."""
     text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
     length = integer("length", order.get("length"), 1)
     _check(settings, requested(text), records=records)  # before it is computed, which may take long
@@ -121,52 +126,78 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
     if vault.record.get("run") == run.hex():
         if (vault.record["plan"], vault.record["length"]) != (text, length):
             raise ProtocolError("the plan must not change in a run")
-        client = _restored(plan, settings, vault)
+        member = _restored(plan, settings, vault, records=records)
     else:
         vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds}
         _warn(settings)
-        name, identity = settings.name, settings.identity
-        client = Client.new(plan, length=length, run=run, name=name, identity=identity, pins=settings.pins, store=vault)
-    return RecordDict({KEY: ConfigRecord({"enrolment": client.enrol()})})
+        asked: dict[str, Any] = {"length": length, "run": run, "name": settings.name, "identity": settings.identity}
+        own = _own(settings, vault, records=records)
+        member = vault.member(_like(settings, vault, records=records), lambda: Member.new(plan, **asked, **own))
+    answered = json.dumps(member.answered())  # for a server that has lost replies; Flower's mods fail on empty lists
+    return RecordDict({KEY: ConfigRecord({"enrolment": member.enrol(), "answered": answered})})
 
 
 def _train(
     message: Message, app: Callable[[Message], Message], settings: Settings, vault: Vault, *, records: bool
 ) -> RecordDict:
-    """One round: begin it, train, and answer with the masked update."""
+    """One round of a roster: begin it, train, and answer with the masked update."""
     order, record = message.content.config_records[KEY], vault.known()
     plan = planned(record["plan"])
     _check(settings, plan.request, records=records)
     if _get(order, "run", bytes).hex() != record["run"]:
         raise ProtocolError("the message is of another run than this node's last key round")
-    client = _restored(plan, settings, vault)
+    member = _restored(plan, settings, vault, records=records)
     _total.kinds(settings, vault, plan)
-    _total.check(settings, plan, record["before"], client.next_round + 1)
     if "roster" in order:
-        client.join(_get(order, "roster", bytes))
-    begun = client.begin(_get(order, "start", bytes))  # before training, or it would train for nothing
+        member.join(_get(order, "roster", bytes))
+    begun = _begun(member, _get(order, "start", bytes))  # before training, or it would train for nothing
+    _total.check_round(settings, vault, plan, begun.roster, closing=begun.closing)
     # nothing as long as the key round's `length` is allocated before a message has brought arrays of that length
-    if begun.closing and client.next_round == 0:
-        raise ProtocolError(f"a closing round must follow one whose arrays hold length={client.length} floats")
-    if not begun.closing and (size := _arrays.length(_only(message.content, "message"))) != client.length:
-        raise ProtocolError(f"the message's arrays must hold length={client.length} floats, got {size}")
+    if begun.closing and member.answered()[begun.roster] == 0:
+        raise ProtocolError(f"a closing round must follow one whose arrays hold length={member.length} floats")
+    names = _update.names(order)
+    if not begun.closing and (size := _arrays.length(_arrays.flat(message.content), names)) != member.length:
+        raise ProtocolError(f"the message's arrays must hold length={member.length} floats, got {size}")
     if _get(order, "closing", bool) != begun.closing:
         raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
     begun.claim()  # before training: an app that fails, or ends its process, must not be asked again
-    update, metrics = (None, {}) if begun.closing else _trained(message, app, plan)
+    update, metrics = (None, {}) if begun.closing else _update.made(message, app, plan, names)
     packed = begun.upload(update)
     line = "lightdp: an upload leaves; with it at most ε = %s of %g at δ = %g is spent (%sμ = %s), for one %s"
-    spent, words = client.epsilon(), "" if plan.gdp else "at this δ as with "
+    spent, words = member.epsilon(), "" if plan.gdp else "at this δ as with "
     mu = gaussian.mu(spent, plan.delta, up=True)
     LOG.info(line, rounded_up(spent), plan.budget, plan.delta, words, rounded_up(mu), plan.unit)
     allowed = MetricRecord({name: value for name, value in metrics.items() if name in settings.allow_metrics})
     return RecordDict({"arrays": ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))}), "metrics": allowed})
 
 
-def _restored(plan: Plan, settings: Settings, vault: Vault) -> Client:
-    """The client whose state is in `vault`; where that is the context, it goes where Flower takes it."""
-    moved, length = settings.state is None, vault.record["length"]
-    return Client.restore(plan, length=length, store=vault, pins=settings.pins, threads=None, moved=moved)
+def _begun(member: Member, start: bytes) -> MemberRound:
+    """A round that was begun; a refusal for want of budget reads the same on every node."""
+    try:
+        return member.begin(start)
+    except BudgetError as error:
+        LOG.info("lightdp: %s", error)
+        budget, delta = member.plan.budget, member.plan.delta
+        raise BudgetError(f"another round could exceed the plan's epsilon={budget:g} at delta={delta:g}") from None
+
+
+def _restored(plan: Plan, settings: Settings, vault: Vault, *, records: bool) -> Member:
+    """The member whose state is in `vault`; where that is the context, it goes where Flower takes it."""
+    vault.refuse_older()
+    asked: dict[str, Any] = {"length": vault.record["length"], "moved": settings.state is None}
+    own = _own(settings, vault, records=records)
+    return vault.member(_like(settings, vault, records=records), lambda: Member.restore(plan, **asked, **own))
+
+
+def _own(settings: Settings, vault: Vault, *, records: bool) -> dict[str, Any]:
+    """What a node makes its member with; rosters of other sizes than the plan's must be within its limits too."""
+    accept = partial(_check, settings, records=records)
+    return {"pins": settings.pins, "store": vault, "threads": None, "accept": accept}
+
+
+def _like(settings: Settings, vault: Vault, *, records: bool) -> object:
+    """What a member in memory must have been made with, so that restoring it would make the same one."""
+    return vault.record["run"], replace(settings, identity=None), records, Host.here()
 
 
 def _check(settings: Settings, plan: Request, *, records: bool) -> None:
@@ -179,6 +210,22 @@ def _check(settings: Settings, plan: Request, *, records: bool) -> None:
         )
 
 
+def _refuse_mods(call_next: ClientAppCallable) -> None:
+    """Refuse mods of Flower after ours that fail in every round without a strategy of their own: zeros would leave."""
+    found, inner = [], call_next
+    while isinstance(inner, FunctionType) and inner.__closure__ is not None:  # as flwr's make_ffn chains them
+        cells = dict(zip(inner.__code__.co_freevars, (cell.cell_contents for cell in inner.__closure__), strict=True))
+        if not {"_mod", "_ffn"} <= cells.keys():
+            break
+        found.append(getattr(cells["_mod"], "__name__", ""))
+        inner = cells["_ffn"]
+    if foreign := sorted(_FOREIGN & set(found)):
+        raise ProtocolError(
+            f"{foreign[0]} needs a strategy of its own on the server: take it out of the app's mods, "
+            "lightdp clips and hides updates itself"
+        )
+
+
 def _warn(settings: Settings) -> None:
     """Say which limits a node does without; a simulation, which has no file, needs none."""
     without = [] if settings.total_epsilon is not None else ["lightdp-total-epsilon: a server may start run after run"]
@@ -186,53 +233,6 @@ def _warn(settings: Settings) -> None:
         without.append("lightdp-min-colluders: a plan may trust all other clients")
     if without and settings.state is not None:
         LOG.warning("lightdp: this node has no %s", "; no ".join(without))
-
-
-def _trained(message: Message, app: Callable[[Message], Message], plan: Plan) -> tuple[NDArray[Any] | None, Metrics]:
-    """The update that the app makes of a message, None for zeros, and its metrics.
-
-    Whether and how an app fails may depend on its data, so it must not be seen outside the node.
-    """
-    received = dict(_only(message.content, "message"))
-    message.content = RecordDict({key: value for key, value in message.content.items() if key != KEY})
-    try:
-        return _used(app(message), received, plan)
-    except KeyboardInterrupt:  # of the operator; the round is charged
-        raise
-    except BaseException:  # noqa: BLE001  logged with its traceback; also SystemExit and asyncio's CancelledError
-        LOG.exception("lightdp: the app made no update: zeros are sent in its place, and the round is charged")
-        return None, {}
-
-
-def _used(reply: Message, received: dict[str, Array], plan: Plan) -> tuple[NDArray[Any], Metrics]:
-    """Update and metrics in a reply of the app."""
-    if reply.has_error():
-        raise ArgumentError(f"the app must reply with arrays, got error {reply.error.code}: {reply.error.reason}")
-    arrays = _only(reply.content, "reply")
-    update = _summed(arrays, received, plan) if plan.unit == "record" else _arrays.difference(arrays, received)
-    if not np.isfinite([update.min(), update.max()]).all():
-        raise ArgumentError("the app's update must be finite, got NaN or infinity")
-    return update, {name: value for each in reply.content.metric_records.values() for name, value in each.items()}
-
-
-def _summed(arrays: ArrayRecord, received: dict[str, Array], plan: Plan) -> NDArray[np.float64]:
-    """The sum of clipped parts behind the app's arrays."""
-    total = sum_of(arrays)
-    if total is None:
-        raise ArgumentError("the app must reply with the arrays() of a RecordSum, got other arrays")
-    if total.clip > plan.clip * (1 + _ROUNDING / 2):
-        raise ArgumentError(f"the RecordSum must clip to the plan's clip={plan.clip:g}, got clip={total.clip:g}")
-    vector = total.vector()
-    if vector.size != _arrays.length(received):
-        raise ArgumentError(f"the RecordSum must be of the received arrays, got one of {vector.size} values")
-    vector *= 1 - _ROUNDING
-    return vector
-
-
-def _only(content: RecordDict, where: str) -> ArrayRecord:
-    if len(content.array_records) != 1:
-        raise ArgumentError(f"the {where} must have one ArrayRecord, got {len(content.array_records)}")
-    return next(iter(content.array_records.values()))
 
 
 def _get(order: ConfigRecord, key: str, kind: type[T]) -> T:

@@ -54,18 +54,38 @@ def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
             "plan must be made with unit='client' or unit='record', got one without unit: 'client' protects all data "
             "of a client; 'record' needs an app that clips each record's part (lightdp.flower.RecordSum)"
         )
-    if (fraction := getattr(strategy, "fraction_train", 1.0)) != 1.0:
-        raise ArgumentError(
-            f"fraction_train must be 1, got fraction_train={fraction}: noise cancels only if every client is asked"
-        )
-    for bound in ("min_train_nodes", "min_available_nodes"):
-        if (asked := getattr(strategy, bound, 0)) > plan.clients:
-            raise ArgumentError(f"{bound} must be at most the plan's {plan.clients} clients, got {bound}={asked}")
+    _check_sampling(strategy, plan)
     if type(strategy).start is not Strategy.start:
-        LOG.warning("lightdp: %s has a start of its own, which is not used", name)
+        raise ArgumentError(
+            f"strategy must not have a start of its own, got {name}: LightDP.start has the key round, closing rounds "
+            "and what ends a training, and would be run in its place. Move what it adds into evaluate_fn, which is "
+            "called after each round, or into a start of a class derived from LightDP; or write the loop yourself "
+            "with configure_train, aggregate_train and close of LightDP"
+        )
     if planned(plan.to_json()).digest() != plan.digest():
         raise ArgumentError("plan must be as lightdp.plan makes it")
     _compare_momentum(strategy, plan)
+
+
+def _check_sampling(strategy: Strategy, plan: Plan) -> None:
+    """Refuse a strategy that samples other numbers of nodes than the plan has noise for."""
+    asked, fraction = plan.request, getattr(strategy, "fraction_train", 1.0)
+    if fraction != 1.0 and asked.population is None:
+        raise ArgumentError(
+            f"fraction_train={fraction:g} needs a plan for cohorts, such as lightdp.plan(clients={plan.clients}, "
+            f"population={round(plan.clients / fraction) if fraction > 0 else 'P'}, ...): noise cancels only among the "
+            "clients of a cohort"
+        )
+    if asked.population is not None and fraction != 1.0 and abs(fraction * asked.population - plan.clients) >= 1:
+        share = plan.clients / asked.population
+        raise ArgumentError(
+            f"fraction_train must be the plan's clients/population = {share:g}, got fraction_train={fraction:g}"
+        )
+    limits = {"min_train_nodes": plan.clients, "min_available_nodes": asked.population or plan.clients}
+    for bound, limit in limits.items():
+        if (wanted := getattr(strategy, bound, 0)) > limit:
+            of = "clients" if limit == plan.clients else "population"
+            raise ArgumentError(f"{bound} must be at most the plan's {of}, {limit}, got {bound}={wanted}")
 
 
 def _compare_momentum(strategy: Strategy, plan: Plan) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import ArrayRecord, Context
+from flwr.app import Array, ArrayRecord, Context, RecordDict
 from numpy.typing import ArrayLike, NDArray
 
 from lightdp.errors import ArgumentError
@@ -37,7 +37,8 @@ class RecordSum:
     record may make the app fail: then the whole sum is missing, not one part. `map` leaves such records out.
 
     Args:
-        arrays: the received model.
+        arrays: the received model: an ArrayRecord, or the whole content of a message with several of them, whose
+            arrays are named `record/key`. An app that trains some layers may give these alone.
         context: of the node.
 
     Attributes:
@@ -57,14 +58,15 @@ class RecordSum:
     array([4., 4.])
     """
 
-    def __init__(self, arrays: ArrayRecord, context: Context) -> None:
+    def __init__(self, arrays: ArrayRecord | RecordDict, context: Context) -> None:
         clip = Settings.of(context).record_clip
         if clip is None:
             raise ArgumentError("lightdp-record-clip must say to what norm each record's part is clipped")
         self.clip, self.records = clip, 0
-        self._received, self._ended = arrays, False
+        self._received = _arrays.flat(arrays) if isinstance(arrays, RecordDict) else dict(arrays)
+        self._ended = False
         self._step = 2.0 ** (math.frexp(clip)[1] - _STEPS)
-        self._steps = np.zeros(_arrays.length(arrays), np.int64)
+        self._steps = np.zeros(_arrays.length(self._received), np.int64)
 
     def add(self, parts: Mapping[str, ArrayLike]) -> None:
         """Clip the parts of some records and add them.
@@ -121,8 +123,33 @@ class RecordSum:
         return result
 
     def vector(self) -> NDArray[np.float64]:
-        """The sum, in the order of the model's vector."""
+        """The sum, in the order of the vector of its arrays."""
         return self._steps * np.float64(self._step)
+
+    def within(self, received: Mapping[str, Array], names: Collection[str] | None = None) -> NDArray[np.float64]:
+        """The sum as the vector of a message's arrays; it is zero where the sum has none.
+
+        Formal guarantee: its norm is at most that of the sum, and so is that of any record's part in it.
+
+        Args:
+            received: all arrays of the message.
+            names: of those that make up the vector; None for all float arrays.
+
+        Raises:
+            ArgumentError: the sum is of other arrays.
+        """
+        own, wanted = list(_arrays.places(self._received)), list(_arrays.places(received, names))
+        if own == wanted:
+            return self.vector()
+        shapes = {name: _arrays.values(received[name]).shape for name, _, _ in own if name in received}
+        places = {name: place for name, _, place in own}
+        if shapes != {name: shape for name, shape, _ in own} or places.keys().isdisjoint(each[0] for each in wanted):
+            raise ArgumentError(f"the RecordSum must be of the received arrays, got one of {list(places)}")
+        vector, total = np.zeros(wanted[-1][2].stop), self.vector()
+        for name, _, place in wanted:
+            if name in places:
+                vector[place] = total[places[name]]
+        return vector
 
     def _count(self, records: int) -> None:
         if self._ended:

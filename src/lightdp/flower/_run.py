@@ -1,259 +1,326 @@
-"""The server of one run: the key round, the announcements that train messages carry, and the replies to them."""
+"""The rounds of a federation on Flower's nodes: the announcements that messages carry, and the replies to them."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from flwr.app import ConfigRecord, Message, MessageType, RecordDict
-from flwr.common.constant import ErrorCode
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from lightdp import gaussian
-from lightdp.errors import BudgetError, LightDPError, ProtocolError, code_of
-from lightdp.federation import Rounds
+from lightdp.errors import BudgetError, code_of
+from lightdp.federation import Federation, Table
 from lightdp.flower._arrays import values
+from lightdp.flower._members import POLL, REFUSED, Members
+from lightdp.flower._notices import Deadlines, Waiting, told
 from lightdp.flower._settings import KEY, LOG
-from lightdp.keys import Pins
-from lightdp.planning import Plan
-from lightdp.protocol import Aggregate, Server
+from lightdp.protocol import Aggregate
+from lightdp.protocol.history import max_rounds
 
-Taken = tuple[Aggregate, dict[str, float]]
+Taken = tuple[Aggregate, list[dict[str, Any]]]
 
-_POLL = 0.5  # seconds between looks for nodes
-_ASK_AGAIN = 30.0  # seconds after which nodes that have not enrolled are asked again; a message may be lost with a node
 _SILENT = 3  # rounds after which a node is asked again although it has not answered; a message may be lost with it
-_REFUSED = (ErrorCode.MOD_FAILED_PRECONDITION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)  # asking again would not help
+
+
+@dataclass(frozen=True)
+class Closed:
+    """A round that has ended.
+
+    Attributes:
+        roster: the number of its roster.
+        result: what came of it, without the sum.
+        closing: whether it was a closing round, without data.
+    """
+
+    roster: int
+    result: Aggregate
+    closing: bool
 
 
 class Run:
-    """One roster from its key round to its end.
+    """The rounds of a federation.
 
     Replies are mapped to nodes by the message that they answer: an error reply may carry another node's id.
 
     Args:
-        plan: of the strategy.
-        length: number of floats in the model.
+        federation: the members and rosters.
         grid: of the server.
-        pins: as for `LightDP`.
+        configs: what messages without a model carry beside ours.
 
     Attributes:
-        nodes: names in the roster by node id.
-        rounds: what came of them, from the end of the key round on.
+        federation: as given.
+        members: the nodes behind its members.
         late: how many uploads were seen too late.
+        sums: how many rounds had a sum.
+        released: how many rounds with data there were.
+        void: how many of the last rounds in a row were void.
+        closed: rounds that have ended.
+        tables: all rosters, also those that have ended.
+        upload_bytes: of the last upload that came.
     """
 
-    def __init__(self, plan: Plan, length: int, grid: Grid, pins: Pins | None = None) -> None:
-        self.plan = plan
-        self.server = Server(plan, length=length, run=os.urandom(16), pins=pins)
-        self.rounds = Rounds(self.server)
-        self.nodes: dict[int, str] = {}
-        self.late = 0
+    def __init__(self, federation: Federation, grid: Grid, configs: Mapping[str, ConfigRecord]) -> None:
+        self.federation, self.members = federation, Members(federation, grid, configs)
+        self.late = self.sums = self.released = self.void = 0
+        self.closed: list[Closed] = []
+        self.tables: dict[int, Table] = {}
+        self.upload_bytes: int | None = None
         self._grid = grid
-        self._index: dict[str, int] = {}  # in the roster, by name
         self._reasons: dict[int, str] = {}  # of nodes whose last answer was a refusal
-        self._answered: dict[int, int] = {}  # the last round that each node answered, whenever that came
+        self._failures: dict[int, str] = {}  # of nodes whose last answer was no upload
+        self._deadlines = Deadlines()
+        self._answered: dict[tuple[int, str], int] = {}  # the last round of a roster that each member answered
         self._missed: dict[int, int] = {}  # in how many of the last rounds in a row a node was asked and not on time
-        self._metrics: dict[int, list[dict[str, Any]]] = {}  # of uploads that are in no sum yet, by round
-        self._pending: dict[str, tuple[int, int]] = {}  # messages without a reply: node and round
+        self._metrics: dict[tuple[int, int], list[dict[str, Any]]] = {}  # of uploads that are in no sum yet
+        self._pending: dict[str, tuple[int, int, int]] = {}  # messages without a reply: node, roster and round
         self._asked: set[int] = set()  # nodes that got a message in the open round
-        self._strangers: set[int] = set()
+        self._everyone: set[int] = set()  # nodes that got a message in any round
 
-    def enrol(self, wait: float) -> None:
-        """The key round: one message to every node and one back, until the plan's number of clients has enrolled.
+    # rosters
 
-        Raises:
-            ProtocolError: there are too few after `wait` seconds; the message says what the others answered.
+    def form(self, wait: float) -> bool:
+        """Form rosters of those who wait, if there are enough; returns whether there is a roster to play.
+
+        Args:
+            wait: seconds to wait for more of them where there is no roster at all.
         """
-        deadline, grid = time.monotonic() + wait, self._grid
-        order = ConfigRecord({"plan": self.plan.to_json(), "run": self.server.run, "length": self.server.length})
+        cohorts, ends = self.federation.cohorts, time.monotonic() + wait
+        waiting = Waiting("can be in a roster", cohorts.least)
         while True:
-            self._take_enrolments(self._pulled())
-            connected = set(grid.get_node_ids())
-            missing = sorted(connected - set(self.nodes) - set(self._reasons))
-            if len(self.nodes) + len(missing) >= self.plan.clients > len(self.nodes):
-                messages = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node in missing]
-                timeout = min(max(deadline - time.monotonic(), 1.0), _ASK_AGAIN)
-                replies = list(grid.send_and_receive(messages, timeout=timeout))
-                self._sent(messages)
-                self._take_enrolments(replies)
-            if len(self.nodes) == self.plan.clients:
-                break
-            if time.monotonic() >= deadline:
-                others = "".join(f"; node {node}: {reason}" for node, reason in self._reasons.items())
-                raise ProtocolError(
-                    f"{len(self.nodes)} of the plan's {self.plan.clients} clients enrolled within {wait:g} s, "
-                    f"with {len(connected)} nodes connected{others}"
-                )
-            time.sleep(min(_POLL, wait))
-        self._pending, self._reasons = {}, {}
-        self.server.roster()
-        self._index = {name: i for i, name in enumerate(self.server.names)}
-        LOG.info("lightdp: key round done, %d clients in the roster", len(self.nodes))
+            self.members.welcome()
+            over = time.monotonic() >= ends
+            made = self.federation.form(force=not self.federation.rosters and (over or cohorts.next_number == 0))
+            self.tables |= self.federation.rosters
+            for number in made:
+                LOG.info("lightdp: roster %d of %d clients", number, len(self.federation.rosters[number].names))
+            if self.federation.rosters or over or (cohorts.next_number > 0 and not self._more_may_come()):
+                return bool(self.federation.rosters)
+            waiting.see(len(cohorts.waiting))
+            time.sleep(min(POLL, wait))
 
-    def _take_enrolments(self, replies: Iterable[Message]) -> None:
-        """Enrol as many nodes as the plan has clients."""
-        for node, _, reply in self._answers(replies, "did not enrol"):
-            if node in self.nodes or len(self.nodes) == self.plan.clients:
-                continue
-            try:
-                enrolment = reply.content.config_records[KEY]["enrolment"]
-                if not isinstance(enrolment, bytes):
-                    raise ProtocolError(f"an enrolment must be bytes, got {type(enrolment).__name__}")
-                name = self.server.enrol(enrolment)
-                if name in self.nodes.values():
-                    raise ProtocolError(f"another node enrolled as {name}")
-                self.nodes[node] = name
-            except (LightDPError, KeyError) as error:
-                hint = "is lightdp.flower.mod among the app's mods, and the node's version of lightdp the server's?"
-                self._reasons[node] = f"not an enrolment: {error!r}; {hint}"
-                LOG.warning("lightdp: node %d: %s", node, self._reasons[node])
+    def _more_may_come(self) -> bool:
+        """Whether somebody who could be in a roster is not there yet: all who have budget are waited for."""
+        cohorts = self.federation.cohorts
+        return sum(self.federation.has_room(name) for name in self.federation.names) >= cohorts.least
 
-    def orders(self, wait: float) -> dict[int, ConfigRecord]:
+    def to_close(self) -> list[int]:
+        """Rosters that have lost more members than they can bear, or had as many rounds as a roster can have."""
+        full = [
+            number
+            for number, table in self.federation.rosters.items()
+            if table.server.closing or table.server.round >= max_rounds(table.server.plan) - 1 - table.server.plan.grace
+        ]
+        return sorted({*self.federation.failing(), *full})
+
+    # rounds
+
+    def nodes(self, table: Table) -> dict[int, str]:
+        """The nodes of a roster's members, as far as they are there."""
+        found = {self.members.node(name): name for name in table.names}
+        return {node: name for node, name in found.items() if node is not None}
+
+    def orders(self, table: Table, wait: float) -> dict[int, ConfigRecord]:
         """Start a round: what the train message carries to each node of the roster that is asked.
 
-        Flower's nodes answer one message after the other. So under grace a node that missed two rounds in a row is
-        left out while it still works on an older round: its answers would come later and later. It is asked again
-        once it has answered, or has been silent for long. If too few are left they are waited for, at most `wait`
-        seconds, and then everybody is asked.
+        Members that missed too many rounds are left out, and asked to enrol again. Flower's nodes answer one message
+        after the other. So under grace a node that missed two rounds in a row is left out while it still works on an
+        older round: its answers would come later and later. It is asked again once it has answered, or has been silent
+        for long. If too few are left they are waited for, at most `wait` seconds, and then everybody is asked.
         """
-        for node in set(self._grid.get_node_ids()) - set(self.nodes) - self._strangers:
-            self._strangers.add(node)
-            LOG.info("lightdp: node %d joined after the key round: it will be in the roster of the next start", node)
-        ends = time.monotonic() + wait
-        while len(asked := set(self.nodes) - self._behind()) < self.server.minimum and time.monotonic() < ends:
-            time.sleep(min(_POLL, wait))
+        all_, least = set(self.nodes(table)), table.server.minimum
+        cohorts = self.federation.cohorts
+        gone = cohorts.rosters[table.number].gone(cohorts.patience)
+        there = {node for node, name in self.nodes(table).items() if name not in gone}
+        ends, waiting = time.monotonic() + wait, Waiting("have answered an earlier round", least)
+        while len(asked := there - self._behind(table)) < least <= len(there) and time.monotonic() < ends:
+            waiting.see(len(asked))
+            time.sleep(min(POLL, wait))
             self._take(self._pulled())
-        self._asked = asked if len(asked) >= self.server.minimum else set(self.nodes)
-        return {node: self._order(node, closing=False) for node in self._asked}
+        self._deadlines.begin((table.number, table.server.round))
+        self._asked = asked if len(asked) >= least else all_
+        self._everyone |= self._asked
+        return {node: self._order(table, node, closing=False) for node in self._asked}
 
-    def _behind(self) -> set[int]:
+    def _behind(self, table: Table) -> set[int]:
         """Nodes that still work on an older round, after two that they missed; none without grace."""
-        newest = dict(sorted(self._pending.values(), key=lambda each: each[1]))  # by node
-        since = self.server.round - _SILENT
+        own = [(node, number) for node, roster, number in self._pending.values() if roster == table.number]
+        newest = dict(sorted(own, key=lambda each: each[1]))  # by node
+        since = table.server.round - _SILENT
         return {
             node
             for node, number in newest.items()
-            if self.plan.grace and self._missed.get(node, 0) > 1 and number > max(self._answered.get(node, -1), since)
+            if table.server.plan.grace
+            and self._missed.get(node, 0) > 1
+            and number > max(self._answered.get((table.number, self.members.nodes.get(node, "")), -1), since)
         }
 
-    def closing_orders(self) -> dict[int, ConfigRecord] | None:
+    def closing_orders(self, table: Table) -> dict[int, ConfigRecord] | None:
         """Start a closing round (R4): messages to the clients that owe a repair; None if nothing is left to close."""
-        owing = self.rounds.owing()
+        owing = table.rounds.owing()
         # uploads of the last round, also of a closing one, may still come, and make or pay debts
-        if not owing and not self.rounds.wait and not (self.plan.grace and self._unanswered(set())):
+        unsettled = table.rounds.wait or (table.server.plan.grace and self._unanswered(table, set()))
+        if table.server.closed or (not owing and not unsettled):
             return None
-        self.server.announce(closing=True)
-        self._asked = {node for node, name in self.nodes.items() if self._index[name] in owing}
-        return {node: self._order(node, closing=True) for node in self._asked}
+        table.server.announce(closing=True)
+        self._asked = {node for node, name in self.nodes(table).items() if table.index[name] in owing}
+        return {node: self._order(table, node, closing=True) for node in self._asked}
 
-    def _order(self, node: int, *, closing: bool) -> ConfigRecord:
-        start = self.server.announce(since=self._answered.get(node, 0), closing=closing)
-        order = ConfigRecord({"run": self.server.run, "start": start, "closing": closing})
-        if node not in self._answered:  # it may not have the roster yet
-            order["roster"] = self.server.roster()
+    def _order(self, table: Table, node: int, *, closing: bool) -> ConfigRecord:
+        last = self._answered.get((table.number, self.members.nodes[node]))
+        start = table.server.announce(since=0 if last is None else last, closing=closing)
+        order = ConfigRecord({"run": self.federation.run, "start": start, "closing": closing})
+        if last is None:  # it may not have the roster yet
+            order["roster"] = table.server.roster()
         return order
 
-    def take(self, messages: list[Message], replies: Iterable[Message], *, closing: bool = False) -> Taken:
+    def take(
+        self, table: Table, messages: list[Message], replies: Iterable[Message], *, closing: bool = False
+    ) -> Taken:
         """End the open round with the replies that came; messages without one stay pending.
 
         Under grace late replies to the round before are looked for first: they are in the sum too.
 
         Returns:
-            The sum, and the mean of each metric that all replies in it have as a number.
+            The sum, and the metrics of each upload in it.
         """
         self.take_late()
-        self._sent(messages)
+        number, names = table.server.round, self.nodes(table)
+        self._pending |= {
+            each.metadata.message_id: (each.metadata.dst_node_id, table.number, number) for each in messages
+        }
         for message in messages:
-            self.rounds.asked(self.server.round, self._index[self.nodes[message.metadata.dst_node_id]])
+            table.rounds.asked(number, table.index[names[message.metadata.dst_node_id]])
         self._take(replies)
-        result = self.server.close()
-        self.rounds.close(result, closing=closing)
+        self._deadlines.end((table.number, number))
+        self._deadlines.advise()
+        result = self.federation.close(table.number, closing=closing)
         if not closing:
+            self.released += 1
+            if result.final is not None:
+                self.void = 0 if result.final else self.void + 1
             for message in messages:
                 node = message.metadata.dst_node_id
-                on_time = self.rounds.was_on_time(self._index[self.nodes[node]])
+                on_time = table.rounds.was_on_time(table.index[names[node]])
                 self._missed[node] = 0 if on_time else self._missed.get(node, 0) + 1
-        before = self._metrics.pop(result.round - 1, [])
-        metrics = [*(before if result.joined else []), *(self._metrics.pop(result.round, []) if result.used else [])]
-        shared = set.intersection(*map(set, metrics)) if metrics else set()
-        scalars = [name for name in sorted(shared) if not any(isinstance(each[name], list) for each in metrics)]
-        return result, {name: float(np.mean([each[name] for each in metrics])) for name in scalars}
+        self.sums += result.total is not None
+        self.closed.append(Closed(table.number, replace(result, total=None), closing))
+        before = self._metrics.pop((table.number, result.round - 1), [])
+        now = self._metrics.pop((table.number, result.round), []) if result.used else []
+        return result, [*(before if result.joined else []), *now]
 
-    def take_late(self, wait: float = 0.0) -> None:
+    def take_late(self, wait: float = 0.0, table: Table | None = None) -> None:
         """Look for replies to earlier rounds.
 
         Args:
-            wait: under grace, seconds to wait for replies to the last round that has ended, of nodes that are not asked
-                now. Others answer one message after the other.
+            wait: under grace, seconds to wait for replies to the last round of the roster that has ended, of nodes that
+                are not asked now. Others answer one message after the other.
+            table: the roster.
         """
         ends = time.monotonic() + wait
         self._take(self._pulled())
-        while self.plan.grace and self._unanswered(self._asked) and time.monotonic() < ends:
-            time.sleep(min(_POLL, max(ends - time.monotonic(), 0)))
+        while table is not None and table.server.plan.grace and time.monotonic() < ends:
+            if not self._unanswered(table, self._asked):
+                break
+            time.sleep(min(POLL, max(ends - time.monotonic(), 0)))
             self._take(self._pulled())
 
-    def exchange(self, messages: list[Message], timeout: float) -> list[Message]:
+    def exchange(self, table: Table, messages: list[Message], timeout: float) -> list[Message]:
         """Send and receive; under grace, the time that is left is for late replies."""
         began = time.monotonic()
         replies = list(self._grid.send_and_receive(messages, timeout=timeout)) if messages else []
-        self.take_late(timeout - (time.monotonic() - began))
+        self.take_late(timeout - (time.monotonic() - began), table)
         return replies
 
-    def _unanswered(self, without: set[int]) -> bool:
-        """Whether a reply to the last round that has ended may still come, of other nodes than these."""
-        last = self.server.round - 1
-        return any(number == last and node not in without for node, number in self._pending.values())
+    def _unanswered(self, table: Table, without: set[int]) -> bool:
+        """Whether a reply to the last round of a roster that has ended may still come, of other nodes than these."""
+        last = table.server.round - 1
+        pending = self._pending.values()
+        return any((roster, number) == (table.number, last) and node not in without for node, roster, number in pending)
 
-    def exhausted(self) -> set[str]:
-        """(R8): clients that can take no further round, by their own answer or by the odometer."""
-        names = self.server.names
-        refused = {self.nodes[node] for node, reason in self._reasons.items() if code_of(reason) == BudgetError.code}
-        return refused | {names[i] for i in self.rounds.odometer.exhausted()}
+    # what came of them
+
+    def ending(self, patience: int) -> tuple[str, str] | None:
+        """Why there must be no other round, in a word and a sentence; None if there may be one.
+
+        Args:
+            patience: how many void rounds in a row end a training.
+        """
+        if self.void >= patience:
+            least = min((table.server.minimum for table in self.federation.rosters.values()), default=0)
+            return "void", f"{self.void} rounds in a row were void: fewer than {least} uploads came"
+        refusals = set(self._reasons.values())
+        if len(refusals) == 1 and self._everyone and self._everyone <= set(self._reasons):
+            reason = refusals.pop()
+            if code_of(reason) != BudgetError.code:
+                return "refused", f"every node refuses: {reason}"
+        return None
+
+    def nobody_left(self) -> tuple[str, str]:
+        """Why no roster can be formed, in a word and a sentence."""
+        cohorts, names = self.federation.cohorts, self.federation.names
+        spent = sum(not self.federation.has_room(name) for name in names)
+        if spent > 0:
+            return "budget", f"the budget is used up: {spent} of {len(names)} clients can take no further round"
+        return "void", f"too few clients are left: {len(cohorts.waiting)} of at least {cohorts.least} for a roster"
+
+    def failures(self) -> str:
+        """Why there are no uploads: what nodes said last, and how many have not answered."""
+        silent = len({node for node, _, _ in self._pending.values()} - set(self._failures))
+        return "; ".join([*told(self._failures.items()), *([f"{silent} nodes: no answer"] if silent else [])])
 
     def spent(self) -> dict[str, float | int]:
         """The metrics of what was spent so far; a round that waits for its set counts at its worst."""
-        epsilon = self.rounds.odometer.counted().max_epsilon()
-        mu = gaussian.mu(epsilon, self.plan.delta, up=True)
+        epsilon = self.federation.max_epsilon()
+        mu = gaussian.mu(epsilon, self.federation.plan.delta, up=True)
         return {"lightdp-epsilon": epsilon, "lightdp-mu": mu, "lightdp-late": self.late}
-
-    def _sent(self, messages: Iterable[Message]) -> None:
-        number = self.server.round
-        self._pending |= {each.metadata.message_id: (each.metadata.dst_node_id, number) for each in messages}
 
     def _pulled(self) -> Iterable[Message]:
         return self._grid.pull_messages(list(self._pending)) if self._pending else []
 
-    def _answers(self, replies: Iterable[Message], failed: str) -> Iterator[tuple[int, int, Message]]:
+    def _answers(self, replies: Iterable[Message]) -> Iterator[tuple[int, int, Message]]:
         """The replies to pending messages that are no errors, with their nodes and rounds."""
+        errors: dict[int, str] = {}
         for reply in replies:
-            node, number = self._pending.pop(reply.metadata.reply_to_message_id, (None, 0))
+            node, _, number = self._pending.pop(reply.metadata.reply_to_message_id, (None, 0, 0))
             if node is None:
                 LOG.warning("lightdp: a reply to no message of this run was left out")
             elif reply.has_error():
-                LOG.warning("lightdp: node %d %s: %s", node, failed, reply.error.reason)
-                if reply.error.code in _REFUSED:
-                    self._reasons[node] = str(reply.error.reason)
+                errors[node] = self._failures[node] = str(reply.error.reason)
+                if reply.error.code in REFUSED:
+                    self._reasons[node] = errors[node]
+                    if code_of(errors[node]) == BudgetError.code:  # (R8), by its own count
+                        self.federation.leave(self.members.nodes[node])
             else:
                 yield node, number, reply
+        for line in told(errors.items()):
+            LOG.warning("lightdp: no upload: %s", line)
 
     def _take(self, replies: Iterable[Message]) -> None:
         """Take in uploads."""
-        for node, number, reply in self._answers(replies, "sent no upload"):
+        wrong: dict[int, str] = {}
+        for node, number, reply in self._answers(replies):
+            name = self.members.nodes.get(node, "")
             try:
                 (record,) = reply.content.array_records.values()
-                used = self.server.receive(values(record[KEY]).tobytes(), sender=self.nodes[node], round=number)
+                upload = values(record[KEY]).tobytes()
+                table, used = self.federation.receive(upload, sender=name, round=number)
             except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
-                LOG.warning("lightdp: the reply of node %d is no upload and was left out: %s", node, error)
+                wrong[node] = self._failures[node] = f"its reply is no upload and was left out: {error}"
                 continue
+            self.upload_bytes, roster = len(upload), table.number
             self._reasons.pop(node, None)
-            self._answered[node] = max(self._answered.get(node, 0), number)
-            self.rounds.came(number, self._index[self.nodes[node]], used=used)
+            self._failures.pop(node, None)
+            self._answered[roster, name] = max(self._answered.get((roster, name), 0), number)
+            if name in self.federation.cohorts.rosters[roster].missed:
+                self.federation.cohorts.rosters[roster].missed[name] = 0  # it is slow, and not gone
             if used:
                 metrics = {k: v for each in reply.content.metric_records.values() for k, v in each.items()}
-                self._metrics.setdefault(number, []).append(metrics)
+                self._metrics.setdefault((roster, number), []).append(metrics)
             else:
                 self.late += 1
+                self._deadlines.came((roster, number), reply.metadata.created_at)
+        for line in told(wrong.items()):
+            LOG.warning("lightdp: %s", line)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
-from typing import cast
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid, PrivacySpent
 from flwr.serverapp.strategy import Result, Strategy
 
-from lightdp._validate import integer, positive, rounded_up
-from lightdp.errors import ArgumentError, ProtocolError
-from lightdp.flower import _arrays
+from lightdp._validate import integer, positive
+from lightdp.errors import ArgumentError
 from lightdp.flower._accountant import Accountant
+from lightdp.flower._engine import Engine
 from lightdp.flower._grid import Narrow, NoNodesError
+from lightdp.flower._journal import Journal
 from lightdp.flower._plans import refuse
-from lightdp.flower._run import Run, Taken
-from lightdp.flower._settings import KEY, LOG
+from lightdp.flower._settings import LOG
+from lightdp.flower._training import Training
 from lightdp.keys import Pins
 from lightdp.planning import Plan
 
@@ -54,15 +56,26 @@ class LightDP(Strategy):
         plan: made by `lightdp.plan`; clients recompute it from its arguments.
         linear: whether the update of an unknown strategy is linear in the mean, with fixed coefficients.
         wait: seconds to wait for nodes: in the key round, for an evaluation, or until enough have caught up.
-        patience: how many void rounds in a row end the training.
+        patience: how many void rounds in a row end the training, and how many of its rounds in a row a client may miss
+            before it is left out.
         pins: the identities of all nodes that may enrol, as `lightdp.Pins`. Without them the first node to use a name
             has it, and keeps the one whose name it is out of the run.
+        least: how many clients are enough for a roster if no more have come after `wait` seconds; by default the plan's
+            `clients`. Its plan follows by `Plan.among`.
+        trained: names of the arrays that are trained, or what stands before a dot or slash in them; by default all
+            float arrays. The others go to the nodes and stay as they are.
+        checkpoint: a file that `start` keeps up to date, durably, after each round and before anything of it is
+            announced. After a crash the same `start` goes on from it, with the same clients under the same names,
+            whatever their nodes' ids; the round that was open is void. A training that has ended is not trained again.
+        log: a new file for the run log of `start`, which `lightdp report` and `lightdp audit` read.
 
     Attributes:
-        strategy: the inner strategy.
+        strategy: the inner strategy, whose attributes and methods are also those of this one where it has none of its
+            own.
         plan: as given.
         accountant: an `Accountant`, which adds up all starts; None for plans of unit "record".
         stopped: why the training ended early; None if it did not.
+        result: of the last start, as far as it came: what was trained is here also if it was interrupted.
 
     Raises:
         ArgumentError: strategy and plan cannot work together.
@@ -78,6 +91,10 @@ class LightDP(Strategy):
         wait: float = 300.0,
         patience: int = 3,
         pins: Pins | None = None,
+        least: int | None = None,
+        trained: Sequence[str] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        log: str | os.PathLike[str] | None = None,
     ) -> None:
         if isinstance(strategy, LightDP):
             raise ArgumentError("strategy must not be a LightDP itself")
@@ -85,11 +102,23 @@ class LightDP(Strategy):
         self.strategy, self.plan = strategy, plan
         self.wait, self.patience = positive("wait", wait), integer("patience", patience, 1)
         self.accountant = Accountant(plan) if plan.unit == "client" else None
-        self.stopped: str | None = None
-        self._pins = pins
-        self._run: Run | None = None
-        self._sent: list[Message] = []
-        self._arrays = ArrayRecord()
+        self.result = Result()
+        self._log = None if log is None else Path(log)
+        self._checkpoint = None if checkpoint is None else Path(checkpoint)
+        self._engine = Engine(
+            strategy, plan, wait=self.wait, patience=self.patience, pins=pins, least=least, trained=trained,
+            accountant=self.accountant,
+        )  # fmt: skip
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the training ended early; None if it did not."""
+        return self._engine.stopped
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever the inner strategy has
+        if name.startswith("_") or "strategy" not in vars(self):
+            raise AttributeError(name)
+        return getattr(self.strategy, name)
 
     def privacy_spent(self) -> PrivacySpent | None:
         """What was spent so far, in the form that Flower's own wrappers return; None for plans of unit "record"."""
@@ -125,62 +154,26 @@ class LightDP(Strategy):
             evaluate_fn: as in Flower.
 
         Raises:
-            ProtocolError: the key round failed; nothing was spent.
+            ProtocolError: the key round failed, and nothing was spent; or no upload was used in any round. The message
+                says what nodes answered.
         """
         rounds = self.plan.rounds if num_rounds is None else integer("num_rounds", num_rounds, 0)
-        train_config = ConfigRecord() if train_config is None else train_config
-        evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
-        self.summary()
-        self.stopped = self._run = None
-        result = Result(arrays=initial_arrays)
-        evaluate = (lambda *_: None) if evaluate_fn is None else evaluate_fn
-        _keep(result.evaluate_metrics_serverapp, 0, evaluate(0, initial_arrays))
-        began = time.monotonic()
-        for current in range(1, rounds + 1):
-            LOG.info("[ROUND %d/%d]", current, rounds)
-            messages = list(self.configure_train(current, result.arrays, train_config, grid))
-            if not messages:  # late uploads have used up the budget since the last round
-                if result.train_metrics_clientapp:
-                    result.arrays = self._close(result.train_metrics_clientapp, result.arrays, timeout)
-                break
-            arrays, metrics = self.aggregate_train(current, self._opened.exchange(messages, timeout))
-            result.arrays = result.arrays if arrays is None else arrays
-            result.train_metrics_clientapp[current] = metrics
-            last = current == rounds or self._must_stop(self._opened)
-            if last:
-                result.arrays = self._close(result.train_metrics_clientapp, result.arrays, timeout)
-            queries = list(self.configure_evaluate(current, result.arrays, evaluate_config, grid))
-            replies = grid.send_and_receive(queries, timeout=timeout) if queries else []
-            _keep(result.evaluate_metrics_clientapp, current, self.aggregate_evaluate(current, replies))
-            _keep(result.evaluate_metrics_serverapp, current, evaluate(current, result.arrays))
-            if last:
-                break
-        LOG.info("lightdp: training ended after %.2f s", time.monotonic() - began)
-        return result
+        journal = None if self._log is None else Journal(self._log, self.plan)
+        self.result = Result(arrays=initial_arrays)
+        self._engine.reset()
+        Training(
+            self, self._engine, grid, rounds=rounds, timeout=timeout, evaluate=evaluate_fn,
+            train_config=ConfigRecord() if train_config is None else train_config,
+            evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
+            journal=journal, checkpoint=self._checkpoint,
+        ).run()  # fmt: skip
+        return self.result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """The messages of the inner strategy, with the announcement of the round; none once the training must end."""
-        if self._run is None:
-            run = Run(self.plan, _arrays.length(arrays), grid, self._pins)
-            run.enrol(self.wait)
-            if self.accountant is not None:
-                self.accountant.follow(lambda: run.rounds.odometer)
-            self._run = run
-        if self._must_stop(self._run):
-            return []
-        narrow = cast("Grid", Narrow(grid, self.wait, list(self._run.nodes)))
-        messages = list(self.strategy.configure_train(server_round, arrays, config, narrow))
-        addressed = sorted(message.metadata.dst_node_id for message in messages)
-        if addressed != sorted(self._run.nodes):
-            raise ArgumentError(f"strategy must train every client of the roster, once; got {addressed}")
-        orders = self._run.orders(self.wait)
-        messages = [message for message in messages if message.metadata.dst_node_id in orders]
-        for message in messages:
-            message.content = RecordDict({**message.content, KEY: orders[message.metadata.dst_node_id]})
-        self._sent, self._arrays = messages, arrays
-        return messages
+        return self._engine.configure(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord]:
         """The sum of the uploads that came, passed through the inner strategy; no arrays if there is none.
@@ -188,22 +181,7 @@ class LightDP(Strategy):
         Under grace, uploads of the round before that came since are in the sum. If too few came in time there may be
         no sum yet: what came is then in the next one, if enough of the round have come by then.
         """
-        run, plan = self._opened, self.plan
-        result, means = run.take(self._sent, replies)
-        if not result.used:
-            then = "was void" if not plan.grace else "waits for uploads that come during the next one"
-            LOG.warning("lightdp: round %d %s: fewer than %d uploads came", server_round, then, run.server.minimum)
-        arrays, metrics = None, MetricRecord()
-        if result.total is not None:
-            arrays, metrics = self._through(server_round, (result, means))
-        spent, used, joined = run.spent(), len(result.used), len(result.joined)
-        metrics.update(spent | {"lightdp-used": used, "lightdp-joined": joined})
-        line = "lightdp: round %d used %d of %d clients%s; ε = %s of %g at δ = %g spent, %s"
-        more = f" and {joined} uploads of the round before" if plan.grace else ""
-        epsilon, mu = spent["lightdp-epsilon"], spent["lightdp-mu"]
-        words = f"{'' if plan.gdp else 'at this δ as with '}μ = {rounded_up(mu)}"
-        LOG.info(line, server_round, used, plan.clients, more, rounded_up(epsilon), plan.budget, plan.delta, words)
-        return arrays, metrics
+        return self._engine.aggregate(server_round, replies)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -220,57 +198,13 @@ class LightDP(Strategy):
         """As the inner strategy does."""
         return self.strategy.aggregate_evaluate(server_round, replies)
 
-    @property
-    def _opened(self) -> Run:
-        if self._run is None:
-            raise ProtocolError("aggregate_train comes after configure_train")
-        return self._run
+    def close(self, arrays: ArrayRecord, timeout: float = 3600) -> ArrayRecord:
+        """The closing rounds: they take what stragglers left out of the model, without data (R4), (R5).
 
-    def _through(self, server_round: int, taken: Taken) -> tuple[ArrayRecord | None, MetricRecord]:
-        """Give received + mean to the inner strategy, as one reply of weight 1."""
-        result, means = taken
-        weight = getattr(self.strategy, "weighted_by_key", "num-examples")
-        arrays = _arrays.moved(self._arrays, result.mean())
-        content = RecordDict({"arrays": arrays, "metrics": MetricRecord({**means, weight: 1.0})})
-        after, metrics = self.strategy.aggregate_train(server_round, [Message(content, reply_to=self._sent[0])])
-        kept = None if after is None else _arrays.typed(after, self._arrays)
-        return kept, MetricRecord() if metrics is None else metrics
+        `start` ends with them; call it at the end of a loop of your own.
 
-    def _must_stop(self, run: Run) -> bool:
-        """Whether there can be no other round, or must not be; counts late replies first."""
-        run.take_late()
-        reason, void = None, run.rounds.void
-        if (exhausted := len(run.exhausted())) > self.plan.stragglers:  # fewer are stragglers for good (R8)
-            reason = f"the budget is used up: {exhausted} of {self.plan.clients} clients can take no further round"
-        elif void >= self.patience:
-            reason = f"{void} rounds in a row were void: fewer than {run.server.minimum} uploads came"
-        if reason is not None and self.stopped is None:
-            LOG.warning("lightdp: training ends early: %s", reason)
-            self.stopped = reason
-        return self.stopped is not None
-
-    def _close(self, rows: dict[int, MetricRecord], arrays: ArrayRecord, timeout: float) -> ArrayRecord:
-        """The closing rounds: they take what stragglers left out of the model, without data (R4), (R5)."""
-        run, last = self._opened, max(rows)
-        for current in range(last + 1, last + 2 + self.plan.grace):
-            orders = run.closing_orders()
-            if orders is None:
-                break
-            self._arrays = arrays
-            sent = [Message(RecordDict({KEY: order}), node, MessageType.TRAIN) for node, order in orders.items()]
-            self._sent = sent or self._sent
-            result, means = run.take(sent, run.exchange(sent, timeout), closing=True)
-            if orders:
-                LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
-            if result.total is not None:
-                arrays = self._through(current, (result, means))[0] or arrays
-            if current == last + 1:  # uploads of the last round with data
-                rows[last]["lightdp-joined"] = cast("int", rows[last]["lightdp-joined"]) + len(result.joined)
-        run.take_late()
-        rows[last].update(run.spent() | {"lightdp-stopped": int(self.stopped is not None)})
-        return arrays
-
-
-def _keep(where: dict[int, MetricRecord], current: int, metrics: MetricRecord | None) -> None:
-    if metrics is not None:
-        where[current] = metrics
+        Args:
+            arrays: the trained model.
+            timeout: seconds after which a closing round ends.
+        """
+        return self._engine.close(arrays, timeout)

@@ -7,25 +7,31 @@ hides more. For runs of different adjacencies the sum bounds the loss under "add
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
 
 from lightdp import gaussian
-from lightdp.errors import BudgetError, LightDPError, ProtocolError
+from lightdp.errors import ArgumentError, BudgetError, LightDPError, ProtocolError
+from lightdp.federation import Member, MemberState
 from lightdp.flower._plans import planned
 from lightdp.flower._settings import Settings
 from lightdp.flower._vault import Vault
 from lightdp.planning import Plan
-from lightdp.protocol import Client
+from lightdp.protocol import Client, ClientState
+from lightdp.protocol.vector import agreement
 
 _BEFORE_GRACE = '"late": "seen"'  # in plans of versions without grace, whose budget is all that counts here
 _ROUND_UP = 1 + 1e-9  # on a μ that was found from an ε: more than both roundings
+_UNNUMBERED, _NUMBERED = b"lightdp\x02", b"lightdp\x03"  # how rosters begin without and with a number
+_NUMBER = slice(24, 28)  # where it stands
 
 
-def at_worst(plan: Plan, rounds: int = 0) -> float:
-    """The μ² that a whole run may cost, of which `rounds` rounds are over or about to begin.
+def at_worst(plan: Plan, sent: float = 0.0) -> float:
+    """The μ² that a whole run may cost, of which uploads that cost `sent` without amplification are made.
 
-    With whole batches the client's odometer ends the run at the plan's budget, whatever happens. With sampled ones it
-    does so for the amplified ε; without amplification each round costs at most 1 in units of (Δ/`plan.scale`)².
+    With whole batches the member's odometer ends the run at the plan's budget, whatever happens. With sampled ones it
+    does so for the amplified ε; without amplification each round costs at most (Δ/`plan.scale`)².
 
     >>> import lightdp
     >>> plan = lightdp.plan(clients=3, colluders=1, stragglers=0, rounds=4, epsilon=1, delta=1e-5, unit="client")
@@ -34,10 +40,19 @@ def at_worst(plan: Plan, rounds: int = 0) -> float:
     """
     if plan.sampling_rate == 1:
         return (gaussian.mu(plan.budget, plan.delta) * _ROUND_UP) ** 2
-    return _unamplified(plan, max(plan.rounds, rounds))
+    return max(plan.turns * _upload(plan), sent)
 
 
-def check(settings: Settings, plan: Plan, earlier: float, rounds: int = 0) -> None:
+def check_round(settings: Settings, vault: Vault, plan: Plan, roster: int, *, closing: bool) -> None:
+    """As `check`, for a round of a roster that is about to be answered in the run at hand."""
+    sent = 0.0
+    if plan.sampling_rate < 1 and settings.total_epsilon is not None:
+        state = MemberState.from_bytes(vault.load())
+        sent = _unamplified(state) + (0.0 if closing else _upload(_planned_for(state.rosters[roster])))
+    check(settings, plan, vault.record["before"], sent)
+
+
+def check(settings: Settings, plan: Plan, earlier: float, sent: float = 0.0) -> None:
     """Refuse a run that could exceed the total of this node, at its key round and at each round.
 
     Of two valid bounds the smaller one counts: all μ² in one sum, or the plan's own (ε, δ) beside the earlier runs'.
@@ -47,7 +62,7 @@ def check(settings: Settings, plan: Plan, earlier: float, rounds: int = 0) -> No
         settings: of the node.
         plan: of the run.
         earlier: the μ² of all other runs.
-        rounds: rounds of the run that are over or about to begin.
+        sent: that of uploads of the run that are made or about to be, without amplification.
 
     Raises:
         BudgetError: the total could be exceeded; nothing was spent.
@@ -55,7 +70,7 @@ def check(settings: Settings, plan: Plan, earlier: float, rounds: int = 0) -> No
     limit, delta = settings.total_epsilon, settings.total_delta
     if limit is None or delta is None or (earlier == 0 and plan.budget <= limit and plan.delta <= delta):
         return
-    mu = math.sqrt(earlier + at_worst(plan, rounds))
+    mu = math.sqrt(earlier + at_worst(plan, sent))
     if gaussian.delta(limit, mu) <= delta:  # takes less time than ε
         return
     epsilon = gaussian.epsilon(mu, delta)
@@ -106,13 +121,49 @@ def kinds(settings: Settings, vault: Vault, plan: Plan) -> list[list[str]]:
 def _sent(plan: Plan, vault: Vault) -> float:
     """The μ² of the run whose state is in `vault`; the whole plan's if the state cannot be read any more."""
     try:
-        client = Client.restore(plan, length=vault.record["length"], store=vault, moved=True)  # it answers nothing
+        counted, uploads = _of_client(plan, vault) if vault.older else _of_member(plan, vault)
     except LightDPError:
         return at_worst(plan)
-    counted = (client.mu(worst=True) * _ROUND_UP) ** 2
-    return min(at_worst(plan, client.next_round), counted, _unamplified(plan, client.next_round))
+    return min(at_worst(plan, uploads), (counted * _ROUND_UP) ** 2, uploads)
 
 
-def _unamplified(plan: Plan, rounds: int) -> float:
-    """The μ² of so many rounds: every upload has individual noise of its own, so none costs more than 1."""
-    return rounds * (plan.sensitivity / plan.scale * _ROUND_UP) ** 2
+def _of_member(plan: Plan, vault: Vault) -> tuple[float, float]:
+    """The μ of all rosters of a run at their worst, and the μ² of its uploads without amplification."""
+    member = Member.restore(plan, length=vault.record["length"], store=vault, moved=True)  # it answers nothing
+    return member.mu(worst=True), _unamplified(MemberState.from_bytes(vault.load()))
+
+
+def _of_client(plan: Plan, vault: Vault) -> tuple[float, float]:
+    """As `_of_member`, for a state of a version whose runs had one roster, without a number."""
+    length = vault.record["length"]
+    try:
+        facts = json.loads(vault.load())
+        if isinstance(facts, dict) and (roster := bytes.fromhex(facts.get("roster") or "")).startswith(_UNNUMBERED):
+            numbered = _NUMBERED + roster[len(_NUMBERED) : _NUMBER.start] + bytes(4) + roster[_NUMBER.start :]
+            facts["roster"] = numbered.hex()
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"store must hold a client's state, got {type(error).__name__}") from None
+    agreed = agreement(plan, length, weighted=False)  # it binds the noise, which other versions may choose otherwise
+    state = ClientState.from_bytes(json.dumps(facts).encode(), agreement=agreed)
+    client = Client(plan, state, length=length, pins=None, weighted=False, store=None, threads=1)  # it answers nothing
+    return client.mu(worst=True), len(state.sent - state.closing) * _upload(plan)
+
+
+def _unamplified(state: MemberState) -> float:
+    """The μ² of all uploads of a member: each has individual noise of its own, whatever is told of the others."""
+    parts = [(ClientState.from_bytes(part), _planned_for(part)) for part in state.rosters.values()]
+    spent: Mapping[float, int] = state.spent
+    return math.fsum(
+        [square * count for square, count in spent.items()]
+        + [len(part.sent - part.closing) * _upload(plan) for part, plan in parts]
+    )
+
+
+def _planned_for(part: bytes) -> Plan:
+    """The plan of a roster."""
+    return planned(ClientState.from_bytes(part).plan)
+
+
+def _upload(plan: Plan) -> float:
+    """The most μ² of one upload, without amplification."""
+    return (plan.sensitivity / plan.scale * _ROUND_UP) ** 2

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Context
+from flwr.app import ConfigRecord, Context, RecordDict
 
 from lightdp._files import locked
-from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.errors import ArgumentError, LightDPError, ProtocolError
+from lightdp.federation import Member
 from lightdp.flower._settings import KEY
 from lightdp.protocol import File
 
@@ -21,25 +24,31 @@ _FIELDS = {"serial": int, "client": str, "run": str, "plan": str, "length": int,
 _NEWEST: dict[tuple[int, int], bytes] = {}  # the last state of each node without a file, by run and node id
 _LOCKS: dict[tuple[int, int], threading.Lock] = {}
 
+_MOST = 64  # nodes whose members stay in memory
+_KEPT: OrderedDict[Hashable, Vault] = OrderedDict()  # with their members, between messages to this process
+_KEEPING = threading.Lock()
+
 
 class Vault:
     """A `Store` in `context.state` and, if the node has one, in its state file.
 
     Formal guarantee: the state with the highest serial number is used, and each change has a higher one. So an older
     state never answers a round again as long as a newer one is left in the file, in the context or, without a file, in
-    this process. `save` returns when the file is durable.
+    this process. `save` returns when the file is durable. A member stays in memory between messages only as long
+    as the state that it has saved last is the newest: then it is what `Member.restore` would make of it.
 
     Attributes:
-        record: empty if there is no state, otherwise "serial", "client" (the state of a `Client`), "run", "plan" (its
-            arguments), "length", "before" (μ² of earlier runs) and "kinds" (unit and adjacency of all of them and of
-            this one).
+        record: empty if there is no state, otherwise "serial", "client" (the state of a `Member`, or of a
+            `Client` in files of earlier versions), "run", "plan" (its arguments), "length", "before" (μ² of earlier
+            runs) and "kinds" (unit and adjacency of all of them and of this one).
 
     Raises:
         ProtocolError: the state file is gone, but not the files that keep its number.
     """
 
     def __init__(self, context: Context, path: Path | None, anchor: Path | None = None) -> None:
-        self._context, self._file = context, None
+        self._state, self._file = context.state, None
+        self._member: tuple[object, Member] | None = None
         if path is not None:
             self._file = File(path, anchor=anchor)
         self._node = context.run_id, context.node_id
@@ -57,18 +66,60 @@ class Vault:
         self.record: dict[str, Any] = max(map(_parsed, blobs), key=lambda state: state["serial"], default={})
 
     def save(self, state: bytes) -> None:
-        """Store the state of a client together with the rest of the record."""
+        """Store the state of a member together with the rest of the record."""
+        member, self._member = self._member, None  # if this fails, nobody knows which state counts: read it again
         self.record |= {"serial": self.record.get("serial", 0) + 1, "client": state.decode()}
         blob = json.dumps(self.record).encode()
         if self._file is None:
             _NEWEST[self._node] = blob
         else:
             self._file.save(blob)
-        self._context.state[KEY] = ConfigRecord({"state": blob})
+        self._state[KEY] = ConfigRecord({"state": blob})
+        self._member = member
 
     def load(self) -> bytes:
-        """The newest state of the client."""
+        """The newest state of the member."""
         return str(self.known()["client"]).encode()
+
+    def member(self, like: object, made: Callable[[], Member]) -> Member:
+        """The member of this state: the one in memory, if it was made with the same settings, or the one `made` makes.
+
+        Args:
+            like: the settings it is made with.
+            made: makes or restores a member, whose store is this object.
+        """
+        if self._member is None or self._member[0] != like:
+            self._member = None  # before another member of this state is made
+            self._member = like, made()
+        return self._member[1]
+
+    def refuse_older(self) -> None:
+        """Refuse a state of a version of lightdp without members, which was made for the run at hand.
+
+        Raises:
+            ProtocolError: it is one; what it has spent is counted in the next run.
+        """
+        if self._member is None and self.older:
+            raise ProtocolError(
+                "the state of this run is of an earlier version of lightdp: this node joins the next run, which counts "
+                "what was spent in it"
+            )
+
+    @property
+    def older(self) -> bool:
+        """Whether the state is of a version without members: that of a `Client`, or nothing at all."""
+        return b'"member": ' not in self.load()
+
+    def followed(self, newest: Vault) -> bool:
+        """Go on where a vault that was opened since begins; false if that is not where this one has ended."""
+        if self._member is None or self.record != newest.record:
+            return False
+        self._state = newest._state
+        return True
+
+    def leave(self) -> None:
+        """Let go of what belongs to a message."""
+        self._state = RecordDict()
 
     def known(self) -> dict[str, Any]:
         """The record, which must not be empty."""
@@ -83,8 +134,12 @@ class Vault:
 def opened(context: Context, path: Path | None, anchor: Path | None = None) -> Iterator[Vault]:
     """The state of the node; other messages to the node wait on this machine (without a file: in this process)."""
     if path is None:
-        with _LOCKS.setdefault((context.run_id, context.node_id), threading.Lock()):  # setdefault is atomic
-            yield Vault(context, path)
+        node = context.run_id, context.node_id
+        with (
+            _LOCKS.setdefault(node, threading.Lock()),
+            _kept(node, Vault(context, path)) as vault,
+        ):  # setdefault is atomic
+            yield vault
         return
     with ExitStack() as held:
         try:
@@ -93,7 +148,33 @@ def opened(context: Context, path: Path | None, anchor: Path | None = None) -> I
             raise ArgumentError(
                 f"lightdp-state must be a file in a folder that exists, got {str(path)!r}: {error}"
             ) from None
-        yield Vault(context, path, anchor)
+        yield held.enter_context(_kept((path.resolve(), anchor), Vault(context, path, anchor)))
+
+
+@contextmanager
+def _kept(key: Hashable, newest: Vault) -> Iterator[Vault]:
+    """The vault that this process has kept of a state, if it has and nothing was saved since; otherwise `newest`.
+
+    It is out of reach while a message is handled, and lost if that fails for a reason that is not ours.
+    """
+    key = os.getpid(), key  # a fork has no members of its own
+    with _KEEPING:
+        old = _KEPT.pop(key, None)
+    vault = old if old is not None and old.followed(newest) else newest
+    try:
+        yield vault
+    except LightDPError:  # a refusal changes nothing
+        _keep(key, vault)
+        raise
+    _keep(key, vault)
+
+
+def _keep(key: Hashable, vault: Vault) -> None:
+    vault.leave()
+    with _KEEPING:
+        _KEPT[key] = vault
+        while len(_KEPT) > _MOST:
+            _KEPT.popitem(last=False)
 
 
 def _marked(path: Path | None) -> bool:

@@ -22,7 +22,7 @@ from lightdp.keys.roster import Roster
 class Keyring:
     """The keys that one client shares with each of its peers under one roster.
 
-    Construction costs one X25519 agreement per peer; afterwards each stream key costs one HMAC.
+    The first stream key of a peer costs one X25519 agreement, every other one HMAC.
 
     Formal guarantee: two honest clients derive the same stream key if and only if they hold the same roster, run,
     round and chain of announcements; to all others the key is indistinguishable from random bytes (W2)-(W4).
@@ -51,14 +51,12 @@ class Keyring:
         others = [j for j in range(last + 1) if j != me] if peers is None else list(peers)
         if me in others:
             raise ArgumentError(f"peers must not contain me={me}")
-        self.me, self._run = me, roster.run
-        publics = {j: roster.enrolments[integer("peer", j, 0, last)].public for j in others}
-        self._keys = {
-            j: pair_key(pair.agree(public), roster=roster.hash, ends=(me, j)) for j, public in publics.items()
-        }
+        self.me, self._run, self._pair, self._roster = me, roster.run, pair, roster.hash
+        self._publics = {j: roster.enrolments[integer("peer", j, 0, last)].public for j in others}
+        self._keys: dict[int, bytes] = {}  # of peers whose noise was asked for
 
     def __repr__(self) -> str:
-        return f"Keyring(me={self.me}, peers={list(self._keys)})"
+        return f"Keyring(me={self.me}, peers={list(self._publics)})"
 
     def stream_keys(self, peers: Iterable[int], *, round: int, chain: bytes) -> dict[int, bytes]:  # noqa: A002 - the paper's word
         """The key of the noise shared with each of `peers` in one round; each peer derives the same (W3).
@@ -76,9 +74,15 @@ class Keyring:
         """
         place = self._run + integer("round", round, 0, 2**64 - 1).to_bytes(8, "little") + octets("chain", chain, 32)
         try:
-            return {j: _stream_key_from_parts(self._keys[j], place, self.me, j) for j in peers}
+            return {j: _stream_key_from_parts(self._pair_key(j), place, self.me, j) for j in peers}
         except KeyError as error:
-            raise ArgumentError(f"peers must be among {list(self._keys)}, got peer={error}") from None
+            raise ArgumentError(f"peers must be among {list(self._publics)}, got peer={error}") from None
+
+    def _pair_key(self, peer: int) -> bytes:
+        if peer not in self._keys:
+            secret = self._pair.agree(self._publics[peer])
+            self._keys[peer] = pair_key(secret, roster=self._roster, ends=(self.me, peer))
+        return self._keys[peer]
 
 
 def pair_key(secret: bytes, *, roster: bytes, ends: tuple[int, int]) -> bytes:

@@ -102,7 +102,8 @@ class Enrolment:
     """A client's signed statement of its one-time keys for one run.
 
     Formal guarantee: an enrolment that exists is signed by `identity` for this run, name and one-time keys, of which
-    `public` is a canonical point of large order.
+    `public` is a canonical point of large order; or that was so when the bytes came which `read_all` was told it was
+    `verified` of.
 
     Bytes: length of the name (1), name, X25519 key (32), Ed25519 key of uploads (32), Ed25519 identity (32), signature
     (64). The run id is not among them: the signature covers it, so an enrolment for another run does not verify.
@@ -167,7 +168,7 @@ class Enrolment:
         return cls.read_all(bytes(data), run=run, count=1)[0]
 
     @classmethod
-    def read_all(cls, data: bytes, *, run: bytes, count: int) -> tuple[Enrolment, ...]:
+    def read_all(cls, data: bytes, *, run: bytes, count: int, verified: bool = False) -> tuple[Enrolment, ...]:
         """Decode and verify the enrolments of which `data` consists.
 
         Args:
@@ -175,6 +176,7 @@ class Enrolment:
             run: the run id, 16 bytes.
             count: how many there must be; more or fewer are refused before a signature is verified, which takes longer
                 than all else.
+            verified: whether they were verified when they came, and were kept since where nobody else writes.
 
         Raises:
             WireError: `data` holds something other than `count` enrolments that are valid in this run.
@@ -188,15 +190,24 @@ class Enrolment:
             start = keys + _KEYS.size
         if len(places) != count:
             raise WireError(f"expected {count} enrolment{'s' if count != 1 else ''}, got {len(places)}")
+        make = cls._known if verified else cls
         try:
             return tuple(
-                cls(run, data[name:keys].decode("latin-1"), *_KEYS.unpack_from(data, keys)) for name, keys in places
+                make(run, data[name:keys].decode("latin-1"), *_KEYS.unpack_from(data, keys)) for name, keys in places
             )  # decoding never fails; `_check_name` refuses what is no name
         except ArgumentError as error:
             raise WireError(f"enrolment is malformed: {error}") from None
 
+    @classmethod
+    def _known(cls, run: bytes, name: str, *keys: bytes) -> Enrolment:
+        """An enrolment of fields that have the right sizes and were verified before."""
+        fields = "run", "name", "public", "signer", "identity", "signature"
+        enrolment = object.__new__(cls)
+        vars(enrolment).update(zip(fields, (run, _check_name(name), *keys), strict=True))
+        return enrolment
 
-@lru_cache(maxsize=4096)  # a stateless client reads its roster again with each message
+
+@lru_cache(maxsize=4096)  # a server and its clients in one process read the same enrolments
 def _fault(  # noqa: PLR0917  the fields of an enrolment
     run: bytes, name: str, public: bytes, signer: bytes, identity: bytes, signature: bytes
 ) -> str | None:

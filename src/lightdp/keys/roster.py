@@ -116,7 +116,9 @@ class Roster:
         return header + b"".join(enrolment.to_bytes() for enrolment in self.enrolments)
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, run: bytes, plan: bytes, clients: int | None = None) -> Roster:
+    def from_bytes(
+        cls, data: bytes, *, run: bytes, plan: bytes, clients: int | None = None, verified: bool = False
+    ) -> Roster:
         """Decode and verify the roster of this run and plan.
 
         Args:
@@ -124,6 +126,7 @@ class Roster:
             run: the run id, 16 bytes.
             plan: 32 bytes on which all clients must agree.
             clients: how many there must be, if that is known; another number is refused before a signature is verified.
+            verified: as for `Enrolment.read_all`.
 
         Raises:
             WireError: `data` is not a valid roster of this run and plan.
@@ -138,7 +141,8 @@ class Roster:
             raise WireError("roster is of another run or plan")
         if clients not in {None, count}:
             raise WireError(f"roster must have {clients} clients, got {count}")
-        return cls(run, plan, Enrolment.read_all(data[_ROSTER.size :], run=run, count=count), number)
+        enrolments = Enrolment.read_all(data[_ROSTER.size :], run=run, count=count, verified=verified)
+        return cls(run, plan, enrolments, number)
 
 
 @dataclass(frozen=True)

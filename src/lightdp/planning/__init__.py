@@ -9,6 +9,7 @@ for each calibration, and nothing outside this package asks for its name.
 [0.145, 0.223, 6.478]
 """
 
+from lightdp.planning._advice import Remedy, noise_advice, noise_ratio, remedies
 from lightdp.planning._calibrate import GAMMA_MAX, on_grid
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
@@ -32,15 +33,19 @@ __all__ = [
     "Noise",
     "PerClientPlan",
     "Plan",
+    "Remedy",
     "Request",
     "Reserve",
     "Unit",
     "Wire",
     "compare",
     "memberships",
+    "noise_advice",
+    "noise_ratio",
     "on_grid",
     "paper_claims",
     "plan",
     "plan_per_client",
+    "remedies",
     "solve",
 ]

@@ -59,11 +59,12 @@ def _everybody(asked: Request) -> Request:
     """The request in which the whole population takes part in every round."""
     if asked.members > _MOST:
         raise ArgumentError(f"{asked.members:,} clients in a round are more than {_MOST:,}")
-    members, up = asked.members, lambda number: -(-number * asked.members // asked.clients)
-    stragglers = min(up(asked.stragglers), members - 2)
+    members = asked.members
+    colluders, stragglers = (-(-each * members // asked.clients) for each in (asked.colluders, asked.stragglers))
+    colluders, stragglers = min(colluders, members - 1), min(stragglers, members - 2)
     degree = None if asked.graph.complete else asked.graph.degree + (asked.graph.degree & members & 1)
     return asked.but(
-        clients=members, population=None, colluders=min(up(asked.colluders), members - 1), stragglers=stragglers,
+        clients=members, population=None, colluders=colluders, stragglers=stragglers,
         straggler_law=_law(asked, stragglers), degree=degree,
     )  # fmt: skip
 

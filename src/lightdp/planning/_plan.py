@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lightdp import attack, gaussian, sampling
@@ -266,7 +266,7 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """The plan of a request that `to_json` wrote, computed here: a party that sends wrong noise is not believed."""
-        return solve(Request.from_json(text))
+        return _solved(text)
 
     def among(self, clients: int) -> Plan:
         """The plan of a roster of so many clients in the same training, as every party computes it (C1).
@@ -280,12 +280,15 @@ class Plan:
             ArgumentError: so few clients cannot have so many colluders.
             InfeasibleError: no noise gives what is asked.
         """
-        return solve(Request.from_json(self.to_json()).among(clients))
+        asked = Request.from_json(self.to_json()).among(clients).to_json()
+        return self if asked == self.to_json() else _solved(asked)  # it may take seconds
 
     def digest(self) -> bytes:
         """32 bytes on which all parties of a training must agree: request, noise to nine digits, blocks of rotation."""
         chosen = vars(self.noise) | {"rotate": self.rotates and self.wire.block}
         facts = self.request.to_dict() | chosen | {"pmf": self.law.pmf.tolist()}
+        if self.request.population is None:  # as digests were before there were populations, which states keep
+            del facts["population"]
         rounded = {
             name: [f"{x:.9g}" for x in value]
             if isinstance(value, list)
@@ -300,6 +303,12 @@ class Plan:
         from lightdp.planning._page import page  # noqa: PLC0415  the page is about plans, so it imports them
 
         return page(self)
+
+
+@lru_cache(maxsize=32)
+def _solved(text: str) -> Plan:
+    """The plan of a request as JSON; with sampled batches it takes long to compute, and parties ask for it often."""
+    return solve(Request.from_json(text))
 
 
 def solve(request: Request) -> Plan:

@@ -158,6 +158,7 @@ class Client:
         Raises:
             ArgumentError: `store` holds no state, or one of another plan, length or weights.
             ProtocolError: it was saved on another machine, or is an older copy as far as `store` can tell.
+            WireError: its roster contradicts `pins`, which have changed since it was joined.
         """
         expected = agreement(plan, integer("length", length, 1), weighted=weighted)
         state = ClientState.from_bytes(store.load(), agreement=expected)
@@ -166,6 +167,8 @@ class Client:
         try:
             return cls(plan, state, length=length, pins=pins, weighted=weighted, store=store, threads=threads)
         except (ProtocolError, WireError) as error:
+            if pins is not None and isinstance(error, WireError):
+                raise  # the state was whole when it was saved; the pins have changed since
             raise ArgumentError(f"store must hold a client's state, got {type(error).__name__}") from None
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:

@@ -66,7 +66,7 @@ class ClientHistory:
         self.chains = [start]  # chains[t] goes into the keys of round t
         self.repairs = Repairs(plan.graph, [me])
         self._alone, self._nobody = ClientSet.of(plan.clients, [me]), ClientSet.none(plan.clients)
-        self._others = ~self._alone
+        self._others, self._limit = ~self._alone, max_rounds(plan)
 
     @property
     def next(self) -> int:
@@ -106,13 +106,13 @@ class ClientHistory:
             ProtocolError: it leaves a gap, contradicts what is known, or breaks the protocol's rules.
         """
         for number, sets in past:
-            if number > self.next:
+            if number == self.next:
+                self._add(number, sets)
+            elif number > self.next:
                 raise ProtocolError(
                     f"announcement leaves out round {self.next}, which this client does not know yet: the server must "
                     f"announce to it with since={self.next}"
                 )
-            if number == self.next:
-                self._add(number, sets)
             elif known(self.used, self.on_time, number, self.plan.clients) != sets:
                 raise ProtocolError(f"announcement of round {number} contradicts an earlier one")
 
@@ -122,8 +122,9 @@ class ClientHistory:
         Raises:
             ProtocolError: there are not that many.
         """
-        if number >= (limit := max_rounds(self.plan)):
-            raise ProtocolError(f"a run of a plan of {self.plan.rounds} rounds has at most {limit}, got round {number}")
+        if number >= self._limit:
+            most = f"a run of a plan of {self.plan.rounds} rounds has at most {self._limit}"
+            raise ProtocolError(f"{most}, got round {number}")
 
     def _add(self, number: int, sets: tuple[ClientSet, ...]) -> None:
         """Take in what became known when round `number` closed; it changes nothing unless all of it holds."""
@@ -160,7 +161,7 @@ class ClientHistory:
             raise ProtocolError(
                 f"announcement says that client {self.me} was used in round {number}, which it did not send"
             )
-        if len(on_time - used) > 0 and (used or len(on_time) >= least):
+        if not on_time <= used and (used or len(on_time) >= least):
             raise ProtocolError(f"announcement of round {number} leaves out clients that were on time before")
 
     def _count(self, number: int, used: ClientSet) -> None:

@@ -117,7 +117,7 @@ class ClientState:
                 run,
                 pair,
                 enrolment,
-                None if roster is None else Roster.from_bytes(bytes.fromhex(roster), run=run, plan=agreed),
+                None if roster is None else _roster(bytes.fromhex(roster), run, agreed),
                 _sets(facts["used"], clients),
                 _sets(facts["on_time"], clients),
                 frozenset(integer("sent", t, 0) for t in facts["sent"]),
@@ -131,6 +131,15 @@ class ClientState:
                 raise
             # the type alone: the text of some errors quotes what was read, and that holds the private key
             raise ArgumentError(f"store must hold a client's state, got {type(error).__name__}") from None
+
+
+def _roster(data: bytes, run: bytes, agreed: bytes) -> Roster:
+    """The roster that the client joined, and verified then.
+
+    Verifying it anew would protect from nobody: whoever can alter the state has its private key too. By accident it
+    cannot change unnoticed either: announcements carry its hash, and so do all keys.
+    """
+    return Roster.from_bytes(data, run=run, plan=agreed, verified=True)
 
 
 def _sets(written: list[str], clients: int) -> tuple[ClientSet, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from lightdp._files import contents, durable, locked, overwritten
+from lightdp._files import contents, durable, locked, overwritten, synchronise
 from lightdp.errors import ArgumentError, ProtocolError
 
 _MARK = re.compile(r"([0-9a-f]{32}) ([0-9]{1,20})")
@@ -135,6 +135,29 @@ class File:
                 )
         return state
 
+    def give_up(self) -> list[Path]:
+        """Remove the state and what keeps its number, with all that it has spent: a new client may begin here.
+
+        `path`.serial is emptied and stays, as the lock of whoever waits for it. If the call is interrupted, what is
+        left counts as a lost state, and no client begins.
+
+        Returns:
+            The files that were there.
+
+        Raises:
+            ArgumentError: nothing says that there was a state; nothing was removed.
+        """
+        if not any(map(_Mark.kept, self._marks)) and (not self.path.exists() or self._found() is None):
+            raise ArgumentError(f"path must hold a client's state, got path={str(self.path)!r}, which is not there")
+        with locked(self._lock):
+            found = [path for path in (self.path, self._anchor, self._lock) if path is not None and path.is_file()]
+            for path in found[:-1]:
+                path.unlink()
+                synchronise(path.parent)
+            os.truncate(self._lock, 0)
+            synchronise(self._lock)
+        return found
+
     def _found(self) -> _Mark | None:
         """The mark of the state that is there; None if there is no file."""
         try:
@@ -206,6 +229,14 @@ class _Mark:
         if (match := _MARK.fullmatch(text)) is None:
             raise ArgumentError(f"{path} must hold the serial number of a state, which it does not")
         return cls(match[1], int(match[2]))
+
+    @classmethod
+    def kept(cls, path: Path) -> bool:
+        """Whether a file keeps a mark, be it one that cannot be read."""
+        try:
+            return cls.read(path) is not None
+        except ArgumentError:
+            return True
 
     def write(self, descriptor: int, *, wait: bool) -> None:
         """Put the mark into a file, in place; the first of a run waits for the disk, or the state would not be read."""

@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 from lightdp._validate import rounded_down, rounded_up
 from lightdp.report._chart import FONT, FORMATS, LOOK, SOFT, Chart, alt, data, whole
 from lightdp.report._page import scripts, spec, template
-from lightdp.report._panels import Panel
+from lightdp.report._panel import Panel
 
 _BLUE, _AMBER, _GREY, _LILAC = "#2563eb", "#f59e0b", "#64748b", "#d8b4fe"
 _CLAIMS = {"budget": "budget", "worst": "odometer, at worst", "announced": "odometer, as announced"}
@@ -49,7 +49,7 @@ def audit_page(found: Mapping[str, Any]) -> str:
         title="Audit: it holds" if found["holds"] else "Audit: it does not hold",
         font=FONT,
         summary=f"{asked['clients']} clients, {asked['colluders']} colluders, up to {asked['stragglers']} stragglers, "
-        f"{found['data_rounds']} rounds played of {asked['rounds']} planned{rest}, δ = {asked['delta']:g}",
+        f"{found['data_rounds']} rounds played of {asked['turns']} planned{rest}, δ = {asked['delta']:g}",
         found=found,
         rows=_rows(found),
         panels=drawn,

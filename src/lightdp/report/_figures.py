@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from statistics import median
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -14,7 +15,13 @@ from lightdp._validate import rounded_up
 from lightdp.runlog import RunLog
 from lightdp.schemes import schemes
 
-_STOPPED = {None: "at its end", "budget": "at the budget"}
+_STOPPED = {
+    None: "at its end",
+    "budget": "at the budget",
+    "members": "too few members",
+    "void": "after rounds with too few uploads",
+    "refused": "when every client refused",
+}
 _UNITS = {"paper": "client, assumed"}
 ONE_LATE = "entered the model one round late"
 LONG = {
@@ -24,6 +31,8 @@ LONG = {
     "noise": "lasting noise std a round",
     "up": "up, client and round",
     "down": "down, client and round",
+    "rosters": "rosters formed",
+    "ε by client": "ε by client: least / median / largest",
 }
 
 
@@ -40,7 +49,10 @@ def labels(logs: Sequence[RunLog]) -> list[str]:
 
 
 def facts(log: RunLog) -> dict[str, str]:
-    """The figures of a run by their headings, in the same order for every run; a dash where there is none."""
+    """The figures of a run by their headings, in the same order for every run; a dash where there is none.
+
+    Figures of members are of runs whose rosters change, and stand last.
+    """
     end, private = log.ended, log.started.plan is not None
     return {
         "accuracy": _shown(log.accuracy, lambda x: f"{100 * x:.2f} %"),
@@ -56,14 +68,36 @@ def facts(log: RunLog) -> dict[str, str]:
         "rounds": f"{len(log.rounds):,}",
         "stopped": "no end recorded" if end is None else _STOPPED[end.stopped],
         "seconds": _shown(None if end is None else end.seconds, lambda x: f"{x:,.1f}"),
+        **_members(log),
     }
+
+
+def _members(log: RunLog) -> dict[str, str]:
+    """The figures of a run whose rosters change; nothing of others."""
+    if not log.federated:
+        return {}
+    spent = sorted(log.ended.epsilon_clients or ()) if log.ended is not None else []
+    return {
+        "population": f"{log.population:,}",
+        "rosters": f"{len(log.rosters):,}",
+        "ε by client": f"{rounded_up(spent[0])} / {rounded_up(median(spent))} / {rounded_up(spent[-1])}"
+        if spent
+        else "–",
+    }
+
+
+def side_by_side(logs: Sequence[RunLog]) -> list[dict[str, str]]:
+    """The figures of each run, with the same headings for all of them."""
+    found = [facts(log) for log in logs]
+    names = dict.fromkeys(name for row in found for name in row)
+    return [{name: row.get(name, "–") for name in names} for row in found]
 
 
 def run_table(logs: Sequence[RunLog]) -> Table:
     """The figures of runs as a table for the terminal, a column for each run; an ε above its claim is red."""
     columns = (Column(Text(name), justify="right", overflow="fold") for name in labels(logs))
     table = Table(Column(no_wrap=True), *columns, box=SIMPLE_HEAD, pad_edge=False)
-    figures = [facts(log) for log in logs]
+    figures = side_by_side(logs)
     for name in figures[0] if figures else ():
         styles = ("bold red" if name == "ε true" and log.exceeds else "" for log in logs)
         table.add_row(

@@ -14,7 +14,7 @@ import vl_convert
 from lightdp._validate import rounded_down, rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.report._chart import FONT, FORMATS, LOOK, alt, whole
-from lightdp.report._figures import LONG, caveats, facts, labels, printable
+from lightdp.report._figures import LONG, caveats, labels, printable, side_by_side
 from lightdp.report._panels import colours, panels, run_chart
 from lightdp.runlog import RunLog, Started
 from lightdp.schemes import BUILT_IN
@@ -46,8 +46,8 @@ def run_page(logs: Sequence[RunLog]) -> str:
     """The page. Everything from a log is escaped, in the text and in the data of the charts."""
     drawn, names = panels(logs), labels(logs)
     runs = [
-        {"log": log, "name": name, "colour": colour, "dashes": dashes, "facts": facts(log)}
-        for log, name, (colour, dashes) in zip(logs, names, colours(logs), strict=True)
+        {"log": log, "name": name, "colour": colour, "dashes": dashes, "facts": figures}
+        for log, name, figures, (colour, dashes) in zip(logs, names, side_by_side(logs), colours(logs), strict=True)
     ]
     title = names[0] if len(logs) == 1 else f"{len(logs)} runs compared"
     specs = {f"chart-{place}": spec(panel.chart) for place, panel in enumerate(drawn)}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from lightdp.report._chart import LOOK, SOFT, Chart, alt, data
 from lightdp.report._figures import ONE_LATE, labels, waited
+from lightdp.report._members import member_panels
+from lightdp.report._panel import Panel, rounds_axis, within
 from lightdp.runlog import Round, RunLog
 from lightdp.schemes import schemes as registry
 
@@ -26,16 +27,6 @@ _MOST_COLUMNS = 200  # clients of the partition that are drawn; more would be th
 _FEW = 30  # points that are each drawn as a dot
 _WIDE = 900
 _GAP = 56
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One chart with its heading and what to know about it. A wide one has a row for itself, small ones share."""
-
-    title: str
-    note: str
-    chart: alt.Chart | alt.LayerChart
-    size: Literal["small", "half", "wide"] = "half"
 
 
 def colours(logs: Sequence[RunLog]) -> list[tuple[str, list[int]]]:
@@ -64,6 +55,7 @@ def panels(logs: Sequence[RunLog]) -> list[Panel]:
         _lines(logs, _positive(_rows(logs, RunLog.stays)), std, ".4g", ("Noise that stays, std", stays)),
         _lines(logs, _positive(_rows(logs, RunLog.goes)), std, ".4g", ("Residual until repaired, std", goes)),
         *(_stragglers(logs, place) for place in range(len(logs))),
+        *(panel for log, name in zip(logs, labels(logs), strict=True) for panel in member_panels(log, name, logs)),
         _partition(logs),
     ]
     return [panel for panel in drawn if panel is not None]
@@ -95,7 +87,7 @@ def _legend(logs: Sequence[RunLog]) -> alt.LayerChart:
     places = [(name, *divmod(place, 3)) for place, name in enumerate(labels(logs))]
     base = data([{"run": name, "x": x, "end": x + 0.12, "y": y} for name, y, x in places])
     base = base.encode(y=alt.Y("y:O", axis=None))
-    x = alt.X("x:Q", axis=None, scale=_within(0, 3))
+    x = alt.X("x:Q", axis=None, scale=within(0, 3))
     lines = base.mark_rule(strokeWidth=3).encode(x=x, x2="end:Q", **_run_channels(logs))
     names = base.mark_text(align="left", dx=8, fontSize=12, limit=220).encode(x=alt.X("end:Q"), text="run:N")
     return alt.layer(lines, names).properties(width=_WIDE, height=20 * -(-len(places) // 3))
@@ -110,7 +102,7 @@ def _epsilon(logs: Sequence[RunLog]) -> Panel | None:
     words = marks.encode(x=alt.value(0), text="text:N")
     words = words.mark_text(align="left", dy=-6, dx=4, fontSize=11, color="#6b7280")
     note = "By the client that spent most; dashed: the whole budget."
-    y = alt.Y("value:Q", title=None, scale=_within(0, 1.12 * top))
+    y = alt.Y("value:Q", title=None, scale=within(0, 1.12 * top))
     more = [alt.Tooltip("mu:Q", title="μ, of Gaussian noise with this ε", format=".4f")]
     return _lines(logs, rows, y, ".4f", ("Privacy spent, ε", note), behind=[rules, words], more=more)
 
@@ -124,7 +116,7 @@ def _time(logs: Sequence[RunLog], y: alt.Y) -> Panel | None:
         if line.accuracy is not None and end > 0
     ]
     times = [row["time"] for row in rows] or [1.0]
-    scale = _within(min(times), max(*times, 1.01 * min(times)), type="log")
+    scale = within(min(times), max(*times, 1.01 * min(times)), type="log")
     axis = alt.Axis(grid=False, format=",~g")
     x = alt.X("time:Q", title="seconds since the beginning, modelled", axis=axis, scale=scale)
     lost = sum(line.failed is not None for log in logs for line in log.rounds)
@@ -166,7 +158,7 @@ def _lines(
         return None
     title, note = words
     channels = _run_channels(logs)
-    base = data(rows).encode(x=_rounds("round", logs) if x is None else x, y=y)
+    base = data(rows).encode(x=rounds_axis("round", logs) if x is None else x, y=y)
     points = base.encode(color=channels["color"])
     layers = [*behind, base.mark_line(strokeWidth=2, strokeJoin="round").encode(order="round:Q", **channels)]
     if x is None and max(len(log.rounds) for log in logs) <= _FEW:
@@ -177,13 +169,6 @@ def _lines(
     return Panel(title, note, chart, "half" if x is None else "wide")
 
 
-def _rounds(field: str, logs: Sequence[RunLog]) -> alt.X:
-    """The same axis in every panel, so that a run that ended early is seen to."""
-    last = max(1, *(len(log.rounds) for log in logs))
-    ticks = {"values": list(range(1, last + 1))} if last <= 10 else {"tickCount": 8}
-    return alt.X(f"{field}:Q", title="round", axis=alt.Axis(grid=False, **ticks), scale=_within(0.5, last + 0.5))
-
-
 def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     log, name = logs[place], labels(logs)[place]
     if not log.rounds:
@@ -192,7 +177,7 @@ def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     fates = [_fates(log, line) for line in log.rounds]
     rows = [{"start": each["round"] - 0.5, "end": each["round"] + 0.5} | each for each in fates]
     base = data([*rows, rows[-1] | {"start": rows[-1]["end"]}])  # closes the last step
-    base = base.encode(x=_rounds("start", logs))
+    base = base.encode(x=rounds_axis("start", logs))
     colour = alt.Scale(domain=states, range=[_STATUS[state][1] for state in states])
     words = {state: _STATUS[state][0] for state in states}
     legend = alt.Legend(
@@ -209,7 +194,7 @@ def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     hover = base.transform_calculate(all="datum.used + datum.next + datum.late + datum.lost").encode(
         x2="end:Q", y="all:Q", y2=alt.datum(0), tooltip=["round:Q", *tips]
     )
-    note = f"{sum(fates[0][state] for state in states):,} clients. "
+    note = "Of each round's roster. " if log.federated else f"{sum(fates[0][state] for state in states):,} clients. "
     note += _often(sum(each["late"] + each["lost"] for each in fates), len(fates), "did not enter the model")
     if log.grace:
         note += " " + _often(sum(each["next"] for each in fates), len(fates), ONE_LATE)
@@ -250,7 +235,7 @@ def _partition(logs: Sequence[RunLog]) -> Panel | None:
     cells = data(rows).mark_rect(color="#2563eb").properties(height=min(22 * len(counts[0]), 440))
     axis = alt.Axis(grid=False, tickMinStep=1)
     chart = cells.properties(description="Records of each class at each client.").encode(
-        x=alt.X("start:Q", title="client", axis=axis, scale=_within(-0.5, len(drawn) - 0.5)),
+        x=alt.X("start:Q", title="client", axis=axis, scale=within(-0.5, len(drawn) - 0.5)),
         x2="end:Q",
         y=alt.Y("class:O", title="class", axis=alt.Axis(labelOverlap=True, ticks=False)),
         opacity=alt.Opacity("records:Q", scale=alt.Scale(range=[0.03, 1], zero=True)),
@@ -263,7 +248,3 @@ def _partition(logs: Sequence[RunLog]) -> Panel | None:
         same = all(log.counts == counts for log in logs)
         note += "The same in all runs." if same else f"Of {labels(logs)[0]}; other runs have other partitions."
     return Panel("Who holds what", note.strip(), chart, "wide")
-
-
-def _within(low: float, high: float, **more: Any) -> alt.Scale:  # noqa: ANN401  as `alt.Scale`
-    return alt.Scale(domain=[low, high], nice=False, **more)

@@ -29,8 +29,9 @@ from lightdp.runlog._attack import Seen, attack_power
 from lightdp.runlog._lines import CALIBRATIONS, Ended, Line, Round, Started, claimed_epsilon
 from lightdp.runlog._log import ContradictionError, LogWriter, ResumeError, RunLog
 from lightdp.runlog._schema import schema
+from lightdp.runlog._statement import guaranteed
 
 __all__ = [
     "CALIBRATIONS", "ContradictionError", "Ended", "Line", "LogWriter", "ResumeError", "Round", "RunLog", "Seen",
-    "Started", "attack_power", "claimed_epsilon", "schema",
+    "Started", "attack_power", "claimed_epsilon", "guaranteed", "schema",
 ]  # fmt: skip

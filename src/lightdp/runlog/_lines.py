@@ -20,6 +20,15 @@ _UNKNOWN = "not known"
 _NO_EPSILON = "without noise, or not computed (sampled batches)"
 _MU = "the μ of Gaussian noise with this ε at the plan's δ; with whole batches the training so far is μ-GDP"
 _GRACE = {"null": "without grace", "absent": "likewise", "beside": "joined_clients"}
+_ONE = {"null": "all rounds have the same clients", "absent": "likewise", "beside": "formed"}
+_CLOSED = (
+    "rosters that were closed {}, as `roster`; under grace with `joined_clients`, whose uploads of its last round came "
+    "in while it was closed"
+)
+_SINCE = (
+    "clients, by round, whose uploads of earlier rounds came since the line before, too late for a sum; the lines of "
+    "these rounds count them as lost"
+)
 _MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
 
 
@@ -64,6 +73,13 @@ def _clients(name: str, value: object) -> None:
         before = integer(name, client, before + 1)
 
 
+def _by_round(name: str, value: object) -> None:
+    for key, clients in _mapping(name, value).items():
+        if not key.isascii() or not key.isdecimal() or int(key) < 1:
+            raise ArgumentError(f"{name} must have rounds as keys, got {key!r}")
+        _clients(name, clients)
+
+
 def _one_of(*options: str) -> Check:
     return lambda name, value: choice(name, _text(name, value), options)
 
@@ -95,6 +111,29 @@ def _require(names: Iterable[str], content: Mapping[str, Any]) -> None:
         raise ArgumentError(f"must have {', '.join(missing)}")
 
 
+def _objects(name: str, value: object) -> list[Any]:
+    return [_mapping(name, each) for each in _typed(list, "a list of objects")(name, value)]
+
+
+def _formed(name: str, value: object) -> None:
+    for each in _objects(name, value):
+        _require(("roster", "members"), each)
+        integer(f"{name}: roster", each["roster"], 0)
+        _clients(f"{name}: members", each["members"])
+
+
+def _closed(name: str, value: object) -> None:
+    for each in _objects(name, value):
+        _require(("roster",), each)
+        integer(f"{name}: roster", each["roster"], 0)
+        _clients(f"{name}: joined_clients", each.get("joined_clients", []))
+
+
+def _amounts(name: str, value: object) -> None:
+    for each in _typed(list, "a list of numbers")(name, value):
+        non_negative(name, each)
+
+
 # For each type of a field: its name in the reference page, and its check where the field has none of its own.
 _TYPES: dict[str, tuple[str, Check]] = {
     "int": ("integer", _count),
@@ -103,6 +142,8 @@ _TYPES: dict[str, tuple[str, Check]] = {
     "Mapping[str, Any]": ("object", _mapping),
     "Sequence[str]": ("list of texts", _sentences),
     "Sequence[int]": ("list of integers, ascending", _clients),
+    "Sequence[float]": ("list of numbers", _amounts),
+    "Sequence[Mapping[str, Any]]": ("list of objects", _objects),
 }
 
 
@@ -212,12 +253,26 @@ class Round(_Line):
     late_clients: Sequence[int] | None = _holds("which ones were late", null="not known", absent="old log")
     lost_clients: Sequence[int] | None = _holds("which ones were lost", null="not known", absent="old log")
     joined_clients: Sequence[int] | None = _holds("which ones joined; the line before counts them as late", **_GRACE)
+    late_since: Mapping[str, Any] | None = _holds(
+        _SINCE, _by_round, null="none came", absent="likewise", beside="late_since"
+    )
+    metrics: Mapping[str, Any] | None = _holds(
+        "other metrics of the round, by name", null="there are none", absent="likewise", beside="metrics"
+    )
     noise_std: float | None = _holds(
         "standard deviation of the noise in a coordinate of the mean, without residuals", non_negative, null=_UNKNOWN
     )
     residual_std: float | None = _holds(
         "the same of noise shared with missing clients, which only repair takes out (R4)", non_negative, null=_UNKNOWN
     )
+    roster: int | None = _holds("number of the roster that had it", **_ONE | {"null": "none could be formed"})
+    formed: Sequence[Mapping[str, Any]] | None = _holds(
+        "rosters that were formed before it, as `roster` and `members`; these clients share noise", _formed, **_ONE
+    )
+    closed: Sequence[Mapping[str, Any]] | None = _holds(_CLOSED.format("before it"), _closed, **_ONE)
+    away_clients: Sequence[int] | None = _holds("members that had left and not come back, at its beginning", **_ONE)
+    waiting_clients: Sequence[int] | None = _holds("members that waited for a roster", **_ONE)
+    spent_clients: Sequence[int] | None = _holds("members that had no budget for another round", **_ONE)
     modelled_seconds: float | None = _holds("how long it takes", non_negative, null="not modelled", **_MODELLED)
     failed: str | None = _holds("the stage at which the scheme failed", null="it came off", **_MODELLED)
 
@@ -235,13 +290,27 @@ class Ended(_Line):
     unit: str | None = _holds("what is protected", null=_UNKNOWN)
     adjacency: str | None = _holds("what may change between neighbouring data", null=_UNKNOWN)
     rounds: int = _holds("how many rounds are over")
-    stopped: str | None = _holds("why it ended early: `budget`", _one_of("budget"), null="it did not")
+    stopped: str | None = _holds(
+        "why it ended early: `budget`, `members` (too few for a roster), `void` (too few uploads came to several "
+        "rounds), `refused` (by every client)",
+        _one_of("budget", "members", "void", "refused"),
+        null="it did not",
+    )
     bytes_up: float | None = _holds("sent by a client in a round", non_negative, null=_UNKNOWN)
     bytes_down: float | None = _holds("received by a client in a round", non_negative, null=_UNKNOWN)
     seconds: float = _holds("wall-clock time of all sessions", non_negative)
     statement: Sequence[str] = _holds("what was guaranteed to whom, in sentences")
     joined: int | None = _holds("clients whose uploads of the last round came in while the run was closed", **_GRACE)
     joined_clients: Sequence[int] | None = _holds("which ones joined", **_GRACE)
+    epsilon_clients: Sequence[float] | None = _holds(
+        "what each client has spent, in all of its rosters", **_ONE | {"null": "without noise", "beside": "closed"}
+    )
+    closed: Sequence[Mapping[str, Any]] | None = _holds(
+        _CLOSED.format("at the end"), _closed, **_ONE | {"beside": "closed"}
+    )
+    late_since: Mapping[str, Any] | None = _holds(
+        _SINCE, _by_round, null="none came", absent="likewise", beside="late_since"
+    )
 
 
 Line: TypeAlias = Started | Round | Ended

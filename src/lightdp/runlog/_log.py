@@ -192,14 +192,40 @@ class RunLog:
         return any(line.joined is not None for line in self.rounds)
 
     def late_by_one(self, line: Round) -> int:
-        """How many uploads of a round entered the model one round late, as the line after it says."""
-        after = self.rounds[line.round] if line.round < len(self.rounds) else self.ended
-        return 0 if after is None or after.joined is None else after.joined
+        """How many uploads of a round entered the model one round late, as the next line of its roster says."""
+        if line.formed is None:
+            after = self.rounds[line.round] if line.round < len(self.rounds) else self.ended
+            return 0 if after is None or after.joined is None else after.joined
+        for each in (*self.rounds[line.round :], *(() if self.ended is None else (self.ended,))):
+            for closed in each.closed or ():
+                if closed["roster"] == line.roster:
+                    return len(closed.get("joined_clients", ()))
+            if isinstance(each, Round) and each.roster == line.roster:
+                return each.joined or 0
+        return 0
 
     @property
     def waited(self) -> int:
         """How many rounds had too few uploads in time, so that all of theirs entered the next sum (R5)."""
         return sum(line.used == 0 and self.late_by_one(line) > 0 for line in self.rounds)
+
+    @property
+    def federated(self) -> bool:
+        """Whether rosters took turns, or members came and went (C1)."""
+        return any(line.formed is not None for line in self.rounds)
+
+    @property
+    def population(self) -> int:
+        """How many clients there were, in a roster or not."""
+        named = self.started.config.get("population")
+        members = [client for line in self.rounds for each in line.formed or () for client in each["members"]]
+        return named if isinstance(named, int) else max(members, default=-1) + 1
+
+    @property
+    def rosters(self) -> dict[int, tuple[int, ...]]:
+        """The members of every roster that was formed, by number."""
+        formed = (each for line in self.rounds for each in line.formed or ())
+        return {each["roster"]: tuple(each["members"]) for each in formed}
 
     @property
     def counts(self) -> list[list[int]]:
@@ -267,6 +293,10 @@ class LogWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 
@@ -305,7 +335,8 @@ def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
                 raise ArgumentError(f"{name} must not be null in a run with a plan")
     if isinstance(line, Round) and line.round != len(before):
         raise ContradictionError(f"round must be {len(before)}, the next one, got round={line.round}")
-    late = before[-1].late if before and isinstance(before[-1], Round) else 0
+    last_one = None if isinstance(line, Started) else _before(line, before)
+    late = 0 if last_one is None else last_one.late
     if not isinstance(line, Started) and line.joined is not None and line.joined > late:
         raise ContradictionError(f"joined must be at most {late}, who were late before, got joined={line.joined}")
     if isinstance(line, Ended) and line.rounds != len(before) - 1:
@@ -313,6 +344,13 @@ def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
             f"rounds must be {len(before) - 1}, as many as were recorded, got rounds={line.rounds}"
         )
     return line
+
+
+def _before(line: Round | Ended, before: Sequence[Line]) -> Round | None:
+    """The round before a line: the last one of the same roster."""
+    roster = line.roster if isinstance(line, Round) else None
+    rounds = (each for each in reversed(before) if isinstance(each, Round))
+    return next((each for each in rounds if roster is None or each.roster == roster), None)
 
 
 def _parsed(line: bytes, *, last: bool) -> dict[str, Any]:

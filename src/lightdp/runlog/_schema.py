@@ -8,7 +8,8 @@ from lightdp.runlog._lines import Ended, Round, Started, type_of
 
 _PAGE = """# The log of a run
 
-`lightdp run` writes a log, by default `run.jsonl`, and `lightdp report` reads it: one JSON object a line, in UTF-8. \
+`lightdp run` writes a log, by default `run.jsonl`, as does Flower's server with `LightDP(..., log=PATH)`; `lightdp \
+report` and `lightdp audit` read it: one JSON object a line, in UTF-8. \
 The key `kind` tells the kinds of lines apart. Keys that are not listed here are ignored; numbers are finite. \
 Where there is a plan, nothing that speaks of privacy is null, except the ε of rounds with sampled batches.
 

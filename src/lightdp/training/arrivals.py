@@ -6,7 +6,7 @@ Privacy does not depend on these distributions; they only drive simulations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +79,15 @@ class Arrivals:
     def sent(self) -> ClientSet:
         """Clients whose uploads came at all."""
         return self.final | self.late
+
+    def among(self, members: Sequence[int]) -> Arrivals:
+        """The same round of some clients alone, numbered in their order.
+
+        >>> Arrivals.of(5, used=[0, 1, 3], late=[4]).among([1, 2, 4]) == Arrivals.of(3, used=[0], late=[2])
+        True
+        """
+        chosen = np.asarray(members, dtype=np.int64)
+        return Arrivals(*(ClientSet(each.flags[chosen]) for each in (self.used, self.next, self.late)))
 
     def without(self, away: ClientSet, least: int) -> Arrivals:
         """The same round without the uploads of clients that are `away`; void if fewer than `least` are left to use."""

@@ -16,7 +16,6 @@ from lightdp._files import durable
 from lightdp.planning import Plan
 from lightdp.runlog import ResumeError
 from lightdp.training.config import PLACES, Config
-from lightdp.training.rounds import Came
 
 
 @dataclass
@@ -29,8 +28,7 @@ class State:
         average: of the weights over rounds. (parameters,)
         round: how many rounds are over.
         seconds: that they took, in all sessions.
-        came: who came to each round, for the odometer.
-        channel: what `Channel.state` returned after the last round.
+        members: what `Membership.state` returned after the last round: rosters, who came to their rounds, channels.
     """
 
     weights: torch.Tensor
@@ -38,8 +36,7 @@ class State:
     average: torch.Tensor
     round: int = 0
     seconds: float = 0.0
-    came: list[Came] = field(default_factory=list)
-    channel: dict[str, Any] = field(default_factory=dict)
+    members: dict[str, Any] = field(default_factory=dict)
 
 
 def write(path: Path, config: Config, plan: Plan | None, state: State) -> None:
@@ -51,9 +48,7 @@ def write(path: Path, config: Config, plan: Plan | None, state: State) -> None:
         plan: its noise.
         state: after the last round that is over.
     """
-    kept = dict(vars(state))
-    channel = kept.pop("channel")
-    content = {"config": dataclasses.asdict(config), "plan": _digest(plan), "state": kept, "channel": channel}
+    content = {"config": dataclasses.asdict(config), "plan": _digest(plan), "state": vars(state)}
     packed = io.BytesIO()
     torch.save(content, packed)
     with durable(path) as file:
@@ -80,7 +75,7 @@ def read(path: Path, config: Config, plan: Plan | None, device: torch.device) ->
             raise ValueError  # noqa: TRY301  as any other damage
         content = torch.load(io.BytesIO(packed), weights_only=True, map_location=device)
         was, noise = content["config"], content["plan"]
-        state = State(**content["state"], channel=content["channel"])
+        state = State(**content["state"])
     except (OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
         raise ResumeError(
             f"resume needs a whole checkpoint, got {path}: {type(error).__name__}; without resume the run starts anew"

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from lightdp._settings import like, setting
-from lightdp._validate import choice, integer, number, positive
+from lightdp._validate import choice, integer, number, positive, probability
 from lightdp.errors import ArgumentError
 from lightdp.planning import Late, Plan, Request, Reserve, solve
 from lightdp.sampling import Adjacency
 from lightdp.schemes import Scheme, scheme
 from lightdp.training.arrivals import late_shares, straggler_law
+from lightdp.training.churn import chances
 
 PLACES = ("data_path", "device")
 """Settings that say where a run finds its data and computes, not what it is."""
@@ -65,6 +66,17 @@ class Config:
     clients: int = like(Request, "clients", 20)
     colluders: int = like(Request, "colluders", 4)
     stragglers: int = like(Request, "stragglers", 4)
+    population: int | None = like(Request, "population", None)
+    churn: str | None = setting(
+        "LEAVE:JOIN: after each round each member that is there leaves with probability LEAVE, and each that is away "
+        "comes back with probability JOIN.", None, group="Clients")
+    least: int | None = setting(
+        "Fewest members of a roster that is formed in the course of the training, by default --clients.", None,
+        group="Clients")
+    patience: int = setting(
+        "How many rounds of its roster in a row a member may miss before it counts as gone (with population or churn).",
+        3, group="Clients")
+    consecutive: int = setting("Rounds that a roster has in one turn (with population).", 1, group="Clients")
     rounds: int = like(Request, "rounds", 60)
     epsilon: float = setting("Privacy budget ε, of what --epsilon-per says.", 3.0, group="Privacy")
     delta: float = like(Request, "delta", 1e-5)
@@ -130,6 +142,7 @@ class Config:
         peer_failure(self.links)
         self._check_records()
         self._check_late()
+        self._check_members()
 
     def _check_scheme(self, known: Scheme) -> None:
         """What is asked of the scheme must be what it has."""
@@ -153,6 +166,30 @@ class Config:
         if self.late == "unseen" and self._too_late is not None:
             why = f"where uploads may come too late, as by {self._too_late}"
             raise ArgumentError(f"late must be a share {why}, got late='unseen'")
+
+    def _check_members(self) -> None:
+        """What is said of members must fit a training whose rosters change."""
+        integer("patience", self.patience, 1)
+        integer("consecutive", self.consecutive, 1)
+        chances(self.churn)
+        if self.population is not None:
+            integer("population", self.population, self.clients, 2**32 - 2)
+        if self.least is not None:
+            integer("least", self.least, 2, self.clients)
+        if not self.federated:
+            for name in ("least", "patience", "consecutive"):
+                if getattr(self, name) != getattr(Config, name):
+                    raise ArgumentError(f"{name} needs population or churn, got {name}={getattr(self, name)}")
+            return
+        if self.sampling_rate != 1:
+            why = "where the squares of μ of all rosters add up"
+            raise ArgumentError(f"sampling_rate must be 1 {why}, got sampling_rate={self.sampling_rate:g}")
+        if self.networked or scheme(self.scheme).adjust is not None:
+            raise ArgumentError(
+                f"population and churn need a scheme and links without a simulated network, got scheme={self.scheme!r}"
+            )
+        if self.late == "unseen":
+            raise ArgumentError("late must be a share where members change rosters, got late='unseen'")
 
     def _check_records(self) -> None:
         """What is done to records must fit the model and the unit."""
@@ -185,15 +222,29 @@ class Config:
         return self.links is not None or scheme(self.scheme).simulated
 
     @property
+    def federated(self) -> bool:
+        """Whether rosters take turns, or members come and go (C1).
+
+        >>> Config().federated, Config(population=100).federated, Config(churn="0.01:0.1").federated
+        (False, True, True)
+        """
+        return self.population is not None or self.churn is not None
+
+    @property
+    def members(self) -> int:
+        """How many clients hold data: the population, or the clients of the only roster."""
+        return self.clients if self.population is None else self.population
+
+    @property
     def _alone(self) -> bool:
         """Whether each upload counts by itself, so that it may come later than others."""
         return self.scheme == "none" or scheme(self.scheme).deployable
 
     @property
-    def patience(self) -> int:
+    def grace_rounds(self) -> int:
         """Rounds for which an upload may be late and is used all the same (R5): as asked, or as fits the arrivals.
 
-        >>> Config().patience, Config(arrivals="latency:1:0.5:2").patience, Config(grace=1).patience
+        >>> Config().grace_rounds, Config(arrivals="latency:1:0.5:2").grace_rounds, Config(grace=1).grace_rounds
         (0, 1, 1)
         """
         return int(self._alone and self.arrivals.startswith("latency")) if self.grace is None else self.grace
@@ -203,7 +254,7 @@ class Config:
         """The setting, with its value, by which uploads may come too late to be used; None if none may."""
         if self.arrivals.startswith(("latency", "trace")):
             return f"arrivals={self.arrivals!r}"
-        shares = {"late_seen": self.late_seen} | ({} if self.patience > 0 else {"late_by_one": self.late_by_one})
+        shares = {"late_seen": self.late_seen} | ({} if self.grace_rounds > 0 else {"late_by_one": self.late_by_one})
         return next((f"{name}={value:g}" for name, value in shares.items() if value > 0), None)
 
     @property
@@ -222,7 +273,7 @@ class Config:
         """The noise for some data; None for a scheme without noise.
 
         Args:
-            records: of all clients together.
+            records: of all members together.
             parameters: length of an update.
             smallest: records of the client that has fewest; only unit "paper" depends on it.
 
@@ -240,9 +291,13 @@ class Config:
         if self.late is None and self.arrivals.startswith(("latency", "trace")):
             asked["late"] = None  # as plans have it: nobody says how many will be
         elif self.late is None:
-            asked["late"] = self.late_seen + (0.0 if self.patience > 0 else self.late_by_one) or "unseen"
-        asked |= {"straggler_law": straggler_law(self.arrivals), "grace": self.patience}
-        found = solve(Request(**asked, records=records, parameters=parameters))
+            share = self.late_seen + (0.0 if self.grace_rounds > 0 else self.late_by_one)
+            asked["late"] = share if share > 0 or self.federated else "unseen"
+        asked |= {"straggler_law": straggler_law(self.arrivals), "grace": self.grace_rounds}
+        if probability("delta", self.delta) >= 1 / records:
+            raise ArgumentError(f"delta must be < 1/records = {1 / records:g}, got delta={self.delta:g}")
+        cohort = -(-records * self.clients // self.members)
+        found = solve(Request(**asked, records=cohort, parameters=parameters))
         return found if known.adjust is None else known.adjust(found)
 
 

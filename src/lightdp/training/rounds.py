@@ -52,27 +52,18 @@ def count(odometer: Odometer, rounds: Sequence[Came], grace: int) -> None:
     odometer.open(used, joins + late)
 
 
-def spent(odometer: Odometer, rounds: Sequence[Came]) -> float:
-    """The ε of the client that spent most in these rounds, the last one as it will be final.
-
-    Args:
-        odometer: has counted these rounds.
-        rounds: all so far.
-    """
-    if odometer.waits is None:
-        return odometer.max_epsilon()
-    settled = odometer.copied()
-    settled.record(*final(rounds[-1]))
-    return settled.max_epsilon()
-
-
-def joined(rounds: Sequence[Came], grace: int) -> dict[str, Any]:
+def joined(rounds: Sequence[Came], grace: int, members: Sequence[int] | None = None) -> dict[str, Any]:
     """What the next line of the log says of late uploads of the last round; nothing without grace.
 
-    >>> joined([((0, 1), (3,), (4,))], grace=1)
-    {'joined': 1, 'joined_clients': [3]}
+    >>> joined([((0, 1), (3,), (4,))], grace=1), joined([((0, 1), (3,), (4,))], grace=1, members=[2, 5, 6, 9, 11])
+    ({'joined': 1, 'joined_clients': [3]}, {'joined': 1, 'joined_clients': [9]})
+
+    Args:
+        rounds: all so far.
+        grace: 0 or 1.
+        members: the numbers of their clients in the log; by default as here.
     """
     if grace == 0:
         return {}
     late = rounds[-1][1] if rounds else ()
-    return {"joined": len(late), "joined_clients": [*late]}
+    return {"joined": len(late), "joined_clients": [*late] if members is None else [members[i] for i in late]}

@@ -1,32 +1,35 @@
 """A run, round by round: arrivals, local work, the noisy sum, the server's step.
 
 `Run` puts the parts together: `lightdp.training.arrivals` says who comes to a round, `lightdp.training.clients` has
-their updates, `lightdp.training.channel` makes the noisy sum of them, and the server's step is here. After each round
-the odometer counts what it cost, and a line goes to the log (`lightdp.runlog`). All that a round changes is one
-`State`, which `lightdp.training.checkpoint` keeps in a file; beside it only the odometer and the channel count on.
+their updates, `lightdp.training.channel` makes the noisy sum of them, and the server's step is here. Each round belongs
+to a roster: `lightdp.training.membership` says to which, and counts what it cost each client. Then a line goes to the
+log (`lightdp.runlog`). All that a round changes is one `State`, which `lightdp.training.checkpoint` keeps in a file.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from lightdp.accountant import Odometer
-from lightdp.client_set import bitmap_size
+from lightdp.client_set import ClientSet, bitmap_size
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.planning import Plan
 from lightdp.runlog import Ended, Line, LogWriter, Round, RunLog, Started
-from lightdp.training import checkpoint, data, gradients, models, partition, rounds, statement
+from lightdp.training import checkpoint, data, gradients, models, partition, rounds, statement, step
 from lightdp.training.arrivals import Arrivals, arrivals
-from lightdp.training.channel import channel
+from lightdp.training.channel import channels
 from lightdp.training.checkpoint import State
-from lightdp.training.clients import Clients
+from lightdp.training.clients import Clients, Piece
 from lightdp.training.config import Config
+from lightdp.training.membership import Membership
+from lightdp.training.roster import Roster
 
 _CHECKPOINT_SECONDS = 60.0
 
@@ -39,8 +42,9 @@ class Run:
     new noise by design and cannot go on. Modelled seconds are measured, so they are never the same twice.
 
     Guarantee: no client's ε exceeds the budget of the plan, for every set of stragglers. Clients that the next round
-    could take over it stay away, and the training ends when more than S̄ of them do (R8). Runs for which
-    `Config.unbounded` holds have no such bound; their log states what they spent.
+    could take over it stay away, and the training ends when more than S̄ of them do (R8); where members come and go,
+    when too few are left for a roster. Runs for which `Config.unbounded` holds have no such bound; their log states
+    what they spent.
 
     >>> from pathlib import Path
     >>> import lightdp
@@ -61,12 +65,9 @@ class Run:
     Attributes:
         plan: the noise; None for none.
         state: after the last round that is over.
-        odometer: what each client has spent; None without noise.
-        arrivals: from the number of a round, from 1, to who comes.
         clients: their records, and the updates they compute.
-        channel: from updates to the noisy sum.
+        members: the rosters, each with its noise, and what each client has spent.
         model: the module, with the weights that were used last.
-        denominator: what a sum is divided by, the same in every round (R3).
 
     Raises:
         ArgumentError: there is no such data, model or device, no noise that gives what was asked for, or no checkpoint
@@ -92,7 +93,7 @@ class Run:
         # who holds which records
         folder = None if config.data_path is None else Path(config.data_path)
         source = data.load(config.data, folder) if dataset is None else dataset
-        parts = partition.split(source.train_y, config.clients, config.partition, config.seed)
+        parts = partition.split(source.train_y, config.members, config.partition, config.seed)
         self.partition = partition.summary(source.train_y, parts, source.classes)
         train_x, test_x = (None, None) if prepared is None else prepared
         self.clients = Clients.of(config, source, parts, self.device, train_x)
@@ -110,16 +111,21 @@ class Run:
         # noise, what it guarantees, and who comes
         records, smallest = len(source.train_y), min(len(part) for part in parts)
         self.plan: Plan | None = config.plan(records, self.parameters, smallest)
-        self.odometer = None if self.plan is None else Odometer(self.plan)
-        self.unbounded = self.plan is None or config.unbounded
-        self.arrivals = arrivals(
-            config.arrivals, clients=config.clients, bound=config.stragglers, seed=config.seed,
-            late_seen=config.late_seen, late_by_one=config.late_by_one, grace=config.patience,
-        )  # fmt: skip
-        self.channel = channel(config, self.plan, self.parameters, self.device)
-        # the same denominator in every round (R3); the server descends along gradients, and follows updates
-        self.denominator = records * config.sampling_rate if config.unit == "record" else float(config.clients)
-        self.share = (-1.0 if config.unit == "record" else 1.0) / self.denominator
+        self.sizes = [len(part) for part in parts]
+        self.network: Mapping[str, Any] | None = None
+        self.bytes_up = 0.0
+        self.arrivals = functools.cache(self._law)
+        self.arrivals(config.clients)  # or there are none
+        self._channels = channels(config, self.plan, self.parameters, self.device)
+        self.members = Membership(config, self.plan, self._roster)
+
+    def _roster(self, number: int, members: tuple[int, ...], plan: Plan | None, stragglers: int) -> Roster:
+        """A roster with a channel of its own; its sums are divided by the same number in every round (R3)."""
+        made, config = self._channels(number, members, plan), self.config
+        self.network, self.bytes_up = made.network, max(self.bytes_up, made.bytes_up)
+        records = sum(self.sizes[client] for client in members)
+        denominator = records * config.sampling_rate if config.unit == "record" else float(len(members))
+        return Roster(number, members, plan, made, stragglers, denominator)
 
     def finish(self, watch: Callable[[Line], None] = lambda _: None) -> RunLog:
         """Run to the end, and return the log as it was written; `watch` as in `play`."""
@@ -145,10 +151,9 @@ class Run:
                     watch(line)
                     yield line
                 while self.state.round < self.config.rounds:
-                    try:
-                        line, after = self._round()
-                    except BudgetError:
-                        stopped = "budget"
+                    line, after = self._round()
+                    if not isinstance(line, Round):
+                        stopped, self.state = line, after
                         break
                     after.seconds = time.monotonic() - begun
                     log.write(line)  # before the round counts: one line too many is cut off again, a missing one not
@@ -167,81 +172,107 @@ class Run:
 
     # one round, as the paper's algorithm
 
-    def _round(self) -> tuple[Round, State]:
-        """The line of a round, and the state after it, which is not yet that of the run."""
-        config, number = self.config, self.state.round
-        # 1. arrivals: whose uploads are used, now or with the next round's, and whose come too late
-        came = self._arrived(number)
+    def _round(self) -> tuple[Round | str, State]:
+        """The line of a round, or why there is none, and the state after it, which is not yet that of the run."""
+        config, state, number = self.config, self.state, self.state.round
+        # 1. whose turn it is, and who comes: whose uploads are used, now or with the next sum, and whose come too late
+        self.members.come_and_go(number)
+        try:
+            while (turn := self.members.next()) is not None and self.members.failing(turn[0]):
+                state = self._closed(state, turn[0])
+                self.members.close(turn[0])
+        except BudgetError:
+            return "budget", self._kept(state)
+        if turn is None:
+            return ("members", self._kept(state)) if self.members.hopeless else self._idle(state)
+        roster = turn[0]
+        came = self._arrived(number, *turn)
         # 2. local work: from the server's weights to clipped updates
-        gradients.assign(self.model, self.state.weights)
-        bound = math.inf if self.plan is None else self.plan.upload_range
+        gradients.assign(self.model, state.weights)
         # 3. the noisy sum, for which the channel asks senders for their updates
-        result = self.channel.round(number, came, lambda who: self.clients.updates(self.model, number, who, bound))
-        # 4. the server's step
-        after = self._stepped(result.total)
-        after.came = [*self.state.came, rounds.came(came)]
-        if self.odometer is not None:
-            rounds.count(self.odometer, after.came, config.patience)
+        result = roster.channel.round(len(roster.came), came, lambda who: self._updates(number, roster, who))
+        # 4. the server's step, and what the round cost
+        after = step.stepped(config, state, roster, result.total, self.members.rosters.values())
+        joined = rounds.joined(roster.came, config.grace_rounds, roster.members)
+        roster.count(came, config.grace_rounds)
+        self.members.played(roster, came.sent)
+        variances = {"noise_std": result.lasting, "residual_std": result.residual}
+        noise = {name: variance**0.5 / roster.denominator for name, variance in variances.items()}
+        late, lost = roster.named(came.sent - came.used), roster.named(~came.sent)
+        return self._line(after, roster, len(came.used), late, lost, **joined, **noise, **came.network)
+
+    def _idle(self, state: State) -> tuple[Round, State]:
+        """A round that no roster can have, since too few members are there."""
+        after, nothing = dataclasses.replace(state, round=state.round + 1), {"noise_std": 0.0, "residual_std": 0.0}
+        return self._line(after, None, 0, [], [], **nothing, **rounds.joined([], self.config.grace_rounds))
+
+    def _line(
+        self,
+        after: State,
+        roster: Roster | None,
+        used: int,
+        late: list[int],
+        lost: list[int],
+        **more: Any,  # noqa: ANN401  as `Round`
+    ) -> tuple[Round, State]:
+        """The line of a round, and the state after it with what a checkpoint needs of the members."""
+        config = self.config
         looked = after.round % config.evaluate_every == 0 or after.round == config.rounds
         accuracy, loss = self.evaluate(after) if looked else (None, None)
-        spent = self._spent(after) if looked or config.sampling_rate == 1 else None  # sampled, it takes a while
-        late, lost = came.sent - came.used, ~came.sent
-        return Round(
-            round=after.round, used=len(came.used), late=len(late), lost=len(lost),
+        spent = self.members.max_epsilon() if looked or config.sampling_rate == 1 else None  # sampled, it takes a while
+        line = Round(
+            round=after.round, used=used, late=len(late), lost=len(lost), late_clients=late, lost_clients=lost,
             accuracy=accuracy, loss=loss if loss is not None and math.isfinite(loss) else None,  # JSON has no NaN
-            epsilon=spent, mu=statement.mu(self.plan, spent),
-            late_clients=[*late], lost_clients=[*lost], **rounds.joined(self.state.came, config.patience),
-            noise_std=result.lasting**0.5 / self.denominator, residual_std=result.residual**0.5 / self.denominator,
-            **came.network,
-        ), after  # fmt: skip
+            epsilon=spent, mu=statement.mu(self.plan, spent), **more, **self.members.facts(roster),
+        )  # fmt: skip
+        return line, self._kept(after)
 
-    def _arrived(self, number: int) -> Arrivals:
-        """Who came to a round, without clients that have used up their budgets (R8) and what the network loses."""
-        came, config = self.arrivals(number + 1), self.config
-        if self.odometer is not None and not self.unbounded:
-            away = self.channel.away(self.odometer.exhausted())
-            if len(away) > config.stragglers:
-                raise BudgetError(f"{len(away)} clients have used up their budgets")
-            came = came.without(away, config.clients - config.stragglers)
-        return self.channel.meet(number, came)
+    def _kept(self, state: State) -> State:
+        return dataclasses.replace(state, members=self.members.state())
 
-    def _stepped(self, total: torch.Tensor | None) -> State:
-        """The state after the server's step, which is linear in the sum; without a sum only time goes on."""
-        old, config = self.state, self.config
-        after = dataclasses.replace(old, round=old.round + 1, channel=self.channel.state())
-        if total is not None:
-            decay = self._decay(old.round)
-            after.velocity = (old.velocity * config.momentum).add_(total, alpha=self.share)
-            after.weights = old.weights.add(after.velocity, alpha=config.lr)
-            after.average = (old.average * decay).add_(after.weights, alpha=1 - decay)
-        return after
+    def _arrived(self, number: int, roster: Roster, exhausted: ClientSet) -> Arrivals:
+        """Who came to a round, without clients that are away or have used up their budgets, and what is lost."""
+        came = self.arrivals(len(roster.members))(number + 1)
+        if self.config.federated and self.config.arrivals != "uniform":
+            came = came.among(roster.members)
+        return roster.channel.meet(number, came.without(exhausted | ~self.members.present(roster), roster.least))
+
+    def _law(self, clients: int) -> Callable[[int], Arrivals]:
+        """From the number of a round, from 1, to who comes of the members of a roster of so many.
+
+        Where members change rosters, arrivals that say of each client by itself whether it comes are those of all
+        members, whichever roster they are in.
+        """
+        config, bound = self.config, min(self.config.stragglers, clients - 2)
+        if config.federated and config.arrivals != "uniform":
+            clients = bound = config.members
+        return arrivals(
+            config.arrivals, clients=clients, bound=bound, seed=config.seed, late_seen=config.late_seen,
+            late_by_one=config.late_by_one, grace=config.grace_rounds,
+        )  # fmt: skip
+
+    def _updates(self, number: int, roster: Roster, who: Sequence[int]) -> Iterator[Piece]:
+        """The updates of members of a roster, with their places in it."""
+        bound = math.inf if roster.plan is None else roster.plan.upload_range
+        places = {client: place for place, client in enumerate(roster.members)}
+        for piece, rows in self.clients.updates(self.model, number, roster.named(who), bound):
+            yield [places[client] for client in piece], rows
 
     def _close(self) -> None:
-        """Take in late uploads of the last round, and the closing rounds of a plan that repairs."""
-        if self.config.patience == 0 and (self.plan is None or not self.plan.repairs):
-            return
-        self.state = self._mended(self.channel.close(self.state.round))
-        if self.config.patience == 1 and self.odometer is not None and self.state.came:
-            self.odometer.record(*rounds.final(self.state.came[-1]))
+        """Close all rosters."""
+        state = self.state
+        for roster in self.members.rosters.values():
+            state = self._closed(state, roster)
+        self.state = self._kept(state)
 
-    def _mended(self, total: torch.Tensor | None) -> State:
-        """The state after the closing rounds, which correct the last step: most that is left came in with its sum.
-
-        A step of its own would move the weights once more by momentum, without a gradient that says where to.
-        """
-        old, after = self.state, dataclasses.replace(self.state, channel=self.channel.state())
-        if total is not None and old.round > 0:
-            change = self.config.lr * self.share
-            after.weights = old.weights.add(total, alpha=change)
-            after.average = old.average.add(total, alpha=change * (1 - self._decay(old.round - 1)))
-        return after
-
-    def _decay(self, number: int) -> float:
-        """Decay of the average in step `number`, smaller at first, when the start would count for too much."""
-        return min(self.config.ema, (1 + number) / (10 + number))
-
-    def _spent(self, state: State) -> float | None:
-        return None if self.odometer is None else rounds.spent(self.odometer, state.came)
+    def _closed(self, state: State, roster: Roster) -> State:
+        """Take in late uploads of a roster's last round, and the closing rounds of a plan that repairs."""
+        if self.config.grace_rounds == 0 and (roster.plan is None or not roster.plan.repairs):
+            return state
+        total = roster.channel.close(len(roster.came), self.members.present(roster))
+        state = step.mended(self.config, state, roster, total)
+        roster.settle()
+        return state
 
     def evaluate(self, state: State | None = None) -> tuple[float, float]:
         """Accuracy and loss of averaged weights on the test set.
@@ -264,20 +295,20 @@ class Run:
         return Started(
             config=dataclasses.asdict(self.config), plan=None if self.plan is None else self.plan.to_dict(),
             versions=statement.versions(), commit=statement.commit(), partition=self.partition,
-            parameters=self.parameters, device=str(self.device), network=self.channel.network,
+            parameters=self.parameters, device=str(self.device), network=self.network,
         )  # fmt: skip
 
     def _ended(self, stopped: str | None) -> Ended:
-        config, plan, spent, came = self.config, self.plan, self._spent(self.state), self.state.came
-        down = 4 * self.parameters + (1 + config.patience) * bitmap_size(config.clients)
+        config, plan, spent = self.config, self.plan, self.members.max_epsilon()
+        down = 4 * self.parameters + (1 + config.grace_rounds) * bitmap_size(config.clients)
         budget, delta = (None, None) if plan is None else (plan.budget, plan.delta)
+        seen = [] if config.federated else [*map(rounds.final, self.members.rosters[0].came)]
         return Ended(
             accuracy=self.evaluate()[0], epsilon=spent, mu=statement.mu(plan, spent),
             epsilon_claimed=budget, delta=delta,
             unit=config.unit, adjacency=config.adjacency, rounds=self.state.round, stopped=stopped,
-            bytes_up=self.channel.bytes_up, bytes_down=down, seconds=self.state.seconds,
-            statement=statement.statement(config, plan, spent, [*map(rounds.final, came)]),
-            **rounds.joined(came, config.patience),
+            bytes_up=self.bytes_up, bytes_down=down, seconds=self.state.seconds,
+            statement=statement.statement(config, plan, spent, seen), **self.members.ending(),
         )  # fmt: skip
 
     def _save(self) -> None:
@@ -291,8 +322,5 @@ class Run:
         state = checkpoint.read(self.checkpoint, self.config, self.plan, self.device)
         log = LogWriter(self.path, keep=state.round)
         self.state = state
-        self.channel.load(state.channel)
-        if self.odometer is not None:
-            for over in range(1, len(state.came) + 1):
-                rounds.count(self.odometer, state.came[:over], self.config.patience)
+        self.members.load(state.members)
         return log

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import version
 
-from lightdp import attack, gaussian
+from lightdp import gaussian
 from lightdp.planning import Plan
-from lightdp.runlog import Seen, attack_power
+from lightdp.runlog import Seen, guaranteed
 from lightdp.schemes import scheme
 from lightdp.training.config import Config
 
@@ -66,12 +66,7 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Se
     if plan is None or epsilon is None:
         return ["No noise was added: nothing is guaranteed to anybody."]
     known, claim = scheme(config.scheme), f"ε = {plan.budget:g}"
-    what = "any one record of a client" if config.unit == "record" else "everything that one client holds"
-    whom = known.against(plan.colluders)
-    degree = attack.degree(epsilon, plan.delta, gaussian.mu(epsilon, plan.delta, up=True), gdp=plan.gdp)
-    untold = f"Whether {what} was in the training cannot be told by {whom}, up to {degree}"
-    lines = [f"{untold} over the whole training, {plan.adjacency}."]
-    lines.append(attack.sentence(attack_power(plan, epsilon, seen), config.unit, plan.adjacency))
+    lines = guaranteed(plan, epsilon, seen, named=config.scheme, unit=config.unit)
     if known.understates:
         lines.append(f"The paper's formulas claim {claim} for this noise; no budget stopped the run.")
     elif config.unbounded:

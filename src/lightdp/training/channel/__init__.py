@@ -8,20 +8,51 @@ of the arguments of `channel`: it is asked where messages, failures and time of 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from lightdp.errors import ArgumentError
+from lightdp.federation import Member
 from lightdp.planning import Plan
 from lightdp.training.channel._channel import Channel, Sum, Updates
 from lightdp.training.channel._distribution import Distribution
 from lightdp.training.channel._protocol import Protocol
 from lightdp.training.config import Config
 
-__all__ = ["Channel", "Distribution", "Protocol", "Sum", "Updates", "channel", "direct"]
+__all__ = ["Channel", "Distribution", "Protocol", "Sum", "Updates", "channel", "channels", "direct"]
+
+
+def channels(
+    config: Config, plan: Plan | None, parameters: int, device: torch.device | str
+) -> Callable[[int, Sequence[int], Plan | None], Channel]:
+    """From a roster's number, its members and its plan to its channel.
+
+    Args:
+        config: the run.
+        plan: its noise; None for none.
+        parameters: length of an update.
+        device: where sums are made.
+
+    Raises:
+        ArgumentError: a network was asked for, and no installed package simulates one.
+    """
+    if not config.federated:
+        return lambda number, members, own: channel(config, own, parameters, device)  # noqa: ARG005  of all clients
+    if config.fidelity == "protocol" and plan is not None:
+        run, digits = config.seed.to_bytes(16, "little"), len(str(config.members))
+        people = [
+            Member.new(plan, length=parameters, run=run, name=f"client-{i:0{digits}}", threads=None)
+            for i in range(config.members)
+        ]
+        return lambda number, members, own: Protocol(
+            own or plan, parameters, config.seed, device, clients=[people[i] for i in members], number=number
+        )
+    return lambda number, members, own: Distribution(own, parameters, config.seed, device, number)  # noqa: ARG005
 
 
 def channel(config: Config, plan: Plan | None, parameters: int, device: torch.device | str) -> Channel:
-    """The channel of a run: built in, or that of a package where the run asks for a network.
+    """The channel of a run with one roster: built in, or that of a package where the run asks for a network.
 
     Args:
         config: the run.

@@ -96,11 +96,12 @@ class Channel(ABC):
         """
 
     @abstractmethod
-    def close(self, number: int) -> torch.Tensor | None:
-        """What ends a run: late updates of its last round, and the sums of its closing rounds (R4), together.
+    def close(self, number: int, present: ClientSet | None = None) -> torch.Tensor | None:
+        """What ends a roster: late updates of its last round, and the sums of its closing rounds (R4), together.
 
         Args:
             number: of the first closing round.
+            present: who can come to closing rounds; by default everybody.
         """
 
     def state(self) -> dict[str, Any]:
@@ -156,11 +157,12 @@ class Schedule:
             number, settled, self.waits = number - 1, self.waits, final
         return Settled({}, {}) if settled is None or not self.plan.repairs else self.repairs.close(number, settled)
 
-    def closing(self, number: int) -> Iterator[dict[int, Debt]]:
-        """The repairs in each closing round (R4), to which everybody comes that has one to make."""
+    def closing(self, number: int, present: ClientSet | None = None) -> Iterator[dict[int, Debt]]:
+        """The repairs in each closing round (R4), to which everybody `present` comes that has one to make."""
         everybody = ClientSet.all(self.plan.clients)
+        coming = everybody if present is None else present
         for closing in range(number, number + 1 + self.plan.grace):
-            yield self.ride(closing, everybody)
+            yield self.ride(closing, coming)
             self.end(closing, everybody)
         if self.plan.grace:
             self.end(number + 2, everybody)

@@ -23,6 +23,7 @@ class Distribution(Channel):
         parameters: length of an update.
         seed: of the noise.
         device: where it is made.
+        roster: its number; each draws other noise.
 
     Attributes:
         lasting: the variance of the noise that stays, in the sum of so many clients: that of the plan's individual
@@ -32,9 +33,11 @@ class Distribution(Channel):
         held: what the next sum will have of the last round, under grace (R5).
     """
 
-    def __init__(self, plan: Plan | None, parameters: int, seed: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, plan: Plan | None, parameters: int, seed: int, device: torch.device | str = "cpu", roster: int = 0
+    ) -> None:
         super().__init__(plan, parameters)
-        self.plan, self.parameters, self.seed, self.device = plan, parameters, seed, device
+        self.plan, self.parameters, self.seed, self.device, self.roster = plan, parameters, seed, device, roster
         self.lasting: Callable[[int], float] = (lambda _: 0.0) if plan is None else plan.individual_in_sum
         self.schedule = None if plan is None else Schedule(plan)
         self.noise: dict[int, tuple[torch.Tensor, dict[int, int]]] = {}
@@ -83,7 +86,7 @@ class Distribution(Channel):
             total.sub_(self._taken({i: debt for i, debt in riding.items() if i in clients}, draw))
         return total
 
-    def close(self, number: int) -> torch.Tensor | None:
+    def close(self, number: int, present: ClientSet | None = None) -> torch.Tensor | None:
         """What the last round left for the next sum, and the sums of the closing rounds (R4).
 
         Whoever owes a repair takes it out, with fresh individual noise.
@@ -91,7 +94,7 @@ class Distribution(Channel):
         total, self.held = self.held.total, Sum()
         if self.plan is None or self.schedule is None or not self.plan.repairs:
             return total
-        for closing, riding in enumerate(self.schedule.closing(number), number):
+        for closing, riding in enumerate(self.schedule.closing(number, present), number):
             if riding:
                 draw = self._generator(closing)
                 mended = self.lasting(len(riding)) ** 0.5 * self._normal(draw) - self._taken(riding, draw)
@@ -116,7 +119,8 @@ class Distribution(Channel):
         return out
 
     def _generator(self, number: int, purpose: int = 0) -> torch.Generator:
-        mixed = np.random.SeedSequence([self.seed, 77, number])  # noqa: TID251  simulated: it protects nothing
+        entropy = [self.seed, 77, number, self.roster][: 3 + (self.roster > 0)]
+        mixed = np.random.SeedSequence(entropy)  # noqa: TID251  simulated: it protects nothing
         return torch.Generator(self.device).manual_seed(int(mixed.generate_state(1, np.uint64)[0] >> 1) ^ purpose)
 
     def _normal(self, draw: torch.Generator) -> torch.Tensor:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 
 import torch
 
 from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError, ProtocolError
+from lightdp.federation import Member, MemberRound
 from lightdp.planning import Plan
 from lightdp.protocol import Client, ClientRound, Server
 from lightdp.training.arrivals import Arrivals
@@ -25,18 +27,23 @@ class Protocol(Channel):
         parameters: length of an update.
         seed: names the run; keys and noise come from the machine's entropy.
         device: where sums go.
+        clients: members of a federation, in the order of their names; by default clients of this run alone.
+        number: of their roster.
     """
 
-    def __init__(self, plan: Plan, parameters: int, seed: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, plan: Plan, parameters: int, seed: int, device: torch.device | str = "cpu", *,
+        clients: Sequence[Member] | None = None, number: int = 0,
+    ) -> None:  # fmt: skip
         super().__init__(plan, parameters)
         self.plan, self.device, self.schedule = plan, device, Schedule(plan)
         run, digits = seed.to_bytes(16, "little"), len(str(plan.clients))
-        self.server = Server(plan, length=parameters, run=run)
-        self._begun: dict[int, ClientRound] = {}  # of the next round, by clients that do not refuse it
+        self.server = Server(plan, length=parameters, run=run, number=number)
+        self._begun: dict[int, ClientRound | MemberRound] = {}  # of the next round, by clients that do not refuse it
         self._next: list[bytes] = []  # uploads that come during the next round
         self._late: deque[list[bytes]] = deque()  # uploads of each round that come once its set is final
         self._held = Sum()  # what is known of the noise in `_next`
-        self.clients = [
+        self.clients: Sequence[Client | Member] = clients or [
             Client.new(plan, length=parameters, run=run, name=f"client-{i:0{digits}}", threads=None)
             for i in range(plan.clients)
         ]
@@ -77,13 +84,13 @@ class Protocol(Channel):
             return Sum()
         return Sum(total, now.lasting + before.lasting, now.residual + before.residual)
 
-    def close(self, number: int) -> torch.Tensor | None:
+    def close(self, number: int, present: ClientSet | None = None) -> torch.Tensor | None:
         """Late uploads of the last round, and the sums of the closing rounds."""
         sums = []
         self._deliver()
         with suppress(ProtocolError):
             sums.append(self._closed())  # a round that was announced before its clients refused it
-        for riding in self.schedule.closing(number):
+        for riding in self.schedule.closing(number, present):
             start = self.server.announce(since=0, closing=True)
             for i in riding:
                 self.server.receive(self.clients[i].begin(start).upload(None))

@@ -13,7 +13,7 @@ import lightdp
 from lightdp import gaussian, sampling
 from lightdp.errors import ArgumentError, LightDPError
 from lightdp.federation import Cohorts
-from lightdp.planning import Plan, Request, memberships
+from lightdp.planning import Plan, Request, memberships, noise_ratio, remedies
 from lightdp.stragglers import binomial, custom, uniform
 
 ASKED: dict[str, Any] = {
@@ -165,6 +165,15 @@ def test_a_client_clamps_to_one_range_in_rosters_of_all_sizes(records: int, popu
     asked = Request(**ASKED | {"delta": 1e-7}, population=population, records=records)
     assert asked.norm_range == math.ceil(records / population)
     assert asked.among(size).norm_range == asked.norm_range
+
+
+def test_noise_is_told_beside_the_records_of_an_average_client_of_the_population() -> None:
+    asked = ASKED | {"calibration": "repair", "unit": "record", "gamma": 2.0}
+    cohorts = lightdp.plan(**asked, population=100, records=9000)
+    alone = lightdp.plan(**asked | {"rounds": 10}, records=1800)
+    assert noise_ratio(cohorts, 50) == pytest.approx(noise_ratio(alone, 50), rel=1e-12)
+    grown = next(each for each in remedies(cohorts, 10**6) if each.setting == "clients")
+    assert f"population={grown.plan.request.population:,}" in grown.words
 
 
 # what cohorts cost and gain

@@ -1,0 +1,1 @@
+"""The least private Flower app, to copy."""

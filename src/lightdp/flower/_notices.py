@@ -1,0 +1,94 @@
+"""What the server's log says: equal reasons of many nodes once, who is waited for, and how late uploads were."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Hashable, Iterable
+
+from lightdp.flower._settings import LOG
+
+_OFTEN, _SELDOM = 5.0, 60.0  # seconds between lines: if something has changed, and if nothing has
+_MORE = 1.05  # times what would just have been enough
+
+
+def told(reasons: Iterable[tuple[int, str]]) -> list[str]:
+    """Each reason once, with how many nodes gave it or which one, the most frequent first.
+
+    >>> told([(7, "no budget"), (8, "not available"), (9, "no budget")])
+    ['2 nodes: no budget', 'node 8: not available']
+
+    Args:
+        reasons: nodes and what each of them said.
+    """
+    said = dict(reasons)
+    return [
+        f"{count} nodes: {reason}" if count > 1 else f"node {next(n for n, r in said.items() if r == reason)}: {reason}"
+        for reason, count in Counter(said.values()).most_common()
+    ]
+
+
+class Waiting:
+    """Says how many nodes have come: at once, when there are more or fewer, and now and then.
+
+    Args:
+        what: has come.
+        wanted: how many are waited for.
+    """
+
+    def __init__(self, what: str, wanted: int) -> None:
+        self._what, self._wanted = what, wanted
+        self._said: tuple[float, int] | None = None
+
+    def see(self, count: int) -> None:
+        """Take in how many there are now."""
+        now = time.monotonic()
+        if count >= self._wanted:
+            return
+        if self._said is not None and now - self._said[0] < (_SELDOM if count == self._said[1] else _OFTEN):
+            return
+        LOG.info("lightdp: waiting for nodes: %d of %d %s", count, self._wanted, self._what)
+        self._said = now, count
+
+
+class Deadlines:
+    """When rounds began and ended, and how long uploads took that came after that."""
+
+    def __init__(self) -> None:
+        self._began: dict[Hashable, float] = {}
+        self._lasted: dict[Hashable, float] = {}
+        self._late: list[tuple[float, float]] = []  # how long each one and its round took
+
+    def begin(self, number: Hashable) -> None:
+        """Start a round."""
+        self._began[number] = time.time()
+
+    def end(self, number: Hashable) -> None:
+        """End a round: its deadline is now."""
+        if number in self._began:
+            self._lasted[number] = time.time() - self._began[number]
+
+    def came(self, number: Hashable, sent: float) -> None:
+        """Note an upload that came too late.
+
+        Args:
+            number: of its round.
+            sent: when its node sent it, by the node's clock. It is taken to lie between the deadline and now.
+        """
+        if number in self._lasted:
+            lasted, now = self._lasted[number], time.time() - self._began[number]
+            took = sent - self._began[number]
+            self._late.append((min(max(took, lasted), now), lasted))
+
+    def advise(self) -> None:
+        """Say how late uploads were since this was last called, and which timeout would have taken them."""
+        if not self._late:
+            return
+        over = max(took - lasted for took, lasted in self._late)
+        enough = max(took for took, _ in self._late)
+        LOG.warning(
+            "lightdp: uploads that came after the end of their round: %d, by up to %.1f s. They are in no sum and cost "
+            "budget; timeout=%d would have taken them", len(self._late), over, math.ceil(enough * _MORE),
+        )  # fmt: skip
+        self._late.clear()

@@ -1,0 +1,119 @@
+"""Panels of runs whose rosters change (C1): who was where in each round, and what each client has spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+from lightdp._validate import rounded_up
+from lightdp.report._chart import alt, data
+from lightdp.report._panel import Panel, rounds_axis, within
+from lightdp.runlog import RunLog
+
+_WHERE = {  # words and colour
+    "playing": ("in the round's roster", "#2563eb"),
+    "seated": ("in another roster", "#bfdbfe"),
+    "waiting": ("waiting for a roster", "#facc15"),
+    "away": ("away", "rgba(120, 136, 160, 0.45)"),
+    "spent": ("no budget left", "#dc2626"),
+}
+_MOST_BARS = 400  # more would be thinner than two pixels
+
+
+def member_panels(log: RunLog, name: str, logs: Sequence[RunLog]) -> Iterator[Panel]:
+    """The two panels of a run; nothing of one whose clients are the same in every round."""
+    if log.federated:
+        yield _membership(log, name, logs)
+        if log.ended is not None and log.ended.epsilon_clients:
+            yield _spent(log.ended.epsilon_clients, log.claimed, name)
+
+
+def whereabouts(log: RunLog) -> list[dict[str, int]]:
+    """How many clients were where in each round; each client is counted once.
+
+    Args:
+        log: of a run whose rosters change.
+    """
+    rosters, found = log.rosters, []
+    for line in log.rounds:
+        spent = set(line.spent_clients or ())
+        away = set(line.away_clients or ()) - spent
+        waiting = set(line.waiting_clients or ()) - away - spent
+        playing = set(rosters.get(-1 if line.roster is None else line.roster, ())) - away - spent - waiting
+        counts = {"playing": len(playing), "waiting": len(waiting), "away": len(away), "spent": len(spent)}
+        found.append(counts | {"seated": log.population - sum(counts.values()), "round": line.round})
+    return found
+
+
+def _membership(log: RunLog, name: str, logs: Sequence[RunLog]) -> Panel:
+    """Stacked numbers of clients, with a mark where rosters were formed."""
+    rows = [{"start": each["round"] - 0.5, "end": each["round"] + 0.5} | each for each in whereabouts(log)]
+    base = data([*rows, rows[-1] | {"start": rows[-1]["end"]}]).encode(x=rounds_axis("start", logs))  # closes the step
+    states = [state for state in _WHERE if any(row[state] for row in rows)]
+    words = {state: _WHERE[state][0] for state in states}
+    legend = alt.Legend(
+        title=None, orient="top", symbolType="square", labelExpr=f"{words}[datum.label]", labelLimit=220, columns=5
+    )
+    colour = alt.Scale(domain=states, range=[_WHERE[state][1] for state in states])
+    folded = base.transform_fold(states, as_=["where", "clients"])
+    steps = folded.transform_calculate(place=f"indexof({states}, datum.where)").encode(
+        y=alt.Y(
+            "clients:Q", title="clients", stack="zero", axis=alt.Axis(tickMinStep=1), scale=within(0, log.population)
+        ),
+        color=alt.Color("where:N", scale=colour, legend=legend),
+        order="place:Q",
+    )
+    tips = [alt.Tooltip(f"{state}:Q", title=words[state]) for state in states]
+    hover = base.encode(x2="end:Q", y=alt.datum(log.population), y2=alt.datum(0), tooltip=["round:Q", *tips])
+    formed = [
+        {
+            "round": line.round - 0.5,
+            "made": ", ".join(f"{each['roster']} of {len(each['members'])}" for each in line.formed),
+        }
+        for line in log.rounds
+        if line.formed
+    ]
+    x, top = rounds_axis("round", logs), alt.value(0)
+    marks = data(formed).mark_point(
+        shape="triangle-down", filled=True, size=70, color="#0f172a", opacity=0.9, yOffset=-4
+    )
+    marks = marks.encode(x=x, y=top, tooltip=[alt.Tooltip("made:N", title="rosters formed")])
+    rosters, closed = len(log.rosters), sum(len(line.closed or ()) for line in log.rounds)
+    note = f"{log.population:,} clients, {rosters:,} roster{'' if rosters == 1 else 's'} formed (triangles)"
+    note += f", {closed:,} closed in the course of the training." if closed else "."
+    idle = sum(line.roster is None for line in log.rounds)
+    note += f" Rounds for which too few were there: {idle:,}." if idle else ""
+    layers = steps.mark_area(interpolate="step-after", line=False), hover.mark_rect(opacity=0), marks
+    chart = alt.layer(*layers).properties(height=190, description=f"Members of {name}. {note}")
+    return Panel(f"Members: {name}", note, chart, "wide")
+
+
+def _spent(epsilon: Sequence[float], budget: float | None, name: str) -> Panel:
+    """ε of each client, the largest first."""
+    order = sorted(enumerate(epsilon), key=lambda each: -each[1])
+    step = -(-len(order) // _MOST_BARS)
+    rows: list[dict[str, Any]] = [
+        {"place": at, "start": at - 0.5, "end": at + step - 0.5, "client": client, "epsilon": spent}
+        for at, (client, spent) in enumerate(order)
+        if at % step == 0
+    ]
+    top = 1.12 * max([value for _, value in order] + ([] if budget is None else [budget]))
+    x = alt.X(
+        "start:Q", title="clients, by what they spent", axis=alt.Axis(grid=False), scale=within(-0.5, len(order) - 0.5)
+    )
+    bars = data(rows).mark_rect(color="#2563eb", opacity=0.75, stroke="white", strokeWidth=0.4 if step == 1 else 0)
+    bars = bars.encode(
+        x=x, x2="end:Q", y=alt.Y("epsilon:Q", title=None, scale=within(0, top)), y2=alt.datum(0),
+        tooltip=["client:Q", alt.Tooltip("epsilon:Q", title="ε", format=".4f")],
+    )  # fmt: skip
+    layers: list[alt.Chart] = [bars]
+    if budget is not None:
+        mark = data([{"budget": budget, "text": f"budget {budget:g}"}]).encode(y="budget:Q")
+        layers.append(mark.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color="#9ca3af"))
+        words = mark.encode(x=alt.value(0), text="text:N")
+        layers.append(words.mark_text(align="left", dy=-6, dx=4, fontSize=11, color="#6b7280"))
+    note = f"At the end, over all rosters of a client: {rounded_up(order[-1][1])} to {rounded_up(order[0][1])}, "
+    note += f"median {rounded_up(median(epsilon))}. Rosters that were closed count at their worst (W5)."
+    chart = alt.layer(*layers).properties(height=190, description=f"ε by client of {name}. {note}")
+    return Panel(f"Privacy spent by client, ε: {name}", note, chart, "wide")

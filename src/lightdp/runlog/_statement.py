@@ -1,0 +1,37 @@
+"""What a training guaranteed, in sentences that stand alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lightdp import attack, gaussian
+from lightdp.planning import Plan
+from lightdp.runlog._attack import Seen, attack_power
+from lightdp.schemes import scheme
+
+
+def guaranteed(plan: Plan, epsilon: float, seen: Sequence[Seen], *, named: str, unit: str) -> list[str]:
+    """Whom the noise hides from whom, and what an attacker finds at most, in plain sentences.
+
+    Guarantee: the ε and μ in them are rounded up.
+
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=4, colluders=1, stragglers=1, rounds=3, epsilon=2, delta=1e-5)
+    >>> guaranteed(plan, 2.0, [], named="exact", unit="client")[0][:60]
+    'Whether everything that one client holds was in the training'
+
+    Args:
+        plan: the noise.
+        epsilon: what the client that spent most has spent.
+        seen: who was used and who was late in each round.
+        named: the scheme.
+        unit: what is protected.
+    """
+    what = "any one record of a client" if unit == "record" else "everything that one client holds"
+    whom = scheme(named).against(plan.colluders)
+    degree = attack.degree(epsilon, plan.delta, gaussian.mu(epsilon, plan.delta, up=True), gdp=plan.gdp)
+    untold = f"Whether {what} was in the training cannot be told by {whom}, up to {degree}"
+    return [
+        f"{untold} over the whole training, {plan.adjacency}.",
+        attack.sentence(attack_power(plan, epsilon, seen), unit, plan.adjacency),
+    ]

@@ -1,0 +1,131 @@
+"""One roster of a run: its noise, the channel between its members and the server, and what its rounds have cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from lightdp.accountant import Odometer
+from lightdp.client_set import ClientSet
+from lightdp.planning import Plan
+from lightdp.training import rounds
+from lightdp.training.arrivals import Arrivals
+from lightdp.training.channel import Channel
+from lightdp.training.rounds import Came
+
+
+class Impulse(NamedTuple):
+    """How much of a past sum is in velocity, weights and average of weights now, in units of what one step adds.
+
+    >>> Impulse.new(decay=0.5).later(momentum=0.5, decay=0.5)
+    Impulse(velocity=0.5, weights=1.5, average=1.0)
+    """
+
+    velocity: float
+    weights: float
+    average: float
+
+    @classmethod
+    def new(cls, decay: float) -> Impulse:
+        """Of the sum that came in with the last step, at whose average weights had this decay."""
+        return cls(1.0, 1.0, 1 - decay)
+
+    def later(self, momentum: float, decay: float) -> Impulse:
+        """After one more step, with another sum."""
+        velocity = self.velocity * momentum
+        weights = self.weights + velocity
+        return Impulse(velocity, weights, self.average * decay + (1 - decay) * weights)
+
+
+@dataclass(eq=False)
+class Roster:
+    """Members that share noise, numbered from 0 in their order.
+
+    Attributes:
+        number: of the roster.
+        members: clients of the run, ascending.
+        plan: its noise; None for none.
+        channel: from their updates to the noisy sum.
+        stragglers: how many of them may miss a round.
+        denominator: what a sum is divided by, the same in every round (R3).
+        odometer: what each member has spent in this roster; None without noise.
+        came: who came to each of its rounds. The list is replaced, never changed in place.
+        impulse: of its last sum.
+    """
+
+    number: int
+    members: tuple[int, ...]
+    plan: Plan | None
+    channel: Channel
+    stragglers: int
+    denominator: float
+    odometer: Odometer | None = field(init=False)
+    came: list[Came] = field(default_factory=list)
+    impulse: Impulse | None = None
+
+    def __post_init__(self) -> None:
+        self.odometer = None if self.plan is None else Odometer(self.plan)
+
+    @property
+    def least(self) -> int:
+        """The fewest uploads that are summed."""
+        return len(self.members) - self.stragglers
+
+    def named(self, chosen: ClientSet | Sequence[int]) -> list[int]:
+        """Members by their numbers in the run."""
+        return [self.members[place] for place in chosen]
+
+    def places(self, clients: set[int]) -> ClientSet:
+        """Those of the clients that are members, by their places here."""
+        return ClientSet.of(len(self.members), [at for at, each in enumerate(self.members) if each in clients])
+
+    def count(self, arrived: Arrivals, grace: int) -> None:
+        """Count a round."""
+        self.came = [*self.came, rounds.came(arrived)]
+        if self.odometer is not None:
+            rounds.count(self.odometer, self.came, grace)
+
+    def settle(self) -> None:
+        """Count a last round whose set was not final: nothing follows that could use more of its uploads."""
+        if self.odometer is not None and self.odometer.waits is not None and self.came:
+            self.odometer.record(*rounds.final(self.came[-1]))
+
+    def total(self, before: Sequence[Mapping[float, int]]) -> Odometer | None:
+        """What each member has spent, also `before`, with the last round as it will be final; to be read.
+
+        Args:
+            before: of each client of the run, the μ² of its rounds in other rosters.
+        """
+        if self.odometer is None:
+            return None
+        elsewhere = [before[client] for client in self.members]
+        found = self.odometer.beside(elsewhere) if any(elsewhere) else self.odometer
+        if found.waits is None:
+            return found
+        settled = found.copied()
+        settled.record(*rounds.final(self.came[-1]))
+        return settled
+
+    def squares(self) -> list[Counter[float]]:
+        """μ² of every round of each member at its worst (W5); nothing of a member that never sent an upload."""
+        if self.odometer is None:
+            return [Counter() for _ in self.members]
+        sent = {place for one in self.came for part in one for place in part}
+        found = self.odometer.counted(worst=True).squares()
+        return [each if place in sent else Counter() for place, each in enumerate(found)]
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint; later rounds do not change the value."""
+        impulse = None if self.impulse is None else tuple(self.impulse)
+        return {"members": self.members, "came": self.came, "impulse": impulse, "channel": self.channel.state()}
+
+    def load(self, state: Mapping[str, Any], grace: int) -> None:
+        """Go on from what `state` returned."""
+        self.came = state["came"]
+        self.impulse = None if state["impulse"] is None else Impulse(*state["impulse"])
+        self.channel.load(state["channel"])
+        if self.odometer is not None:
+            for over in range(1, len(self.came) + 1):
+                rounds.count(self.odometer, self.came[:over], grace)

@@ -1,0 +1,69 @@
+"""The server's step: linear in the noisy sum, so that repair takes out of the model exactly what came in (R4)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+
+from lightdp.training.checkpoint import State
+from lightdp.training.config import Config
+from lightdp.training.roster import Impulse, Roster
+
+
+def stepped(
+    config: Config, old: State, roster: Roster, total: torch.Tensor | None, rosters: Iterable[Roster] = ()
+) -> State:
+    """The state after a round; without a sum only time goes on.
+
+    Args:
+        config: learning rate, momentum and averaging.
+        old: the state before.
+        roster: whose round it was.
+        total: its sum; None if there is none. (parameters,)
+        rosters: all that take turns, whose last sums go on to act by momentum.
+    """
+    after, decay = dataclasses.replace(old, round=old.round + 1), _decay(config, old.round)
+    if total is not None:
+        after.velocity = (old.velocity * config.momentum).add_(total, alpha=share(config, roster))
+        after.weights = old.weights.add(after.velocity, alpha=config.lr)
+        after.average = (old.average * decay).add_(after.weights, alpha=1 - decay)
+        for each in rosters:
+            each.impulse = None if each.impulse is None else each.impulse.later(config.momentum, decay)
+    if total is not None or roster.impulse is None:
+        roster.impulse = Impulse.new(decay)
+    return after
+
+
+def mended(config: Config, old: State, roster: Roster, total: torch.Tensor | None) -> State:
+    """The state after the closing rounds of a roster, which correct its last step: most that is left came in with it.
+
+    What that sum has become since is taken out of velocity, weights and average, as if it had never come in. A step of
+    its own would move the weights once more by momentum, without a gradient that says where to.
+
+    Args:
+        config: as for `stepped`.
+        old: the state before.
+        roster: whose closing rounds they are.
+        total: their sum; None if there is none. (parameters,)
+    """
+    if total is None or roster.impulse is None:
+        return old
+    change, (velocity, weights, average) = config.lr * share(config, roster), roster.impulse
+    return dataclasses.replace(
+        old,
+        velocity=old.velocity.add(total, alpha=share(config, roster) * velocity),
+        weights=old.weights.add(total, alpha=change * weights),
+        average=old.average.add(total, alpha=change * average),
+    )
+
+
+def share(config: Config, roster: Roster) -> float:
+    """What a sum is multiplied by: the server descends along gradients, and follows updates."""
+    return (-1.0 if config.unit == "record" else 1.0) / roster.denominator
+
+
+def _decay(config: Config, number: int) -> float:
+    """Decay of the average in step `number`, smaller at first, when the start would count for too much."""
+    return min(config.ema, (1 + number) / (10 + number))

@@ -1,0 +1,180 @@
+"""`LightDP(..., checkpoint=PATH)`: a server that is killed at any moment, and goes on with the same command."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Strategy
+
+from lightdp.errors import ArgumentError
+from lightdp.flower import LightDP
+from lightdp.flower import _checkpoint as checkpoints
+from support.flower_adders import a_plan, plus
+from support.flower_grid import LocalGrid
+from support.flower_training import an_app, planned, step, weights
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing of the process is left but its files."""
+
+
+def named(grid: LocalGrid) -> LocalGrid:
+    """Nodes whose names do not depend on their ids, with a state file each."""
+    for i, node in enumerate(grid.nodes):
+        node.config["lightdp-name"] = f"site-{i}"
+    return grid
+
+
+def again(grid: LocalGrid) -> None:
+    """The server comes back: a new run of Flower, and nodes with new ids."""
+    for node in grid.nodes:
+        node.id += 100
+    grid._replies.clear()
+    grid._later.clear()
+
+
+def started(path: Path, grid: LocalGrid, plan: Any, inner: Strategy | None = None, **more: Any) -> tuple[LightDP, Any]:
+    strategy = LightDP(FedAvg(fraction_evaluate=0.0) if inner is None else inner, plan, wait=0.2, checkpoint=path)
+    options = {"initial_arrays": weights(), "num_rounds": 6, "timeout": 0.3 if plan.grace else 1} | more
+    return strategy, strategy.start(grid=grid, **options)
+
+
+def killing(grid: LocalGrid, at: int, monkeypatch: pytest.MonkeyPatch, *, sent: bool) -> None:
+    """Kill the server in its round `at`, before or after the nodes have answered."""
+    real = grid.send_and_receive
+
+    def exchange(messages: Any, *, timeout: float | None = None) -> Any:
+        messages = list(messages)
+        training = any("start" in each.content.config_records.get("lightdp", {}) for each in messages)
+        if training and grid.round + 1 == at:
+            if sent:
+                real(messages, timeout=timeout)
+            else:
+                grid.round += 1
+            raise Killed
+        return real(messages, timeout=timeout)
+
+    monkeypatch.setattr(grid, "send_and_receive", exchange)
+
+
+@pytest.mark.parametrize("sent", [False, True])
+@pytest.mark.parametrize("at", [1, 3, 6, 7])
+@pytest.mark.parametrize("settings", [{"calibration": "exact"}, {"calibration": "repair"}, {"grace": 1}])
+def test_a_killed_server_goes_on_and_every_round_is_answered_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], at: int, sent: bool
+) -> None:
+    plan = planned(epsilon=200.0, **settings)
+    grid, path = named(LocalGrid(an_app(), 5)), tmp_path / "checkpoint"
+    grid.faults = {(6, 1): "drop"}  # so that there is something to close
+    with monkeypatch.context() as patched:
+        killing(grid, at, patched, sent=sent)
+        with suppress(Killed):  # without repair there is no closing round to be killed in
+            started(path, grid, plan)
+    again(grid)
+    strategy, result = started(path, grid, plan)
+    assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
+    assert strategy.stopped is None
+    used = [row["lightdp-used"] for row in result.train_metrics_clientapp.values()]
+    total = sum(step(i, 40) for i in range(5)) * sum(each == 5 for each in used) / 5
+    total = total + sum(step(i, 40) for i in range(5) if i != 1) * sum(each == 4 for each in used) / 5
+    change = result.arrays["w"].numpy() - weights()["w"].numpy()
+    assert change == pytest.approx(total, abs=12 * (6 * plan.noise_in_mean()) ** 0.5)
+    assert [str(reply.error.reason) for _, reply in grid.left if reply.has_error()] == []  # no round twice
+
+
+def test_momentum_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for at in (None, 4):
+        grid, path = named(LocalGrid(plus(1.0), 3)), tmp_path / f"checkpoint-{at}"
+        plan, inner = a_plan(rounds=12), FedAvgM(server_momentum=0.5, fraction_evaluate=0.0)
+        zero = ArrayRecord([np.zeros(5)])
+        if at is not None:
+            with monkeypatch.context() as patched:
+                killing(grid, at, patched, sent=False)
+                with pytest.raises(Killed):
+                    started(path, grid, plan, inner, initial_arrays=zero)
+            again(grid)
+            inner = FedAvgM(server_momentum=0.5, fraction_evaluate=0.0)
+        _, result = started(path, grid, plan, inner, initial_arrays=zero)
+        found.append(result.arrays["0"].numpy() if "0" in result.arrays else next(iter(result.arrays.values())).numpy())
+    assert found[0] == pytest.approx(found[1], abs=0.3)
+    assert found[0][0] == pytest.approx(sum(2 - 0.5**t for t in range(6)), abs=0.3)
+
+
+@pytest.mark.parametrize("inner", [FedAvgM(server_momentum=0.9), FedAdam()])
+def test_the_state_of_a_strategy_is_kept_bit_by_bit(inner: Any) -> None:
+    fresh = type(inner)(**({"server_momentum": 0.9} if isinstance(inner, FedAvgM) else {}))
+    kept, loaded = checkpoints.State(inner), checkpoints.State(fresh)
+    inner.momentum_vector = [np.arange(3.0), np.float32([1.5])]
+    inner.m_t, inner.current_arrays = {"a": np.eye(2)}, ArrayRecord([np.ones(2)])
+    inner.rounds_seen, inner.single = 7, np.array(2.5)
+    loaded.load(*kept.facts())
+    assert [each.tolist() for each in fresh.momentum_vector] == [[0, 1, 2], [1.5]]
+    assert fresh.momentum_vector[1].dtype == np.float32
+    assert fresh.m_t["a"].tolist() == np.eye(2).tolist()
+    assert [each.numpy().tolist() for each in fresh.current_arrays.values()] == [[1, 1]]
+    assert (fresh.rounds_seen, float(fresh.single)) == (7, 2.5)
+
+
+def test_a_training_that_has_ended_is_not_trained_again(tmp_path: Path) -> None:
+    grid, path = named(LocalGrid(an_app(), 5)), tmp_path / "checkpoint"
+    evaluate = lambda t, _: MetricRecord({"t": float(t)})  # noqa: E731
+    _, first = started(path, grid, planned(), evaluate_fn=evaluate)
+    again(grid)
+    pushed = list(grid.pushed)
+    _, second = started(path, grid, planned(), evaluate_fn=evaluate)
+    assert grid.pushed == pushed
+    assert second.arrays["w"].numpy().tolist() == first.arrays["w"].numpy().tolist()
+    for rows in ("train_metrics_clientapp", "evaluate_metrics_serverapp"):
+        assert {t: dict(row) for t, row in getattr(second, rows).items()} == {
+            t: dict(row) for t, row in getattr(first, rows).items()
+        }
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"plan": planned(epsilon=9.0)}, "its plan is"),
+        ({"initial_arrays": weights(41)}, "its model is"),
+        ({"num_rounds": 7}, "its num_rounds is 6, not 7"),
+        ({"inner": FedAvgM()}, "its strategy is 'FedAvg', not 'FedAvgM'"),
+    ],
+)
+def test_a_checkpoint_of_another_training_is_refused_and_kept(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
+    grid, path = named(LocalGrid(an_app(), 5)), tmp_path / "checkpoint"
+    started(path, grid, planned())
+    kept = path.read_bytes()
+    with pytest.raises(ArgumentError, match=why):
+        started(path, grid, **({"plan": planned()} | changed))
+    assert path.read_bytes() == kept
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda _: b"", lambda data: data[:40] + b"x" + data[41:]])
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, damage: Any) -> None:
+    grid, path = named(LocalGrid(an_app(), 5)), tmp_path / "checkpoint"
+    started(path, grid, planned())
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ArgumentError, match="checkpoint must be a whole checkpoint, got checkpoint="):
+        started(path, grid, planned())
+
+
+def test_an_interrupt_loses_nothing(tmp_path: Path) -> None:
+    grid, path = named(LocalGrid(an_app(), 5)), tmp_path / "checkpoint"
+
+    def interrupted(t: int, _: ArrayRecord) -> None:
+        if t == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        started(path, grid, planned(), evaluate_fn=interrupted)
+    again(grid)
+    _, result = started(path, grid, planned())
+    assert [row["lightdp-used"] for row in result.train_metrics_clientapp.values()] == [5] * 6
+    assert result.train_metrics_clientapp[6]["lightdp-late"] == 0

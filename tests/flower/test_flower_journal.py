@@ -1,0 +1,120 @@
+"""`LightDP(..., log=PATH)`: the log of a real training, as `lightdp audit` and `lightdp report` read it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import MetricRecord
+from flwr.serverapp.strategy import FedAvg
+
+from lightdp.auditing import recorded
+from lightdp.errors import ArgumentError
+from lightdp.flower import LightDP
+from lightdp.report import save_runs
+from lightdp.runlog import RunLog
+from support.flower_grid import Fault, LocalGrid
+from support.flower_training import an_app, planned, weights
+
+FAULTS: dict[tuple[int, int], Fault] = {
+    (1, 0): "late", (2, 1): "drop", (3, 2): "late", (3, 3): "later", (4, 0): "drop", (4, 1): "drop", (4, 2): "late",
+    (5, 4): "late", (6, 0): "late",
+}  # fmt: skip  # round 4 is void, and the last upload comes before the line of its round is written
+
+
+def logged(path: Path, plan: Any, faults: dict[tuple[int, int], Fault], **more: Any) -> tuple[LightDP, Any]:
+    grid = LocalGrid(an_app(), 5)
+    grid.faults = faults
+    strategy = LightDP(FedAvg(), plan, wait=0.01, log=path)
+    options = {"num_rounds": 6, "timeout": 0.3 if plan.grace else 1} | more
+    return strategy, strategy.start(grid=grid, initial_arrays=weights(), **options)
+
+
+@pytest.mark.parametrize("calibration", ["exact", "repair"])
+@pytest.mark.parametrize("grace", [0, 1])
+@pytest.mark.parametrize("faults", [{}, FAULTS])
+def test_what_is_logged_holds_and_ends_with_what_was_spent(
+    tmp_path: Path, calibration: str, grace: int, faults: dict[tuple[int, int], Fault]
+) -> None:
+    path = tmp_path / "run.jsonl"
+    plan = planned(calibration=calibration, grace=grace, epsilon=50)
+    _, result = logged(path, plan, faults)
+    found = recorded(path)
+    assert found.problems == ()
+    assert found.verdict.startswith("holds")
+    assert found.exact is not None
+    log = RunLog.read(path)
+    assert log.epsilon == pytest.approx(result.train_metrics_clientapp[6]["lightdp-epsilon"])
+    assert [line.used for line in log.rounds] == [m["lightdp-used"] for m in result.train_metrics_clientapp.values()]
+    assert log.outcome.bytes_up == pytest.approx(40 * plan.wire_bits / 8, abs=300)
+    assert log.started.config["strategy"] == "FedAvg"
+
+
+def test_uploads_that_come_after_their_line_are_named_and_must_not_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    logged(path, planned(epsilon=50), FAULTS)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line.get("late_since") for line in lines[1:]] == [
+        None, {"1": [0]}, None, {"3": [2]}, {"3": [3], "4": [2]}, {"5": [4]}, None,
+    ]  # fmt: skip
+    for at in (2, 5):
+        kept = [line if i != at else line | {"late_since": None} for i, line in enumerate(lines)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        assert any("its rounds give only" in problem for problem in recorded(path).problems)
+    for wrong, why in (
+        ({"2": [0]}, "clients [0] had been seen in round 2 before"), ({"6": [0]}, "6 is no earlier round"),
+    ):  # fmt: skip
+        kept = [line if i != 6 else line | {"late_since": wrong} for i, line in enumerate(lines)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        assert any(why in problem for problem in recorded(path).problems)
+
+
+def test_metrics_are_logged_and_the_page_shows_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+
+    def evaluate(current: int, _: Any) -> MetricRecord:
+        return MetricRecord({"accuracy": current / 8, "loss": float("nan") if current == 1 else 2.0, "f1": 0.5})
+
+    logged(path, planned(), {}, evaluate_fn=evaluate, num_rounds=3)
+    log = RunLog.read(path)
+    assert [(line.accuracy, line.loss) for line in log.rounds] == [(0.125, None), (0.25, 2.0), (0.375, 2.0)]
+    assert log.outcome.accuracy == 0.375
+    assert log.rounds[1].metrics == {"evaluate": {"at": 2.0}, "server": {"accuracy": 0.25, "loss": 2.0, "f1": 0.5}}
+    save_runs([log], tmp_path / "run.html")
+    assert "FedAvg" in (tmp_path / "run.html").read_text()
+
+
+def test_a_training_that_ends_early_says_why(tmp_path: Path) -> None:
+    strategy, _ = logged(tmp_path / "budget", planned(epsilon=3, rounds=2), {}, num_rounds=9)
+    assert strategy.stopped is not None
+    assert RunLog.read(tmp_path / "budget").outcome.stopped == "budget"
+    faults: dict[tuple[int, int], Fault] = {(t, i): "drop" for t in (2, 3, 4) for i in range(3)}
+    logged(tmp_path / "void", planned(), faults)
+    assert RunLog.read(tmp_path / "void").outcome.stopped == "void"
+    assert recorded(tmp_path / "void").problems == ()
+
+
+def test_a_log_is_never_overwritten_and_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text("kept")
+    for wrong in (path, tmp_path / "nowhere" / "run.jsonl"):
+        grid = LocalGrid(an_app(), 5)
+        with pytest.raises(ArgumentError, match="log must be a new file in a folder that exists, got log="):
+            LightDP(FedAvg(), planned(), wait=0.01, log=wrong).start(grid, weights(), timeout=1)
+        assert grid.pushed == []
+    assert path.read_text() == "kept"
+
+
+def test_a_log_that_is_interrupted_is_one_without_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+
+    def evaluate(current: int, _: Any) -> None:
+        if current == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        logged(path, planned(), {}, evaluate_fn=evaluate)
+    found = recorded(path)
+    assert found.verdict.startswith("unfinished: what the log says follows from its 2 rounds so far")
