@@ -104,7 +104,9 @@ def test_a_roster_that_lost_too_many_is_closed_and_its_other_members_wait_with_w
     assert party.fed.rosters == {}
     after = party.fed.epsilon()
     assert set(after) == set(before)
-    assert all(after[name] > before[name] > 0 for name in after)  # at its worst: peers may still be told anything
+    assert all(
+        after[name] > 1.01 * before[name] > 0 for name in after
+    )  # at its worst: peers may still be told anything
     party.join("m04")
     assert party.fed.form(force=True) == [1]
     assert party.fed.epsilon()["m02"] == after["m02"]

@@ -103,7 +103,8 @@ class Nodes:
         options: Any = {"length": LENGTH, "weighted": self.weighted, "store": node.store}
         node.member = Member.restore(self.plan, **options)
         assert node.member.serial == facts.serial >= before.serial
-        assert all(node.member.answered()[number] >= next_ for number, next_ in before.answered().items())
+        answered = node.member.answered()
+        assert all(answered.get(number, next_) >= next_ for number, next_ in before.answered().items())
         if node.member.serial == before.serial:
             assert node.member.answered() == before.answered()
             assert node.member.epsilon() == before.epsilon()
