@@ -108,6 +108,10 @@ TESTS = {
     "test_peers_have_repaired_for_sure_only_once_they_were_used_in_two_rounds_in_a_row",
     "test_sampled_plans_keep_the_budget",
     "test_samples_are_gaussian_and_a_two_percent_wrong_scale_is_not",
+    # federation
+    "test_a_liar_in_several_rosters_gets_no_more_than_one_budget",
+    "test_hundreds_of_rosters_leave_a_small_state_and_the_whole_ledger",
+    "test_the_same_holds_for_sampled_batches",
     # report
     "test_a_file_is_written_whole[svg]",
     "test_a_given_law_holds_where_stragglers_are_not_swept",
