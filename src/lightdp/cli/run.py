@@ -107,7 +107,8 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
         for what in ("size", "labels")
     )
     typer.echo(f"{config.data}, {config.model} with {run.parameters:,} parameters on {run.device}")
-    typer.echo(f"{config.clients} clients, {config.partition}: records {records}, different labels {labels}\n")
+    among = f" in {len(run.members.rosters)} rosters that take turns" if config.federated else ""
+    typer.echo(f"{config.members} clients{among}, {config.partition}: records {records}, different labels {labels}\n")
     if run.plan is not None:
         typer.echo(f"{run.plan}\n")
 
