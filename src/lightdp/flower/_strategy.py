@@ -35,7 +35,8 @@ class LightDP(Strategy):
 
     A round with fewer uploads than `clients - stragglers` is void and leaves the model as it is. Under a plan with
     grace=1, uploads that come during the next round are in its sum and count (R5); ε then counts the last round at its
-    worst until its set is final, one round later. A client without budget for another round is a straggler from then on.
+    worst until its set is final, one round later. A client without budget for another round is a straggler from then
+    on.
 
     A plan with a population, or more nodes than its clients, makes rosters that take turns. Nodes that join later are
     in the next roster that is formed; those that miss too often are left out; a roster that lost more clients than it
