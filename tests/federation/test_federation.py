@@ -15,7 +15,7 @@ from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.federation import Federation, Member, Table
 from lightdp.keys import Identity, Pins
-from support.federated import LENGTH, RUN, planned
+from support.federated_nodes import LENGTH, RUN, planned
 
 
 class Party:
@@ -104,7 +104,9 @@ def test_a_roster_that_lost_too_many_is_closed_and_its_other_members_wait_with_w
     assert party.fed.rosters == {}
     after = party.fed.epsilon()
     assert set(after) == set(before)
-    assert all(after[name] > before[name] > 0 for name in after)  # at its worst: peers may still be told anything
+    assert all(
+        after[name] > 1.01 * before[name] > 0 for name in after
+    )  # at its worst: peers may still be told anything
     party.join("m04")
     assert party.fed.form(force=True) == [1]
     assert party.fed.epsilon()["m02"] == after["m02"]
@@ -321,7 +323,7 @@ def test_a_server_that_is_rolled_back_gets_no_second_answer_and_goes_on_with_a_n
         start = table.server.announce(since=0)
         for name, member in party.members.items():
             assert member.join(table.server.roster()) == 0
-            with pytest.raises(ProtocolError, match="was answered|contradicts"):
+            with pytest.raises(ProtocolError, match=r"was answered|contradicts"):
                 member.begin(start).upload(np.zeros(LENGTH))
             assert member.mu(worst=True) == spent[name]
         party.fed.close(0)

@@ -89,6 +89,8 @@ TESTS = {
     "test_epsilon_of_mixed_rounds_agrees_with_the_accountant_of_dp_accounting",
     "test_noise_multiplier_keeps_the_target_and_is_tight",
     "test_sampled_rounds_are_amplified_and_late_ones_still_counted",
+    "test_sampled_rounds_stop_at_one_budget_for_all_rosters",
+    "test_rounds_that_are_resumed_are_those_that_were_saved",
     "test_after_a_fork_the_parent_alone_answers",
     "runTest",  # random schedules of the whole protocol
     "test_a_client_that_asks_first_never_exceeds_its_budget",
@@ -106,6 +108,10 @@ TESTS = {
     "test_peers_have_repaired_for_sure_only_once_they_were_used_in_two_rounds_in_a_row",
     "test_sampled_plans_keep_the_budget",
     "test_samples_are_gaussian_and_a_two_percent_wrong_scale_is_not",
+    # federation
+    "test_a_liar_in_several_rosters_gets_no_more_than_one_budget",
+    "test_hundreds_of_rosters_leave_a_small_state_and_the_whole_ledger",
+    "test_the_same_holds_for_sampled_batches",
     # report
     "test_a_file_is_written_whole[svg]",
     "test_a_given_law_holds_where_stragglers_are_not_swept",

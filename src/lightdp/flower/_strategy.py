@@ -16,7 +16,6 @@ from lightdp.errors import ArgumentError
 from lightdp.flower._accountant import Accountant
 from lightdp.flower._engine import Engine
 from lightdp.flower._grid import Narrow, NoNodesError
-from lightdp.flower._journal import Journal
 from lightdp.flower._plans import refuse
 from lightdp.flower._settings import LOG
 from lightdp.flower._training import Training
@@ -158,14 +157,13 @@ class LightDP(Strategy):
                 says what nodes answered.
         """
         rounds = self.plan.rounds if num_rounds is None else integer("num_rounds", num_rounds, 0)
-        journal = None if self._log is None else Journal(self._log, self.plan)
         self.result = Result(arrays=initial_arrays)
         self._engine.reset()
         Training(
             self, self._engine, grid, rounds=rounds, timeout=timeout, evaluate=evaluate_fn,
             train_config=ConfigRecord() if train_config is None else train_config,
             evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
-            journal=journal, checkpoint=self._checkpoint,
+            log=self._log, checkpoint=self._checkpoint,
         ).run()  # fmt: skip
         return self.result
 
