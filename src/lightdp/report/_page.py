@@ -77,7 +77,8 @@ def scripts() -> str:
 def _summary(logs: Sequence[RunLog]) -> str:
     """What the runs have in common."""
     first = logs[0].started.config
-    words = {"model": "{}", "data": "on {}", "clients": "over {} clients", "population": "of {}", "partition": "split {}"}
+    words = {"model": "{}", "data": "on {}", "clients": "over {} clients", "population": "of {}"}
+    words["partition"] = "split {}"
     return " ".join(
         phrase.format(_value(first[name]))
         for name, phrase in words.items()
