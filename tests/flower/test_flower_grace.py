@@ -184,7 +184,7 @@ def test_a_node_whose_messages_are_lost_is_asked_again_after_a_while(tape: Tape)
 def test_if_all_fall_behind_all_are_asked(tape: Tape) -> None:
     grid = LocalGrid(adders(), 5)
     grid.faults = {(t, i): "later" for t in range(1, 20) for i in range(5)}
-    with pytest.raises(ProtocolError, match="no upload was used in 4 rounds.*5 nodes: no answer"):
+    with pytest.raises(ProtocolError, match=r"no upload was used in 4 rounds.*5 nodes: no answer"):
         trained(grid, planned(grace=1), FedAvg(fraction_evaluate=0.0), num_rounds=8)
     assert {each.round for each in tape.made} == {0, 1, 2, 3}
 
