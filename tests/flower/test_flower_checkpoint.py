@@ -62,8 +62,7 @@ def killing(grid: LocalGrid, at: int, monkeypatch: pytest.MonkeyPatch, *, sent: 
     monkeypatch.setattr(grid, "send_and_receive", exchange)
 
 
-@pytest.mark.parametrize("sent", [False, True])
-@pytest.mark.parametrize("at", [1, 3, 6, 7])
+@pytest.mark.parametrize(("at", "sent"), [(1, False), (3, True), (6, False), (7, True)])
 @pytest.mark.parametrize("settings", [{"calibration": "exact"}, {"calibration": "repair"}, {"grace": 1}])
 def test_a_killed_server_goes_on_and_every_round_is_answered_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], at: int, sent: bool

@@ -164,13 +164,22 @@ def test_a_roster_that_lost_too_many_is_closed_and_the_others_go_on(
 
 
 def test_a_node_that_misses_too_often_is_left_out_and_back_once_it_answers() -> None:
-    grid = LocalGrid(an_app(), 5)
-    grid.faults = {(t, 0): "drop" for t in range(2, 5)}
-    _, result = run(grid, planned(), num_rounds=9)
-    used = [row["lightdp-used"] for row in result.train_metrics_clientapp.values()]
-    assert used[:4] == [5, 4, 4, 4]
-    assert used[4] == 4  # it was not asked
-    assert used[-1] == 5  # but to enrol again, and it did
+    grid, asked = LocalGrid(an_app(), 5), []
+    push = grid.push_messages
+
+    def before(current: int) -> None:
+        grid.nodes[0].online = not 2 <= current < 7
+
+    def watched(messages: Any) -> Any:
+        sent = list(messages)
+        if any("start" in message.content.config_records["lightdp"] for message in sent):
+            asked.append(len(sent))
+        return push(sent)
+
+    grid.before, grid.push_messages = before, watched  # type: ignore[method-assign]
+    _, result = run(grid, planned(calibration="exact"), num_rounds=9)
+    assert asked == [5, 5, 5, 5, 4, 4, 4, 5, 5]  # after three rounds it is only asked to enrol again
+    assert [row["lightdp-used"] for row in result.train_metrics_clientapp.values()] == [5, *[4] * 6, 5, 5]
 
 
 def test_when_too_few_clients_are_left_the_training_ends_with_what_it_has() -> None:

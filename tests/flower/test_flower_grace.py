@@ -93,17 +93,10 @@ def test_void_rounds_are_counted_when_their_sets_are_final() -> None:
     grid.faults = {(t, i): "drop" for t in range(3, 9) for i in range(3)}
     strategy, result = trained(grid, planned(grace=1), num_rounds=30)
     assert strategy.stopped is not None
-    assert "3 rounds in a row were void" in strategy.stopped
-    assert list(result.train_metrics_clientapp) == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-    ]  # the sixth shows that the fifth was void
-    row = result.train_metrics_clientapp[6]
-    assert row["lightdp-epsilon"] == spent(planned(grace=1), *[(range(5), [])] * 2, *[([], [3, 4])] * 4)
+    assert strategy.stopped.startswith("2 rounds in a row were void")  # of the third the set was not final
+    assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5]  # after three that they missed, clients are gone
+    row = result.train_metrics_clientapp[5]
+    assert row["lightdp-epsilon"] >= spent(planned(grace=1), *[(range(5), [])] * 2, *[([], [3, 4])] * 3)
 
 
 @pytest.mark.parametrize(("missed", "closing"), [(1, 0), (2, 1), (3, 1)])
@@ -191,8 +184,8 @@ def test_a_node_whose_messages_are_lost_is_asked_again_after_a_while(tape: Tape)
 def test_if_all_fall_behind_all_are_asked(tape: Tape) -> None:
     grid = LocalGrid(adders(), 5)
     grid.faults = {(t, i): "later" for t in range(1, 20) for i in range(5)}
-    strategy, _ = trained(grid, planned(grace=1), FedAvg(fraction_evaluate=0.0), num_rounds=8)
-    assert strategy.stopped is not None
+    with pytest.raises(ProtocolError, match=r"no upload was used in 4 rounds.*5 nodes: no answer"):
+        trained(grid, planned(grace=1), FedAvg(fraction_evaluate=0.0), num_rounds=8)
     assert {each.round for each in tape.made} == {0, 1, 2, 3}
 
 
@@ -212,9 +205,8 @@ def test_in_a_loop_of_ones_own_late_replies_join_and_the_round_that_waits_is_cou
             exact.record(range(5), [])
         exact.open(range(2 - t, 5), [0] if t == 1 else [])
         assert strategy.accountant.num_releases == t
-        assert (
-            strategy.accountant.get_epsilon(plan.delta) == metrics["lightdp-epsilon"] == exact.counted().max_epsilon()
-        )
+        assert metrics["lightdp-epsilon"] == exact.counted().max_epsilon()
+        assert strategy.accountant.get_epsilon(plan.delta) == pytest.approx(exact.counted().max_epsilon(), rel=1e-9)
         assert exact.max_epsilon() < exact.counted().max_epsilon()
         assert strategy.accountant.get_delta(metrics["lightdp-epsilon"]) == pytest.approx(plan.delta)
 
@@ -280,7 +272,7 @@ def test_an_enrolment_of_an_older_version_is_refused_with_its_number(monkeypatch
             return reply(at, message, fault)
 
     grid._reply = old  # type: ignore[method-assign]
-    with pytest.raises(ProtocolError, match=r"4 of the plan's 5 .*got b'LDP' version 2.*version of lightdp"):
+    with pytest.raises(ProtocolError, match=r"4 of at least 5 .*got b'LDP' version 2.*version of lightdp"):
         trained(grid, planned(grace=1))
 
 

@@ -93,7 +93,7 @@ def test_a_training_that_ends_early_says_why(tmp_path: Path) -> None:
     assert RunLog.read(tmp_path / "budget").outcome.stopped == "budget"
     faults: dict[tuple[int, int], Fault] = {(t, i): "drop" for t in (2, 3, 4) for i in range(3)}
     logged(tmp_path / "void", planned(), faults)
-    assert RunLog.read(tmp_path / "void").outcome.stopped == "void"
+    assert RunLog.read(tmp_path / "void").outcome.stopped == "members"
     assert recorded(tmp_path / "void").problems == ()
 
 

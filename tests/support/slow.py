@@ -58,7 +58,10 @@ TESTS = {
     "test_a_training_with_faults_is_the_same_where_processes_live_on",
     "test_sampled_batches_count_without_amplification_in_whichever_roster_they_were",
     "test_a_node_keeps_its_own_budget_whatever_the_server_counts",
+    "test_a_killed_server_goes_on_and_every_round_is_answered_once",
+    "test_a_log_of_several_rosters_holds_and_adds_up_what_a_client_spends",
     "test_flowers_own_simulation_engine_runs_it",
+    "test_metrics_are_logged_and_the_page_shows_the_run",
     # lab
     "test_a_run_without_a_network_loads_no_module_of_the_lab",
     "test_any_compared_scheme_trains_and_its_rounds_take_time[paillier]",
