@@ -351,3 +351,19 @@ def test_who_was_not_asked_has_not_spent_a_round_that_waits_for_late_uploads() -
     again.make(table, "m03")  # which may still come
     again.fed.close(0)
     assert again.fed.epsilon()["m03"] == again.fed.epsilon()["m00"] > 0
+
+
+def test_what_was_spent_in_several_rosters_adds_up_and_ends_in_the_budget() -> None:
+    """Without repair a round costs the same at any time, so it takes as many rounds as the plan has."""
+    party = Party(4, planned(calibration="exact", population=None, rounds=3), patience=9)
+    for number in range(3):
+        party.fed.form()
+        assert party.fed.cohorts.waiting == []
+        party.play(party.fed.rosters[number])
+        one = Odometer(party.plan, [0])
+        for _ in range(number + 1):
+            one.record(range(4))
+        assert list(party.fed.epsilon().values()) == pytest.approx([one.epsilon()[0]] * 4, rel=1e-9)
+        assert party.fed.exhausted(number) == (set(party.members) if number == 2 else set())
+        party.fed.end(number)
+    assert party.fed.form() == []

@@ -224,6 +224,15 @@ def test_a_member_of_a_file_goes_on_where_it_was_and_one_of_two_copies_does(tmp_
         answer(copied, first, 1, [bytes([15])])
 
 
+def test_an_enrolment_is_saved_before_it_leaves() -> None:
+    one = member("a", store=(store := Memory(fails="before")))
+    with pytest.raises(DiskError):
+        one.enrol()
+    message = one.enrol()
+    assert Member.restore(planned(), length=LENGTH, store=store).enrol() == one.enrol() == message
+    assert one.serial == 1
+
+
 def test_copies_pickles_and_forks_are_refused() -> None:
     one = member("a")
     for copies in (copy.copy, copy.deepcopy, pickle.dumps):
