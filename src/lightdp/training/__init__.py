@@ -10,7 +10,8 @@
 | `gradients`, `sgd` | what clients compute: sums of clipped gradients, or updates by local SGD |
 | `fast` | the same on CUDA, by kernels of our own |
 | `clients`, `arrivals` | who holds which records; which uploads arrive in a round |
-| `channel`, `simulator` | from updates to the noisy sum, and the training round by round |
+| `membership`, `roster`, `churn` | who is in which roster, what each client has spent, and who comes and goes |
+| `channel`, `step`, `simulator` | from updates to the noisy sum, the server's step, and the training round by round |
 
-torch is imported only in this package, and not by `config`, `data`, `partition` and `arrivals`.
+torch is imported only in this package, and not by `config`, `data`, `partition`, `arrivals` and `churn`.
 """

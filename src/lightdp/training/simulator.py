@@ -1,9 +1,10 @@
 """A run, round by round: arrivals, local work, the noisy sum, the server's step.
 
 `Run` puts the parts together: `lightdp.training.arrivals` says who comes to a round, `lightdp.training.clients` has
-their updates, `lightdp.training.channel` makes the noisy sum of them, and the server's step is here. Each round belongs
-to a roster: `lightdp.training.membership` says to which, and counts what it cost each client. Then a line goes to the
-log (`lightdp.runlog`). All that a round changes is one `State`, which `lightdp.training.checkpoint` keeps in a file.
+their updates, `lightdp.training.channel` makes the noisy sum of them, and `lightdp.training.step` is the server's step.
+Each round belongs to a roster: `lightdp.training.membership` says to which, and counts what it cost each client. Then a
+line goes to the log (`lightdp.runlog`). All that a round changes is one `State`, which `lightdp.training.checkpoint`
+keeps in a file.
 """
 
 from __future__ import annotations
