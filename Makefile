@@ -11,7 +11,7 @@ help:
 	@echo "make demo   train a private model on embedded data and write its report (installs what it needs)"
 	@echo "make check  linters, types, layers and the quick tests, in a minute or two"
 	@echo "make test   the same with all tests, as CI runs them"
-	@echo "make test-e2e  private training on real Flower nodes on this machine, with TLS, a killed and a slow node"
+	@echo "make test-e2e  private training on real Flower nodes on this machine, with TLS; nodes join, leave and die, servers are killed"
 	@echo "make test-flwr-next  the tests of lightdp.flower with the newest flwr that it allows"
 	@echo "make lint   only the linters"
 	@echo "make bench  the timed claims of the README, printed with their conditions"

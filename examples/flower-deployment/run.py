@@ -1,15 +1,14 @@
 """A real deployment on this machine: a SuperLink and SuperNodes with TLS and node keys, private training, accidents.
 
-python run.py            6 nodes, 10 rounds, about four minutes
-python run.py --short    5 nodes, 2 rounds, about a minute; nodes tell that they live every 10 s instead of 30 s
+python run.py            8 nodes, cohorts of 3, 13 rounds, about five minutes
+python run.py --short    4 nodes, cohorts of 2, 3 rounds, less than a minute
 python run.py --keep F   leave everything in the folder F
 
-While it trains, one node is slow in some rounds, which end without it when enough others have answered. Its uploads
-come during the next round and are in that round's sum, by the plan's grace. Another node is killed (SIGKILL) just after
-it has counted a round as answered and, if the kill is quick enough, before it uploads. It is started again, as a
-supervisor would, until the SuperLink lets it in, which it does when it has not heard of it for a while. At the end
-`check.py` says whether everything held; the exit code is 0 if it did. Nothing that was started is left running,
-whatever happens.
+In the long form one node is dead in the key round, another joins in mid-run, one is slow, one is killed (SIGKILL) just
+after it has counted a round as answered, two leave, so that their cohort is closed and another formed, and the
+ServerApp and the SuperLink are killed while a round is open. What was killed is started again, by the same commands. In
+the short form two nodes join, and the ServerApp is killed. At the end `check.py` says whether everything held; the exit
+code is 0 if it did. Nothing that was started is left running, whatever happens.
 """
 
 from __future__ import annotations
@@ -20,294 +19,177 @@ import json
 import os
 import shutil
 import signal
-import socket
-import ssl
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import certificates
 import check
 from deployment import task
+from processes import Deployment, processes_of
 
-from lightdp.keys import Identity
+from lightdp.federation import unwrapped
 
-HERE = Path(__file__).parent
-BIN = Path(sys.executable).parent
-HOST = "127.0.0.1"
-SLOW, KILLED = 0, 1  # the two nodes with accidents
-SLEEP = 15.0  # seconds: longer than the others need and `linger` together, and shorter than two rounds
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SLOW, DEAD, JOINS = 0, 6, 7  # nodes of the long form; who is killed and who leaves follows from the cohorts
 
 
 @dataclass(frozen=True)
 class Scene:
     """How large, how long, and what goes wrong. Rounds count from 1, as Flower counts them."""
 
+    clients: int
+    population: int
+    stragglers: int
+    first: int  # nodes that are there in the key round
+    waited: int  # nodes that the key round waits for
     nodes: int
     rounds: int
-    deadline: float
-    linger: float
-    slow: tuple[int, ...]
-    kill: int
-    restart: float  # seconds later
-    quick: bool  # whether nodes tell every 10 s that they live
     limit: float  # seconds after which it has failed
+    wait: float = 30.0
+    deadline: float = 90.0
+    linger: float = 8.0
+    extra: dict[int, dict[str, object]] = field(default_factory=dict)  # configuration of nodes
+
+    @property
+    def config(self) -> dict[str, object]:
+        """For the app."""
+        names = ("clients", "population", "stragglers", "wait", "rounds", "deadline", "linger")
+        return {name: getattr(self, name) for name in names} | {"nodes": self.waited}
 
 
 FULL = Scene(
-    nodes=6, rounds=10, deadline=120.0, linger=8.0, slow=(3, 5, 8), kill=4, restart=30.0, quick=False, limit=900.0
-)
-SHORT = Scene(nodes=5, rounds=2, deadline=120.0, linger=8.0, slow=(1,), kill=1, restart=0.0, quick=True, limit=300.0)
-QUICK = """
-import sys
-from flwr.supercore import heartbeat
-from flwr.supernode import cli, fleet_http_connection
-heartbeat.HEARTBEAT_DEFAULT_INTERVAL = fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = 10
-sys.exit(cli.flower_supernode())
-"""
-REGISTER = """
-import sys
-from flwr.cli.app import app
-for key in sys.argv[1:]:
-    app(["supernode", "register", key, "here"], standalone_mode=False)
-"""
+    clients=3, population=6, stragglers=1, first=6, waited=7, nodes=8, rounds=13, limit=900.0,
+    extra={SLOW: {"slow-rounds": "3,4", "slow-seconds": 20.0}},
+)  # fmt: skip
+SHORT = Scene(clients=2, population=2, stragglers=0, first=2, waited=2, nodes=4, rounds=3, limit=300.0, wait=90.0)
 
 
-@dataclass
-class Deployment:
-    """All processes, by name, and the folder in which everything lies."""
+class Accidents:
+    """What goes wrong while it trains: each step waits until something has happened."""
 
-    scene: Scene
-    folder: Path
-    ports: list[int] = field(default_factory=list)
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    began: float = field(default_factory=time.monotonic)
-    tried: float = 0.0  # when a node was started again
+    def __init__(self, deployment: Deployment, scene: Scene) -> None:
+        self.deployment, self.scene = deployment, scene
+        self.turn, self.process = 0, 0  # the present round, and the process of the ServerApp
+        self.facts: dict[str, Any] = asdict(scene) | {"crashes": 0, "left": []}
+        self._back: set[int] = set()  # nodes to start again until they are let in
+        self._steps = self._long() if scene.stragglers else self._short()
+        self._ready: Callable[[], bool] | None = next(self._steps)  # None once everything has gone wrong
 
-    def say(self, text: str) -> None:
-        """One line, with the time."""
-        print(f"{time.monotonic() - self.began:6.1f} s  {text}", flush=True)
+    def _long(self) -> Iterator[Callable[[], bool]]:
+        deployment, facts = self.deployment, self.facts
+        yield lambda: self.turn >= 2
+        deployment.start_node(JOINS)
+        self._back.add(DEAD)
+        facts |= {"slow": f"node-{SLOW}", "dead": f"node-{DEAD}", "joined": [f"node-{DEAD}", f"node-{JOINS}"]}
+        deployment.say(f"node-{JOINS} joins, and node-{DEAD}, which was dead in the key round")
+        first = range(self.scene.first)
+        yield lambda: self.turn >= 3 and all(map(self.rosters, first))
+        mine = max(self.rosters(SLOW))
+        killed, *others = [node for node in first if max(self.rosters(node)) != mine]
+        before = self.answered([killed])
+        yield lambda: self.answered([killed]) > before
+        deployment.kill(f"node-{killed}")
+        self._back.add(killed)
+        facts |= {"killed": f"node-{killed}", "answered": max(self.answered([killed]) - before)[1:]}
+        deployment.say(f"node-{killed} killed (SIGKILL), with a round counted in its state")
+        yield lambda: self.turn >= 5
+        for node in others:
+            deployment.leave(f"node-{node}")
+            facts["left"].append(f"node-{node}")
+            deployment.say(f"node-{node} leaves")
+        yield from self._crash(6, self._kill_app)
+        yield from self._crash(9, self._kill_link)
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """Of every process: Flower's own folder here, no telemetry, no downloads."""
-        return os.environ | {
-            "FLWR_HOME": str(self.folder / "flwr"),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
-            "OMP_NUM_THREADS": "1",
-            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
-        }
+    def _short(self) -> Iterator[Callable[[], bool]]:
+        yield lambda: self.turn >= 1
+        for node in range(self.scene.first, self.scene.nodes):
+            self.deployment.start_node(node)
+        self.facts["joined"] = [f"node-{node}" for node in range(self.scene.first, self.scene.nodes)]
+        self.deployment.say("two nodes join")
+        yield from self._crash(2, self._kill_app)
 
-    def prepare(self) -> None:
-        """Keys, certificates, pins and configuration."""
-        for name in ("keys", "flwr", "data", "state", "server", "logs"):
-            (self.folder / name).mkdir(mode=0o700, parents=True)
-        task.prepare(self.folder / "data", self.scene.nodes)
-        certificates.make(self.folder / "keys", self.scene.nodes, HOST)
-        pins = []
-        for node in range(self.scene.nodes):
-            identity = Identity.generate()
-            identity.save(self.folder / "keys" / f"identity-{node}")
-            pins.append(f"node-{node} {identity.public.hex()}\n")
-        (self.folder / "keys" / "pins").write_text("".join(pins))
-        self.ports = free_ports(self.scene.nodes + 1)
-        (self.folder / "flwr" / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{HOST}:{self.ports[0]}"\n'
-            f'root-certificates = "{self.folder}/keys/ca.crt"\n'
-        )
+    def _crash(self, turn: int, kill: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+        """Kill in a round that somebody has answered, and submit the app again."""
+        yield lambda: self.turn >= turn
+        nodes = range(self.scene.nodes)
+        before = self.answered(nodes)
+        yield lambda: self.answered(nodes) > before
+        kill()
+        self.facts["crashes"] += 1
+        self.submit()
 
-    def start(self, name: str, *command: str) -> None:
-        """A process that stays, in a group of its own."""
-        log = (self.folder / "logs" / f"{name}.log").open("ab")
-        self.processes[name] = subprocess.Popen(  # noqa: S603  our own commands
-            [str(BIN / command[0]), *command[1:]],
-            env=self.environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        log.close()
+    def _kill_app(self) -> None:
+        os.kill(self.process, signal.SIGKILL)
+        self.deployment.say("ServerApp killed (SIGKILL), the same command again")
 
-    def call(self, *command: str) -> None:
-        """A command that ends."""
-        done = subprocess.run(  # noqa: S603  our own commands
-            [str(BIN / command[0]), *command[1:]], env=self.environment, capture_output=True, text=True, check=False
-        )
-        if done.returncode != 0:
-            raise RuntimeError(f"{command[0]} failed:\n{done.stdout}{done.stderr}")
-
-    def start_server(self) -> None:
-        """The SuperLink, until it answers, and the nodes' public keys."""
-        keys = self.folder / "keys"
-        files = ("--ssl-certfile", f"{keys}/server.crt", "--ssl-keyfile", f"{keys}/server.key")
-        address = ("--host", HOST, "--port", str(self.ports[0]), "--ssl-ca-certfile", f"{keys}/ca.crt")
-        self.start("superlink", "flower-superlink", *address, *files, "--enable-supernode-auth")
-        trust = ssl.create_default_context(cafile=f"{keys}/ca.crt")
-        while True:
-            try:
-                with urllib.request.urlopen(f"https://{HOST}:{self.ports[0]}/health", timeout=2, context=trust):
-                    break
-            except OSError:
-                self.look()
-                time.sleep(0.1)
-        self.say(f"SuperLink on {HOST}:{self.ports[0]}, with TLS and node authentication")
-        self.call("python", "-c", REGISTER, *(f"{keys}/node-{node}.pub" for node in range(self.scene.nodes)))
-
-    def start_node(self, node: int) -> None:
-        """A SuperNode, with its limits, its state file and its pins."""
-        keys, plan = self.folder / "keys", task.plan(self.scene.nodes)
-        config = {
-            "data": str(self.folder / "data" / f"node-{node}.npz"),
-            "lightdp-name": f"node-{node}",
-            "lightdp-state": str(self.folder / "state" / f"node-{node}.json"),
-            "lightdp-identity": str(keys / f"identity-{node}"),
-            "lightdp-pins": str(keys / "pins"),
-            "lightdp-unit": plan.unit,
-            "lightdp-adjacency": plan.adjacency,
-            "lightdp-max-epsilon": plan.budget,
-            "lightdp-max-delta": plan.delta,
-            "lightdp-total-epsilon": plan.budget,  # one run
-            "lightdp-total-delta": plan.delta,
-            "lightdp-min-colluders": plan.colluders,
-            "lightdp-max-stragglers": plan.stragglers,
-            "lightdp-record-clip": plan.clip,
-        }
-        if node == SLOW:
-            config |= {"slow-rounds": ",".join(map(str, self.scene.slow)), "slow-seconds": SLEEP}
-        link = ("--superlink", f"{HOST}:{self.ports[0]}", "--root-certificates", f"{keys}/ca.crt")
-        own = ("--auth-supernode-private-key", f"{keys}/node-{node}", "--port", str(self.ports[node + 1]))
-        text = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        program = ("python", "-c", QUICK) if self.scene.quick else ("flower-supernode",)
-        self.start(f"node-{node}", *program, *link, *own, "--node-config", text)
+    def _kill_link(self) -> None:
+        self.deployment.kill("superlink")
+        if self.process in processes_of(self.deployment.folder):  # on a machine of its own it would have gone, too
+            os.kill(self.process, signal.SIGKILL)
+        self.deployment.say("SuperLink and ServerApp killed (SIGKILL), the same commands again")
+        self.deployment.start_link()
 
     def submit(self) -> None:
-        """`flwr run`."""
-        scene = self.scene
-        names = {"clients": scene.nodes, "rounds": scene.rounds, "again": scene.kill}
-        numbers = names | {"deadline": scene.deadline, "linger": scene.linger}
-        config = " ".join(f"{key}={value}" for key, value in numbers.items()) + f' folder="{self.folder}/server"'
-        self.call("flwr", "run", str(HERE / "app"), "here", "--run-config", config)
+        """`flwr run`, the same each time."""
+        self.deployment.submit(**self.scene.config, folder=str(self.deployment.folder / "server"))
 
-    def look(self) -> None:
-        """Raise if something that should run has ended, or everything takes too long."""
-        for name, process in self.processes.items():
-            if process.poll() is not None and (self.tried == 0 or name != f"node-{KILLED}"):
-                raise RuntimeError(f"{name} ended with code {process.returncode}:\n{self.tail(name)}")
-        if time.monotonic() - self.began > self.scene.limit:
-            raise RuntimeError(f"not done after {self.scene.limit:g} s; the SuperLink says:\n{self.tail('superlink')}")
-
-    def tail(self, name: str) -> str:
-        """The end of a log."""
-        return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")[-3000:]
-
-    def kill(self, node: int) -> None:
-        """SIGKILL to a SuperNode and what it has started."""
-        process = self.processes.pop(f"node-{node}")
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-    def revive(self, node: int) -> None:
-        """Start a node again if it does not run, at most once a second."""
-        process = self.processes.get(f"node-{node}")
-        if process is None or (process.poll() is not None and time.monotonic() - self.tried > 1):
-            self.say(f"node-{node} started again" if process is None else f"node-{node} was not let in, tried again")
-            self.start_node(node)
-            self.tried = time.monotonic()
-
-    def stop(self) -> None:
-        """End everything: politely, then whatever still has our folder in its environment."""
-        for process in self.processes.values():
-            process.terminate()
-        for process in self.processes.values():
-            try:
-                process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        left = processes_of(self.folder)
-        while left:
-            for identity in left:
-                try:
-                    os.kill(identity, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            time.sleep(0.05)
-            left = processes_of(self.folder)
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Processes that were started with this Flower folder, from /proc."""
-    mark, found = f"FLWR_HOME={folder / 'flwr'}".encode(), []
-    for entry in Path("/proc").iterdir():
+    def rosters(self, node: int) -> dict[int, Any]:
+        """What a node's state says of each roster that it is in."""
         try:
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-        except OSError:  # it has ended, or is not ours
-            continue
-    return found
+            inner, _ = unwrapped((self.deployment.folder / "state" / f"node-{node}.json").read_bytes())
+            return {int(number): json.loads(part) for number, part in json.loads(inner)["rosters"].items()}
+        except (OSError, ValueError):  # there is none yet
+            return {}
+
+    def answered(self, nodes: range | list[int]) -> set[tuple[int, int, int]]:
+        """Rounds that nodes have counted as answered: node, roster and round."""
+        return {(n, r, t) for n in nodes for r, part in self.rosters(n).items() for t in part["sent"]}
+
+    def go(self) -> None:
+        """Do what is due."""
+        for node in self._back:
+            self.deployment.revive(node)
+        while self._ready is not None and self._ready():
+            self._ready = next(self._steps, None)
+
+    @property
+    def over(self) -> bool:
+        """Whether everything has gone wrong that should."""
+        return self._ready is None
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses, below those that the system hands out to outgoing connections."""
-    found: list[int] = []
-    start = 20000 + os.getpid() * 16 % 10000
-    for port in range(start, start + 2000):
-        with socket.socket() as test:
-            if len(found) < count and test.connect_ex((HOST, port)) != 0:
-                found.append(port)
-        if len(found) == count:
-            return found
-    raise RuntimeError(f"no {count} free ports between {start} and {start + 2000}")
-
-
-def watch(deployment: Deployment) -> None:
-    """Follow the training; kill and restart."""
-    scene, path, done = deployment.scene, deployment.folder / "server" / "events.jsonl", 0
-    state = deployment.folder / "state" / f"node-{KILLED}.json"
-    killed: float | None = None
+def watch(deployment: Deployment, accidents: Accidents) -> None:
+    """Follow the training to its end."""
+    path, done = deployment.folder / "server" / "events.jsonl", 0
     while True:
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         events = [json.loads(line) for line in lines[done:] if line.endswith("\n")]
         done += len(events)
         for event in events:
             narrate(deployment, event)
-            if event["event"] == "failed":
+            if event["event"] == "session":
+                accidents.process = event["process"]
+            elif event["event"] == "sent" and event["model"]:
+                accidents.turn = max(accidents.turn, event["round"])
+            elif event["event"] == "failed":
                 raise RuntimeError(event["error"])
-            if event["event"] == "done":
+            elif event["event"] == "done":
                 return
-        if killed is None and scene.kill - 1 in sent(state):
-            deployment.kill(KILLED)
-            deployment.say(f"node-{KILLED} killed (SIGKILL), with round {scene.kill} counted in its state")
-            killed = time.monotonic()
-            note = {"killed": f"node-{KILLED}", "round": scene.kill - 1, "back": not scene.quick}
-            (deployment.folder / "scene.json").write_text(json.dumps(note | {"slow": f"node-{SLOW}"}))
-        if killed is not None and time.monotonic() - killed > scene.restart:
-            deployment.revive(KILLED)
+        accidents.go()
         deployment.look()
         time.sleep(0.02)
 
 
-def sent(state: Path) -> list[int]:
-    """The rounds that a node has counted as answered."""
-    try:
-        return list(json.loads(json.loads(state.read_text())["client"])["sent"])
-    except (OSError, ValueError):
-        return []
-
-
 def narrate(deployment: Deployment, event: dict[str, Any]) -> None:
-    """An event of the server in words."""
+    """Say what happened."""
     if event["event"] == "sent":
-        what = {None: "closing round", 0: "the old round"}.get(event["round"], f"round {event['round']}")
+        what = {None: "closing round", 0: "old rounds"}.get(event["round"], f"round {event['round']}")
         first = next(iter(event["orders"].values()))
         deployment.say(f"{'key round' if 'plan' in first else what}: {len(event['orders'])} messages sent")
     elif event["event"] == "collected":
@@ -315,12 +197,35 @@ def narrate(deployment: Deployment, event: dict[str, Any]) -> None:
     elif event["event"] == "error":
         deployment.say(f"  node {event['node'][:6]} replied with an error: {event['reason']}")
     elif event["event"] == "again":
-        deployment.say("training ended; now the server asks for an old round again, with another model")
+        deployment.say("training ended; now the server asks for old rounds again, with another model")
 
 
 def interrupt(number: int, _frame: object) -> None:
     """Every signal that asks to end is handled as Ctrl-C."""
     raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def train(deployment: Deployment, scene: Scene) -> None:
+    """Start everything, and follow the training to its end."""
+    deployment.prepare()
+    deployment.start_link()
+    deployment.register()
+    for node in range(scene.first):
+        deployment.start_node(node)
+    if scene.waited > scene.first:  # it connects, and is dead when the key round asks it
+        deployment.start_node(DEAD)
+        while "SuperNode ID" not in deployment.tail(f"node-{DEAD}"):
+            deployment.look()
+            time.sleep(0.1)
+        deployment.kill(f"node-{DEAD}")
+        deployment.say(f"node-{DEAD} killed (SIGKILL) before the key round")
+    accidents = Accidents(deployment, scene)
+    accidents.submit()
+    deployment.say(f"{scene.first} SuperNodes run, training submitted")
+    watch(deployment, accidents)
+    if not accidents.over:
+        raise RuntimeError("the training ended before all accidents had happened")
+    (deployment.folder / "scene.json").write_text(json.dumps(accidents.facts))
 
 
 def main() -> int:
@@ -333,15 +238,11 @@ def main() -> int:
         signal.signal(number, interrupt)
     folder = Path(tempfile.mkdtemp(prefix="lightdp-")) if arguments.keep is None else arguments.keep.resolve()
     folder.mkdir(exist_ok=arguments.keep is None)
-    deployment = Deployment(SHORT if arguments.short else FULL, folder)
+    scene = SHORT if arguments.short else FULL
+    plan = task.plan(scene.clients, scene.population, stragglers=scene.stragglers)
+    deployment = Deployment(folder, scene.nodes, plan, scene.limit, scene.extra)
     try:
-        deployment.prepare()
-        deployment.start_server()
-        for node in range(deployment.scene.nodes):
-            deployment.start_node(node)
-        deployment.submit()
-        deployment.say(f"{deployment.scene.nodes} SuperNodes started, training submitted")
-        watch(deployment)
+        train(deployment, scene)
     except KeyboardInterrupt:
         deployment.say("interrupted")
         return 130

@@ -92,6 +92,9 @@ def test_cohorts_and_churn_are_flags_and_are_said(tmp_path: Path, run: Run) -> N
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert [line["roster"] for line in lines[1:-1]] == [0, 0, 1, 1]
     assert len(lines[-1]["epsilon_clients"]) == 20
+    assert "since members that are away count as stragglers" not in done.out
+    often = run("run", *QUICK, *members, "--churn", "0.6:0.4", "--no-report", "--out", tmp_path / "c.jsonl")
+    assert "of 4 rounds had too few uploads, since members that are away count as stragglers" in often.out
     refused = run("run", *QUICK, "--churn", "2:1", "--out", tmp_path / "b.jsonl")
     assert_refused(refused, "churn must be LEAVE:JOIN, two probabilities in [0, 1], got churn='2:1'")
 

@@ -23,7 +23,9 @@ def uploads(grid: LocalGrid) -> list[int]:
 
 
 def run(grid: LocalGrid, plan: Any, inner: Strategy | None = None, **more: Any) -> tuple[LightDP, Any]:
-    settings = {name: more.pop(name) for name in ("wait", "least", "patience", "trained") if name in more}
+    settings: dict[str, Any] = {
+        name: more.pop(name) for name in ("wait", "least", "patience", "trained") if name in more
+    }
     strategy = LightDP(FedAvg(fraction_evaluate=0.0) if inner is None else inner, plan, **({"wait": 0.01} | settings))
     return strategy, strategy.start(grid=grid, initial_arrays=weights(), timeout=1, **({"num_rounds": 6} | more))
 
@@ -62,7 +64,7 @@ def test_a_strategy_that_samples_half_of_the_nodes_trains_cohorts_in_turn(fracti
     for _ in range(3):
         one.record(range(3), [])
     assert result.train_metrics_clientapp[6]["lightdp-epsilon"] == pytest.approx(one.max_epsilon(), rel=1e-9)
-    assert strategy.strategy.fraction_train == fraction
+    assert strategy.fraction_train == fraction
     assert strategy.accountant is not None
     assert strategy.accountant.get_epsilon(1e-5) == pytest.approx(one.max_epsilon(), rel=1e-9)
 

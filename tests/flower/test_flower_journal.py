@@ -143,7 +143,9 @@ def test_a_log_of_several_rosters_holds_and_adds_up_what_a_client_spends(tmp_pat
     ]
     assert found.spent == pytest.approx(log.epsilon)
     assert log.outcome.epsilon is not None
-    assert log.outcome.epsilon <= result.train_metrics_clientapp[12]["lightdp-epsilon"] * (1 + 1e-9)
+    last = result.train_metrics_clientapp[12]["lightdp-epsilon"]
+    assert isinstance(last, float)
+    assert log.outcome.epsilon <= last * (1 + 1e-9)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[-2]["epsilon"] *= 0.9
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -129,6 +129,10 @@ TESTS = {
     "test_the_html_page_holds_the_data_and_every_script",
     "test_the_smallest_plans_are_drawn_with_visible_points",
     # training
+    "test_real_members_and_the_simulator_have_the_same_sets_and_ledgers",
+    "test_who_has_no_budget_left_is_out_and_the_run_ends_when_too_few_are_left",
+    "test_cohorts_are_of_every_member_and_take_turns",
+    "test_a_run_with_members_that_come_and_go_resumes_to_the_same_log",
     "test_float32_is_as_exact_as_elsewhere",
     "test_lanes_give_the_updates_of_a_plain_loop",
     "test_layers_that_mix_records_or_draw_are_refused_in_training_mode_only",

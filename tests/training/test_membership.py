@@ -250,7 +250,7 @@ def test_the_plan_of_a_population_is_that_of_lightdp_plan(toy: Dataset) -> None:
     assert plan is not None
     expected = lightdp.plan(
         clients=5, population=18, colluders=1, stragglers=1, rounds=12, epsilon=60, delta=1e-5, calibration="repair",
-        late=0.0, parameters=12, records=84,
+        late=0.0, parameters=12, records=300,
     )  # fmt: skip
     assert plan.digest() == expected.digest()
     assert plan.turns == 4

@@ -74,7 +74,7 @@ def summed(on_time: ClientSet, final: ClientSet, table: Table) -> ClientSet:
     return on_time if len(on_time) >= table.server.minimum else ClientSet.none(len(table.names))
 
 
-def noise(plan: Plan, used: int, joined: int) -> dict[str, float | None]:
+def noise(plan: Plan, used: int, joined: int) -> dict[str, Any]:
     """Standard deviations in a coordinate of the mean."""
     individual, left = plan.individual_in_sum(used) + plan.individual_in_sum(joined), plan.residual_in_sum(used)
     lasting: float | None = individual if plan.repairs else individual + left

@@ -266,7 +266,7 @@ class Run:
         if len(names) - spent < cohorts.least:
             return "budget", f"the budget is used up: {spent} of {len(names)} clients can take no further round"
         few = f"too few clients are left for a roster: {len(cohorts.waiting)} of at least {cohorts.least}"
-        return "void", few if self.void == 0 else f"{self._void()}, and {few}"
+        return "members", few if self.void == 0 else f"{self._void()}, and {few}"
 
     def _void(self) -> str:
         return f"{self.void} rounds in a row were void: fewer than {self._minimum} uploads came"

@@ -23,12 +23,13 @@ RECORDS = 1797 - TEST
 RATE = 0.002  # of the sum of all clients' gradients
 
 
-def plan(clients: int) -> lightdp.Plan:
-    """ε = 8 for each image over the whole training; uploads that come during the next round count."""
+def plan(clients: int, population: int, *, stragglers: int) -> lightdp.Plan:
+    """ε = 8 for each image over the whole training; uploads that come during the next round of a roster count."""
     return lightdp.plan(
         clients=clients,
-        colluders=1,
-        stragglers=2,
+        population=population,
+        colluders=0,
+        stragglers=stragglers,
         rounds=40,
         epsilon=8,
         delta=1e-5,
