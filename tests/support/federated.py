@@ -169,7 +169,7 @@ class World:
             self.round(table, closing=False)
 
     def wind_up(self, number: int) -> None:
-        table = self.fed.sure(number)
+        table = self.fed.rosters[number]
         short = not table.server.closing and self.chance(0.1)  # ended without closing rounds
         while not table.server.closed and not short:
             self.save()

@@ -162,10 +162,6 @@ class Federation:
         cohort = self.cohorts.turn()
         return None if cohort is None else self.rosters[cohort.number]
 
-    def sure(self, number: int) -> Table:
-        """A roster that takes turns."""
-        return self.rosters[number]
-
     def receive(self, message: bytes, *, sender: str | None = None, round: int | None = None) -> tuple[Table, bool]:  # noqa: A002
         """Take in an UPLOAD of any roster: it is in the sum of its round, or recorded as too late.
 
@@ -223,8 +219,7 @@ class Federation:
 
         Uploads that come later are refused and in no figure of the server; members count what they have sent.
         """
-        table = self.sure(number)
-        del self.rosters[number]
+        table = self.rosters.pop(number)
         for name, squares in zip(table.names, table.rounds.odometer.counted(worst=True).squares(), strict=True):
             if table.rounds.may_have_sent(table.index[name]):
                 self._spent[name] = self._spent.get(name, Counter()) + squares
@@ -265,7 +260,7 @@ class Federation:
         one; but the server also charges rounds that a crash lost, until `heard` says that they were not answered.
         """
         found = {name: _alone(self.plan, squares) for name, squares in self._spent.items()}
-        for table in map(self.sure, self.rosters):
+        for table in self.rosters.values():
             elsewhere = [self._spent.get(name, Counter()) for name in table.names]
             counted = table.rounds.odometer.counted()
             spent = (counted.beside(elsewhere) if any(elsewhere) else counted).epsilon()
@@ -275,7 +270,7 @@ class Federation:
     def max_epsilon(self) -> float:
         """The ε of the member that has spent most."""
         if not any(self._spent.values()):
-            tables = map(self.sure, self.rosters)
+            tables = self.rosters.values()
             return max((table.rounds.odometer.counted().max_epsilon() for table in tables), default=0.0)
         return max(self.epsilon().values(), default=0.0)
 
