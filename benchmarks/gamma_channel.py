@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
 from lightdp.training.arrivals import Arrivals
 from lightdp.training.channel import Channel, Sum, Updates
@@ -80,7 +81,7 @@ class Scheduled(Channel):
             self.debts[number] = (residual, used, each)
         return Sum(total, lasting, len(used) * each)
 
-    def close(self, number: int) -> torch.Tensor:
+    def close(self, number: int, present: ClientSet | None = None) -> torch.Tensor:  # noqa: ARG002  everybody is
         """The sum of the closing rounds: everybody pays all, one debt an upload, each with fresh individual noise."""
         draw, uploads = self._generator(number), sum(len(owing) for _, owing, _ in self.debts.values())
         total = self._normal(draw).mul_(self.plan.individual_in_sum(uploads) ** 0.5 / self.scales[-1])

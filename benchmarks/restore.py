@@ -74,8 +74,9 @@ def stored(plan: lightdp.Plan, rounds: int) -> bytes:
     on_time = drawn.random((rounds, plan.clients)) >= STRAGGLE
     used = on_time | (drawn.random(on_time.shape) < 0.5) if plan.grace else on_time
     state = ClientState(agreed, plan.to_json(), LENGTH, False, RUN, pairs[0], signed[0], roster)
-    sets = [tuple(map(ClientSet, each)) for each in (used[: rounds - plan.grace], on_time if plan.grace else [])]
-    return replace(state, used=sets[0], on_time=sets[1], sent=frozenset(range(rounds))).next().to_bytes()
+    final = tuple(map(ClientSet, used[: rounds - plan.grace]))
+    came = tuple(map(ClientSet, on_time)) if plan.grace else ()
+    return replace(state, used=final, on_time=came, sent=frozenset(range(rounds))).next().to_bytes()
 
 
 def as_member(plan: lightdp.Plan, state: bytes) -> Memory:
@@ -110,7 +111,13 @@ def milliseconds(plan: lightdp.Plan, store: Memory) -> dict[str, float]:
 
 def measured(clients: int, rounds: int, repeats: int) -> list[dict[str, Any]]:
     """A row for each kind of plan; they take turns."""
-    asked = {"clients": clients, "colluders": clients // 5, "stragglers": clients // 5, "epsilon": 8, "delta": 1e-5}
+    asked: dict[str, Any] = {
+        "clients": clients,
+        "colluders": clients // 5,
+        "stragglers": clients // 5,
+        "epsilon": 8,
+        "delta": 1e-5,
+    }
     plans = {kind: lightdp.plan(**asked, rounds=rounds, **more) for kind, more in KINDS.items()}
     stores = {kind: Memory(stored(plan, rounds)) for kind, plan in plans.items()}
     found: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}

@@ -64,7 +64,7 @@ def test_sets_of_few_and_of_many_clients_are_alike(clients: int, members: int) -
     assert list(found) == chosen
     assert [i in found for i in range(-1, clients + 1)] == [i in set(chosen) for i in range(-1, clients + 1)]
     assert np.flatnonzero(found.flags).tolist() == chosen
-    assert all(np.int64(i) in found for i in chosen)
+    assert all(int_like in found for int_like in np.array(chosen, np.int64))
     assert found.holds(range(clients)) == found.flags.tolist()
     with pytest.raises(ArgumentError, match="same clients"):
         found.isdisjoint(ClientSet.none(clients + 1))

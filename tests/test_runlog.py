@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 def test_a_log_is_read_as_written(make: Callable[..., RunLog]) -> None:
     lines, run = logged(), make()
-    absent = dict.fromkeys(("joined", "joined_clients", "late_since", "metrics"))
+    rosters = ("roster", "formed", "closed", "away_clients", "waiting_clients", "spent_clients")
+    absent = dict.fromkeys(("joined", "joined_clients", "late_since", "metrics", *rosters))
     assert [vars(line) | {"kind": "round"} for line in run.rounds] == [line | absent for line in lines[1:-1]]
     assert run.ended is not None
     assert run.ended.to_dict() == lines[-1]
@@ -152,13 +153,18 @@ BROKEN: dict[str, tuple[Callable[[Lines], Lines], int, str]] = {
     "huge": (changed(2, noise_std=10**400), 3, "noise_std must be a number that a float can hold"),
     "epsilon hidden": (changed(2, epsilon=None), 3, "epsilon must not be null in a run with a plan"),
     "epsilon hidden at the end": (changed(8, epsilon=None), 9, "epsilon must not be null in a run with a plan"),
-    "stopped": (changed(8, stopped="x"), 9, "stopped must be one of budget, void, refused, got stopped='x'"),
+    "stopped": (changed(8, stopped="x"), 9, "stopped must be one of budget, members, void, refused, got stopped='x'"),
     "statement": (changed(8, statement="all is well"), 9, "statement must be a list of sentences"),
     "calibration": (changed(0, plan=PLAN | {"calibration": "magic"}), 1, "plan: calibration must be one of"),
     "plan without delta": (changed(0, plan={"calibration": "exact"}), 1, "plan: must have epsilon, delta"),
     "counts": (changed(0, partition={"counts": [[1, 2], [3]]}), 1, "counts must be a list of rows of one length"),
     "negative count": (changed(0, partition={"counts": [[1, -2]]}), 1, "counts must be >= 0"),
     "config": (changed(0, config=[]), 1, "config must be an object"),
+    "nobody's roster": (changed(1, formed=[{"roster": 0}]), 2, "must have members"),
+    "no roster": (changed(1, formed=[], closed=[{"members": [1]}]), 2, "must have roster"),
+    "members twice": (changed(1, formed=[{"roster": 0, "members": [1, 1]}]), 2, "formed: members must be >= 2"),
+    "roster": (changed(1, formed=[{"roster": -1, "members": [1]}]), 2, "formed: roster must be >= 0"),
+    "less than nothing": (changed(8, epsilon_clients=[1.0, -1.0]), 9, "epsilon_clients must be >= 0"),
 }
 
 

@@ -157,7 +157,7 @@ class Window:
         """Cost of the round with its late repairs, or all that may still come, each perhaps in a void round."""
         retries = np.where(self.waiting, RETRIES, self.retries) if all_late else self.retries
         # the sum of the `honest` largest, whichever peers collude
-        largest = sum(min(np.count_nonzero(retries > k), self.honest) for k in range(RETRIES))
+        largest = sum(min(int(np.count_nonzero(retries > k)), self.honest) for k in range(RETRIES))
         crossed = self.crossed + largest / (self.honest * everyone)
         return late_cost(self.gamma, self.honest, crossed, largest)
 

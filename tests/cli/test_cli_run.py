@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightdp.training import simulator
+from lightdp.training import step
 from support.command_line import assert_refused
 from support.run_logs import logged, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lightdp.training.checkpoint import State
+    from lightdp.training.config import Config
     from support.command_line import Run
 
 QUICK = ["--clients", "6", "--colluders", "1", "--stragglers", "1", "--rounds", "4", "--epsilon", "50"]
@@ -81,6 +83,22 @@ def test_wrong_settings_of_late_uploads_are_refused(tmp_path: Path, run: Run, fl
     assert_refused(run("run", *QUICK, *flags, "--out", tmp_path / "a.jsonl"), message)
 
 
+def test_cohorts_and_churn_are_flags_and_are_said(tmp_path: Path, run: Run) -> None:
+    members = ["--population", "20", "--churn", "0.05:0.2", "--patience", "2", "--least", "5", "--consecutive", "2"]
+    done = run("run", *QUICK, *members, "--no-report", "--out", tmp_path / "a.jsonl")
+    assert done.code == 0
+    for part in ("20 clients in 3 rosters that take turns, iid", "population", "rosters formed", "ε by client"):
+        assert part in done.out
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [line["roster"] for line in lines[1:-1]] == [0, 0, 1, 1]
+    assert len(lines[-1]["epsilon_clients"]) == 20
+    assert "since members that are away count as stragglers" not in done.out
+    often = run("run", *QUICK, *members, "--churn", "0.6:0.4", "--no-report", "--out", tmp_path / "c.jsonl")
+    assert "of 4 rounds had too few uploads, since members that are away count as stragglers" in often.out
+    refused = run("run", *QUICK, "--churn", "2:1", "--out", tmp_path / "b.jsonl")
+    assert_refused(refused, "churn must be LEAVE:JOIN, two probabilities in [0, 1], got churn='2:1'")
+
+
 def test_flags_win_over_the_file_and_json_is_the_last_line(tmp_path: Path, run: Run) -> None:
     (tmp_path / "run.toml").write_text('scheme = "local"\nepsilon = 9.0\nmodel = "linear"\n')
     options = ["--config", tmp_path / "run.toml", *QUICK, "--no-report", "--json", "--out", tmp_path / "a.jsonl"]
@@ -112,7 +130,7 @@ def test_an_interrupted_run_is_not_overwritten_but_goes_on(
 ) -> None:
     options = ["run", *QUICK, "--no-report", "--out", tmp_path / "a.jsonl"]
     with monkeypatch.context() as patched:
-        patched.setattr(simulator.Run, "_stepped", interrupt_after(2, simulator.Run._stepped))
+        patched.setattr(step, "stepped", interrupt_after(2, step.stepped))
         stopped = run(*options)
     assert stopped.code == 130
     assert "interrupted after round 2; the same command with --resume goes on\n" in stopped.err
@@ -142,7 +160,7 @@ def test_a_run_with_real_noise_cannot_go_on_and_says_so_but_spoils_no_other(
 ) -> None:
     out = ["--no-report", "--out", tmp_path / "a.jsonl"]
     with monkeypatch.context() as patched:
-        patched.setattr(simulator.Run, "_stepped", interrupt_after(2, simulator.Run._stepped))
+        patched.setattr(step, "stepped", interrupt_after(2, step.stepped))
         stopped = run("run", *QUICK, *out, "--fidelity", "protocol")
         assert stopped.code == 130
         assert "real noise cannot be made again, so this run cannot go on" in stopped.err
@@ -166,13 +184,13 @@ def test_being_asked_to_terminate_is_ctrl_c(tmp_path: Path) -> None:
     assert out.with_suffix(".checkpoint").exists()
 
 
-def interrupt_after(rounds: int, step: Callable[..., Any]) -> Callable[..., Any]:
-    """`step` as it is for so many rounds, and then Ctrl-C."""
+def interrupt_after(rounds: int, real: Callable[..., State]) -> Callable[..., State]:
+    """A step as it is for so many rounds, and then Ctrl-C."""
 
-    def stepped(self: simulator.Run, total: Any) -> Any:
-        if self.state.round == rounds:
+    def stepped(config: Config, old: State, *given: Any) -> State:
+        if old.round == rounds:
             raise KeyboardInterrupt
-        return step(self, total)
+        return real(config, old, *given)
 
     return stepped
 

@@ -15,11 +15,11 @@ from lightdp import gaussian
 from lightdp.errors import ArgumentError, BudgetError, ProtocolError, WireError
 from lightdp.federation import Member, MemberState
 from lightdp.keys import Identity, Pins, Roster
-from lightdp.protocol import File
+from lightdp.protocol import Client, File
 from lightdp.protocol.host import Host
 from lightdp.protocol.vector import agreement
-from support.federated import RUN, DiskError, Memory, planned
 from support.federated_lies import announcement, roster_message
+from support.federated_nodes import RUN, DiskError, Memory, planned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +39,10 @@ def roster(members: list[Member], number: int = 0, **changed: Any) -> Roster:
     asked: dict[str, Any] = {"length": LENGTH, "weighted": False} | changed
     agreed = agreement(plan, asked["length"], weighted=asked["weighted"])
     return Roster.of([each._state.enrolment for each in members], run=RUN, plan=agreed, number=number)
+
+
+def total(squares: Any) -> float:
+    return sum(square * count for square, count in squares.items())
 
 
 def answer(one: Member, of: Roster, number: int = 0, past: list[bytes] | None = None) -> bytes:
@@ -160,6 +164,30 @@ def test_what_was_spent_in_rosters_that_are_not_answered_any_more_stays_spent() 
         answer(again, roster(everyone, 8))
 
 
+def test_other_rosters_count_at_their_worst_while_they_are_answered_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers may still be told anything of them (W5), so what was announced of them is not enough."""
+    everyone, seen = [member(name, planned(rounds=60)) for name in "abcd"], list[Any]()
+    one, begin = everyone[0], Client.begin
+
+    def spied(client: Client, message: bytes, *, elsewhere: Any = None) -> Any:
+        seen.append(elsewhere)
+        return begin(client, message, elsewhere=elsewhere)
+
+    monkeypatch.setattr(Client, "begin", spied)
+    first = roster(everyone)
+    answer(one, first)
+    one.begin(announcement(first, 1, [bytes([15])], closing=True)).upload(None)
+    worst, told = (one._clients[0].squares(worst=each) for each in (True, False))
+    assert total(worst) > total(told) > 0
+    answer(one, roster(everyone, 1))
+    assert seen == [{}, {}, worst]
+    for number in range(2, 6):
+        one.join(roster_message(roster(everyone, number)))
+        if number == 4:
+            assert one._state.spent == worst
+    assert [*one.answered()] == [2, 3, 4, 5]
+
+
 def test_nothing_leaves_and_nothing_changes_while_the_store_fails() -> None:
     store = Memory()
     everyone = [member(name) for name in "abcd"]
@@ -194,6 +222,15 @@ def test_a_member_of_a_file_goes_on_where_it_was_and_one_of_two_copies_does(tmp_
     answer(again, first, 1, [bytes([15])])
     with pytest.raises(ProtocolError, match="saved by another client"):
         answer(copied, first, 1, [bytes([15])])
+
+
+def test_an_enrolment_is_saved_before_it_leaves() -> None:
+    one = member("a", store=(store := Memory(fails="before")))
+    with pytest.raises(DiskError):
+        one.enrol()
+    message = one.enrol()
+    assert Member.restore(planned(), length=LENGTH, store=store).enrol() == one.enrol() == message
+    assert one.serial == 1
 
 
 def test_copies_pickles_and_forks_are_refused() -> None:

@@ -14,8 +14,8 @@ from lightdp.auditing._stories import Telling, _changed, rotation
 from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError, LightDPError, ProtocolError
 from lightdp.federation import MemberState
-from support.federated import Memory, planned
 from support.federated_lies import Liar, announcement, interleaved, roster_message
+from support.federated_nodes import DiskError, Memory, planned
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -98,6 +98,18 @@ def test_of_rounds_begun_in_several_rosters_at_once_one_is_answered(claims: bool
     for at in liar.books:
         with pytest.raises((BudgetError, ProtocolError)):
             member.begin(announcement(liar.books[at].roster, 0))
+
+
+def test_a_claim_that_could_not_be_saved_is_none() -> None:
+    liar = Liar(planned(), 4)
+    store = liar.members[0]._store = Memory()
+    first, second = one_more(liar, [liar.roster(range(4), number) for number in range(2)])
+    store.fails = "before"
+    with pytest.raises(DiskError):
+        first.claim()
+    second.upload(np.zeros(2))
+    with pytest.raises(ProtocolError, match="begin it again"):
+        first.upload(np.zeros(2))
 
 
 def test_a_round_that_was_claimed_is_answered_once_whatever_else_is_joined_since() -> None:

@@ -40,7 +40,7 @@ def again(grid: LocalGrid) -> None:
 
 def started(path: Path, grid: LocalGrid, plan: Any, inner: Strategy | None = None, **more: Any) -> tuple[LightDP, Any]:
     strategy = LightDP(FedAvg(fraction_evaluate=0.0) if inner is None else inner, plan, wait=0.2, checkpoint=path)
-    options = {"initial_arrays": weights(), "num_rounds": 6, "timeout": 0.3 if plan.grace else 1} | more
+    options: dict[str, Any] = {"initial_arrays": weights(), "num_rounds": 6, "timeout": 0.3 if plan.grace else 1} | more
     return strategy, strategy.start(grid=grid, **options)
 
 
@@ -110,7 +110,7 @@ def test_momentum_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeypatch
 def test_the_state_of_a_strategy_is_kept_bit_by_bit(inner: Any) -> None:
     fresh = type(inner)(**({"server_momentum": 0.9} if isinstance(inner, FedAvgM) else {}))
     kept, loaded = checkpoints.State(inner), checkpoints.State(fresh)
-    inner.momentum_vector = [np.arange(3.0), np.float32([1.5])]
+    inner.momentum_vector = [np.arange(3.0), np.array([1.5], np.float32)]
     inner.m_t, inner.current_arrays = {"a": np.eye(2)}, ArrayRecord([np.ones(2)])
     inner.rounds_seen, inner.single = 7, np.array(2.5)
     loaded.load(*kept.facts())

@@ -141,13 +141,15 @@ def test_the_configuration_changes_by_one_key_the_budget_and_the_dependency() ->
 
 def test_the_app_to_copy_trains_as_it_says(superlink: dict[str, str], tmp_path: Path) -> None:
     shutil.copytree(MINIMAL, tmp_path / "app", ignore=shutil.ignore_patterns("deploy"))
-    model = tmp_path / "model.npy"
-    command = [str(BIN / "flwr"), "run", str(tmp_path / "app"), "here", "--stream", "--run-config"]
+    model, checkpoint = tmp_path / "model.npy", tmp_path / "checkpoint"
+    command = [str(BIN / "flwr"), "run", str(tmp_path / "app"), "here", "--stream", "--federation-config"]
+    config = f'clients=4 rounds=1 epsilon=1e9 model="{model}" checkpoint="{checkpoint}"'
     run = subprocess.run(
-        [*command, f'clients=4 rounds=1 epsilon=1e9 model="{model}"', "--federation-config", "num-supernodes=4"],
+        [*command, "num-supernodes=4", "--run-config", config],
         env=superlink, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert model.exists(), run.stdout[-5000:] + run.stderr[-5000:]
+    assert checkpoint.exists()
     task = runpy.run_path(str(MINIMAL / "minimal" / "task.py"))
     plain = [task["trained"](task["model"](), *task["data"]({"partition-id": i})) for i in range(4)]
     assert np.linalg.norm(np.mean(plain, axis=0)) > 0.1

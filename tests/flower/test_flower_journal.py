@@ -56,6 +56,7 @@ def test_uploads_that_come_after_their_line_are_named_and_must_not_be_left_out(t
     path = tmp_path / "run.jsonl"
     logged(path, planned(epsilon=50), FAULTS)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[1]["formed"] == [{"roster": 0, "members": [0, 1, 2, 3, 4]}]
     assert [line.get("late_since") for line in lines[1:]] == [
         None, {"1": [0]}, None, {"3": [2]}, {"3": [3], "4": [2]}, {"5": [4]}, None,
     ]  # fmt: skip
@@ -118,3 +119,73 @@ def test_a_log_that_is_interrupted_is_one_without_an_end(tmp_path: Path) -> None
         logged(path, planned(), {}, evaluate_fn=evaluate)
     found = recorded(path)
     assert found.verdict.startswith("unfinished: what the log says follows from its 2 rounds so far")
+
+
+def test_a_log_of_several_rosters_holds_and_adds_up_what_a_client_spends(tmp_path: Path) -> None:
+    path, grid = tmp_path / "run.jsonl", LocalGrid(an_app(), 7)
+
+    def before(current: int) -> None:
+        for node in grid.nodes[:3]:
+            node.online = current < 4
+
+    grid.before = before
+    plan = planned(clients=3, population=6, stragglers=1, epsilon=50)
+    strategy = LightDP(FedAvg(fraction_evaluate=0.0), plan, wait=0.01, patience=2, log=path)
+    result = strategy.start(grid=grid, initial_arrays=weights(), num_rounds=12, timeout=1)
+    log, found = RunLog.read(path), recorded(path)
+    assert found.problems == ()
+    assert found.verdict.startswith("holds")
+    assert len(log.rosters) > 1
+    assert {len(log.rosters[0]), len(log.rosters[1])} == {3, 4}
+    assert any(line.closed for line in log.rounds)
+    assert [line.used for line in log.rounds] == [
+        row["lightdp-used"] for row in result.train_metrics_clientapp.values()
+    ]
+    assert found.spent == pytest.approx(log.epsilon)
+    assert log.outcome.epsilon is not None
+    last = result.train_metrics_clientapp[12]["lightdp-epsilon"]
+    assert isinstance(last, float)
+    assert log.outcome.epsilon <= last * (1 + 1e-9)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[-2]["epsilon"] *= 0.9
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert any("its rounds give" in problem for problem in recorded(path).problems)
+
+
+def test_a_roster_of_another_size_is_audited_with_its_own_plan(tmp_path: Path) -> None:
+    path, grid = tmp_path / "run.jsonl", LocalGrid(an_app(), 7)
+    grid.faults = FAULTS
+    plan = planned(epsilon=50)
+    LightDP(FedAvg(fraction_evaluate=0.0), plan, wait=0.01, log=path).start(grid, weights(), num_rounds=6, timeout=1)
+    found = recorded(path)
+    assert found.problems == ()
+    assert found.plan is not None
+    assert found.plan.clients == 7
+
+
+def test_a_log_goes_on_after_a_crash_and_counts_the_round_that_was_lost(tmp_path: Path) -> None:
+    path, grid = tmp_path / "run.jsonl", LocalGrid(an_app(), 5)
+    for i, node in enumerate(grid.nodes):
+        node.config["lightdp-name"] = f"site-{i}"
+    grid.faults = {(2, 1): "late", (3, 2): "drop"}
+    real, plan = grid.send_and_receive, planned(epsilon=50)
+
+    def killed(messages: Any, *, timeout: float | None = None) -> Any:
+        replies = real(messages, timeout=timeout)
+        if grid.round == 4:
+            raise SystemExit
+        return replies
+
+    def start() -> Any:
+        strategy = LightDP(FedAvg(), plan, wait=0.2, log=path, checkpoint=tmp_path / "checkpoint")
+        return strategy.start(grid=grid, initial_arrays=weights(), num_rounds=6, timeout=1)
+
+    grid.send_and_receive = killed  # type: ignore[method-assign]
+    with pytest.raises(SystemExit):
+        start()
+    grid.send_and_receive = real  # type: ignore[method-assign]
+    result = start()
+    log, found = RunLog.read(path), recorded(path)
+    assert found.problems == ()
+    assert [(line.used, line.late) for line in log.rounds] == [(5, 0), (4, 0), (4, 0), (0, 5), *[(5, 0)] * 3]
+    assert log.epsilon == pytest.approx(result.train_metrics_clientapp[6]["lightdp-epsilon"])

@@ -49,7 +49,8 @@ def test_a_training_that_every_node_refuses_raises_with_the_reason_after_one_rou
 
 def test_a_training_without_any_upload_raises() -> None:
     grid = LocalGrid(an_app(), 5)
-    grid.faults = {(t, i): "drop" for t in range(1, 9) for i in range(4)} | {(t, 4): "garbage" for t in range(1, 9)}
+    grid.faults = {(t, i): "drop" for t in range(1, 9) for i in range(4)}
+    grid.faults |= {(t, 4): "garbage" for t in range(1, 9)}
     with pytest.raises(
         ProtocolError, match=r"no upload was used in 3 rounds.*node 1028: its reply is no upload.*; 4 nodes: no answer"
     ):
@@ -163,7 +164,7 @@ def test_train_metrics_are_aggregated_by_the_strategys_own_function_from_each_up
 
     def aggregate(records: list[RecordDict], weight: str) -> MetricRecord:
         assert weight == "num-examples"
-        seen.append([dict(each["metrics"]) for each in records])  # type: ignore[arg-type]
+        seen.append([dict(each.metric_records["metrics"]) for each in records])
         return MetricRecord({"most": max(float(each["num-examples"]) for each in seen[-1])})
 
     grid = allowing(LocalGrid(an_app(), 5), "loss,num-examples")
@@ -192,7 +193,7 @@ def test_flowers_own_function_weights_train_metrics_as_it_does_without_lightdp()
 
 def test_a_function_for_metrics_that_do_not_leave_nodes_is_told_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     def aggregate(records: list[RecordDict], _: str) -> MetricRecord:
-        return MetricRecord({"loss": float(records[0]["metrics"]["loss"])})  # type: ignore[index,arg-type]
+        return MetricRecord({"loss": float(str(records[0].metric_records["metrics"]["loss"]))})
 
     _, result = trained(LocalGrid(an_app(), 5), planned(), FedAvg(train_metrics_aggr_fn=aggregate), num_rounds=3)
     assert caplog.text.count("train_metrics_aggr_fn failed, and there are no train metrics: KeyError") == 1

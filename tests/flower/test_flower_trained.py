@@ -6,18 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
 
 import lightdp
 from lightdp.errors import ArgumentError
-from lightdp.flower import _arrays
+from lightdp.flower import LightDP, _arrays
 from lightdp.protocol import Server
+from support.flower_grid import LocalGrid
 from support.flower_talk import RUN, Talk, a_plan, records_of, refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from flwr.serverapp import Grid
     from numpy.typing import NDArray
 
 QUIET: dict[str, Any] = {"epsilon": 1e6, "clip": 10.0}  # hardly any noise
@@ -38,7 +41,7 @@ def app_of(change: Callable[[Changed], Changed]) -> ClientApp:
             name: ArrayRecord({k: Array(np.asarray(v)) for k, v in each.items()})
             for name, each in change(received).items()
         }
-        return Message(RecordDict(reply), reply_to=message)
+        return Message(RecordDict({**reply}), reply_to=message)
 
     return app
 
@@ -241,3 +244,56 @@ def test_a_record_sum_of_other_arrays_sends_zeros(caplog: pytest.LogCaptureFixtu
     talk.enrol()
     assert talk.mean() == pytest.approx([0, 0, 0, 0], abs=NOISE)
     assert "the RecordSum must be of the received arrays, got one of ['w']" in caplog.text
+
+
+def adding(step: float, *, only: str = "") -> ClientApp:
+    """An app that adds a number to the arrays of the model whose names begin so, and replies with these alone."""
+    app = ClientApp(mods=[lightdp.flower.mod])
+
+    @app.train()
+    def train(message: Message, _: Context) -> Message:
+        received = message.content.array_records["arrays"]
+        arrays = {key: Array(each.numpy() + step) for key, each in received.items() if key.startswith(only)}
+        return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": MetricRecord({})}), reply_to=message)
+
+    return app
+
+
+def model() -> ArrayRecord:
+    names = ("head.weight", "body.1.weight", "body.0.weight")
+    return ArrayRecord({name: Array(np.full(at + 1, float(at), np.float32)) for at, name in enumerate(names)})
+
+
+class WithControl(FedAvg):
+    """A strategy that sends a second ArrayRecord, of the same names as the model."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = list(super().configure_train(server_round, arrays, config, grid))
+        for message in messages:
+            control = {key: Array(np.full_like(each.numpy(), 1e6)) for key, each in arrays.items()}
+            message.content["acontrol"] = ArrayRecord(control)
+        return messages
+
+
+@pytest.mark.parametrize("inner", [FedAvg, WithControl])
+@pytest.mark.parametrize("only", ["", "body"])
+def test_a_strategy_names_what_is_trained_and_all_else_stays_bit_by_bit(inner: type[FedAvg], only: str) -> None:
+    strategy = LightDP(inner(fraction_evaluate=0.0), a_plan(**QUIET), wait=1.0, trained=["body"])
+    result = strategy.start(LocalGrid(adding(0.5, only=only), 3), model(), num_rounds=2, timeout=1)
+    before = model()
+    assert np.array_equal(result.arrays["head.weight"].numpy(), before["head.weight"].numpy())
+    for name in ("body.0.weight", "body.1.weight"):
+        assert result.arrays[name].numpy() == pytest.approx(before[name].numpy() + 1.0, abs=2 * NOISE)
+        assert not np.array_equal(result.arrays[name].numpy(), before[name].numpy() + np.float32(1.0))  # noise
+    assert list(result.arrays) == list(before)
+
+
+@pytest.mark.parametrize("inner", [FedAvg, WithControl])
+def test_without_names_all_arrays_of_the_model_are_trained_and_none_of_other_records(inner: type[FedAvg]) -> None:
+    strategy = LightDP(inner(fraction_evaluate=0.0), a_plan(**QUIET), wait=1.0)
+    result = strategy.start(LocalGrid(adding(0.5, only="body"), 3), model(), num_rounds=2, timeout=1)
+    for name, old in model().items():
+        step = 1.0 if name.startswith("body") else 0.0
+        assert result.arrays[name].numpy() == pytest.approx(old.numpy() + step, abs=2 * NOISE)

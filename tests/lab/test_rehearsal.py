@@ -141,7 +141,7 @@ def test_auto_takes_the_traffic_and_time_of_the_calibration_that_its_plan_took(t
     auto, repair = runs
     assert auto.plan is not None
     assert auto.plan.request.calibration == "repair"
-    assert auto.channel.bytes_up == repair.channel.bytes_up
+    assert auto.bytes_up == repair.bytes_up
 
 
 def test_a_failed_round_moves_nothing_spends_nothing_and_costs_time(tmp_path: Path, toy: Dataset) -> None:
@@ -151,7 +151,7 @@ def test_a_failed_round_moves_nothing_spends_nothing_and_costs_time(tmp_path: Pa
     assert all(line.failed == "letters" and (line.modelled_seconds or 0) > 0 for line in log.rounds)
     assert all(line.used == 0 and line.epsilon == 0 for line in log.rounds)
     assert bool((run.state.weights == before).all())
-    whole = Run(config(), tmp_path / "b.jsonl", dataset=toy).channel.meet(0, EVERYBODY)
+    whole = sums(Run(config(), tmp_path / "b.jsonl", dataset=toy)).meet(0, EVERYBODY)
     assert whole.network["modelled_seconds"] > log.clock[0]  # it would have gone on
 
 

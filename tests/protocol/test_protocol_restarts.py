@@ -233,7 +233,12 @@ def test_secrets_with_peers_are_made_when_noise_is(tmp_path: Path, monkeypatch: 
     play(server, clients, [0, 1, 2, 3])
     made: list[bytes] = []
     agree = KeyPair.agree
-    monkeypatch.setattr(KeyPair, "agree", lambda pair, public: made.append(public) or agree(pair, public))
+
+    def noted(pair: KeyPair, public: bytes) -> bytes:
+        made.append(public)
+        return agree(pair, public)
+
+    monkeypatch.setattr(KeyPair, "agree", noted)
     again = Client.restore(planned(), length=5, store=File(tmp_path / "client-00.json"))
     again.epsilon()
     begun = again.begin(server.announce(since=0))

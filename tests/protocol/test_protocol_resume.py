@@ -144,6 +144,22 @@ def test_a_closing_round_that_is_lost_is_void_and_another_repairs_what_is_left(g
     assert repaired.any()
 
 
+def test_a_closing_round_needs_no_least_number_after_a_crash_either() -> None:
+    """Under grace its uploads are in a sum, so that who sent them must not be told otherwise."""
+    server, clients = joined(planned(grace=1), LENGTH)
+    play(server, clients, [0, 1, 2])
+    start = server.announce(since=0, closing=True)
+    for i in (0, 1):
+        server.receive(clients[i].begin(start).upload(None))
+    assert list(server.close().used) == [0, 1]
+    server = resumed(server, clients, server.past())
+    start = server.announce(since=0, closing=True)
+    server.receive(clients[0].begin(start).upload(None))
+    final = server.close().final
+    assert final is not None
+    assert list(final) == [0, 1]
+
+
 def test_uploads_that_were_seen_too_late_stay_recorded_and_are_refused_again() -> None:
     server, clients = joined(planned(), LENGTH)
     start = server.announce()

@@ -7,72 +7,28 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import numpy as np
 import pytest
 
-import lightdp
-from lightdp import gaussian, masks, stream
-from lightdp.errors import BudgetError, ProtocolError
-from lightdp.federation import Federation, Member, MemberState, Table
-from lightdp.keys import Roster
-from lightdp.protocol import ClientState
-from lightdp.wire import Message
+from lightdp import gaussian
+from lightdp.errors import ProtocolError
+from lightdp.federation import Federation, Table
 from support.federated_books import Book, Sent, exact_mu, masks_used_twice
+from support.federated_nodes import LENGTH, RUN, Nodes, planned
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from lightdp.planning import Plan
 
-RUN = b"a federation: 16"
-LENGTH = 8
 MOST = 12  # members
 
 
 class CrashError(Exception):
     """The server's process is gone."""
-
-
-class DiskError(OSError):
-    """A store could not save."""
-
-
-@dataclass
-class Memory:
-    """A store that never loses what it saved, and fails on demand, before or after it has saved."""
-
-    state: bytes = b""
-    fails: str = ""
-
-    def save(self, state: bytes) -> None:
-        fails, self.fails = self.fails, ""
-        if fails != "before":
-            self.state = state
-        if fails:
-            raise DiskError(fails)
-
-    def load(self) -> bytes:
-        return self.state
-
-
-@dataclass
-class Node:
-    """A member with its store, and messages that have not reached it yet."""
-
-    member: Member
-    store: Memory
-    inbox: list[tuple[bytes, bytes]] = field(default_factory=list)
-
-
-def planned(**changed: Any) -> Plan:
-    asked: dict[str, Any] = {"clients": 4, "population": 8, "colluders": 1, "stragglers": 1, "rounds": 16}
-    asked |= {"epsilon": 8.0, "delta": 1e-5, "unit": "client", "calibration": "repair"}
-    return lightdp.plan(**(asked | changed))
 
 
 class World:
@@ -83,24 +39,16 @@ class World:
         self.plan, self.weighted, self.options = plan, weighted, options
         self.crash_rate, self.crashed, self.equal = crashes, 0, 0
         self.fed = Federation(plan, length=LENGTH, run=RUN, weighted=weighted, **options)
-        self.nodes: dict[str, Node] = {}
-        self.sent: list[Sent] = []  # everything that ever left a member
+        self.nodes = Nodes(self.random, plan, weighted=weighted)
+        self.sent = self.nodes.sent
         self.seen: dict[tuple[str, int, int], Sent] = {}  # what reached a server, also one that has crashed
-        self.books: dict[int, Book] = {}
-        self.tape: list[tuple[Any, Any, tuple[stream.Term, ...]]] = []
+        self.books = self.nodes.books
         for _ in range(self.random.randint(plan.clients, MOST - 2)):
             self.somebody_new()
         self.save()
 
     def run(self, steps: int) -> World:
-        real = masks._fine
-
-        def taped(vector: Any, grid: masks.Grid, terms: Sequence[stream.Term], keys: Any, **more: Any) -> Any:
-            fine = real(vector, grid, terms, keys, **more)
-            self.tape.append((real(vector, grid, [], keys), fine, tuple(terms)))
-            return fine
-
-        with mock.patch.object(masks, "_fine", taped):
+        with self.nodes.taped():
             for _ in range(steps):
                 self.step()
             self.finish()
@@ -111,7 +59,7 @@ class World:
 
     def step(self) -> None:
         does = [self.serve] * 6 + [self.somebody_new, self.somebody_leaves, self.somebody_is_back]
-        does += [self.process_dies, self.old_request_arrives, self.old_upload_arrives, self.disk_fails]
+        does += [self.process_dies, self.old_request_arrives, self.old_upload_arrives]
         try:
             self.random.choice(does)()
         except CrashError:
@@ -122,115 +70,26 @@ class World:
         if self.chance(self.crash_rate):
             raise CrashError
 
-    # Members
-
     def somebody_new(self) -> None:
-        if len(self.nodes) < MOST:
-            name, store = f"m{len(self.nodes):02}", Memory()
-            options: Any = {"length": LENGTH, "weighted": self.weighted, "store": store}
-            self.nodes[name] = Node(Member.new(self.plan, run=RUN, name=name, **options), store)
-            self.fed.enrol(self.nodes[name].member.enrol())
+        if len(self.nodes.by_name) < MOST:
+            self.fed.enrol(self.nodes.new().enrol())
 
     def somebody_leaves(self) -> None:
-        self.fed.leave(self.random.choice([*self.nodes]))
+        self.fed.leave(self.random.choice([*self.nodes.by_name]))
 
     def somebody_is_back(self) -> None:
-        self.fed.enrol(self.random.choice([*self.nodes.values()]).member.enrol())
+        self.fed.enrol(self.random.choice([*self.nodes.by_name.values()]).member.enrol())
 
     def process_dies(self) -> None:
-        self.restore(self.random.choice([*self.nodes]))
-
-    def restore(self, name: str) -> None:
-        """Nothing that was saved is lost, and nothing else was known."""
-        node = self.nodes[name]
-        before, facts = node.member, MemberState.from_bytes(node.store.state)
-        options: Any = {"length": LENGTH, "weighted": self.weighted, "store": node.store}
-        node.member = Member.restore(self.plan, **options)
-        assert node.member.serial == facts.serial >= before.serial
-        assert all(node.member.answered()[number] >= next_ for number, next_ in before.answered().items())
-        if node.member.serial == before.serial:
-            assert node.member.answered() == before.answered()
-            assert node.member.epsilon() == before.epsilon()
-            assert node.member.mu(worst=True) == before.mu(worst=True)
-        for number, part in facts.rosters.items():
-            mine = {s.round for s in self.sent if (s.name, s.roster) == (name, number)}
-            assert ClientState.from_bytes(part).sent >= mine
-
-    def disk_fails(self) -> None:
-        """Nothing leaves while the state is not saved; a store that is unsure is loaded again."""
-        name = self.random.choice([*self.nodes])
-        table = next((each for each in self.fed.rosters.values() if name in each.index), None)
-        if table is None or table.server.closing or table.server.round not in table.server._open:
-            return
-        node, count = self.nodes[name], len(self.sent)
-        node.store.fails = self.random.choice(["before", "after"])
-        try:
-            self.ask(name, table.server.roster(), table.server.announce(since=0))
-        except DiskError as error:
-            if str(error) == "after":
-                self.restore(name)
-        node.store.fails = ""
-        assert len(self.sent) == count
-
-    def ask(self, name: str, roster: bytes, start: bytes) -> Sent | None:
-        """Let a member answer an announcement, if it may."""
-        member, data = self.nodes[name].member, Message.from_bytes(roster, run=RUN).payload
-        number, _ = Roster.claims(bytes(data))
-        content = Message.from_bytes(start, run=RUN, roster=Message.roster_of(start))
-        if number < member._state.last and number not in member.answered():
-            with pytest.raises(ProtocolError, match="rosters must have growing numbers"):
-                member.join(roster)
-            with pytest.raises(ProtocolError, match="answers no more"):
-                member.begin(start)
-            return None
-        assert member.join(roster) == number
-        if content.round < member.answered()[number]:
-            with pytest.raises(ProtocolError, match="was answered, or is over"):
-                member.begin(start)
-            return None
-        try:
-            begun = member.begin(start)
-        except BudgetError:
-            return None
-        if self.chance(0.3):
-            begun.claim()
-            if self.chance(0.2):
-                self.claimed(name, number, begun.number, closing=begun.closing)
-                return None
-        update = np.array([self.random.gauss(0, 1) for _ in range(LENGTH)])
-        message = begun.upload(None if begun.closing else update, self.random.random() if self.weighted else 1.0)
-        with pytest.raises(ProtocolError):
-            begun.upload(update)
-        data, fine, terms = self.tape[-1]
-        book = self.books[number]
-        sent = Sent(name, number, book.names.index(name), begun.number, begun.closing, message, data, fine, terms)
-        assert sent.place not in {s.place for s in self.sent}
-        parts = book.parts(self.pairs, sent, [*self.sent, sent])
-        assert {*terms} == {term for part in parts for term in part.values()}
-        sent.peers = {term.key: peer for part in parts for peer, term in part.items()}
-        self.sent.append(sent)
-        return sent
-
-    def claimed(self, name: str, roster: int, number: int, *, closing: bool) -> None:
-        """A round that was claimed and never answered is spent: the process dies, and no upload follows."""
-        nothing = np.zeros(0, np.int32)
-        client = self.books[roster].names.index(name)
-        self.sent.append(Sent(name, roster, client, number, closing, b"", nothing, nothing, ()))
-        self.restore(name)
-
-    @property
-    def pairs(self) -> dict[str, Any]:
-        return {name: node.member._state.pair for name, node in self.nodes.items()}
-
-    # Messages
+        self.nodes.restore(self.random.choice([*self.nodes.by_name]))
 
     def old_request_arrives(self) -> None:
-        waiting = [name for name, node in self.nodes.items() if node.inbox]
+        waiting = [name for name, node in self.nodes.by_name.items() if node.inbox]
         if waiting:
             name = self.random.choice(waiting)
-            inbox = self.nodes[name].inbox
+            inbox = self.nodes.by_name[name].inbox
             roster, start = self.random.choice(inbox) if self.chance(0.5) else inbox.pop(0)
-            sent = self.ask(name, roster, start)
+            sent = self.nodes.ask(name, roster, start)
             if sent is not None and self.chance(0.7):
                 self.arrive(sent)
 
@@ -264,8 +123,6 @@ class World:
         else:
             book.late[s.round] = late | {s.client}
 
-    # The server
-
     def save(self) -> None:
         self.saved = self.fed.past(), {number: book.copied() for number, book in self.books.items()}
 
@@ -274,13 +131,13 @@ class World:
         self.crashed += 1
         past, books = self.saved
         self.fed = Federation.resume(past, self.plan, **self.options)
-        self.books = {number: book.copied() for number, book in books.items()}
+        self.books = self.nodes.books = {number: book.copied() for number, book in books.items()}
         assert all(s.roster in self.books for s in self.sent)  # nothing was sent of a roster that was not saved
         for number in self.fed.rosters:
             self.books[number].crashes()
-        for name, node in self.nodes.items():
+        for name, node in self.nodes.by_name.items():
             if self.chance(0.2):
-                self.restore(name)
+                self.nodes.restore(name)
             self.fed.enrol(node.member.enrol())
             if self.chance(0.8):
                 self.fed.heard(name, node.member.answered())
@@ -347,7 +204,7 @@ class World:
 
     def request(self, table: Table, name: str, *, closing: bool) -> None:
         fate = self.random.choices(["arrives", "lost", "held", "away"], [12, 1, 1, 2])[0]
-        node = self.nodes[name]
+        node = self.nodes.by_name[name]
         known = node.member.answered().get(table.number, 0)
         since = self.random.choice([0, max(min(known - 1, table.server.round), 0)])
         start = table.server.announce(since=since, closing=closing)
@@ -357,7 +214,10 @@ class World:
         if fate == "held":
             node.inbox.append((table.server.roster(), start))
             return
-        sent = self.ask(name, table.server.roster(), start)
+        if self.chance(0.04):
+            self.nodes.ask_while_the_disk_fails(name, table.server.roster(), start)
+            return
+        sent = self.nodes.ask(name, table.server.roster(), start)
         if sent is not None and fate == "arrives":
             self.arrive(sent)
 
@@ -367,19 +227,19 @@ class World:
         rounded = np.sum([np.rint(s.fine / 2**book.grid.shift) for s in released], axis=0)
         assert np.array_equal(np.rint(result.total / book.grid.wire_step), rounded[:LENGTH])
         found = np.sum([s.fine - s.data for s in released], axis=0, dtype=np.int32)
-        assert np.array_equal(found, book.expected(self.pairs, released, self.sent))
+        assert np.array_equal(found, book.expected(self.nodes.pairs, released, self.sent))
         book.left += found
 
     def check_end(self, table: Table) -> None:
         """After the closing rounds only noise that could not be repaired is left of a roster; ledgers agree."""
         book = self.books[table.number]
         assert book.closed
-        assert np.array_equal(book.left, book.owed(self.pairs, self.sent))
+        assert np.array_equal(book.left, book.owed(self.nodes.pairs, self.sent))
         lost = {i for clients in table.rounds._lost.values() for i in clients}
         costs = table.rounds.odometer.counted().squares()
         for i, name in enumerate(table.names):
             mine = [s for s in self.sent if (s.name, s.roster) == (name, table.number)]
-            client = self.nodes[name].member._clients.get(table.number)
+            client = self.nodes.by_name[name].member._clients.get(table.number)
             if i in lost or client is None:
                 continue  # the server counts rounds that it cannot know, as if they had been answered
             assert total(costs[i]) <= total(client.squares(worst=True)) * (1 + 1e-12)
@@ -401,7 +261,7 @@ class World:
             and (s.client in book.late.get(t, ()) or s in book.came[t])
         ]
         spent = self.fed.epsilon()
-        for name in self.nodes:
+        for name in self.nodes.by_name:
             seen = exact_mu(self.books, known, name)
             if seen > 0 and self.plan.sampling_rate == 1:
                 assert gaussian.epsilon(seen, self.plan.delta) <= spent[name] * (1 + 1e-9)
@@ -409,7 +269,7 @@ class World:
             self.wind_up(number)
         assert not masks_used_twice(self.sent)
         made = [s for s in self.sent if s.message]
-        for name, node in self.nodes.items():
+        for name, node in self.nodes.by_name.items():
             exact = exact_mu(self.books, made, name)
             assert exact <= node.member.mu(worst=True) * (1 + 1e-9)
             assert exact <= budget or not node.member._keeps

@@ -14,8 +14,8 @@ from lightdp.federation import Member
 from lightdp.keys import Keyring, Roster
 from lightdp.protocol.vector import agreement
 from lightdp.wire import Announcement, Kind, Message
-from support.federated import RUN
 from support.federated_books import Book, Sent, exact_mu
+from support.federated_nodes import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

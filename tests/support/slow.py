@@ -89,6 +89,8 @@ TESTS = {
     "test_epsilon_of_mixed_rounds_agrees_with_the_accountant_of_dp_accounting",
     "test_noise_multiplier_keeps_the_target_and_is_tight",
     "test_sampled_rounds_are_amplified_and_late_ones_still_counted",
+    "test_sampled_rounds_stop_at_one_budget_for_all_rosters",
+    "test_rounds_that_are_resumed_are_those_that_were_saved",
     "test_after_a_fork_the_parent_alone_answers",
     "runTest",  # random schedules of the whole protocol
     "test_a_client_that_asks_first_never_exceeds_its_budget",
@@ -106,6 +108,10 @@ TESTS = {
     "test_peers_have_repaired_for_sure_only_once_they_were_used_in_two_rounds_in_a_row",
     "test_sampled_plans_keep_the_budget",
     "test_samples_are_gaussian_and_a_two_percent_wrong_scale_is_not",
+    # federation
+    "test_a_liar_in_several_rosters_gets_no_more_than_one_budget",
+    "test_hundreds_of_rosters_leave_a_small_state_and_the_whole_ledger",
+    "test_the_same_holds_for_sampled_batches",
     # report
     "test_a_file_is_written_whole[svg]",
     "test_a_given_law_holds_where_stragglers_are_not_swept",
@@ -123,6 +129,10 @@ TESTS = {
     "test_the_html_page_holds_the_data_and_every_script",
     "test_the_smallest_plans_are_drawn_with_visible_points",
     # training
+    "test_real_members_and_the_simulator_have_the_same_sets_and_ledgers",
+    "test_who_has_no_budget_left_is_out_and_the_run_ends_when_too_few_are_left",
+    "test_cohorts_are_of_every_member_and_take_turns",
+    "test_a_run_with_members_that_come_and_go_resumes_to_the_same_log",
     "test_float32_is_as_exact_as_elsewhere",
     "test_lanes_give_the_updates_of_a_plain_loop",
     "test_layers_that_mix_records_or_draw_are_refused_in_training_mode_only",

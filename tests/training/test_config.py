@@ -57,3 +57,13 @@ def test_late_explains_the_default_of_a_run() -> None:
 def test_gamma_is_refused_where_nobody_chooses_it(scheme: str) -> None:
     with pytest.raises(ArgumentError, match=f"gamma needs a scheme that chooses it.*got scheme='{scheme}'"):
         Config(scheme=scheme, gamma=2.5)
+
+
+def test_the_records_of_a_run_are_those_of_its_whole_population() -> None:
+    """So a client clamps to what an average one of them has, in whichever cohort it is."""
+    found = Config(clients=10, population=40, stragglers=2, colluders=2).plan(1438, 650, 30)
+    assert found is not None
+    assert found.request.records == 1438
+    assert found.request.norm_range == 36 * found.clip
+    with pytest.raises(ArgumentError, match="delta must be < 1/records = 1e-05, got delta=1e-05"):
+        Config(clients=10, population=40, stragglers=2, colluders=2).plan(100_000, 650, 30)

@@ -28,6 +28,7 @@ def main(grid: Grid, context: Context) -> None:
         clip=1.0,
         momentum=0.0,  # FedAvg has none
     )
-    strategy = lightdp.flower.LightDP(FedAvg(min_available_nodes=plan.clients, fraction_evaluate=0.0), plan)
+    average = FedAvg(min_available_nodes=plan.clients, fraction_evaluate=0.0)
+    strategy = lightdp.flower.LightDP(average, plan, checkpoint=str(config["checkpoint"]) or None)
     result = strategy.start(grid, ArrayRecord([task.model()]), num_rounds=plan.rounds, timeout=600)
     np.save(str(config["model"]), result.arrays.to_numpy_ndarrays()[0])

@@ -117,7 +117,7 @@ class RepairCosts:
         count = plan.clients - len(used)
         for client, ledger, mine, sent in zip(clients, ledgers, used.holds(clients), late.holds(clients), strict=True):
             too_late = sent and not void
-            absent = count - (not mine) if self._peers is None else self._absent(client, used)
+            absent = count - (not mine) if self._peers is None else _absent(self._peers[client], used)
             honest = plan.honest if void else max(plan.honest - absent, 1)
             crossed = 0.0
             if ledger.windows:
@@ -150,11 +150,6 @@ class RepairCosts:
         if others > 0:
             ledger.windows[len(ledger.rare)] = Window.after(gamma, others, waiting, crossed, self._grace)
         ledger.rare.append(late_cost(gamma, others, crossed))
-
-    def _absent(self, client: int, used: ClientSet) -> int:
-        """How many peers of a client were not used."""
-        peers = used.flags[self._peers[client]]
-        return int(peers.size - np.count_nonzero(peers))
 
     def _used_peers(self, client: int, used: ClientSet) -> NDArray[np.bool_]:
         """Which peers of a client that was not used itself were used. (N,)"""
@@ -210,6 +205,11 @@ class RepairCosts:
         gamma, honest, stragglers = self._bounds
         peers = honest - stragglers
         return used, max(used, late_cost(gamma, peers, crossed + 1 / self._least + RETRIES / honest, RETRIES * peers))
+
+
+def _absent(peers: NDArray[np.int64], used: ClientSet) -> int:
+    """How many of these clients were not used."""
+    return int(peers.size - np.count_nonzero(used.flags[peers]))
 
 
 def _add(ledger: Ledger, cost: float, usual: float) -> None:

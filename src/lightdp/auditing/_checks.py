@@ -21,10 +21,10 @@ from lightdp.schemes import BUILT_IN, schemes
 from lightdp.stragglers import StragglerLaw, binomial, uniform
 
 _SAME = 1e-6  # relative difference of two numbers that are the same, computed twice
-_FOLLOWS = ("sensitivity", "sigma_pairwise", "noise_multiplier", "epsilon_true", "mu", "power", "wire_bits")
+_FOLLOWS = ("turns", "sensitivity", "sigma_pairwise", "noise_multiplier", "epsilon_true", "mu", "power", "wire_bits")
 _CLIENTS = 10**6  # more are not counted one by one
 _EXTREME = 1e12  # more or less noise, in sensitivities, is none or all
-_SAMPLED = ("sensitivity", "sigma_pairwise", "noise_multiplier")  # the others take long, or need the straggler law
+_SAMPLED = ("turns", "sensitivity", "sigma_pairwise", "noise_multiplier")  # others take long, or need the law
 
 
 def planned(log: RunLog) -> tuple[Plan, list[str]]:
@@ -176,9 +176,9 @@ def rounds(log: RunLog, plan: Plan) -> tuple[Rounds | None, list[str]]:
         else:
             found.append(sets)
     if named and not wrong:
-        for line in lines:
+        for each in lines:
             try:
-                found = _amended(found, line)
+                found = _amended(found, each)
             except ArgumentError as error:
                 wrong.append(f"late_since: {error}")
     return found if named and not wrong else None, wrong
@@ -201,7 +201,8 @@ def _amended(sets: Sequence[tuple[ClientSet, ClientSet]], line: Round | Ended) -
 def _first(log: RunLog, rounds: Rounds) -> list[tuple[ClientSet, ClientSet]]:
     """Used and late clients of rounds, without uploads that came since their lines were written."""
     result = list(rounds)
-    for line in (*log.rounds, *([] if log.ended is None else [log.ended])):
+    lines: list[Round | Ended] = [*log.rounds, *([] if log.ended is None else [log.ended])]
+    for line in lines:
         for number, clients in (line.late_since or {}).items():
             used, late = result[int(number) - 1]
             result[int(number) - 1] = used, late - ClientSet.of(used.clients, clients)
@@ -242,7 +243,8 @@ def _final(line: Round, after: Round | Ended, plan: Plan) -> tuple[ClientSet, Cl
 
 def of_rounds(log: RunLog, plan: Plan, rounds: Rounds) -> tuple[Odometer, list[str]]:
     """An odometer of these rounds, and lines whose ε or μ is not what the rounds up to them give."""
-    odometer, problems, known = Odometer(plan), [], _first(log, rounds)
+    problems: list[str] = []
+    odometer, known = Odometer(plan), _first(log, rounds)
     lines: list[Round | Ended] = [*log.rounds, *([] if log.ended is None else [log.ended])]
     for at, line in enumerate(lines):
         if line.late_since:

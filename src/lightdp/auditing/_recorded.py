@@ -280,6 +280,13 @@ def _federated(log: RunLog, plan: Plan, notes: list[str]) -> Recorded:
     )
 
 
+def _one_roster(log: RunLog) -> bool:
+    """Whether all rounds of a log whose rosters could have changed had the same one, of all clients."""
+    rosters = log.rosters
+    same = list(rosters) == [0] and rosters[0] == tuple(range(len(rosters[0])))
+    return same and all(line.roster == 0 and not line.closed for line in log.rounds)
+
+
 def _checked(log: RunLog) -> Recorded:
     notes = said.notes(log)
     if log.started.plan is None:
@@ -290,11 +297,15 @@ def _checked(log: RunLog) -> Recorded:
     notes += more
     notes += [_ASSUMED[plan.request.calibration]] if plan.request.calibration in _ASSUMED else []
     notes += [] if plan.gdp else ["Batches are sampled: μ is that of Gaussian noise with this ε at this δ, not μ-GDP."]
-    if log.federated:
+    if log.federated and not _one_roster(log):
         return _federated(log, plan, notes)
-    problems = [*checks.of_plan(log, plan), *checks.of_settings(log, plan), *checks.of_noise(log, plan)]
+    problems = [*checks.of_plan(log, plan), *checks.of_settings(log, plan)]
+    problems += [*checks.of_end(log, plan), *said.of_config(log, plan)]
+    if log.federated and (size := len(log.rosters[0])) != plan.clients:
+        plan = plan.among(size)  # which all its rounds had
+    problems += checks.of_noise(log, plan)
     rounds, impossible = checks.rounds(log, plan)
-    problems += [*checks.of_end(log, plan), *said.of_config(log, plan), *impossible]
+    problems += impossible
     problems += said.of_statement(log, plan, rounds)
     if rounds is None:
         if impossible:

@@ -27,6 +27,7 @@ class _Seated:
     members: tuple[int, ...]
     odometer: Odometer
     sent: ClientSet
+    seen: list[tuple[ClientSet, ClientSet]] = field(default_factory=list)
 
 
 @dataclass
@@ -55,6 +56,7 @@ class Recount:
         self.squares, self.used, self.late = np.zeros(clients), np.zeros(clients, int), np.zeros(clients, int)
         self._seated: dict[int, _Seated] = {}
         self._formed = -1
+        self._places: dict[int, tuple[int, int]] = {}  # of each line: its roster, and which of its rounds it is
         self._lines: list[Round | Ended] = [*self.log.rounds, *([] if self.log.ended is None else [self.log.ended])]
 
     def run(self) -> Recount:
@@ -63,6 +65,7 @@ class Recount:
         for line in self._lines:
             where = f"round {line.round}" if isinstance(line, Round) else "end"
             try:
+                self._amend(line)
                 if isinstance(line, Round):
                     self._change(line)
                     self._record(line, after[line.round])
@@ -149,9 +152,28 @@ class Recount:
         used = ~(late | lost) | more
         self.problems += self._of_noise(line, seat)
         seat.odometer.record(used, late - more)
+        self._places[line.round] = line.roster, len(seat.seen)
+        seat.seen.append((used, late - more))
         seat.sent = seat.sent | used | late
         self.used[seat.members,] += used.flags
         self.late[seat.members,] += (late - more).flags
+
+    def _amend(self, line: Round | Ended) -> None:
+        """Count uploads that came since the lines of their rounds."""
+        for number, clients in (line.late_since or {}).items():
+            roster, at = self._places.get(int(number), (-1, 0))
+            if roster not in self._seated:
+                raise ArgumentError(f"late_since: {number} is no earlier round of a roster that is open")
+            seat = self._seated[roster]
+            used, late = seat.seen[at]
+            more = _places({client: place for place, client in enumerate(seat.members)}, clients)
+            if more is None or more & (used | late):
+                raise ArgumentError(f"late_since: clients {list(clients)} had been seen in round {number} before")
+            seat.seen[at], seat.sent = (used, late | more), seat.sent | more
+            self.late[seat.members,] += more.flags
+            seat.odometer = Odometer(seat.odometer.plan)
+            for each in seat.seen:
+                seat.odometer.record(*each)
 
     def _of_noise(self, line: Round, seat: _Seated) -> Iterator[str]:
         """A round whose noise is not that of its roster's plan; of repair alone, where nothing else stays."""

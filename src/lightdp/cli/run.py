@@ -107,13 +107,20 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
         for what in ("size", "labels")
     )
     typer.echo(f"{config.data}, {config.model} with {run.parameters:,} parameters on {run.device}")
-    typer.echo(f"{config.clients} clients, {config.partition}: records {records}, different labels {labels}\n")
+    among = f" in {len(run.members.rosters)} rosters that take turns" if config.federated else ""
+    typer.echo(f"{config.members} clients{among}, {config.partition}: records {records}, different labels {labels}\n")
     if run.plan is not None:
         typer.echo(f"{run.plan}\n")
 
 
 def _advice(log: RunLog) -> Iterator[str]:
-    """Which flags help where late uploads were what ended the training."""
+    """Which flags help where late uploads ended the training, or too few members came to many rounds."""
+    void = sum(line.roster is not None and line.used == log.late_by_one(line) == 0 for line in log.rounds)
+    if log.federated and 4 * void > len(log.rounds):
+        yield (
+            f"{void:,} of {len(log.rounds):,} rounds had too few uploads, since members that are away count as "
+            "stragglers: a larger --stragglers bears more of them, a smaller --patience forms new rosters sooner."
+        )
     late = any(line.late > 0 and line.used > 0 for line in log.rounds)
     if late and log.outcome.stopped == "budget" and not log.grace and log.repairs and scheme(log.scheme).deployable:
         yield (

@@ -219,7 +219,10 @@ class Federation:
         return [number for number in self.rosters if number in over or number in lost]
 
     def end(self, number: int) -> None:
-        """End a roster: what it cost its members is kept, and those who are not gone wait for another one."""
+        """End a roster: what it cost its members is kept, and those who are not gone wait for another one.
+
+        Uploads that come later are refused and in no figure of the server; members count what they have sent.
+        """
         table = self.sure(number)
         del self.rosters[number]
         for name, squares in zip(table.names, table.rounds.odometer.counted(worst=True).squares(), strict=True):
@@ -255,7 +258,12 @@ class Federation:
         return {name: math.sqrt(math.fsum(x * k for x, k in squares.items())) for name, squares in found.items()}
 
     def epsilon(self) -> dict[str, float]:
-        """What each member that was in a roster has spent so far, in all of them, at the plan's δ."""
+        """What each member that was in a roster has spent so far, in all of them, at the plan's δ.
+
+        It counts uploads that reached this server, and `Member.epsilon` those that were made. Both are equal where all
+        uploads of a member were used and it knows of all rounds. Otherwise the member's, at its worst, is the larger
+        one; but the server also charges rounds that a crash lost, until `heard` says that they were not answered.
+        """
         found = {name: _alone(self.plan, squares) for name, squares in self._spent.items()}
         for table in map(self.sure, self.rosters):
             elsewhere = [self._spent.get(name, Counter()) for name in table.names]

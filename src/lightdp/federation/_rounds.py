@@ -115,6 +115,21 @@ class Rounds:
         return client in self._on_time[-1]
 
     @property
+    def count(self) -> int:
+        """How many rounds with data have ended."""
+        return len(self._on_time)
+
+    def seen(self, number: int) -> tuple[ClientSet, ClientSet | None, ClientSet]:
+        """Clients of a round with data: on time, used in the end (None while that is open), and seen otherwise.
+
+        The last are those whose uploads came too late, or may have got lost in a crash.
+        """
+        used = self._used[number] if number < len(self._used) else None
+        lost = ClientSet.of(self._plan.clients, self._lost.get(number, ()))
+        found = self._server.late(number) | lost
+        return self._on_time[number], used, found if used is None else found - used
+
+    @property
     def wait(self) -> bool:
         """Whether the set of the last round with data is not final yet."""
         return len(self._used) < len(self._on_time)

@@ -5,8 +5,8 @@
 
 Messages between the two, all of type TRAIN, with a ConfigRecord "lightdp":
 
-    key round, once:    plan (its arguments), run, length  ->  enrolment
-    each round:         run, start, closing [, roster]     ->  one uint8 array: the packed upload; allowed metrics
+    key round:    plan (its arguments), run, length             ->  enrolment, rounds that were answered
+    each round:   run, start, closing [, roster] [, trained]    ->  one uint8 array: the packed upload; allowed metrics
 
 The bytes are those of `lightdp.protocol`. Evaluate and query messages pass untouched. For plans of unit "record" the
 mod is `record_mod`, and the app replies with the arrays of a `RecordSum`.

@@ -5,65 +5,75 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from lightdp import gaussian
-from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.flower._logged import Metrics, Roster, joined_fields, measured, noise, summed
+from lightdp.flower._run import Run
 from lightdp.planning import Plan
-from lightdp.protocol import Aggregate
-from lightdp.runlog import Ended, LogWriter, Round, Started, guaranteed
-
-Late = Callable[[int], ClientSet]
-Metrics = Mapping[str, Mapping[str, Any]]
+from lightdp.runlog import Ended, Line, LogWriter, Round, Started, guaranteed
 
 _SETTINGS = (
     "unit", "adjacency", "clients", "colluders", "stragglers", "rounds", "epsilon", "delta", "clip", "reserve",
     "sampling_rate", "momentum", "grace",
 )  # fmt: skip  # of a request, under the names that `lightdp run` has
-_NAMES = {"accuracy": ("accuracy", "eval_acc", "eval_accuracy", "test_accuracy", "acc"), "loss": ("loss", "eval_loss")}
 _PACKAGES = ("lightdp-fl", "flwr", "numpy", "scipy", "dp-accounting")
 
 
 class Journal:
     """Writes the log of one start, a line for each round whose set is final.
 
-    Under grace that is one round later. An upload that comes after its round's line was written is named in the line
-    after that (`late_since`). ε is counted from what the log says and nothing else, so that `lightdp audit` finds the
-    same.
+    Under grace that is one round of the roster later. An upload that comes after its round's line was written is named
+    in the line after that (`late_since`). A round that was lost in a crash has a line of its own: it is void, and all
+    who may have answered it count as late. ε is counted from what the log says and nothing else, so that `lightdp
+    audit` finds the same.
 
     Args:
         path: the file, which must not exist yet.
         plan: the noise.
+        kept: go on with the log in the file, from what `facts` returned; lines that follow are cut off.
 
     Raises:
-        ArgumentError: the file exists, or there is no such folder.
+        ArgumentError: the file exists, there is no such folder, or it is not the log of the checkpoint.
     """
 
-    def __init__(self, path: Path, plan: Plan) -> None:
-        if path.exists() or not path.parent.is_dir():
+    def __init__(self, path: Path, plan: Plan, *, kept: Mapping[str, Any] | None = None) -> None:
+        if kept is None and (path.exists() or not path.parent.is_dir()):
             raise ArgumentError(f"log must be a new file in a folder that exists, got log={str(path)!r}")
-        self._path, self._plan = path, plan
-        self._log: LogWriter | None = None
-        self._began = time.monotonic()
-        self._seen: list[tuple[ClientSet, ClientSet]] = []  # used and late clients, as logged
-        self._odometer = Odometer(plan)
-        self._results: list[Aggregate] = []  # of rounds with data
-        self._finals: list[ClientSet] = []  # whom they used in the end
-        self._metrics: list[Metrics] = []
-        self._joined = ClientSet.none(plan.clients)  # in the first closing round
+        self._path, self._plan, self._began, self._count = path, plan, time.monotonic(), 0
+        self._numbers: dict[str, int] = {}  # of clients in the log, by name
+        self._open: dict[int, Roster] = {}
+        self._new: list[int] = []  # rosters that no line has yet
+        self._over: list[int] = []  # rosters that were closed, which no line says yet
+        self._closed: set[int] = set()  # rosters that a line says were closed
+        self._squares: Counter[int] = Counter()  # of clients in these
+        self._metrics: dict[tuple[int, int], Metrics] = {}  # of rounds that have no line yet
+        self._log = None if kept is None or kept["lines"] is None else LogWriter(path, keep=kept["lines"])
+        if kept is not None:
+            self._numbers = {name: i for i, name in enumerate(kept["names"])}
 
-    def begin(self, length: int, more: Mapping[str, Any]) -> None:
-        """Write the first line.
+    def facts(self) -> dict[str, Any]:
+        """What it needs to go on, beside the file, as JSON values."""
+        return {"lines": None if self._log is None else self._count, "names": list(self._numbers)}
+
+    def begin(self, length: int, more: Mapping[str, Any], run: Run) -> None:
+        """Write the first line, or take up those that are kept, unless that was done.
 
         Args:
             length: number of parameters.
             more: settings beside those of the plan.
+            run: the federation.
         """
+        if self._log is not None:
+            if self._count == 0:
+                self._take_up(self._log, run)
+            return
         asked = self._plan.request
         config = {name: getattr(asked, name) for name in _SETTINGS} | {"degree": self._plan.graph.degree}
         config |= {"scheme": asked.calibration, "fidelity": "protocol"} | dict(more)
@@ -81,62 +91,65 @@ class Journal:
             )
         )
 
-    def round(self, result: Aggregate) -> None:
-        """Take in a round with data that has ended."""
-        self._results.append(result)
-        self._settle(result)
-
-    def closing(self, result: Aggregate) -> None:
-        """Take in a closing round: under grace the first one makes the set of the last round with data final."""
-        if self._settle(result):
-            self._joined = result.joined
-
-    def _settle(self, closed: Aggregate) -> bool:
-        """Whether the end of a round has made another set final."""
-        final = closed.final is not None and len(self._finals) < len(self._results)
-        if final and closed.final is not None:
-            self._finals.append(closed.final)
-        return final
-
-    def write(self, late: Late, metrics: Metrics) -> None:
+    def write(self, run: Run, played: int | None, metrics: Metrics) -> None:
         """Write the lines of rounds whose sets have become final.
 
         Args:
-            late: from the number of a round to clients whose uploads came too late for a sum.
-            metrics: of the last round: "train", "evaluate" (on nodes) and "server", by name.
+            run: the federation.
+            played: the number of the roster that had the last round; None if there was none.
+            metrics: of that round: "train", "evaluate" (on nodes) and "server", by name.
         """
-        self._metrics.append(metrics)
-        while len(self._seen) < len(self._finals):
-            self._line(late)
+        for number, table in sorted(run.tables.items()):
+            if number not in self._open and number not in self._closed:
+                members = [self._number(name) for name in table.names]
+                self._open[number] = Roster(members, table.server.plan)
+                self._new.append(number)
+        if played is not None:
+            self._metrics[played, run.tables[played].rounds.count - 1] = metrics
+        for number in sorted(self._open, key=lambda each: (each == played, each)):  # the last round comes last
+            table, own = run.tables[number], self._open[number]
+            while len(own.seen) < table.rounds.count and table.rounds.seen(len(own.seen))[1] is not None:
+                self._line(number, run)
+            if number not in run.federation.rosters and number not in self._over:
+                self._over.append(number)
 
-    def end(self, late: Late, *, stopped: str | None, bytes_up: float | None, metrics: Metrics) -> None:
+    def end(self, run: Run, *, stopped: str | None, metrics: Metrics) -> None:
         """Write the last line.
 
         Args:
-            late: as in `write`.
-            stopped: "budget", "void" or "refused"; None if it came to its end.
-            bytes_up: of an upload.
+            run: the federation.
+            stopped: "budget", "members", "void" or "refused"; None if it came to its end.
             metrics: as in `write`, of the final model.
         """
-        plan, since, measured = self._plan, self._since(late), _measured(metrics)
-        epsilon, joined = self._odometer.max_epsilon(), _joined(self._joined, plan)
+        plan, since, found = self._plan, self._since(run), measured(metrics)
+        totals = self._totals()
+        spent = {client: gaussian.epsilon(math.sqrt(square), plan.delta) for client, square in totals.items()}
+        epsilon = self._epsilon()
+        one = self._open.get(0) if len(self._open) == 1 and not self._closed else None
+        statement = guaranteed(
+            plan if one is None else one.plan, epsilon, [] if one is None else one.seen,
+            named=plan.request.calibration, unit=plan.unit,
+        )  # fmt: skip
+        closed = [self._end_of(number, run) for number in self._open]
         self._opened.write(
             Ended(
-                accuracy=measured["accuracy"],
+                accuracy=found["accuracy"],
                 epsilon=epsilon,
                 mu=gaussian.mu(epsilon, plan.delta, up=True),
                 epsilon_claimed=plan.budget,
                 delta=plan.delta,
                 unit=plan.unit,
                 adjacency=plan.adjacency,
-                rounds=len(self._seen),
+                rounds=self._count,
                 stopped=stopped,
-                bytes_up=bytes_up,
+                bytes_up=run.upload_bytes,
                 bytes_down=None,
                 seconds=time.monotonic() - self._began,
-                statement=guaranteed(plan, epsilon, self._seen, named=plan.request.calibration, unit=plan.unit),
+                statement=statement,
                 late_since=since,
-                **joined,
+                epsilon_clients=[spent.get(i, 0.0) for i in range(len(self._numbers))] if plan.gdp else None,
+                closed=closed,
+                **({} if one is None else joined_fields(closed[0].get("joined_clients"))),
             )
         )
 
@@ -145,84 +158,142 @@ class Journal:
         if self._log is not None:
             self._log.close()
 
-    def _line(self, late: Late) -> None:
-        """Write the line of the next round."""
-        plan, at, since = self._plan, len(self._seen), self._since(late)
-        result, final = self._results[at], self._finals[at]
-        used, unused = result.used, late(result.round)
-        self._seen.append((final, unused))
-        self._odometer.record(final, unused)
+    def _line(self, number: int, run: Run) -> None:
+        """Write the line of the next round of a roster."""
+        since, own, table = self._since(run), self._open[number], run.tables[number]
+        changed = self._changes(run)
+        at, plan = len(own.seen), own.plan
+        on_time, final, unused = table.rounds.seen(at)
+        if final is None:
+            raise ProtocolError("a round has a line once its set is final")
+        used = summed(on_time, final, table)
         came_late = (final - used) | unused
-        lost = ~(used | came_late)
-        epsilon = self._odometer.max_epsilon() if plan.gdp else None  # sampled, it takes a while
+        lost, joined = ~(used | came_late), joined_fields(self._joined_before(number, run, at))
+        self._count += 1
+        own.add(self._count, (final, unused))
+        epsilon = self._epsilon() if plan.gdp else None  # sampled, it takes a while
         self._opened.write(
             Round(
-                round=at + 1,
+                round=self._count,
                 epsilon=epsilon,
+                roster=number,
+                **changed,
                 mu=None if epsilon is None else gaussian.mu(epsilon, plan.delta, up=True),
                 used=len(used),
                 late=len(came_late),
                 lost=len(lost),
-                late_clients=list(came_late),
-                lost_clients=list(lost),
+                late_clients=own.named(came_late),
+                lost_clients=own.named(lost),
                 late_since=since,
-                **_joined(result.joined, plan),
-                **self._noise(result),
-                **_measured(self._metrics[at]),
+                **joined,
+                **noise(plan, len(used), joined.get("joined", 0)),
+                **measured(self._metrics.pop((number, at), {})),
             )
         )
+
+    def _changes(self, run: Run) -> dict[str, Any]:
+        """What a line says of rosters that were closed and formed before it, and of members that are in none."""
+        closed = []
+        for number in self._over:
+            closed.append(self._end_of(number, run))
+            self._squares.update(self._open.pop(number).squares(worst=True))
+            self._closed.add(number)
+        formed = [{"roster": number, "members": list(self._open[number].members)} for number in self._new]
+        self._over, self._new = [], []
+        federation, cohorts = run.federation, run.federation.cohorts
+        away = {name for each in cohorts.rosters.values() for name in each.gone(cohorts.patience)}
+        spent = {name for each in cohorts.rosters.values() for name in each.left}
+        spent |= {name for name in federation.names if not federation.has_room(name)}
+        groups = {"away_clients": away - spent, "waiting_clients": set(cohorts.waiting), "spent_clients": spent}
+        listed = {key: sorted(self._number(name) for name in sorted(names)) for key, names in groups.items()}
+        return {"formed": formed, "closed": closed} | listed
+
+    def _end_of(self, number: int, run: Run) -> dict[str, Any]:
+        """What is said of a roster that was closed."""
+        own = self._open[number]
+        joined = self._joined_before(number, run, len(own.seen)) if number in run.tables else None
+        return {"roster": number} | ({} if joined is None else {"joined_clients": joined})
+
+    def _joined_before(self, number: int, run: Run, at: int) -> list[int] | None:
+        """Clients whose uploads of the round before are in the sum of round `at` of a roster; None without grace."""
+        table, own = run.tables[number], self._open[number]
+        if not own.plan.grace:
+            return None
+        on_time, final, _ = table.rounds.seen(at - 1) if at > 0 else (None, None, None)
+        return [] if on_time is None or final is None else own.named(final - summed(on_time, final, table))
+
+    def _totals(self) -> Counter[int]:
+        """μ² of each client in all of its rosters."""
+        total = Counter(self._squares)
+        for own in self._open.values():
+            total.update(own.squares(worst=False))
+        return total
+
+    def _epsilon(self) -> float:
+        """The ε of the client that spent most; of sampled batches in several rosters, as if they had been whole."""
+        if len(self._open) == 1 and not self._closed:
+            return next(iter(self._open.values())).odometer.max_epsilon()
+        return gaussian.epsilon(math.sqrt(max(self._totals().values(), default=0.0)), self._plan.delta)
+
+    def _since(self, run: Run) -> dict[str, list[int]] | None:
+        """Uploads that came since the lines of their rounds were written, which are counted from now on."""
+        found = {}
+        for number, own in self._open.items():
+            for t, (used, before) in enumerate(own.seen):
+                if more := run.tables[number].server.late(t) - before - used:
+                    found[str(own.lines[t])] = own.named(more)
+                    own.amend(t, more)
+        return found or None
+
+    def _number(self, name: str) -> int:
+        """The number of a client in the log."""
+        return self._numbers.setdefault(name, len(self._numbers))
+
+    def _take_up(self, log: LogWriter, run: Run) -> None:
+        """Go on from the lines that are kept."""
+        places: dict[int, tuple[int, int]] = {}
+        for line in log.kept:
+            if not isinstance(line, Round) or line.roster is None:
+                continue
+            for number, clients in (line.late_since or {}).items():
+                roster, at = places[int(number)]
+                own = self._open[roster]
+                own.amend(at, ClientSet.of(len(own.members), [own.members.index(each) for each in clients]))
+            for each in line.closed or ():
+                self._squares.update(self._open.pop(each["roster"]).squares(worst=True))
+                self._closed.add(each["roster"])
+            for each in line.formed or ():
+                size = len(each["members"])
+                plan = self._plan if size == self._plan.clients else self._plan.among(size)
+                self._open[each["roster"]] = Roster(each["members"], plan)
+            own, self._count = self._open[line.roster], line.round
+            place = {client: at for at, client in enumerate(own.members)}
+            late, lost = (
+                ClientSet.of(len(place), [place[each] for each in named or ()])
+                for named in (line.late_clients, line.lost_clients)
+            )
+            joined = self._joined_after(line, log.kept, run, len(own.seen))
+            used = ~(late | lost) | ClientSet.of(len(place), [place[each] for each in joined])
+            places[line.round] = line.roster, len(own.seen)
+            own.add(line.round, (used, late - used))
+        self._over = [number for number in self._open if number not in run.tables]
+
+    def _joined_after(self, line: Round, kept: Sequence[Line], run: Run, at: int) -> list[int]:
+        """Clients whose uploads of a round are in the next sum of its roster."""
+        if not self._plan.grace:
+            return []
+        for later in kept:
+            if isinstance(later, Round) and later.round > line.round:
+                for each in later.closed or ():
+                    if each["roster"] == line.roster:
+                        return list(each.get("joined_clients", ()))
+                if later.roster == line.roster:
+                    return list(later.joined_clients or ())
+        known = line.roster is not None and line.roster in run.tables
+        return (self._joined_before(line.roster or 0, run, at + 1) or []) if known else []
 
     @property
     def _opened(self) -> LogWriter:
         if self._log is None:
             raise ProtocolError("a log begins with its first line")
         return self._log
-
-    def _since(self, late: Late) -> dict[str, list[int]] | None:
-        """Uploads that came since the lines of their rounds were written, which are counted from now on."""
-        found = {}
-        for t, (used, before) in enumerate(self._seen):
-            if more := late(t) - before:
-                found[str(t + 1)] = list(more)
-                self._seen[t] = used, before | more
-        if found:
-            self._odometer = Odometer(self._plan)
-            for used, unused in self._seen:
-                self._odometer.record(used, unused)
-        return found or None
-
-    def _noise(self, result: Aggregate) -> dict[str, float | None]:
-        """Standard deviations in a coordinate of the mean."""
-        plan, uploads = self._plan, len(result.used) + len(result.joined)
-        left = plan.residual_in_sum(uploads)
-        if plan.grace and plan.gamma > 0:  # what two rounds share is not followed here
-            lasting, residual = (plan.individual_in_sum(uploads) if plan.repairs else None), None
-        else:
-            lasting = plan.individual_in_sum(uploads) + (0.0 if plan.repairs else left)
-            residual = left if plan.repairs else 0.0
-        stds = {"noise_std": lasting, "residual_std": residual}
-        return {name: None if each is None else math.sqrt(each) / plan.clients for name, each in stds.items()}
-
-
-def _joined(clients: ClientSet, plan: Plan) -> dict[str, Any]:
-    """What a line says of uploads of the round before that are in its sum; nothing without grace."""
-    return {"joined": len(clients), "joined_clients": list(clients)} if plan.grace else {}
-
-
-def _measured(metrics: Metrics) -> dict[str, Any]:
-    """Accuracy and loss on the server or else on the nodes, and all metrics that JSON can hold."""
-    kept = {
-        where: {name: value for name, value in found.items() if _finite(value) and not name.startswith("lightdp-")}
-        for where, found in metrics.items()
-    }
-    result: dict[str, Any] = {"metrics": {where: found for where, found in kept.items() if found} or None}
-    for wanted, names in _NAMES.items():
-        values = [kept.get(where, {}).get(name) for where in ("server", "evaluate") for name in names]
-        numbers = [float(each) for each in values if isinstance(each, int | float)]
-        result[wanted] = numbers[0] if numbers and (wanted == "loss" or 0 <= numbers[0] <= 1) else None
-    return result
-
-
-def _finite(value: object) -> bool:
-    values = value if isinstance(value, list) else [value]
-    return all(isinstance(each, int | float) and math.isfinite(each) for each in values)

@@ -76,6 +76,7 @@ class Run:
         self._missed: dict[int, int] = {}  # in how many of the last rounds in a row a node was asked and not on time
         self._metrics: dict[tuple[int, int], list[dict[str, Any]]] = {}  # of uploads that are in no sum yet
         self._pending: dict[str, tuple[int, int, int]] = {}  # messages without a reply: node, roster and round
+        self._minimum = 0  # uploads of which the last round needed so many
         self._asked: set[int] = set()  # nodes that got a message in the open round
         self._everyone: set[int] = set()  # nodes that got a message in any round
 
@@ -94,6 +95,7 @@ class Run:
             over = time.monotonic() >= ends
             made = self.federation.form(force=not self.federation.rosters and (over or cohorts.next_number == 0))
             self.tables |= self.federation.rosters
+            self.void = 0 if made else self.void
             for number in made:
                 LOG.info("lightdp: roster %d of %d clients", number, len(self.federation.rosters[number].names))
             if self.federation.rosters or over or (cohorts.next_number > 0 and not self._more_may_come()):
@@ -196,7 +198,7 @@ class Run:
         self._take(replies)
         self._deadlines.end((table.number, number))
         self._deadlines.advise()
-        result = self.federation.close(table.number, closing=closing)
+        result, self._minimum = self.federation.close(table.number, closing=closing), table.server.minimum
         if not closing:
             self.released += 1
             if result.final is not None:
@@ -248,9 +250,8 @@ class Run:
         Args:
             patience: how many void rounds in a row end a training.
         """
-        if self.void >= patience:
-            least = min((table.server.minimum for table in self.federation.rosters.values()), default=0)
-            return "void", f"{self.void} rounds in a row were void: fewer than {least} uploads came"
+        if self.void >= patience and not self.to_close():  # otherwise another roster may do better
+            return "void", self._void()
         refusals = set(self._reasons.values())
         if len(refusals) == 1 and self._everyone and self._everyone <= set(self._reasons):
             reason = refusals.pop()
@@ -262,9 +263,13 @@ class Run:
         """Why no roster can be formed, in a word and a sentence."""
         cohorts, names = self.federation.cohorts, self.federation.names
         spent = sum(not self.federation.has_room(name) for name in names)
-        if spent > 0:
+        if len(names) - spent < cohorts.least:
             return "budget", f"the budget is used up: {spent} of {len(names)} clients can take no further round"
-        return "void", f"too few clients are left: {len(cohorts.waiting)} of at least {cohorts.least} for a roster"
+        few = f"too few clients are left for a roster: {len(cohorts.waiting)} of at least {cohorts.least}"
+        return "members", few if self.void == 0 else f"{self._void()}, and {few}"
+
+    def _void(self) -> str:
+        return f"{self.void} rounds in a row were void: fewer than {self._minimum} uploads came"
 
     def failures(self) -> str:
         """Why there are no uploads: what nodes said last, and how many have not answered."""

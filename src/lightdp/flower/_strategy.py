@@ -16,7 +16,6 @@ from lightdp.errors import ArgumentError
 from lightdp.flower._accountant import Accountant
 from lightdp.flower._engine import Engine
 from lightdp.flower._grid import Narrow, NoNodesError
-from lightdp.flower._journal import Journal
 from lightdp.flower._plans import refuse
 from lightdp.flower._settings import LOG
 from lightdp.flower._training import Training
@@ -32,13 +31,17 @@ class LightDP(Strategy):
 
     Each round, every client of the roster gets the train message of the inner strategy and answers with masked bytes,
     of which the server can read only the sum. The inner strategy gets `received arrays + noisy mean` as one reply of
-    weight 1. The mean divides by the plan's number of clients in every round, however many straggled (R3).
+    weight 1. The mean divides by the number of clients of the roster, however many straggled (R3).
 
     A round with fewer uploads than `clients - stragglers` is void and leaves the model as it is. Under a plan with
     grace=1, uploads that come during the next round are in its sum and count (R5); ε then counts the last round at its
-    worst until its set is final, one round later. A client without
-    budget for another round is a straggler from then on. More such clients than the plan's stragglers, or `patience`
-    void rounds in a row, end the training with the model that it has.
+    worst until its set is final, one round later. A client without budget for another round is a straggler from then
+    on.
+
+    A plan with a population, or more nodes than its clients, makes rosters that take turns. Nodes that join later are
+    in the next roster that is formed; those that miss too often are left out; a roster that lost more clients than it
+    can bear is closed, and the others form a new one (C1). If there are too few for one, or after `patience` void
+    rounds in a row, the training ends with the model that it has.
 
     Formal guarantee: that of the plan (docs/explanation/threat-model.md), for the train replies of every node whose
     app has `lightdp.flower.mod` or `record_mod`. The mod enforces it on the node, whatever this class does.
@@ -158,14 +161,13 @@ class LightDP(Strategy):
                 says what nodes answered.
         """
         rounds = self.plan.rounds if num_rounds is None else integer("num_rounds", num_rounds, 0)
-        journal = None if self._log is None else Journal(self._log, self.plan)
         self.result = Result(arrays=initial_arrays)
         self._engine.reset()
         Training(
             self, self._engine, grid, rounds=rounds, timeout=timeout, evaluate=evaluate_fn,
             train_config=ConfigRecord() if train_config is None else train_config,
             evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
-            journal=journal, checkpoint=self._checkpoint,
+            log=self._log, checkpoint=self._checkpoint,
         ).run()  # fmt: skip
         return self.result
 

@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
 from lightdp.flower import _checkpoint as checkpoints
@@ -41,7 +40,7 @@ class Training:
         train_config: for nodes.
         evaluate_config: likewise.
         evaluate: called with the number of a round, from 0, and the model after it.
-        journal: the run log; None for none.
+        log: the file of the run log; None for none.
         checkpoint: the file from which it can go on; None for none.
     """
 
@@ -53,12 +52,13 @@ class Training:
     train_config: ConfigRecord
     evaluate_config: ConfigRecord
     evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None
-    journal: Journal | None
+    log: Path | None
     checkpoint: Path | None
-    _written: int = field(default=0, init=False)  # rounds that the journal has taken in
     _finished: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        fresh = self.checkpoint is None or not self.checkpoint.exists()
+        self.journal = Journal(self.log, self.strategy.plan) if self.log is not None and fresh else None
         self._state = checkpoints.State(self.strategy.strategy)
         self.engine.save = self.save
 
@@ -126,6 +126,7 @@ class Training:
         facts = self._facts() | {
             "federation": run.federation.past().decode(),
             "counts": {name: getattr(run, name) for name in _COUNTS},
+            "journal": None if self.journal is None else self.journal.facts(),
             "finished": self._finished, "stopped": self.engine.stopped, "ending": self.engine.ending,
             "rows": rows, "state": state,
         }  # fmt: skip
@@ -157,6 +158,8 @@ class Training:
         self._finished = facts["finished"]
         self.engine.resume(facts)
         over = max(self.result.train_metrics_clientapp, default=0)
+        if self.log is not None and not self._finished:
+            self.journal = Journal(self.log, self.strategy.plan, kept=facts["journal"])
         if not self._finished:
             LOG.info("lightdp: going on after round %d, from checkpoint %s", over, self.checkpoint)
         return over
@@ -177,9 +180,9 @@ class Training:
         messages = strategy.configure_train(current, result.arrays, self.train_config, self.grid)
         if not messages:  # late uploads have used up the budget since the last round
             return False
-        if current == 1 and self.journal is not None:
+        if self.journal is not None:
             more = {"strategy": type(strategy.strategy).__name__, "num_rounds": self.rounds, "timeout": self.timeout}
-            self.journal.begin(_arrays.length(result.arrays), more)
+            self.journal.begin(_arrays.length(result.arrays), more, self.engine.opened)
         arrays, metrics = strategy.aggregate_train(current, self.engine.exchange(messages, self.timeout))
         result.arrays = result.arrays if arrays is None else arrays
         _keep(result.train_metrics_clientapp, current, metrics, "Aggregated train metrics")
@@ -219,18 +222,13 @@ class Training:
         """Let the journal write what has become final."""
         run = self.engine.opened
         if self.journal is not None:
-            for each in run.closed[self._written :]:
-                (self.journal.closing if each.closing else self.journal.round)(each.result)
-            self._written = len(run.closed)
-            self.journal.write(self._late, _metrics(result, current))
+            data = [each.roster for each in run.closed if not each.closing]
+            played = data[-1] if data else None
+            self.journal.write(run, played, _metrics(result, current))
 
     def _end(self, journal: Journal, result: Result) -> None:
         run, last = self.engine.opened, max(result.train_metrics_clientapp)
-        stopped, bytes_up = self.engine.ending, run.upload_bytes
-        journal.end(self._late, stopped=stopped, bytes_up=bytes_up, metrics=_metrics(result, last))
-
-    def _late(self, number: int) -> ClientSet:
-        return self.engine.opened.tables[0].server.late(number)
+        journal.end(run, stopped=self.engine.ending, metrics=_metrics(result, last))
 
 
 def _metrics(result: Result, current: int) -> dict[str, MetricRecord]:

@@ -122,7 +122,10 @@ def _found(plan: Plan, length: int, target: float) -> Iterator[Remedy]:
         few = _last(lambda t: _quiet(asked.but(rounds=t), length, target), asked.rounds)
         if few is not None:
             yield _remedy("rounds", f"rounds={few:,}", asked.but(rounds=few), length)
-    sized = (lambda _: plan) if asked.parameters is None else (lambda d: solve(asked.but(parameters=d)))
+
+    def sized(parameters: int) -> Plan:
+        return plan if asked.parameters is None else solve(asked.but(parameters=parameters))
+
     short = _last(lambda d: noise_ratio(sized(d), d) <= target, length)
     if short is not None:
         words = f"{short:,} parameters in place of {length:,}"

@@ -30,7 +30,8 @@ class PerClientPlan:
     Formal guarantee: client i, of whose data one unit moves an upload by at most `sensitivity`, has (`epsilons`[i],
     `delta`)-DP over `rounds` rounds against the server together with any `colluders` other clients, for every set of
     stragglers: `sigma_effective` is certified by (E4) on the returned variances, not on the solver's word.
-    It is a design: `lightdp.protocol` runs plans of equal clients. Nothing is rounded, so noise is that before a wire.
+    It is a design, for the same clients in every round: `lightdp.protocol` runs plans of equal clients, and only these
+    have a population. Nothing is rounded, so noise is that before a wire.
 
     Attributes:
         graph: who shares pairwise noise with whom.

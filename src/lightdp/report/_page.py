@@ -77,11 +77,12 @@ def scripts() -> str:
 def _summary(logs: Sequence[RunLog]) -> str:
     """What the runs have in common."""
     first = logs[0].started.config
-    words = {"model": "{}", "data": "on {}", "clients": "over {} clients", "partition": "split {}"}
+    words = {"model": "{}", "data": "on {}", "clients": "over {} clients", "population": "of {}"}
+    words["partition"] = "split {}"
     return " ".join(
         phrase.format(_value(first[name]))
         for name, phrase in words.items()
-        if name in first and all(log.started.config.get(name) == first[name] for log in logs)
+        if first.get(name) is not None and all(log.started.config.get(name) == first[name] for log in logs)
     )
 
 

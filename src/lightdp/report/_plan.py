@@ -32,8 +32,9 @@ def plan_chart(chosen: Plan) -> Chart:
     """The paper's figure of (σ_K, σ_U) for paper, exact and repair, and noise in the mean against S̄ for all."""
     value = rounded_up(gaussian.mu(chosen.budget, chosen.delta, up=True), 3)
     mu = f"{'' if chosen.gdp else 'at this δ as with '}μ = {value}"
+    of = "" if chosen.request.population is None else f" of {chosen.request.population:,} in turn"
     settings = (
-        f"N = {chosen.clients:,}, C̄ = {chosen.colluders:,}, S̄ = {chosen.stragglers:,}, {chosen.rounds:,} rounds, "
+        f"N = {chosen.clients:,}{of}, C̄ = {chosen.colluders:,}, S̄ = {chosen.stragglers:,}, {chosen.rounds:,} rounds, "
         f"ε = {chosen.budget:g} at δ = {chosen.delta:g} ({mu}), clip {chosen.clip:g}; in each panel one of them varies"
     )
     note = "Upper panels: the paper's σ as printed, for the ε it claims. Lower panel: its γ, with the σ that keeps ε."

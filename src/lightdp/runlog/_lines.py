@@ -119,7 +119,8 @@ def _formed(name: str, value: object) -> None:
     for each in _objects(name, value):
         _require(("roster", "members"), each)
         integer(f"{name}: roster", each["roster"], 0)
-        _clients(f"{name}: members", each["members"])
+        members = _typed(list, "a list of clients")(f"{name}: members", each["members"])
+        _clients(f"{name}: members", sorted(integer(f"{name}: members", client, 0) for client in members))
 
 
 def _closed(name: str, value: object) -> None:
@@ -267,7 +268,9 @@ class Round(_Line):
     )
     roster: int | None = _holds("number of the roster that had it", **_ONE | {"null": "none could be formed"})
     formed: Sequence[Mapping[str, Any]] | None = _holds(
-        "rosters that were formed before it, as `roster` and `members`; these clients share noise", _formed, **_ONE
+        "rosters that were formed before it, as `roster` and its `members` in order; these share noise",
+        _formed,
+        **_ONE,
     )
     closed: Sequence[Mapping[str, Any]] | None = _holds(_CLOSED.format("before it"), _closed, **_ONE)
     away_clients: Sequence[int] | None = _holds("members that had left and not come back, at its beginning", **_ONE)

@@ -87,7 +87,8 @@ class Arrivals:
         True
         """
         chosen = np.asarray(members, dtype=np.int64)
-        return Arrivals(*(ClientSet(each.flags[chosen]) for each in (self.used, self.next, self.late)))
+        used, joins, late = (ClientSet(each.flags[chosen]) for each in (self.used, self.next, self.late))
+        return Arrivals(used, joins, late)
 
     def without(self, away: ClientSet, least: int) -> Arrivals:
         """The same round without the uploads of clients that are `away`; void if fewer than `least` are left to use."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from lightdp._settings import like, setting
-from lightdp._validate import choice, integer, number, positive, probability
+from lightdp._validate import choice, integer, number, positive
 from lightdp.errors import ArgumentError
 from lightdp.planning import Late, Plan, Request, Reserve, solve
 from lightdp.sampling import Adjacency
@@ -294,10 +294,7 @@ class Config:
             share = self.late_seen + (0.0 if self.grace_rounds > 0 else self.late_by_one)
             asked["late"] = share if share > 0 or self.federated else "unseen"
         asked |= {"straggler_law": straggler_law(self.arrivals), "grace": self.grace_rounds}
-        if probability("delta", self.delta) >= 1 / records:
-            raise ArgumentError(f"delta must be < 1/records = {1 / records:g}, got delta={self.delta:g}")
-        cohort = -(-records * self.clients // self.members)
-        found = solve(Request(**asked, records=cohort, parameters=parameters))
+        found = solve(Request(**asked, records=records, parameters=parameters))
         return found if known.adjust is None else known.adjust(found)
 
 

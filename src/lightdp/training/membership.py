@@ -41,8 +41,8 @@ class Membership:
         rosters: those that take turns, by number.
         away: clients that have left and may come back.
         out: clients that have no budget for another round, and are in no roster.
-        formed: rosters that were formed since the last round.
-        closed: rosters that were closed since the last round.
+        formed: rosters that were formed since the last round, as the log has them.
+        closed: rosters that were closed since the last round, likewise.
     """
 
     def __init__(
@@ -52,8 +52,9 @@ class Membership:
         self.rosters: dict[int, Roster] = {}
         self.away: set[int] = set()
         self.out: set[int] = set()
-        self.formed: list[Roster] = []
-        self.closed: list[Roster] = []
+        self.formed: list[dict[str, Any]] = []
+        self.closed: list[dict[str, Any]] = []
+        self._moved = -1  # the last round before which members came and went
         self._plans: dict[int, Plan | None] = {} if config.federated else {config.clients: plan}
         self._empty = None if plan is None else Odometer(plan, [0])  # of a client that is new
         self._spent: list[Counter[float]] = [Counter() for _ in range(config.members)]  # in rosters that are over
@@ -79,6 +80,9 @@ class Membership:
 
     def come_and_go(self, number: int) -> None:
         """Let members leave and come back before a round; nobody says so to the server who leaves a roster."""
+        if number <= self._moved:
+            return  # a run that went on from a checkpoint
+        self._moved = number
         leaving, coming = churn.changed(self.config.churn, self.config.members, self.config.seed, number)
         before = set(self.away)
         self.away |= set(leaving)
@@ -144,7 +148,7 @@ class Membership:
             else:
                 self._cohorts.join(client)
         del self.rosters[roster.number]
-        self.closed.append(roster)
+        self.closed.append(self._end(roster))
 
     def epsilon(self) -> list[float] | None:
         """What each client has spent in all its rosters, those that are closed at their worst; None without noise."""
@@ -178,8 +182,7 @@ class Membership:
         """
         if not self.config.federated:
             return {}
-        formed, self.formed = [{"roster": each.number, "members": [*each.members]} for each in self.formed], []
-        closed, self.closed = [self._end(each) for each in self.closed], []
+        formed, closed, self.formed, self.closed = self.formed, self.closed, [], []
         return {
             "roster": None if roster is None else roster.number, "formed": formed, "closed": closed,
             "away_clients": sorted(self.away), "waiting_clients": self.waiting, "spent_clients": self.spent,
@@ -190,7 +193,7 @@ class Membership:
         grace = self.config.grace_rounds
         if not self.config.federated:
             return rounds.joined(self.rosters[0].came, grace)
-        closed = [self._end(each) for each in (*self.closed, *self.rosters.values())]
+        closed = [*self.closed, *map(self._end, self.rosters.values())]
         return {"epsilon_clients": self.epsilon(), "closed": closed}
 
     def _end(self, roster: Roster) -> dict[str, Any]:
@@ -204,6 +207,9 @@ class Membership:
             "rosters": {number: roster.state() for number, roster in self.rosters.items()},
             "away": sorted(self.away),
             "out": sorted(self.out),
+            "moved": self._moved,
+            "formed": [*self.formed],
+            "closed": [*self.closed],
             "spent": [dict(each) for each in self._spent],
         }
 
@@ -212,11 +218,11 @@ class Membership:
         if not state:
             return
         self._cohorts.load_dict(state["cohorts"])
-        self.rosters, self.formed, self.closed = {}, [], []
+        self.rosters, self.formed, self.closed = {}, [*state["formed"]], [*state["closed"]]
         for number, facts in state["rosters"].items():
             self.rosters[number] = self._made(number, facts["members"])
             self.rosters[number].load(facts, self.config.grace_rounds)
-        self.away, self.out = set(state["away"]), set(state["out"])
+        self.away, self.out, self._moved = set(state["away"]), set(state["out"]), state["moved"]
         self._spent = [Counter(each) for each in state["spent"]]
 
     def _alone(self, squares: Mapping[float, int]) -> float:
@@ -229,7 +235,7 @@ class Membership:
         for number in self._cohorts.form(force=True):
             members = tuple(sorted(self._cohorts.rosters[number].members))
             self.rosters[number] = self._made(number, members)
-            self.formed.append(self.rosters[number])
+            self.formed.append({"roster": number, "members": [*members]})
 
     def _made(self, number: int, members: tuple[int, ...]) -> Roster:
         return self._make(number, members, self._plan(len(members)), self._bears(len(members)))

@@ -142,7 +142,8 @@ class Run:
         Args:
             watch: called with each line but the last.
         """
-        saved, stopped = time.monotonic(), None
+        saved = time.monotonic()
+        stopped: str | None = None
         first = self._started()
         with self._opened() as log:
             begun = saved - self.state.seconds
@@ -151,12 +152,14 @@ class Run:
                     watch(line)
                     yield line
                 while self.state.round < self.config.rounds:
-                    line, after = self._round()
-                    if not isinstance(line, Round):
-                        stopped, self.state = line, after
+                    played, after = self._round()
+                    if not isinstance(played, Round):
+                        stopped, self.state = played, after
                         break
                     after.seconds = time.monotonic() - begun
-                    log.write(line)  # before the round counts: one line too many is cut off again, a missing one not
+                    line = log.write(
+                        played
+                    )  # before the round counts: one line too many is cut off again, a missing one not
                     self.state = after
                     watch(line)
                     yield line

@@ -19,6 +19,10 @@ from lightdp.schemes import scheme
 from lightdp.training.config import Config
 
 _ASSUMED = "The sensitivity of this profile, 2 η clip/|D_i|, is assumed: no theorem bounds it for this training."
+_ROSTERS = (
+    "Clients that collude are counted in each roster: noise is shared inside it alone. What a client spent in several "
+    "rosters adds up."
+)
 _NOISE_ONLY = "This needs a secure aggregation protocol, of which only the noise was simulated here."
 SIMULATED = "This was a simulation: noise had the right distribution but came from a seed, and protects nobody."
 """What is said of every simulated run."""
@@ -71,6 +75,8 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Se
         lines.append(f"The paper's formulas claim {claim} for this noise; no budget stopped the run.")
     elif config.unbounded:
         lines.append(f"The noise was made for {claim} in each round; no budget stopped the run.")
+    if config.federated:
+        lines.append(_ROSTERS)
     played = f"Failures and time are those of {known.title}, played on short vectors; broken by: {known.broken_by}."
     further = {
         _ASSUMED: config.unit == "paper",

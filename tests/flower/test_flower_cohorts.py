@@ -1,0 +1,228 @@
+"""Cohorts, and nodes that come and go: who is asked in which round, what the model becomes, what it costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+from lightdp.accountant import Odometer
+from lightdp.errors import ArgumentError, LightDPError, ProtocolError
+from lightdp.flower import LightDP
+from support.flower_grid import LocalGrid
+from support.flower_training import an_app, planned, step, the_change, weights
+
+
+def uploads(grid: LocalGrid) -> list[int]:
+    """Positions of the nodes that sent each upload with data, in order; closing rounds leave no metrics record."""
+    return [at for at, reply in grid.left if reply.has_content() and "arrays" in reply.content]
+
+
+def run(grid: LocalGrid, plan: Any, inner: Strategy | None = None, **more: Any) -> tuple[LightDP, Any]:
+    settings: dict[str, Any] = {
+        name: more.pop(name) for name in ("wait", "least", "patience", "trained") if name in more
+    }
+    strategy = LightDP(FedAvg(fraction_evaluate=0.0) if inner is None else inner, plan, **({"wait": 0.01} | settings))
+    return strategy, strategy.start(grid=grid, initial_arrays=weights(), timeout=1, **({"num_rounds": 6} | more))
+
+
+def mean_of(asked: list[set[int]]) -> Any:
+    """What the model moves by if these nodes are asked in each round, all of which answer."""
+    return sum(sum(step(i, 40) for i in each) / len(each) for each in asked)
+
+
+def close_to(total: Any, plan: Any, rounds: int = 9) -> Any:
+    """Up to the noise of so many rounds, by more than five times its standard deviation."""
+    return pytest.approx(total, abs=12 * (rounds * plan.noise_in_mean()) ** 0.5)
+
+
+def cohorts(grid: LocalGrid, sizes: list[int]) -> list[set[int]]:
+    """Who sent the uploads of rounds with so many of them."""
+    sent, found = uploads(grid), []
+    for size in sizes:
+        found.append(set(sent[:size]))
+        sent = sent[size:]
+    return found
+
+
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_a_strategy_that_samples_half_of_the_nodes_trains_cohorts_in_turn(fraction: float) -> None:
+    plan = planned(clients=3, population=6, stragglers=1, calibration="exact")
+    assert plan.turns == 30
+    grid = LocalGrid(an_app(), 6)
+    strategy, result = run(grid, plan, FedAvg(fraction_train=fraction, fraction_evaluate=0.0, min_train_nodes=2))
+    asked = cohorts(grid, [3] * 6)
+    assert [asked[0], asked[1]] * 3 == asked
+    assert asked[0] | asked[1] == set(range(6))
+    assert Counter(uploads(grid)) == dict.fromkeys(range(6), 3)
+    assert the_change(result) == close_to(mean_of(asked), plan)
+    one = Odometer(plan)  # of either roster
+    for _ in range(3):
+        one.record(range(3), [])
+    assert result.train_metrics_clientapp[6]["lightdp-epsilon"] == pytest.approx(one.max_epsilon(), rel=1e-9)
+    assert strategy.fraction_train == fraction
+    assert strategy.accountant is not None
+    assert strategy.accountant.get_epsilon(1e-5) == pytest.approx(one.max_epsilon(), rel=1e-9)
+
+
+def test_more_nodes_than_the_population_are_members_too() -> None:
+    plan = planned(clients=3, population=6, stragglers=1)
+    grid = LocalGrid(an_app(), 8)
+    _, result = run(grid, plan, num_rounds=4)
+    assert sorted(row["lightdp-used"] for row in result.train_metrics_clientapp.values()) == [4, 4, 4, 4]
+    assert Counter(uploads(grid)) == dict.fromkeys(range(8), 2)
+
+
+def test_more_nodes_than_clients_are_one_roster_with_a_plan_of_its_own() -> None:
+    plan = planned(stragglers=1, calibration="exact")
+    grid = LocalGrid(an_app(), 7)
+    strategy, result = run(grid, plan)
+    table = strategy._engine.opened.tables[0]
+    assert table.server.plan.digest() == plan.among(7).digest()
+    assert the_change(result) == close_to(mean_of([set(range(7))] * 6), plan.among(7))
+    exact = Odometer(plan.among(7))
+    for _ in range(6):
+        exact.record(range(7), [])
+    assert result.train_metrics_clientapp[6]["lightdp-epsilon"] == exact.max_epsilon()
+
+
+@pytest.mark.parametrize(
+    ("inner", "settings", "why"),
+    [
+        (FedAvg(fraction_train=0.25), {"clients": 3, "population": 6}, "must be the plan's clients/population = 0.5"),
+        (FedAvg(fraction_train=0.5), {}, r"needs a plan for cohorts, such as lightdp.plan\(clients=5, population=10"),
+        (FedAvg(min_train_nodes=4), {"clients": 3, "population": 6}, "at most the plan's clients, 3, got"),
+        (FedAvg(min_available_nodes=7), {"clients": 3, "population": 6}, "at most the plan's population, 6, got"),
+    ],
+)
+def test_fractions_that_do_not_fit_the_plan_are_refused(inner: Strategy, settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(ArgumentError, match=why):
+        LightDP(inner, planned(**({"stragglers": 1} | settings)))
+
+
+def test_after_the_wait_those_who_came_are_enough() -> None:
+    plan = planned(calibration="exact")
+    grid = LocalGrid(an_app(), 4)
+    strategy, result = run(grid, plan, least=3)
+    table = strategy._engine.opened.tables[0]
+    assert table.server.plan.digest() == plan.among(4).digest()
+    assert the_change(result) == close_to(mean_of([set(range(4))] * 6), plan.among(4))
+    with pytest.raises(ProtocolError, match=r"0 of at least 3 clients enrolled within 0.01 s, with 2 nodes connected"):
+        run(LocalGrid(an_app(), 2), plan, least=3)
+    with pytest.raises(LightDPError, match="least"):
+        run(LocalGrid(an_app(), 4), plan, least=6)
+
+
+def test_newcomers_form_a_roster_once_there_are_enough_of_them() -> None:
+    plan = planned(clients=3, stragglers=1)
+    grid = LocalGrid(an_app(), 6)
+    for node in grid.nodes[3:]:
+        node.online = False
+
+    def before(current: int) -> None:
+        for node in grid.nodes[3:]:
+            node.online = node.online or current == 2
+
+    grid.before = before
+    _, result = run(grid, plan, num_rounds=7)
+    asked = cohorts(grid, [int(row["lightdp-used"]) for row in result.train_metrics_clientapp.values()])
+    assert asked[:2] == [{0, 1, 2}] * 2
+    assert {3, 4, 5} in asked
+    assert Counter(map(tuple, map(sorted, asked)))[3, 4, 5] >= 2
+    assert the_change(result) == close_to(mean_of(asked), plan)
+
+
+@pytest.mark.parametrize("calibration", ["exact", "repair"])
+def test_a_roster_that_lost_too_many_is_closed_and_the_others_go_on(
+    calibration: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = planned(clients=3, stragglers=1, calibration=calibration)
+    grid = LocalGrid(an_app(), 5)
+
+    def before(current: int) -> None:
+        for node in grid.nodes[:2]:
+            node.online = current < 3
+
+    grid.before = before
+    with caplog.at_level("INFO", "flwr"):
+        strategy, result = run(grid, plan, num_rounds=9, patience=2)
+    used = [row["lightdp-used"] for row in result.train_metrics_clientapp.values()]
+    assert used[:2] == [5, 5]
+    assert used[-5:] == [3] * 5  # rounds 3 and 4 are void, then there is a roster of three
+    assert strategy.stopped is None
+    assert "roster 0 has lost too many of its clients" in caplog.text
+    assert "roster 1 of 3 clients" in caplog.text
+    total = mean_of([set(range(5))] * 2 + [{2, 3, 4}] * used.count(3))
+    assert the_change(result) == close_to(total, plan)
+    spent = strategy._engine.opened.federation.epsilon()
+    assert spent["node-1014"] > spent["node-1000"] > 0  # what was spent before is not forgotten
+    assert max(spent.values()) == pytest.approx(result.train_metrics_clientapp[9]["lightdp-epsilon"])
+
+
+def test_a_node_that_misses_too_often_is_left_out_and_back_once_it_answers() -> None:
+    grid = LocalGrid(an_app(), 5)
+    grid.faults = {(t, 0): "drop" for t in range(2, 5)}
+    _, result = run(grid, planned(), num_rounds=9)
+    used = [row["lightdp-used"] for row in result.train_metrics_clientapp.values()]
+    assert used[:4] == [5, 4, 4, 4]
+    assert used[4] == 4  # it was not asked
+    assert used[-1] == 5  # but to enrol again, and it did
+
+
+def test_when_too_few_clients_are_left_the_training_ends_with_what_it_has() -> None:
+    grid = LocalGrid(an_app(), 3)
+
+    def before(current: int) -> None:
+        for node in grid.nodes[:2]:
+            node.online = current < 3
+
+    grid.before = before
+    strategy, result = run(grid, planned(clients=3, stragglers=1), num_rounds=9, patience=2)
+    assert strategy.stopped is not None
+    assert [row["lightdp-used"] for row in result.train_metrics_clientapp.values()] == [3, 3, 0, 0]
+    assert the_change(result) == close_to(mean_of([set(range(3))] * 2), planned(clients=3, stragglers=1))
+
+
+def test_only_the_arrays_that_are_named_are_trained_and_other_records_are_for_the_nodes_alone() -> None:
+    class Both(FedAvg):
+        def configure_train(self, *arguments: Any, **more: Any) -> Any:
+            messages = list(super().configure_train(*arguments, **more))
+            for message in messages:
+                message.content["variates"] = ArrayRecord([np.ones(2)])
+            return messages
+
+    seen: list[Any] = []
+    app = an_app()
+
+    grid = LocalGrid(app, 5)
+    handle = grid.handle
+
+    def watched(at: int, message: Message, **more: Any) -> Message:
+        seen.append(message.content.config_records["lightdp"].get("trained"))
+        return handle(at, message, **more)
+
+    grid.handle = watched  # type: ignore[method-assign]
+    _, result = run(grid, planned(), Both(fraction_evaluate=0.0), num_rounds=1)
+    assert [each for each in seen if each is not None] == [["arrays/w"]] * 5
+    assert the_change(result) == close_to(mean_of([set(range(5))]), planned())
+    with pytest.raises(ArgumentError, match="trained must name float arrays of the model, got 'v'"):
+        run(LocalGrid(app, 5), planned(), trained=["v"])
+
+
+def test_key_and_closing_messages_carry_the_strategys_configuration() -> None:
+    grid = LocalGrid(an_app(), 5)
+    grid.faults = {(1, 0): "drop"}
+    handle, seen = grid.handle, []
+
+    def watched(at: int, message: Message, **more: Any) -> Message:
+        seen.append(message.content.config_records.get("config"))
+        return handle(at, message, **more)
+
+    grid.handle = watched  # type: ignore[method-assign]
+    run(grid, planned(), num_rounds=1, train_config=ConfigRecord({"lr": 0.5}))
+    assert len(seen) > 9
+    assert all(each is not None and each["lr"] == 0.5 for each in seen)
