@@ -66,7 +66,7 @@ class MemberState:
             "run": self.run.hex(),
             "pair": self.pair.to_bytes().hex(),
             "enrolment": self.enrolment.to_bytes().hex(),
-            "rosters": {str(number): state.decode() for number, state in self.rosters.items()},
+            "rosters": {str(each): state.decode() for each, state in self.rosters.items()},
             "spent": [[square, count] for square, count in self.spent.items()],
             "last": self.last,
         }
@@ -84,7 +84,7 @@ class MemberState:
             if facts["member"] != _VERSION:
                 raise ArgumentError(f"store must hold a member's state of version {_VERSION}, got {facts['member']!r}")
             run = bytes.fromhex(facts["run"])
-            rosters = {int(number): str(part).encode() for number, part in facts["rosters"].items()}
+            rosters = {int(each): str(part).encode() for each, part in facts["rosters"].items()}
             return cls(
                 json.dumps(facts["plan"], sort_keys=True),
                 integer("length", facts["length"], 1),
