@@ -10,42 +10,28 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from evidence import Evidence, Roster
+from evidence import Claim, Evidence, Roster
+from ledgers import costs
 from noise import Changes
 from scipy import stats
 
-from lightdp import gaussian
-from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lightdp.protocol import ClientState
-
 SURE = 5.0  # standard deviations beyond which a statistic is rejected; the wrong ones are much farther away
-CLOSE = 1e-9  # relative difference of two sums of the same numbers
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Something that must hold, and what was found."""
-
-    text: str
-    holds: bool
-    found: str
 
 
 def judge(folder: Path) -> list[Claim]:
     """Everything that must hold."""
     found = Evidence(folder)
     changes = Changes(found)
-    return [*_announced(found), *_model(changes), *_cost(changes), *_once(found), *_members(changes)]
+    return [*_announced(found), *_model(changes), *costs(changes), *_once(found), *_members(changes)]
 
 
 def _announced(found: Evidence) -> list[Claim]:
@@ -142,83 +128,6 @@ def _slow(changes: Changes, name: str | None) -> list[Claim]:
     ]
 
 
-def _cost(changes: Changes) -> list[Claim]:
-    found, server = changes.evidence, _server(changes.evidence)
-    alike = within = above = True
-    shares, seen_shares = [], []
-    for name, kept in found.kept.items():
-        told = Counter(kept.elsewhere)
-        for state in kept.states:
-            told += _told(found.rosters[state.roster.number if state.roster else -1], state).squares()[0]
-        alike &= math.isclose(_mu(told), kept.mu, rel_tol=CLOSE, abs_tol=CLOSE)
-        within &= kept.epsilon <= kept.worst_epsilon <= found.plan.budget
-        mine = [noise for noise in changes.noises.values() if name in noise.roster.names]
-        made, seen = (
-            math.fsum(noise.exact(noise.roster.names.index(name), arrived=arrived) for noise in mine)
-            for arrived in (False, True)
-        )
-        above &= made <= kept.mu**2 * (1 + CLOSE) and seen <= server.get(name, 0.0) ** 2 * (1 + CLOSE)
-        if made > 0:
-            shares.append(made / kept.mu**2)
-            seen_shares.append(seen / server[name] ** 2)
-    reported = found.trained["metrics"][str(max(map(int, found.trained["metrics"])))]["lightdp-epsilon"]
-    most = gaussian.epsilon(max(server.values()), found.plan.delta)
-    own = ", ".join(f"{name} {kept.epsilon:.3f}" for name, kept in found.kept.items())
-    return [
-        Claim("each node's ledger is the odometer's for the sets that it was told", alike, f"ε of {own}"),
-        Claim(
-            "the server's ledger is the odometer's for its sets, and its largest ε what was reported",
-            math.isclose(most, reported, rel_tol=1e-6),
-            f"{most:.4f}, {reported:.4f}",
-        ),
-        Claim(
-            "no ledger is below the exact covariance of all uploads that were made, or came",
-            above and shares != [],
-            f"of nodes' μ² {min(shares):.3f} to {max(shares):.3f}, "
-            f"of the server's {min(seen_shares):.3f} to {max(seen_shares):.3f}",
-        ),
-        Claim("every node is within its budget at worst", within, f"ε = {found.plan.budget:g}"),
-    ]
-
-
-def _mu(squares: Counter[float]) -> float:
-    return math.sqrt(math.fsum(square * count for square, count in squares.items()))
-
-
-def _server(found: Evidence) -> dict[str, float]:
-    """What the server counts for each member, from its checkpoint."""
-    total = {name: Counter({x: int(k) for x, k in spent}) for name, spent in found.past["spent"].items()}
-    for roster in found.rosters.values():
-        if roster.past is None:
-            continue
-        server, rounds, odometer = roster.past["server"], roster.past["rounds"], Odometer(roster.plan)
-        lost = {int(t): set(clients) for t, clients in rounds["lost"]}
-        for t, text in enumerate(rounds["used"]):
-            used = ClientSet.from_bytes(bytes.fromhex(text), roster.clients)
-            late = ClientSet.none(roster.clients)
-            if str(t) in server["late"]:
-                late = ClientSet.from_bytes(bytes.fromhex(server["late"][str(t)]), roster.clients)
-            odometer.record(used, late | (ClientSet.of(roster.clients, lost.get(t, ())) - used))
-        for t in range(len(rounds["used"]), len(rounds["on_time"])):
-            odometer.open(ClientSet.from_bytes(bytes.fromhex(rounds["on_time"][t]), roster.clients))
-        for name, squares in zip(roster.names, odometer.counted().squares(), strict=True):
-            total[name] = total.get(name, Counter()) + squares
-    return {name: _mu(squares) for name, squares in total.items()}
-
-
-def _told(roster: Roster, state: ClientState) -> Odometer:
-    """What a node knows to have spent: rounds that are not final or not announced yet count at their worst."""
-    me = roster.names.index(state.enrolment.name)
-    odometer, alone = Odometer(roster.plan, [me]), ClientSet.of(roster.clients, [me])
-    for turn, each in enumerate(state.used):
-        odometer.record(each, ~each - (alone if turn not in state.sent else ClientSet.none(roster.clients)))
-    last = len(state.on_time) - 1
-    if last >= len(state.used) and last not in state.closing:
-        late = last in state.sent and me not in state.on_time[last]
-        odometer.open(state.on_time[last], alone if late else ())
-    return odometer.counted(ahead=last + 1 in state.sent and last + 1 not in state.closing)
-
-
 def _once(found: Evidence) -> list[Claim]:
     seen = Counter((upload["hash"], upload["client"], upload["turn"]) for upload in found.uploads)
     counted, prefix, leaving = True, True, 0
@@ -259,14 +168,14 @@ def _members(changes: Changes) -> list[Claim]:
         name: [(n, t) for n, r in rosters.items() for t in r.rounds if name in r.names and _used(r, name, t)]
         for name in found.kept
     }
-    first = set(found.data_trips[0]["orders"])
+    began = {name for n in range(scene["first"] // scene["clients"]) for name in rosters[n].names}
     sizes = [len(event["orders"]) for event in found.data_trips]
     sessions = found.of("session")
     each = [sum(s["at"] < t["at"] < end for t in found.data_trips) for s, end in _spans(found)]
     claims = [
         Claim(
             "each round asked one roster, and every node is in one",
-            len(rosters) > 1 and max(sizes) < len(found.kept) and len(first) < len(found.kept),
+            len(rosters) > 1 and max(sizes) < 2 * scene["clients"] and set(found.kept) == _all(rosters),
             f"rosters {', '.join(f'{n}: {_numbers(r.names)}' for n, r in rosters.items())}",
         ),
         Claim(
@@ -276,8 +185,7 @@ def _members(changes: Changes) -> list[Claim]:
         ),
         Claim(
             "nodes that joined in mid-run take part",
-            all(uses[name] for name in scene["joined"])
-            and not any(_first(rosters, name) == 0 for name in scene["joined"]),
+            all(uses[name] for name in scene["joined"]) and not set(scene["joined"]) & began,
             f"used in rosters and rounds {[uses[name] for name in scene['joined']]}",
         ),
     ]
@@ -286,6 +194,11 @@ def _members(changes: Changes) -> list[Claim]:
         after = [(n, t) for n, t in uses[scene["killed"]] if n > roster or (n == roster and t > turn)]
         newest = rosters[max(rosters)].names
         claims += [
+            Claim(
+                "a node that was dead in the key round was asked, and the training began without it",
+                _unanswered(found, scene["dead"]) and scene["dead"] not in began,
+                f"{scene['dead']} is used in rosters and rounds {uses[scene['dead']]}",
+            ),
             Claim("the killed node takes part again", after != [], f"killed in {roster, turn}, used again in {after}"),
             Claim(
                 "nodes that left are in no roster that was formed since, and theirs was closed",
@@ -300,10 +213,17 @@ def _used(roster: Roster, name: str, turn: int) -> bool:
     return turn not in roster.closing and roster.names.index(name) in roster.used[turn]
 
 
-def _first(rosters: dict[int, Roster], name: str) -> int:
-    """The number of a node's first roster, as a rank by when it was announced first."""
-    order = sorted(rosters.values(), key=lambda roster: roster.number)
-    return next(rank for rank, roster in enumerate(order) if name in roster.names)
+def _all(rosters: dict[int, Roster]) -> set[str]:
+    return {name for roster in rosters.values() for name in roster.names}
+
+
+def _unanswered(found: Evidence, name: str) -> bool:
+    """Whether the key round asked a node that had not answered when the first round began."""
+    start = found.data_trips[0]["at"]
+    own = {node for node, each in found.nodes.items() if each == name}
+    asked = {node for event in found.of("sent") if event["at"] < start for node in event["orders"]}
+    answered = {event["node"] for event in found.of("reply") if event["at"] < start}
+    return own <= asked and not own & answered
 
 
 def _spans(found: Evidence) -> list[tuple[dict[str, int], int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,15 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 Sets = tuple[ClientSet, ...]  # what became known when a round ended: whom the one before it used, and who was on time
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something that must hold, and what was found."""
+
+    text: str
+    holds: bool
+    found: str
 
 
 class Evidence:

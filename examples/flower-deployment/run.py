@@ -46,8 +46,7 @@ class Scene:
     clients: int
     population: int
     stragglers: int
-    first: int  # nodes that are there in the key round
-    waited: int  # nodes that the key round waits for
+    first: int  # nodes that the key round waits for
     nodes: int
     rounds: int
     limit: float  # seconds after which it has failed
@@ -60,14 +59,14 @@ class Scene:
     def config(self) -> dict[str, object]:
         """For the app."""
         names = ("clients", "population", "stragglers", "wait", "rounds", "deadline", "linger")
-        return {name: getattr(self, name) for name in names} | {"nodes": self.waited}
+        return {name: getattr(self, name) for name in names} | {"nodes": self.first}
 
 
 FULL = Scene(
-    clients=3, population=6, stragglers=1, first=6, waited=7, nodes=8, rounds=13, limit=900.0,
+    clients=3, population=6, stragglers=1, first=6, nodes=8, rounds=13, limit=1200.0,
     extra={SLOW: {"slow-rounds": "3,4", "slow-seconds": 20.0}},
 )  # fmt: skip
-SHORT = Scene(clients=2, population=2, stragglers=0, first=2, waited=2, nodes=4, rounds=3, limit=300.0, wait=90.0)
+SHORT = Scene(clients=2, population=2, stragglers=0, first=2, nodes=4, rounds=3, limit=300.0, wait=90.0)
 
 
 class Accidents:
@@ -76,6 +75,7 @@ class Accidents:
     def __init__(self, deployment: Deployment, scene: Scene) -> None:
         self.deployment, self.scene = deployment, scene
         self.turn, self.process = 0, 0  # the present round, and the process of the ServerApp
+        self.keyed = False  # whether the key round has begun
         self.facts: dict[str, Any] = asdict(scene) | {"crashes": 0, "left": []}
         self._back: set[int] = set()  # nodes to start again until they are let in
         self._steps = self._long() if scene.stragglers else self._short()
@@ -83,6 +83,9 @@ class Accidents:
 
     def _long(self) -> Iterator[Callable[[], bool]]:
         deployment, facts = self.deployment, self.facts
+        yield lambda: self.keyed
+        deployment.kill(f"node-{DEAD}")
+        deployment.say(f"node-{DEAD} killed (SIGKILL) in the key round")
         yield lambda: self.turn >= 2
         deployment.start_node(JOINS)
         self._back.add(DEAD)
@@ -175,6 +178,8 @@ def watch(deployment: Deployment, accidents: Accidents) -> None:
             narrate(deployment, event)
             if event["event"] == "session":
                 accidents.process = event["process"]
+            elif event["event"] == "sent" and any("plan" in order for order in event["orders"].values()):
+                accidents.keyed = True
             elif event["event"] == "sent" and event["model"]:
                 accidents.turn = max(accidents.turn, event["round"])
             elif event["event"] == "failed":
@@ -212,13 +217,11 @@ def train(deployment: Deployment, scene: Scene) -> None:
     deployment.register()
     for node in range(scene.first):
         deployment.start_node(node)
-    if scene.waited > scene.first:  # it connects, and is dead when the key round asks it
+    if scene.stragglers > 0:  # the key round must ask it
         deployment.start_node(DEAD)
         while "SuperNode ID" not in deployment.tail(f"node-{DEAD}"):
             deployment.look()
             time.sleep(0.1)
-        deployment.kill(f"node-{DEAD}")
-        deployment.say(f"node-{DEAD} killed (SIGKILL) before the key round")
     accidents = Accidents(deployment, scene)
     accidents.submit()
     deployment.say(f"{scene.first} SuperNodes run, training submitted")

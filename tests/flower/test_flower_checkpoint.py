@@ -86,6 +86,20 @@ def test_a_killed_server_goes_on_and_every_round_is_answered_once(
     assert [str(reply.error.reason) for _, reply in grid.left if reply.has_error()] == []  # no round twice
 
 
+def test_the_void_round_that_every_roster_has_after_a_crash_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, grid = planned(epsilon=200.0, grace=1, population=15), named(LocalGrid(an_app(), 15))
+    with monkeypatch.context() as patched:
+        killing(grid, 4, patched, sent=False)
+        with pytest.raises(Killed):
+            started(tmp_path / "checkpoint", grid, plan, num_rounds=9)
+    again(grid)
+    strategy, result = started(tmp_path / "checkpoint", grid, plan, num_rounds=9)
+    assert strategy.stopped is None
+    assert [row["lightdp-used"] for row in result.train_metrics_clientapp.values()] == [5] * 9
+
+
 def test_momentum_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for at in (None, 4):

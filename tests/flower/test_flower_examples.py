@@ -186,7 +186,7 @@ def check_can_say_no(folder: Path) -> None:
     assert denied() == set()
     noise = module("evidence").Evidence(folder).plan.sigma_individual / 2
     np.save(server / "model-final.npy", final + np.random.default_rng(0).normal(0, noise, final.shape))
-    assert denied() == {"each change"}
+    assert denied() >= {"each change"}
     np.save(server / "model-final.npy", final)
     (server / "events.jsonl").write_text(text.replace('"lightdp-epsilon": ', '"lightdp-epsilon": 1'))
     assert denied() == {"the server's"[:11]}

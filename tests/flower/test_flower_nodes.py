@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,6 +104,14 @@ def test_nodes_that_miss_the_key_round_are_asked_again(tape: Tape) -> None:
     strategy.start(grid=grid, initial_arrays=weights(), num_rounds=1, timeout=1)
     assert list(tape.rounds[0].used) == [*range(5)]
     assert grid.pushed[:3] == ["key", "key", "train"]
+
+
+def test_nodes_are_asked_before_all_that_are_waited_for_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, pushed = LocalGrid(an_app(), 5), list[list[str]]()
+    monkeypatch.setattr(time, "sleep", lambda _: pushed.append(list(grid.pushed)))
+    strategy = LightDP(FedAvg(fraction_evaluate=0.0), planned(population=6), wait=0.3)
+    strategy.start(grid=grid, initial_arrays=weights(), num_rounds=1, timeout=1)
+    assert pushed[0] == ["key"]  # while it waits for a sixth; after that, there would be no time to answer
 
 
 def test_a_node_that_repeats_anothers_enrolment_is_not_in_the_roster() -> None:

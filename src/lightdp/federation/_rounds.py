@@ -66,6 +66,10 @@ class Rounds:
             more = self._asked.get(before, set()) - set(self._on_time[before])
             self._lost[before] = self._lost.get(before, set()) | more
 
+    def was_lost(self, number: int) -> bool:
+        """Whether replies to a round may have got lost in a crash."""
+        return number in self._lost
+
     def may_have_sent(self, client: int) -> bool:
         """Whether an upload of a client has come, or may have got lost in a crash."""
         return any(client in found for seen in (self._came, self._lost) for found in seen.values())

@@ -46,6 +46,8 @@ class Members:
     def gather(self, wait: float, *, wanted: int, least: int) -> None:
         """The key round: one message to every node and one back.
 
+        Nodes are asked as soon as `least` of them are there: an answer takes a while, too.
+
         Args:
             wait: seconds after which fewer than `wanted` are enough.
             wanted: how many are waited for.
@@ -61,7 +63,7 @@ class Members:
             connected = set(self._grid.get_node_ids())
             waiting.see(len(connected))
             missing = connected - set(self.nodes) - set(self.refused)
-            if missing and len(self.nodes) + len(missing) >= (least if over else wanted):
+            if missing and len(self.nodes) + len(missing) >= least:
                 messages = self._messages(missing)
                 timeout = min(max(deadline - time.monotonic(), 1.0), _ASK_AGAIN)
                 replies = list(self._grid.send_and_receive(messages, timeout=timeout))

@@ -201,8 +201,10 @@ class Run:
         result, self._minimum = self.federation.close(table.number, closing=closing), table.server.minimum
         if not closing:
             self.released += 1
-            if result.final is not None:
-                self.void = 0 if result.final else self.void + 1
+            if result.final:
+                self.void = 0
+            elif result.final is not None and not table.rounds.was_lost(result.round - table.server.plan.grace):
+                self.void += 1  # a crash makes a round of every roster void, and says nothing of its members
             for message in messages:
                 node = message.metadata.dst_node_id
                 on_time = table.rounds.was_on_time(table.index[names[node]])
