@@ -80,9 +80,13 @@ def _model(changes: Changes) -> list[Claim]:
         "σ larger by a tenth": distance(rows * 1.1),
         "σ smaller by a tenth": distance(rows / 1.1),
     }
-    if any(noise.carried(i) for noise in changes.noises.values() for i in range(noise.roster.clients)):
-        wrong["no repair"] = distance(_rows(changes, repaired=False))
+    noises = changes.noises.values()
+    if any(noise.roster.clients > len(used) > 0 for noise in noises for used in noise.data_sets):
         wrong["no pairwise noise"] = distance(_rows(changes, paired=False))
+    if any(
+        i in noise.roster.used[t] for noise in noises for i in range(noise.roster.clients) for t in noise.carried(i)
+    ):
+        wrong["no repair"] = distance(_rows(changes, repaired=False))
     residues, kept = [], []
     for noise in changes.noises.values():
         residues.append(sum(noise.pairwise().values(), np.zeros(changes.evidence.length, np.int64)).any())

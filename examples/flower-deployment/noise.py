@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from evidence import Event, Evidence, Roster
     from numpy.typing import NDArray
 
+    from lightdp.client_set import ClientSet
+
 Pair = tuple[int, int]  # client and round: an upload of a roster
 
 
@@ -59,6 +61,11 @@ class Noise:
             released.append(sorted(pairs - done))
             done |= pairs
         return released
+
+    @property
+    def data_sets(self) -> list[ClientSet]:
+        """Whose uploads of each round with data are in the model."""
+        return [used for t, used in enumerate(self.roster.used) if t not in self.roster.closing]
 
     def joined(self, client: int) -> list[int]:
         """Rounds with data whose upload of a client came late and is in the model."""
@@ -162,8 +169,8 @@ class Noise:
                     key = (turn, min(i, j), max(i, j))
                     terms.append((at, column.setdefault(key, len(column)), sign if i < j else -sign))
         matrix = np.zeros((len(made), len(column)))
-        for at, key, sign in terms:
-            matrix[at, key] += sign * plan.sigma_pairwise
+        for at, place, sign in terms:
+            matrix[at, place] += sign * plan.sigma_pairwise
         covariance = plan.sigma_individual**2 * np.eye(len(made)) + matrix @ matrix.T
         precision = np.linalg.inv(covariance)[np.ix_(mine, mine)]
         signs = np.array(list(itertools.product((1.0, -1.0), repeat=len(mine))))

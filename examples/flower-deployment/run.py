@@ -1,6 +1,6 @@
 """A real deployment on this machine: a SuperLink and SuperNodes with TLS and node keys, private training, accidents.
 
-python run.py            8 nodes, cohorts of 3, 13 rounds, about five minutes
+python run.py            8 nodes, cohorts of 3, 15 rounds, about five minutes
 python run.py --short    4 nodes, cohorts of 2, 3 rounds, less than a minute
 python run.py --keep F   leave everything in the folder F
 
@@ -63,8 +63,8 @@ class Scene:
 
 
 FULL = Scene(
-    clients=3, population=6, stragglers=1, first=6, nodes=8, rounds=13, limit=1200.0,
-    extra={SLOW: {"slow-rounds": "3,4", "slow-seconds": 20.0}},
+    clients=3, population=6, stragglers=1, first=6, nodes=8, rounds=15, limit=1200.0,
+    extra={SLOW: {"slow-rounds": "1,2", "slow-seconds": 20.0}},
 )  # fmt: skip
 SHORT = Scene(clients=2, population=2, stragglers=0, first=2, nodes=4, rounds=3, limit=300.0, wait=90.0)
 
@@ -101,12 +101,12 @@ class Accidents:
         self._back.add(killed)
         facts |= {"killed": f"node-{killed}", "answered": max(self.answered([killed]) - before)[1:]}
         deployment.say(f"node-{killed} killed (SIGKILL), with a round counted in its state")
-        yield lambda: self.turn >= 5
+        yield from self._crash(6, self._kill_app)
+        yield lambda: self.turn >= 8  # the others have taken out what the killed node left in the model
         for node in others:
             deployment.leave(f"node-{node}")
             facts["left"].append(f"node-{node}")
             deployment.say(f"node-{node} leaves")
-        yield from self._crash(6, self._kill_app)
         yield from self._crash(9, self._kill_link)
 
     def _short(self) -> Iterator[Callable[[], bool]]:
