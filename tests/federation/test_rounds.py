@@ -135,6 +135,7 @@ def test_under_grace_replies_to_the_round_before_may_be_lost_too() -> None:
     again.resume(past)
     rounds = Rounds(again)
     rounds.resume(seen)
+    rounds.crashed()
     rounds.lost(1)
     for _ in range(2):
         again.announce()
