@@ -277,7 +277,7 @@ class Federation:
 
         It counts uploads that reached this server, and `Member.epsilon` those that were made. Both are equal where all
         uploads of a member were used and it knows of all rounds. Otherwise the member's, at its worst, is the larger
-        one; but the server also charges rounds that a crash lost, until `heard` says that they were not answered.
+        one; but the server also charges what a crash may have lost, until `heard` says that it was not answered.
         """
         found = {name: _alone(self.plan, squares) for name, squares in self._spent.items()}
         for table in self.rosters.values():

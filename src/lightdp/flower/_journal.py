@@ -109,7 +109,8 @@ class Journal:
                 self._new.append(number)
         if played is not None:
             self._metrics[played, run.tables[played].rounds.count - 1] = metrics
-        for number in sorted(self._open, key=lambda each: (each == played, each)):  # the last round comes last
+        known = [number for number in self._open if number in run.tables]  # others had ended when it was taken up
+        for number in sorted(known, key=lambda each: (each == played, each)):  # the last round comes last
             table, own = run.tables[number], self._open[number]
             while len(own.seen) < table.rounds.count and table.rounds.seen(len(own.seen))[1] is not None:
                 self._line(number, run)
