@@ -69,7 +69,9 @@ class LightDP(Strategy):
             float arrays. The others go to the nodes and stay as they are.
         checkpoint: a file that `start` keeps up to date, durably, after each round and before anything of it is
             announced. After a crash the same `start` goes on from it, with the same clients under the same names,
-            whatever their nodes' ids; the round that was open is void. A training that has ended is not trained again.
+            whatever their nodes' ids; the round that was open is void. It also goes on after an early end, unless the
+            budget was used up: then there were no closing rounds. A training that has ended is not trained again.
+            One server at a time uses the file, and holds a lock next to it.
         log: a new file for the run log of `start`, which `lightdp report` and `lightdp audit` read.
 
     Attributes:
@@ -157,8 +159,9 @@ class LightDP(Strategy):
             evaluate_fn: as in Flower.
 
         Raises:
-            ProtocolError: the key round failed, and nothing was spent; or no upload was used in any round. The message
-                says what nodes answered.
+            ProtocolError: the key round failed, and nothing was spent; no upload was used in any round; or all nodes
+                refuse for the same reason, other than their budget. The message says what nodes answered; `result` has
+                what was trained until then.
         """
         rounds = self.plan.rounds if num_rounds is None else integer("num_rounds", num_rounds, 0)
         self.result = Result(arrays=initial_arrays)
