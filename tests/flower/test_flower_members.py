@@ -191,7 +191,7 @@ def test_what_a_node_says_that_it_has_answered_may_be_anything(answered: Any, ca
     lying(grid, 4, change)
     heard: list[str] = []
     federation = Federation(planned(), length=40, run=RUN)
-    federation.heard = lambda name, _: heard.append(name)  # type: ignore[method-assign]
+    federation.heard = lambda name, answered: heard.append(name)  # type: ignore[method-assign] # noqa: ARG005
     members = Members(federation, grid, {"config": ConfigRecord()})
     members.gather(0.01, wanted=5, least=5)
     assert sorted(heard) == ["site-0", "site-1", "site-2", "site-3"]

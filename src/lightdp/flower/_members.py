@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
@@ -128,7 +129,7 @@ class Members:
 
     def _messages(self, nodes: Iterable[int]) -> list[Message]:
         fed = self._federation
-        order = {"plan": fed.plan.to_json(), "run": fed.run, "length": fed.length}
+        order: dict[str, Any] = {"plan": fed.plan.to_json(), "run": fed.run, "length": fed.length}
         return [
             Message(self.content(ConfigRecord({**order, "nonce": os.urandom(32)})), node, MessageType.TRAIN)
             for node in sorted(nodes)

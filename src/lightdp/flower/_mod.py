@@ -135,8 +135,8 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
         own = _own(settings, vault, records=records)
         member = vault.member(_like(settings, vault, records=records), lambda: Member.new(plan, **asked, **own))
     answered = json.dumps(member.answered())  # for a server that has lost replies; Flower's mods fail on empty lists
-    found = {"enrolment": member.enrol(), "proof": member.prove(nonce), "answered": answered}
-    return RecordDict({KEY: ConfigRecord(found)})
+    enrolment, proof = member.enrol(), member.prove(nonce)
+    return RecordDict({KEY: ConfigRecord({"enrolment": enrolment, "proof": proof, "answered": answered})})
 
 
 def _train(
