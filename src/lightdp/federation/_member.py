@@ -20,6 +20,7 @@ from lightdp.federation._state import MemberState
 from lightdp.keys import Identity, KeyPair, Pins, Roster
 from lightdp.planning import Plan, Request
 from lightdp.protocol import Client, ClientRound, ClientState, File, Store
+from lightdp.protocol.enrolments import challenge
 from lightdp.protocol.vector import Floats, agreement
 from lightdp.wire import Kind, Message
 
@@ -181,6 +182,14 @@ class Member:
             if self._state.serial == 0:
                 self._adopt(self._state)
         return Message(kind=Kind.ENROL, run=self.run, payload=self._state.enrolment.to_bytes()).to_bytes()
+
+    def prove(self, nonce: bytes) -> bytes:
+        """The signature by which a server tells this member from one that repeats its ENROL message.
+
+        Args:
+            nonce: 32 bytes that the server has drawn for this.
+        """
+        return self._state.pair.sign(challenge(self.run, nonce))
 
     def join(self, message: bytes) -> int:
         """Take in a ROSTER message and return the roster's number; the same one again changes nothing.

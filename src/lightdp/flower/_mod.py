@@ -118,6 +118,7 @@ def _answer(message: Message, context: Context, app: Callable[[Message], Message
 def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bool) -> RecordDict:
     """The key round: a signed one-time key for all rosters of this run, the same one if asked again."""
     text, run = _get(order, "plan", str), octets("run", order.get("run"), 16)
+    nonce = octets("nonce", order.get("nonce"), 32)
     length = integer("length", order.get("length"), 1)
     _check(settings, requested(text), records=records)  # before it is computed, which may take long
     plan = planned(text)
@@ -134,7 +135,8 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
         own = _own(settings, vault, records=records)
         member = vault.member(_like(settings, vault, records=records), lambda: Member.new(plan, **asked, **own))
     answered = json.dumps(member.answered())  # for a server that has lost replies; Flower's mods fail on empty lists
-    return RecordDict({KEY: ConfigRecord({"enrolment": member.enrol(), "answered": answered})})
+    enrolment, proof = member.enrol(), member.prove(nonce)
+    return RecordDict({KEY: ConfigRecord({"enrolment": enrolment, "proof": proof, "answered": answered})})
 
 
 def _train(

@@ -16,6 +16,7 @@ from lightdp.errors import ArgumentError
 from lightdp.flower._accountant import Accountant
 from lightdp.flower._engine import Engine
 from lightdp.flower._grid import Narrow, NoNodesError
+from lightdp.flower._notices import said
 from lightdp.flower._plans import refuse
 from lightdp.flower._settings import LOG
 from lightdp.flower._training import Training
@@ -200,8 +201,12 @@ class LightDP(Strategy):
             return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """As the inner strategy does."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        """As the inner strategy does; None where it fails, as Flower's own do if one node's reply has other metrics."""
+        try:
+            return self.strategy.aggregate_evaluate(server_round, replies)
+        except Exception as error:  # noqa: BLE001  replies come from nodes, and their loss costs no model
+            LOG.warning("lightdp: evaluation of round %d left out: %s", server_round, said(repr(error)))
+            return None
 
     def close(self, arrays: ArrayRecord, timeout: float = 3600) -> ArrayRecord:
         """The closing rounds: they take what stragglers left out of the model, without data (R4), (R5).
