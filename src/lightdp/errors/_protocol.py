@@ -79,6 +79,18 @@ class ProtocolError(LightDPError):
             "in the next roster.",
         ),
         Refusal(
+            "the state has begun this run in another file",
+            "The state was copied or moved since the key round. If the original is still in use, both would answer the "
+            "same rounds with the same noise.",
+            "Put the file back where it was; the log of the node names the place. Elsewhere it joins the next run, "
+            "which counts what was spent.",
+        ),
+        Refusal(
+            "the state is that of … in this run, and lightdp-name is",
+            "The state is a copy of another node's, or the node was renamed in the middle of a run.",
+            "Give each node a state of its own, or set the name back. Under the new name it joins the next run.",
+        ),
+        Refusal(
             "of an earlier version of lightdp",
             "The node was updated in the middle of a run, whose state this version cannot go on from or cannot count.",
             "Nothing: the node joins the next run, which counts what was spent. For a run that cannot be counted: "
@@ -133,6 +145,12 @@ class ProtocolError(LightDPError):
             "arrays must hold length=",
             "The model has another number of floats than the key round said.",
             "Train one model in a run; start a new run for another.",
+        ),
+        Refusal(
+            "the names and shapes of trained arrays must be those",
+            "The server names other arrays as trained than in the first round that the node answered in this run.",
+            "Name the same arrays in all rounds; start a new run for others. Do not trust a server that does this by "
+            "itself.",
         ),
         Refusal(
             "lightdp-total-epsilon is for one unit and adjacency",
