@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,24 @@ def test_a_least_number_for_which_there_is_no_plan_is_refused() -> None:
     plan = lightdp.plan(clients=4, colluders=2, stragglers=0, rounds=4, epsilon=8, delta=1e-5, unit="client")
     with pytest.raises(ArgumentError):
         Federation(plan, length=LENGTH, run=RUN, least=2)
+
+
+def test_an_enrolment_that_another_repeats_is_refused_for_want_of_a_proof_and_changes_nothing() -> None:
+    party, nonce, old = Party(4), b"n" * 32, b"o" * 32
+    ann, eve = party.members["m00"], party.members["m01"]
+    party.first()
+    missed = party.fed.cohorts.rosters[0].missed
+    missed["m00"] = 1
+    elsewhere = Member.new(party.plan, length=LENGTH, run=bytes(16), name="m00")
+    elsewhere._state = replace(elsewhere._state, pair=ann._state.pair)  # the same key for another run
+    for proof in (eve.prove(nonce), ann.prove(old), elsewhere.prove(nonce), bytes(64), b""):
+        with pytest.raises(WireError, match="m00 did not sign this"):
+            party.fed.enrol(ann.enrol(), proof=(nonce, proof))
+    with pytest.raises(ArgumentError, match="nonce must be 32 bytes"):
+        ann.prove(nonce[:31])
+    assert missed == {"m00": 1}
+    assert party.fed.enrol(ann.enrol(), proof=(nonce, ann.prove(nonce))) == "m00"
+    assert missed == {}
 
 
 def test_names_identities_and_keys_are_taken_once_and_pins_hold() -> None:

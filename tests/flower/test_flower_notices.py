@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def test_waiting_is_said_when_it_changes_and_now_and_then(
 
 @pytest.mark.parametrize(
     ("sent", "over", "timeout"),
-    [(14.0, 4.0, 15), (-1e6, 0.0, 11), (1e6, 20.0, 32)],  # by a right clock, and by wrong ones
+    [(14.0, 4.0, 15), (-1e6, 0.0, 11), (1e6, 20.0, 32), (math.nan, 0.0, 11), (math.inf, 0.0, 11)],  # the last are wrong
 )
 def test_how_late_uploads_were_is_said_with_the_timeout_that_would_have_taken_them(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, sent: float, over: float, timeout: int

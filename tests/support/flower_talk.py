@@ -74,7 +74,7 @@ class Talk:
         return Message(record, self.grid.nodes[0].id, "train")
 
     def key(self, at: int, **changed: Any) -> Message:
-        order = {"plan": self.plan.to_json(), "run": RUN, "length": 4} | changed
+        order = {"plan": self.plan.to_json(), "run": RUN, "length": 4, "nonce": bytes(32)} | changed
         return self.grid.handle(at, self.order(**order))
 
     def sets(self, config: dict[str, Any]) -> Talk:

@@ -145,14 +145,21 @@ class Federation:
         """All who have enrolled."""
         return tuple(self._messages)
 
-    def enrol(self, message: bytes) -> str:
+    def enrol(self, message: bytes, *, proof: tuple[bytes, bytes] | None = None) -> str:
         """Take in an ENROL message and return the member's name; it waits, or is back in its roster.
 
+        All members of a roster have read each other's ENROL messages, and could repeat them.
+
+        Args:
+            message: the bytes.
+            proof: a nonce that was drawn for this message alone, and what `Member.prove` made of it; None if the
+                transport knows who sent the message.
+
         Raises:
-            WireError: it is malformed, of another federation, or contradicts the pins; nothing changed.
+            WireError: it is malformed, of another federation, contradicts the pins, or is not proven; nothing changed.
             ProtocolError: its name, identity or key is taken; nothing changed.
         """
-        name = self._enrolments.add(message)
+        name = self._enrolments.add(message, proof=proof)
         self._messages[name] = bytes(message)
         self.cohorts.join(name)
         return name

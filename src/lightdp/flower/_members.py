@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from lightdp.errors import LightDPError, ProtocolError, code_of
+from lightdp.errors import ProtocolError, code_of
 from lightdp.federation import Federation
-from lightdp.flower._notices import Waiting, told
+from lightdp.flower._notices import Waiting, said, told
 from lightdp.flower._settings import KEY, LOG
 
 POLL = 0.5
 """Seconds between looks for nodes or replies."""
 REFUSED = (ErrorCode.MOD_FAILED_PRECONDITION, ErrorCode.CLIENT_APP_RAISED_EXCEPTION)
-"""Codes of errors for which asking again would not help."""
+"""Codes of errors for which asking again at once would not help."""
 _ASK_AGAIN = 30.0  # seconds after which nodes that have not enrolled are asked again; a message may be lost with a node
+_REFUSED_AGAIN = 300.0  # seconds after which nodes that refused are asked again; they are also if they reconnect
+_LONGEST = 2**16  # characters of what a node says that it has answered, which are two numbers for each roster
 _HINT = "is lightdp.flower.mod the first of the app's mods, and the node's version of lightdp the server's?"
 
 
 class Members:
     """Who is behind which node. A name is a member's for good; its node may get another id.
+
+    Formal guarantee: a node has a name only if it has signed a nonce that was sent to it alone with the one-time key of
+    the enrolment in this name. To repeat the enrolment of another, which all of its roster know, changes nothing.
 
     Args:
         federation: whose members they are.
@@ -33,15 +39,18 @@ class Members:
         configs: what messages carry beside ours, for mods that look at it.
 
     Attributes:
-        nodes: names by node id, of all who have enrolled in this session.
-        refused: nodes that will not enrol, and why.
+        nodes: names by node id, of all who have enrolled in this session. Of two nodes that prove to be one member, the
+            last one has the name.
+        refused: nodes that would not enrol when they were asked last, and why.
     """
 
     def __init__(self, federation: Federation, grid: Grid, configs: Mapping[str, ConfigRecord]) -> None:
         self.nodes: dict[int, str] = {}
         self.refused: dict[int, str] = {}
         self._federation, self._grid, self._configs = federation, grid, dict(configs)
-        self._asked: dict[str, tuple[int, float]] = {}  # key messages without a reply: node, and when they were sent
+        self._asked: dict[str, tuple[int, float, bytes]] = {}  # key messages without a reply: node, when, and nonce
+        self._rest: dict[int, float] = {}  # nodes that refused or lost their name to another one, and when
+        self._spent: set[str] = set()  # members without budget, by their own count or the server's
 
     def gather(self, wait: float, *, wanted: int, least: int) -> None:
         """The key round: one message to every node and one back.
@@ -62,7 +71,7 @@ class Members:
             self._take(self._pulled())
             connected = set(self._grid.get_node_ids())
             waiting.see(len(connected))
-            missing = connected - set(self.nodes) - set(self.refused)
+            missing = connected - set(self.nodes) - self._resting(connected)
             if missing and len(self.nodes) + len(missing) >= least:
                 messages = self._messages(missing)
                 timeout = min(max(deadline - time.monotonic(), 1.0), _ASK_AGAIN)
@@ -84,15 +93,31 @@ class Members:
         """Take in enrolments that have come, and ask nodes for theirs that are new, or whose members were gone."""
         self._take(self._pulled())
         now, connected = time.monotonic(), set(self._grid.get_node_ids())
-        self._asked = {key: (node, sent) for key, (node, sent) in self._asked.items() if now - sent < _ASK_AGAIN}
-        cohorts = self._federation.cohorts
-        missing = {name for each in cohorts.rosters.values() for name in each.gone(cohorts.patience) - each.left}
-        known = {node for node, name in self.nodes.items() if name not in missing}
-        new = connected - known - set(self.refused) - {node for node, _ in self._asked.values()}
+        self._asked = {key: each for key, each in self._asked.items() if now - each[1] < _ASK_AGAIN}
+        gone = self._gone()
+        known = {node for node, name in self.nodes.items() if name not in gone}
+        new = connected - known - self._resting(connected) - {node for node, _, _ in self._asked.values()}
         if new:
             messages = self._messages(new)
             self._grid.push_messages(messages)
             self._sent(messages)
+
+    def _gone(self) -> set[str]:
+        """Members that have budget and neither wait nor answer in a roster: they missed too much, or it was closed."""
+        cohorts = self._federation.cohorts
+        here = set(cohorts.waiting).union(
+            *(set(each.members) - (each.gone(cohorts.patience) - each.left) for each in cohorts.rosters.values())
+        )
+        away = set(self.nodes.values()) - here - self._spent
+        self._spent |= {name for name in away if not self._federation.has_room(name)}
+        return away - self._spent
+
+    def leave(self, node: int) -> None:
+        """Let the member of a node go that says it has no budget left; it is not asked again as long as it is there."""
+        name = self.nodes.get(node)
+        if name is not None:
+            self._spent.add(name)
+            self._federation.leave(name)
 
     def node(self, name: str) -> int | None:
         """The node of a member; None if it has not enrolled in this session."""
@@ -104,12 +129,23 @@ class Members:
 
     def _messages(self, nodes: Iterable[int]) -> list[Message]:
         fed = self._federation
-        order = ConfigRecord({"plan": fed.plan.to_json(), "run": fed.run, "length": fed.length})
-        return [Message(self.content(order), node, MessageType.TRAIN) for node in sorted(nodes)]
+        order: dict[str, Any] = {"plan": fed.plan.to_json(), "run": fed.run, "length": fed.length}
+        return [
+            Message(self.content(ConfigRecord({**order, "nonce": os.urandom(32)})), node, MessageType.TRAIN)
+            for node in sorted(nodes)
+        ]
 
     def _sent(self, messages: Iterable[Message]) -> None:
         now = time.monotonic()
-        self._asked |= {each.metadata.message_id: (each.metadata.dst_node_id, now) for each in messages}
+        for each in messages:
+            nonce = _octets(each.content.config_records[KEY], "nonce")
+            self._asked[each.metadata.message_id] = each.metadata.dst_node_id, now, nonce
+
+    def _resting(self, connected: set[int]) -> set[int]:
+        """Nodes that are not asked for a while, unless they go and come back."""
+        since = time.monotonic() - _REFUSED_AGAIN
+        self._rest = {node: when for node, when in self._rest.items() if node in connected and when > since}
+        return set(self._rest)
 
     def _pulled(self) -> Iterable[Message]:
         return self._grid.pull_messages(list(self._asked)) if self._asked else []
@@ -118,37 +154,64 @@ class Members:
         """Enrol."""
         failed: dict[int, str] = {}
         for reply in replies:
-            node, _ = self._asked.pop(reply.metadata.reply_to_message_id, (None, 0.0))
+            node, _, nonce = self._asked.pop(reply.metadata.reply_to_message_id, (None, 0.0, b""))
             if node is None:
                 LOG.warning("lightdp: a reply to no message of this run was left out")
             elif reply.has_error():
-                reason = str(reply.error.reason)
-                failed[node] = reason if code_of(reason) is not None else f"{reason}; {_HINT}"
-                if reply.error.code in REFUSED:
-                    self.refused[node] = failed[node]
+                reason = said(reply.error.reason)
+                reason = reason if code_of(reason) is not None else f"{reason}; {_HINT}"
+                if reply.error.code not in REFUSED or self._refuse(node, reason):
+                    failed[node] = reason
             else:
                 try:
-                    self._enrol(node, reply)
-                except (LightDPError, KeyError, TypeError, ValueError) as error:
-                    failed[node] = self.refused[node] = f"not an enrolment: {error!r}; {_HINT}"
+                    self._enrol(node, reply, nonce)
+                except Exception as error:  # noqa: BLE001  whatever a node sends, the others go on
+                    reason = f"not an enrolment: {said(repr(error))}; {_HINT}"
+                    if self._refuse(node, reason):
+                        failed[node] = reason
         for line in told(failed.items()):
             LOG.warning("lightdp: not enrolled: %s", line)
 
-    def _enrol(self, node: int, reply: Message) -> None:
+    def _refuse(self, node: int, reason: str) -> bool:
+        """Note why a node has not enrolled; returns whether that is news."""
+        news = self.refused.get(node) != reason
+        self.refused[node], self._rest[node] = reason, time.monotonic()
+        return news
+
+    def _enrol(self, node: int, reply: Message, nonce: bytes) -> None:
         record = reply.content.config_records[KEY]
-        enrolment = record["enrolment"]
-        if not isinstance(enrolment, bytes):
-            raise ProtocolError(f"an enrolment must be bytes, got {type(enrolment).__name__}")
         before = set(self._federation.names)
-        name = self._federation.enrol(enrolment)
+        name = self._federation.enrol(_octets(record, "enrolment"), proof=(nonce, _octets(record, "proof")))
         other = self.node(name)
-        if other is not None and other != node:
-            if other in set(self._grid.get_node_ids()):
-                raise ProtocolError(f"another node enrolled as {name}")
-            del self.nodes[other]  # it has come back under another id
+        if other is not None and other != node:  # it has come back under another id, or is there twice
+            LOG.info("lightdp: %s is node %d now, and was node %d", name, node, other)
+            del self.nodes[other]
+            self._rest[other] = time.monotonic()
         self.nodes[node] = name
-        with suppress(KeyError, TypeError, ValueError, AttributeError):  # a node may send anything here
-            answered = json.loads(str(record["answered"]))
-            self._federation.heard(name, {int(number): int(first) for number, first in answered.items()})
+        self.refused.pop(node, None)
+        self._rest.pop(node, None)
+        self._spent.discard(name)
+        try:
+            self._federation.heard(name, _answered(record))
+        except Exception as error:  # noqa: BLE001  as above
+            LOG.warning("lightdp: what node %d says that it has answered was left out: %s", node, said(repr(error)))
         if self._federation.cohorts.next_number > 0 and name not in before:
             LOG.info("lightdp: node %d joins as %s: it will be in the next roster that is formed", node, name)
+
+
+def _answered(record: ConfigRecord) -> dict[int, int]:
+    """What `Member.answered` returned, as a node says."""
+    text = record["answered"]
+    if not isinstance(text, str) or len(text) > _LONGEST:
+        raise ProtocolError(f"answered must be a text of at most {_LONGEST} characters")
+    found = json.loads(text)
+    if not isinstance(found, dict) or not all(type(first) is int and first >= 0 for first in found.values()):
+        raise ProtocolError(f"answered must have a number of a round for each roster, got {text[:80]!r}")
+    return {int(number): first for number, first in found.items()}
+
+
+def _octets(record: ConfigRecord, key: str) -> bytes:
+    value = record[key]
+    if not isinstance(value, bytes):
+        raise ProtocolError(f"{key} must be bytes, got {type(value).__name__}")
+    return value

@@ -11,6 +11,21 @@ from lightdp.flower._settings import LOG
 
 _OFTEN, _SELDOM = 5.0, 60.0  # seconds between lines: if something has changed, and if nothing has
 _MORE = 1.05  # times what would just have been enough
+_LONG = 300  # characters of what a node said
+
+
+def said(text: object) -> str:
+    r"""What a node said, as one line that it cannot make look like others: at most 300 printable characters.
+
+    >>> said("no\nbudget")
+    'no\\nbudget'
+
+    Args:
+        text: any; its `str` is taken.
+    """
+    whole = str(text)
+    kept = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in whole[:_LONG])
+    return kept if len(whole) <= _LONG and len(kept) <= _LONG else f"{kept[: _LONG - 4]} ..."
 
 
 def told(reasons: Iterable[tuple[int, str]]) -> list[str]:
@@ -74,11 +89,12 @@ class Deadlines:
 
         Args:
             number: of its round.
-            sent: when its node sent it, by the node's clock. It is taken to lie between the deadline and now.
+            sent: when its node sent it, by the node's clock. It is taken to lie between the deadline and now, and to be
+                the deadline if it is no time.
         """
         if number in self._lasted:
             lasted, now = self._lasted[number], time.time() - self._began[number]
-            took = sent - self._began[number]
+            took = sent - self._began[number] if math.isfinite(sent) else lasted
             self._late.append((min(max(took, lasted), now), lasted))
 
     def advise(self) -> None:

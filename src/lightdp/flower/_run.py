@@ -15,7 +15,7 @@ from lightdp.errors import BudgetError, code_of
 from lightdp.federation import Federation, Table
 from lightdp.flower._arrays import values
 from lightdp.flower._members import POLL, REFUSED, Members
-from lightdp.flower._notices import Deadlines, Waiting, told
+from lightdp.flower._notices import Deadlines, Waiting, said, told
 from lightdp.flower._settings import KEY, LOG
 from lightdp.protocol import Aggregate
 from lightdp.protocol.history import max_rounds
@@ -298,11 +298,11 @@ class Run:
             if node is None:
                 LOG.warning("lightdp: a reply to no message of this run was left out")
             elif reply.has_error():
-                errors[node] = self._failures[node] = str(reply.error.reason)
+                errors[node] = self._failures[node] = said(reply.error.reason)
                 if reply.error.code in REFUSED:
                     self._reasons[node] = errors[node]
                     if code_of(errors[node]) == BudgetError.code:  # (R8), by its own count
-                        self.federation.leave(self.members.nodes[node])
+                        self.members.leave(node)
             else:
                 yield node, number, reply
         for line in told(errors.items()):
@@ -318,7 +318,7 @@ class Run:
                 upload = values(record[KEY]).tobytes()
                 table, used = self.federation.receive(upload, sender=name, round=number)
             except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
-                wrong[node] = self._failures[node] = f"its reply is no upload and was left out: {error}"
+                wrong[node] = self._failures[node] = f"its reply is no upload and was left out: {said(error)}"
                 continue
             self.upload_bytes, roster = len(upload), table.number
             self._reasons.pop(node, None)

@@ -16,6 +16,7 @@ from lightdp.errors import ArgumentError
 from lightdp.flower._accountant import Accountant
 from lightdp.flower._engine import Engine
 from lightdp.flower._grid import Narrow, NoNodesError
+from lightdp.flower._notices import said
 from lightdp.flower._plans import refuse
 from lightdp.flower._settings import LOG
 from lightdp.flower._training import Training
@@ -63,6 +64,7 @@ class LightDP(Strategy):
             before it is left out.
         pins: the identities of all nodes that may enrol, as `lightdp.Pins`. Without them the first node to use a name
             has it, and keeps the one whose name it is out of the run.
+        consecutive: rounds of a roster's turn, where several take turns.
         least: how many clients are enough for a roster if no more have come after `wait` seconds; by default the plan's
             `clients`. Its plan follows by `Plan.among`.
         trained: names of the arrays that are trained, or what stands before a dot or slash in them; by default all
@@ -97,6 +99,7 @@ class LightDP(Strategy):
         patience: int = 3,
         pins: Pins | None = None,
         least: int | None = None,
+        consecutive: int = 1,
         trained: Sequence[str] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         log: str | os.PathLike[str] | None = None,
@@ -112,7 +115,7 @@ class LightDP(Strategy):
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
         self._engine = Engine(
             strategy, plan, wait=self.wait, patience=self.patience, pins=pins, least=least, trained=trained,
-            accountant=self.accountant,
+            consecutive=integer("consecutive", consecutive, 1), accountant=self.accountant,
         )  # fmt: skip
 
     @property
@@ -145,9 +148,10 @@ class LightDP(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Train with a new roster: a key round, then rounds of one message to each client and one back.
+        """Train: a key round, then rounds of one message to each client of a roster and one back.
 
-        Each start spends a budget of its own; the accountant adds them up.
+        Each start is a federation of its own and spends a budget of its own, which the accountant adds up, unless it
+        goes on from a checkpoint. Loops of your own have no checkpoint and no log.
 
         Args:
             grid: as in Flower.
@@ -200,8 +204,12 @@ class LightDP(Strategy):
             return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """As the inner strategy does."""
-        return self.strategy.aggregate_evaluate(server_round, replies)
+        """As the inner strategy does; None where it fails, as Flower's own do if one node's reply has other metrics."""
+        try:
+            return self.strategy.aggregate_evaluate(server_round, replies)
+        except Exception as error:  # noqa: BLE001  replies come from nodes, and their loss costs no model
+            LOG.warning("lightdp: evaluation of round %d left out: %s", server_round, said(repr(error)))
+            return None
 
     def close(self, arrays: ArrayRecord, timeout: float = 3600) -> ArrayRecord:
         """The closing rounds: they take what stragglers left out of the model, without data (R4), (R5).

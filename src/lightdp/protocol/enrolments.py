@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from lightdp._validate import octets
 from lightdp.errors import ProtocolError
 from lightdp.keys import Enrolment, Pins
 from lightdp.wire import Kind, Message
+
+
+def challenge(run: bytes, nonce: bytes) -> bytes:
+    """The bytes that a client signs with its one-time key, to show that it has sent its ENROL message itself.
+
+    Args:
+        run: 16 bytes that name the run.
+        nonce: 32 bytes that the server has drawn for this message alone.
+    """
+    return b"lightdp/3 member" + octets("run", run, 16) + octets("nonce", nonce, 32)
 
 
 class Enrolments:
@@ -27,21 +38,24 @@ class Enrolments:
         self._run, self._pins, self._limit = run, pins, limit
         self._taken: dict[tuple[str, bytes], str] = {}  # identities and one-time keys, by whom
 
-    def add(self, message: bytes, *, pinned: bool = True) -> str:
+    def add(self, message: bytes, *, pinned: bool = True, proof: tuple[bytes, bytes] | None = None) -> str:
         """Take in an ENROL message and return the client's name; a second one of a name must be the same.
 
         Args:
             message: the bytes.
             pinned: whether it must keep to the pins; one that was taken in before a restart need not.
+            proof: a nonce and the client's signature of its `challenge`; None if who sent the message is known.
 
         Raises:
-            WireError: it is malformed, of another run, or contradicts the pins; nothing changed.
+            WireError: it is malformed, of another run, contradicts the pins, or is not proven; nothing changed.
             ProtocolError: its name, identity or key is taken, or there are as many as there may be; nothing changed.
         """
         content = Message.from_bytes(message, run=self._run)
         if content.kind != Kind.ENROL:
             raise ProtocolError(f"expected ENROL, got {content.kind.name}")
         new = Enrolment.from_bytes(bytes(content.payload), run=self._run)
+        if proof is not None:
+            new.verify(proof[1], challenge(self._run, proof[0]))
         if pinned and self._pins is not None:
             self._pins.check_one(new, complete=True)
         if self.by_name.get(new.name, new) != new:
