@@ -62,14 +62,16 @@ def synchronise(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+def locked(path: str | os.PathLike[str], *, wait: bool = True) -> Iterator[None]:
     """Hold the lock that is the file `path`, which is made if there is none; all others who want it wait.
 
     Args:
         path: the name; its folder must exist, on a file system with locks.
+        wait: whether to wait until another holder has released it.
 
     Raises:
         ArgumentError: the system or the file system has no locks.
+        BlockingIOError: another one holds the lock, and `wait` is False.
 
     >>> with locked("state.lock"):
     ...     pass
@@ -81,7 +83,7 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise

@@ -355,6 +355,54 @@ def test_a_server_that_is_rolled_back_gets_no_second_answer_and_goes_on_with_a_n
     assert all(member.mu() > spent[name] for name, member in party.members.items())
 
 
+def test_a_round_is_void_after_a_crash_if_it_may_have_been_announced() -> None:
+    party = Party(9)
+    first, second = party.fed.form()
+    for _ in range(2):  # crashes
+        party.fed = Federation.resume(party.fed.past([second]), party.plan, **party.options)
+    assert [party.fed.rosters[number].server.round for number in (first, second)] == [0, 2]
+    party.fed = Federation.resume(party.fed.past([]), party.plan, **party.options)
+    assert [party.fed.rosters[number].server.round for number in (first, second)] == [0, 2]
+    party.crash()
+    assert [party.fed.rosters[number].server.round for number in (first, second)] == [1, 3]
+
+
+@pytest.mark.parametrize("grace", [0, 1])
+def test_rounds_that_more_members_have_answered_than_may_straggle_are_void(grace: int) -> None:
+    """As those of a server that was killed before it saved them; fewer members may lie, and change nothing."""
+    party = Party(4, planned(grace=grace))
+    table = party.first()
+    past = party.fed.past([])
+    table.server.announce()
+    for name in table.names:
+        party.make(table, name)
+    party.fed = Federation.resume(past, party.plan, **party.options)
+    table = party.fed.rosters[0]
+    assert table.server.plan.stragglers == 1
+    party.fed.heard(table.names[0], {0: 10**9})
+    assert table.server.round == 0
+    for name in table.names[1:3]:
+        party.fed.heard(name, party.members[name].answered())
+    assert table.server.round == 1
+    assert table.rounds.was_lost(0)
+    party.fed.heard(table.names[3], {})  # says that it has not answered
+    assert party.fed.epsilon()[table.names[3]] == 0
+    assert min(party.fed.epsilon()[name] for name in table.names[:3]) > 0
+    result = party.play(table)
+    assert len(result.used) == 4
+
+
+def test_what_members_say_while_a_round_is_open_ends_no_round() -> None:
+    party = Party(4)
+    table = party.first()
+    table.server.announce()
+    for name in table.names:
+        upload = party.make(table, name)
+        party.fed.heard(name, party.members[name].answered())
+        party.fed.receive(upload)
+    assert len(party.fed.close(0).used) == 4
+
+
 def test_who_was_not_asked_has_not_spent_a_round_that_waits_for_late_uploads() -> None:
     """Otherwise a member that was away would count as without budget, and leave."""
     party = Party(4, planned(grace=1, population=None, rounds=1, calibration="exact"), patience=9)

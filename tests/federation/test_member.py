@@ -6,6 +6,8 @@ import copy
 import json
 import os
 import pickle
+import struct
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,11 +15,12 @@ import pytest
 
 from lightdp import gaussian
 from lightdp.errors import ArgumentError, BudgetError, ProtocolError, WireError
-from lightdp.federation import Member, MemberState
+from lightdp.federation import Member, MemberState, _member
 from lightdp.keys import Identity, Pins, Roster
 from lightdp.protocol import Client, File
 from lightdp.protocol.host import Host
 from lightdp.protocol.vector import agreement
+from lightdp.wire import Kind, Message
 from support.federated_lies import announcement, roster_message
 from support.federated_nodes import RUN, DiskError, Memory, planned
 
@@ -288,3 +291,25 @@ def test_a_member_without_a_roster_has_spent_nothing() -> None:
         one.begin(announcement(roster([one, member("b"), member("c")]), 0))
     with pytest.raises(ProtocolError, match="expected ROSTER, got ENROL"):
         one.join(one.enrol())
+
+
+def test_no_plan_is_solved_for_a_roster_before_its_enrolments_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
+    everyone, solved = [member(f"m{i}") for i in range(5)], list[str]()
+    own, good = everyone[0], roster(everyone).to_bytes()
+    solve = _member._solved
+    monkeypatch.setattr(_member, "_solved", lambda text: (solved.append(text), solve(text))[1])
+    claimed = struct.pack("<7sB16sI32sI", b"lightdp", 3, RUN, 1, bytes(32), 5)
+    forged = good[:-1] + bytes([good[-1] ^ 1])
+    others = roster([*everyone[1:], member("m5")]).to_bytes()
+    for wrong in (claimed, good[:-200], forged, others):
+        with pytest.raises(WireError):
+            own.join(Message(kind=Kind.ROSTER, run=RUN, payload=wrong).to_bytes())
+    foreign = replace(roster(everyone), plan=bytes(32))
+    pinned = member("m0", pins=Pins({"m1": bytes(32)}))
+    with pytest.raises(WireError, match="m1 has an identity other than the pinned one"):
+        pinned.join(roster_message(roster([pinned, *everyone[1:]])))
+    assert solved == []
+    with pytest.raises(WireError, match="of another run or plan"):
+        own.join(roster_message(foreign))
+    assert own.join(roster_message(roster(everyone))) == 0
+    assert len(solved) >= 2

@@ -135,6 +135,7 @@ def test_under_grace_replies_to_the_round_before_may_be_lost_too() -> None:
     again.resume(past)
     rounds = Rounds(again)
     rounds.resume(seen)
+    rounds.crashed()
     rounds.lost(1)
     for _ in range(2):
         again.announce()
@@ -145,6 +146,29 @@ def test_under_grace_replies_to_the_round_before_may_be_lost_too() -> None:
     assert found.epsilon().tolist() == expected
     rounds.not_sent(3, since=0)
     assert rounds.odometer.epsilon()[3] == 0
+
+
+def test_after_a_crash_uploads_that_were_asked_for_and_are_in_no_set_may_have_come() -> None:
+    """Client 3 was asked in round 0, client 4 in round 1; both uploads were under way when the past was saved."""
+    plan = planned()
+    server, clients = joined(plan, 1)
+    rounds = Rounds(server)
+    for late in (3, 4):
+        number = server.round
+        uploads = asks(server, clients, rounds, [0, 1, 2, late])
+        for client in (0, 1, 2):
+            arrives(server, rounds, uploads[client], client, number)
+        rounds.close(server.close(), closing=False)
+    before = rounds.odometer.epsilon().tolist()
+    assert before == by_hand(plan, ([0, 1, 2], []), ([0, 1, 2], []))
+    again = resumed(server, rounds)
+    again.crashed()
+    assert again.odometer.epsilon().tolist() == by_hand(plan, ([0, 1, 2], [3]), ([0, 1, 2], [4]))
+    assert [again.may_have_sent(client) for client in (3, 4)] == [True, True]
+    again.not_sent(4, since=1)  # says that it has not answered round 1
+    assert again.odometer.epsilon().tolist() == by_hand(plan, ([0, 1, 2], [3]), ([0, 1, 2], []))
+    again.not_sent(3, since=0)
+    assert again.odometer.epsilon().tolist() == before
 
 
 @pytest.mark.parametrize(

@@ -9,57 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, Strategy
+from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 from lightdp.errors import ArgumentError
-from lightdp.flower import LightDP
 from lightdp.flower import _checkpoint as checkpoints
 from support.flower_adders import a_plan, plus
+from support.flower_crash import Killed, again, killing, named, started
 from support.flower_grid import LocalGrid
 from support.flower_training import an_app, planned, step, weights
-
-
-class Killed(BaseException):
-    """As SIGKILL: nothing of the process is left but its files."""
-
-
-def named(grid: LocalGrid) -> LocalGrid:
-    """Nodes whose names do not depend on their ids, with a state file each."""
-    for i, node in enumerate(grid.nodes):
-        node.config["lightdp-name"] = f"site-{i}"
-    return grid
-
-
-def again(grid: LocalGrid) -> None:
-    """The server comes back: a new run of Flower, and nodes with new ids."""
-    for node in grid.nodes:
-        node.id += 100
-    grid._replies.clear()
-    grid._later.clear()
-
-
-def started(path: Path, grid: LocalGrid, plan: Any, inner: Strategy | None = None, **more: Any) -> tuple[LightDP, Any]:
-    strategy = LightDP(FedAvg(fraction_evaluate=0.0) if inner is None else inner, plan, wait=0.2, checkpoint=path)
-    options: dict[str, Any] = {"initial_arrays": weights(), "num_rounds": 6, "timeout": 0.3 if plan.grace else 1} | more
-    return strategy, strategy.start(grid=grid, **options)
-
-
-def killing(grid: LocalGrid, at: int, monkeypatch: pytest.MonkeyPatch, *, sent: bool) -> None:
-    """Kill the server in its round `at`, before or after the nodes have answered."""
-    real = grid.send_and_receive
-
-    def exchange(messages: Any, *, timeout: float | None = None) -> Any:
-        messages = list(messages)
-        training = any("start" in each.content.config_records.get("lightdp", {}) for each in messages)
-        if training and grid.round + 1 == at:
-            if sent:
-                real(messages, timeout=timeout)
-            else:
-                grid.round += 1
-            raise Killed
-        return real(messages, timeout=timeout)
-
-    monkeypatch.setattr(grid, "send_and_receive", exchange)
 
 
 @pytest.mark.parametrize(("at", "sent"), [(1, False), (3, True), (6, False), (7, True)])
@@ -86,7 +43,7 @@ def test_a_killed_server_goes_on_and_every_round_is_answered_once(
     assert [str(reply.error.reason) for _, reply in grid.left if reply.has_error()] == []  # no round twice
 
 
-def test_the_void_round_that_every_roster_has_after_a_crash_does_not_end_the_training(
+def test_of_rosters_that_take_turns_the_one_whose_turn_it_was_has_a_void_round_after_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, grid = planned(epsilon=200.0, grace=1, population=15), named(LocalGrid(an_app(), 15))
@@ -98,6 +55,8 @@ def test_the_void_round_that_every_roster_has_after_a_crash_does_not_end_the_tra
     strategy, result = started(tmp_path / "checkpoint", grid, plan, num_rounds=9)
     assert strategy.stopped is None
     assert [row["lightdp-used"] for row in result.train_metrics_clientapp.values()] == [5] * 9
+    rosters = strategy._engine.opened.federation.rosters
+    assert [rosters[number].rounds.count for number in range(3)] == [4, 3, 3]
 
 
 def test_momentum_goes_on_as_if_nothing_had_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

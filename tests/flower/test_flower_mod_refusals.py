@@ -14,6 +14,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import FedAvg
 
 from lightdp import errors
+from lightdp.protocol import Server
 from lightdp.protocol.vector import agreement
 from support.flower_grid import LocalGrid
 from support.flower_talk import RUN, Talk, a_plan, an_app, enrolment, refused
@@ -87,9 +88,10 @@ def test_a_round_without_a_roster_or_a_key_round_is_refused() -> None:
 def test_a_roster_of_another_plan_is_refused() -> None:
     talk = Talk()
     talk.enrol()
-    other = Talk(plan=a_plan(epsilon=80.0))
-    other.enrol()
-    assert refused(talk.grid.handle(0, talk.start(roster=other.server.roster())), "another run or plan")
+    other = Server(a_plan(epsilon=80.0), length=4, run=RUN)
+    for at in range(3):
+        other.enrol(enrolment(talk.key(at)))
+    assert refused(talk.grid.handle(0, talk.start(roster=other.roster())), "another run or plan")
 
 
 @pytest.mark.parametrize(

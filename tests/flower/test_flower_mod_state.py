@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -109,6 +110,49 @@ def test_a_state_in_the_context_goes_where_flower_takes_it_and_one_in_a_file_doe
     talk.enrol()
     monkeypatch.setattr(Host, "here", lambda: Host("another machine", None))
     assert talk.grid.handle(1, talk.start()).has_content()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_copy_of_another_nodes_state_answers_no_round_of_its_run(named: Any, tmp_path: Path) -> None:
+    talk, paths = Talk(), [tmp_path / name for name in ("ann.json", "bob.json", "cem.json")]
+    for node, path in zip(talk.grid.nodes, paths, strict=True):
+        node.config |= {"lightdp-state": str(path)} | ({"lightdp-name": path.stem} if named else {})
+    talk.enrol()
+    talk.mean()
+    paths[1].write_bytes(paths[0].read_bytes())
+    (tmp_path / "bob.json.serial").unlink()
+    talk.grid.restart(1)
+    assert refused(talk.grid.handle(1, talk.start()), "the state has begun this run in another file")
+    assert talk.grid.handle(0, talk.start()).has_content()
+    talk.grid.nodes[1].config["lightdp-state"] = str(paths[0])  # the same path, as in two containers
+    for reply in (talk.grid.handle(1, talk.start()), talk.key(1)) if named else ():
+        assert refused(reply, "the state is that of ann in this run, and lightdp-name is bob")
+
+
+def test_a_state_that_was_moved_joins_the_next_run_which_counts_what_was_spent(tmp_path: Path) -> None:
+    talk, old, new = Talk(), tmp_path / "old.json", tmp_path / "new.json"
+    node = talk.grid.nodes[0]
+    node.config["lightdp-state"] = str(old)
+    talk.enrol()
+    talk.mean()
+    old.rename(new)
+    node.config["lightdp-state"] = str(new)
+    talk.grid.restart(0)
+    assert refused(talk.key(0), "the state has begun this run in another file")
+    assert talk.key(0, run=b"the run after it").has_content()
+    record = json.loads(new.read_text())
+    assert record["before"] > 0
+    assert (record["path"], record["layout"]) == (str(new), None)
+
+
+def test_a_node_without_a_name_keeps_that_of_its_first_id(tmp_path: Path) -> None:
+    talk = Talk()
+    talk.grid.nodes[0].config["lightdp-state"] = str(tmp_path / "s.json")
+    talk.enrol()
+    first = enrolment(talk.key(0))
+    for fresh in (False, True):
+        talk.grid.fresh, talk.grid.nodes[0].id = fresh, talk.grid.nodes[0].id + 1
+        assert enrolment(talk.key(0)) == first
 
 
 def test_a_state_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:

@@ -60,12 +60,13 @@ def test_a_training_without_any_upload_raises() -> None:
 
 
 def test_what_was_trained_is_kept_when_every_node_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    strategy, result = trained(forgetful(monkeypatch, 3), planned())
+    strategy = LightDP(FedAvg(fraction_evaluate=0.0), planned(), wait=0.01)
+    with pytest.raises(ProtocolError, match="every node refuses: lightdp/protocol"):
+        strategy.start(forgetful(monkeypatch, 3), weights(), num_rounds=6, timeout=1)
     assert strategy.stopped is not None
     assert strategy.stopped.startswith("every node refuses: lightdp/protocol")
-    assert list(result.train_metrics_clientapp) == [1, 2, 3]
-    assert np.abs(the_change(result)).max() > 0
-    assert strategy.result is result
+    assert list(strategy.result.train_metrics_clientapp) == [1, 2, 3]
+    assert np.abs(the_change(strategy.result)).max() > 0
 
 
 def test_what_was_trained_is_kept_when_a_function_of_the_users_fails() -> None:

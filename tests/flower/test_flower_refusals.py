@@ -21,7 +21,7 @@ from lightdp.protocol import Client, File, Server
 from lightdp.protocol.host import Host
 from lightdp.wire import Announcement, Kind
 from lightdp.wire import Message as Bytes
-from support.flower_talk import RUN, Talk, a_plan, a_record_app, records_of
+from support.flower_talk import RUN, Talk, a_plan, a_record_app, enrolment, records_of
 from support.parties import joined, planned
 
 if TYPE_CHECKING:
@@ -224,6 +224,21 @@ def _(_: Path, patch: Patch) -> Message:
     return talk.grid.handle(0, talk.start())
 
 
+@says("the state has begun this run in another file")
+def _(folder: Path, _: Patch) -> Message:
+    talk = in_file(folder)
+    (folder / "s.json").rename(folder / "t.json")
+    talk.grid.nodes[0].config["lightdp-state"] = str(folder / "t.json")
+    return talk.grid.handle(0, talk.start())
+
+
+@says("the state is that of … in this run, and lightdp-name is")
+def _(folder: Path, _: Patch) -> Message:
+    talk = in_file(folder, **{"lightdp-name": "ann"})
+    talk.grid.nodes[0].config["lightdp-name"] = "bob"
+    return talk.grid.handle(0, talk.start())
+
+
 @says("of an earlier version of lightdp")
 def _(folder: Path, _: Patch) -> Message:
     talk, path = in_file(folder), folder / "s.json"
@@ -319,6 +334,14 @@ def _(_: Path, __: Patch) -> Message:
     return talk.grid.handle(0, talk.start())
 
 
+@says("the names and shapes of trained arrays must be those")
+def _(_: Path, __: Patch) -> Message:
+    talk = enrolled()
+    talk.mean()
+    talk.arrays = ArrayRecord({"v": Array(np.zeros(4))})
+    return talk.grid.handle(0, talk.start())
+
+
 @says("announcement … contradicts")
 def _(_: Path, __: Patch) -> Message:
     talk = enrolled()
@@ -391,9 +414,10 @@ def _(_: Path, __: Patch) -> Message:
 
 @says("roster is of another run or plan")
 def _(_: Path, __: Patch) -> Message:
-    talk, other = enrolled(), Talk(plan=a_plan(epsilon=80.0))
-    other.enrol()
-    return talk.grid.handle(0, talk.start(roster=other.server.roster()))
+    talk, other = enrolled(), Server(a_plan(epsilon=80.0), length=4, run=RUN)
+    for at in range(3):
+        other.enrol(enrolment(talk.key(at)))
+    return talk.grid.handle(0, talk.start(roster=other.roster()))
 
 
 @says("must be … version")

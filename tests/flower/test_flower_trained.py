@@ -114,6 +114,34 @@ def test_arrays_that_the_server_does_not_name_are_not_in_the_vector() -> None:
     assert mean(talk, trained=["head"]) == pytest.approx([2, 2], abs=NOISE)
 
 
+def test_other_names_shapes_or_records_than_in_the_first_round_are_refused_before_the_round_is_charged() -> None:
+    zeros = np.zeros(2)
+    records: Changed = {"arrays": {"body": zeros, "head": zeros, "half": np.zeros(1), "rest": np.zeros(1)}}
+    talk = conversation(app_of(lambda r: r), records, 2)
+    mean(talk, trained=["body"])
+
+    def sent(records: Changed, *trained: str) -> Message:
+        content = {name: ArrayRecord({k: Array(v) for k, v in each.items()}) for name, each in records.items()}
+        order = talk.start(trained=list(trained)).content["lightdp"]
+        return talk.grid.handle(0, Message(RecordDict({**content, "lightdp": order}), talk.grid.nodes[0].id, "train"))
+
+    both: Changed = {"control": {"body": zeros}, **records}
+    for other, trained in (
+        (records, ["head"]), (records, ["half", "rest"]), (both, ["control/body"]), (both, ["arrays/head"]),
+        ({"arrays": {"body": np.zeros((2, 1))}}, ["body"]), ({"model": {"body": zeros}}, ["body"]),
+    ):  # fmt: skip
+        talk.grid.restart(0)  # the state remembers
+        assert refused(sent(other, *trained), "the names and shapes of trained arrays must be those")
+    assert sent(both, "arrays/body").has_content()  # a record beside the model
+
+
+def test_a_round_that_was_refused_binds_no_names() -> None:
+    records: Changed = {"arrays": {"body": np.zeros(2), "head": np.zeros(2)}}
+    talk = conversation(app_of(lambda r: r), records, 2)
+    assert refused(talk.grid.handle(0, talk.start(trained=["body"], closing=True)), "must say closing=False")
+    assert mean(talk, trained=["head"]) == pytest.approx([0, 0], abs=NOISE)
+
+
 def test_an_app_whose_reply_has_none_of_the_trained_arrays_sends_zeros(caplog: pytest.LogCaptureFixture) -> None:
     records: Changed = {"arrays": {"body": np.zeros(2), "head": np.zeros(2)}}
     talk = conversation(app_of(lambda r: {"arrays": {"body": r["arrays"]["body"] + 1}}), records, 2)

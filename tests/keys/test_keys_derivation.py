@@ -249,6 +249,16 @@ def test_restored_key_pair_agrees_as_before() -> None:
     assert KeyPair(pair.to_bytes()).agree(pair_of("bob").public) == pair_of("bob").agree(pair.public)
 
 
+def test_keys_that_are_seen_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lightdp.keys.pair._MOST", 4)
+    mine, others = KeyPair.generate(), [KeyPair.generate() for _ in range(10)]
+    for other in others * 2:
+        assert mine.agree(other.public) == other.agree(mine.public)
+        assert len(mine._agreed) <= 4
+    monkeypatch.setattr(KeyPair, "agree", None)
+    Identity.generate().enrol(KeyPair.generate(), run=RUN, name="eve")  # verified, and no pair keeps its key
+
+
 def test_generated_keys_are_fresh() -> None:
     assert len({KeyPair.generate().public for _ in range(8)}) == 8
     assert len({Identity.generate().public for _ in range(8)}) == 8

@@ -87,7 +87,7 @@ def test_fields_of_an_enrolment_are_bytes_of_one_size(field: str) -> None:
 def test_a_roster_that_is_read_again_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
     data = ROSTER.to_bytes()
     read(data)
-    monkeypatch.setattr(KeyPair, "agree", None)  # every verification would call it
+    monkeypatch.setattr("lightdp.keys.identity.exchanged", None)  # every verification would call it
     assert read(data) == ROSTER
     with pytest.raises(TypeError):
         Enrolment.from_bytes(forged(10), run=RUN)

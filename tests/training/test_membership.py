@@ -164,7 +164,7 @@ def test_closing_rounds_leave_only_the_noise_that_stays(
 ) -> None:
     def nothing(self: Clients, model: object, number: int, senders: Sequence[int], bound: float) -> Iterator[Any]:
         del self, model, number, bound
-        yield list(senders), torch.zeros(len(senders), 2002)
+        yield list(senders), torch.zeros(len(senders), 2002, device="cuda" if torch.cuda.is_available() else "cpu")
 
     monkeypatch.setattr(Clients, "updates", nothing)
     rng = np.random.default_rng(0)

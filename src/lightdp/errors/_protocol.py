@@ -76,7 +76,19 @@ class ProtocolError(LightDPError):
             "The state was copied or moved, or the machine was installed anew. If the original still runs, both would "
             "answer the same rounds.",
             "Go on where it was saved. If that machine is gone for good: `lightdp state reset` here, and the node is "
-            "in the next roster.",
+            "in the next run.",
+        ),
+        Refusal(
+            "the state has begun this run in another file",
+            "The state was copied or moved since the key round. If the original is still in use, both would answer the "
+            "same rounds with the same noise.",
+            "Put the file back where it was; the log of the node names the place. Elsewhere it joins the next run, "
+            "which counts what was spent.",
+        ),
+        Refusal(
+            "the state is that of … in this run, and lightdp-name is",
+            "The state is a copy of another node's, or the node was renamed in the middle of a run.",
+            "Give each node a state of its own, or set the name back. Under the new name it joins the next run.",
         ),
         Refusal(
             "of an earlier version of lightdp",
@@ -87,7 +99,8 @@ class ProtocolError(LightDPError):
         Refusal(
             "this node has no state of the run",
             "The node missed the key round, or its state was given up since.",
-            "Nothing: it is in the next roster. If it is often so, look whether the node is up before a run starts.",
+            "Nothing: it is in the next roster, or in the next run if its state was given up. If it is often so, look "
+            "whether the node is up before a run starts.",
         ),
         Refusal(
             "of another run than this node's last key round",
@@ -133,6 +146,12 @@ class ProtocolError(LightDPError):
             "arrays must hold length=",
             "The model has another number of floats than the key round said.",
             "Train one model in a run; start a new run for another.",
+        ),
+        Refusal(
+            "the names and shapes of trained arrays must be those",
+            "The server names other arrays as trained than in the first round that the node answered in this run.",
+            "Name the same arrays in all rounds; start a new run for others. Do not trust a server that does this by "
+            "itself.",
         ),
         Refusal(
             "lightdp-total-epsilon is for one unit and adjacency",

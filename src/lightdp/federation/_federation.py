@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -39,13 +39,33 @@ class Table:
         self.server, self.number, self.rounds = server, server.number, Rounds(server)
         self.names = server.names
         self.index = {name: i for i, name in enumerate(self.names)}
+        self._next: dict[int, int] = {}  # the first round that clients say they may still answer
 
-    def resume(self, server: dict[str, Any], rounds: dict[str, Any]) -> None:
+    def resume(self, server: dict[str, Any], rounds: dict[str, Any], *, announced: bool) -> None:
         """Go on from what was saved of both. A round that may have been announced since then is void."""
         self.server.resume(server)
         self.rounds.resume(rounds)
-        if self.server.closed:
-            return
+        self.rounds.crashed()
+        if announced and not self.server.closed:
+            self._void()
+
+    def heard(self, client: int, next_round: int) -> None:
+        """Take in which round a client may answer next, and skip rounds that too many have answered before.
+
+        A server has announced such rounds and lost them, if its past was an older one. It cannot announce them again:
+        each is answered once. What as many clients say as may straggle changes nothing, for they may lie.
+        """
+        self._next[client] = next_round
+        said, bears = sorted(self._next.values(), reverse=True), self.server.plan.stragglers
+        while not (self.server.is_open or self.server.closing or self.server.full):
+            if len(said) <= bears or said[bears] <= self.server.round:
+                break
+            self._void()
+        for each, first in self._next.items():
+            self.rounds.not_sent(each, since=first)
+
+    def _void(self) -> None:
+        """A round without uploads, in place of one that may have been answered."""
         closing = self.server.closing or self.server.full
         if not closing:
             self.rounds.lost(self.server.round)
@@ -264,7 +284,7 @@ class Federation:
 
         It counts uploads that reached this server, and `Member.epsilon` those that were made. Both are equal where all
         uploads of a member were used and it knows of all rounds. Otherwise the member's, at its worst, is the larger
-        one; but the server also charges rounds that a crash lost, until `heard` says that they were not answered.
+        one; but the server also charges what a crash may have lost, until `heard` says that it was not answered.
         """
         found = {name: _alone(self.plan, squares) for name, squares in self._spent.items()}
         for table in self.rosters.values():
@@ -284,16 +304,22 @@ class Federation:
     def heard(self, name: str, answered: Mapping[int, int]) -> None:
         """Take in what a member said it has answered, so that rounds lost in a crash are not charged for nothing.
 
+        If more members than may straggle have answered rounds that this server does not know, these are void.
+
         Args:
             name: of the member.
             answered: what `Member.answered` returned.
         """
         for number, table in self.rosters.items():
             if name in table.index:
-                table.rounds.not_sent(table.index[name], since=answered.get(number, 0))
+                table.heard(table.index[name], answered.get(number, 0))
 
-    def past(self) -> bytes:
-        """All that `resume` needs, as JSON; it holds no secret. Uploads of open rounds are not in it."""
+    def past(self, announcing: Collection[int] | None = None) -> bytes:
+        """All that `resume` needs, as JSON; it holds no secret. Uploads of open rounds are not in it.
+
+        Args:
+            announcing: the rosters of which a round may be announced before a past is saved again; by default all.
+        """
         facts = {
             "federation": _VERSION,
             "run": self.run.hex(),
@@ -307,6 +333,7 @@ class Federation:
                 for number, table in self.rosters.items()
             },
             "spent": {name: list(found.items()) for name, found in self._spent.items()},
+            "announcing": sorted(self.rosters if announcing is None else announcing),
         }
         return json.dumps(facts).encode()
 
@@ -323,8 +350,10 @@ class Federation:
     ) -> Federation:
         """The federation whose past was saved, after a crash; other arguments as for `Federation`.
 
-        A round that was announced since then is void: nobody was told anything else of it. Members that `pins` has no
-        more are as if they had left.
+        A round that may have been announced since then is void: nobody was told anything else of it. Save the past of
+        the result before it announces anything, so that a second crash does not lose this round. Uploads that were
+        asked for and have not come count as seen until `heard` says otherwise. Members that `pins` has no more are as
+        if they had left.
 
         Raises:
             ArgumentError: the data is no past of a federation of this plan.
@@ -348,9 +377,10 @@ class Federation:
             for message in map(bytes.fromhex, facts["enrolments"].values()):
                 result._messages[result._enrolments.add(message, pinned=False)] = message
             result.cohorts.load_dict(facts["cohorts"])
+            announced = {int(number) for number in facts["announcing"]}
             for number in result.cohorts.rosters:
                 table, part = result._table(number), facts["rosters"][str(number)]
-                table.resume(part["server"], part["rounds"])
+                table.resume(part["server"], part["rounds"], announced=number in announced)
                 result.rosters[number] = table
             result._spent = {name: Counter({x: int(k) for x, k in found}) for name, found in facts["spent"].items()}
             for name, enrolment in result._enrolments.by_name.items():

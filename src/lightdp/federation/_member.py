@@ -211,9 +211,11 @@ class Member:
                 return number
             if number <= self._state.last:
                 raise ProtocolError(f"rosters must have growing numbers: {self._state.last} was joined, got {number}")
+            roster = self._verified(data, clients)  # a plan may take seconds: not for bytes that anybody can write
             plan = self._planned(clients)
             agreed = agreement(plan, self.length, weighted=self.weighted)
-            roster = Roster.from_bytes(data, run=self.run, plan=agreed, clients=clients)
+            if roster.plan != agreed:
+                raise WireError("roster is of another run or plan")
             keys = self._state.run, self._state.pair, self._state.enrolment
             part = ClientState(agreed, plan.to_json(), self.length, self.weighted, *keys, roster=roster).next()
             client = self._client(number, part)  # refuses a roster that is not to be trusted
@@ -284,6 +286,14 @@ class Member:
             if other != number:
                 result += client.squares(worst=worst)
         return result
+
+    def _verified(self, data: bytes, clients: int) -> Roster:
+        """A roster whose enrolments are valid and pinned, this member's among them; its plan is not compared yet."""
+        roster = Roster.from_bytes(data, run=self.run, plan=None, clients=clients)
+        roster.index(self._state.enrolment)
+        if self._pins is not None:
+            self._pins.check(roster)
+        return roster
 
     def _planned(self, clients: int) -> Plan:
         """The plan of a roster of so many clients, if this member accepts it."""

@@ -55,16 +55,21 @@ class Rounds:
             self.void = 0 if result.final else self.void + 1
 
     def lost(self, number: int) -> None:
-        """Count a round whose replies are lost: everybody may have answered it. It ends without uploads.
-
-        Under grace replies to the round before it may be lost, too: of clients that were asked and were not on time.
-        """
+        """Count a round whose replies are lost: everybody may have answered it. It ends without uploads."""
         self._asked[number] = set(range(self._plan.clients))
         self._lost[number] = set(range(self._plan.clients))
-        before = number - 1
-        if self._plan.grace and before in range(len(self._on_time)):
-            more = self._asked.get(before, set()) - set(self._on_time[before])
-            self._lost[before] = self._lost.get(before, set()) | more
+
+    def crashed(self) -> None:
+        """Count all uploads that were asked for and are in no set: they may have come since the past was saved.
+
+        Under grace uploads of the last round that came since its end are in no sum, and lost as well.
+        """
+        for number, on_time in enumerate(self._on_time):
+            asked = self._asked.setdefault(number, set(range(self._plan.clients)))
+            known = self._used[number] if number < len(self._used) else on_time
+            if missing := asked - set(known | self._server.late(number)):
+                self._lost[number] = self._lost.get(number, set()) | missing
+        self._odometer = None
 
     def was_lost(self, number: int) -> bool:
         """Whether replies to a round may have got lost in a crash."""
@@ -79,7 +84,7 @@ class Rounds:
         for number, clients in self._lost.items():
             if number >= since and client in clients:
                 clients.remove(client)
-                self._asked[number].discard(client)
+                self._asked.get(number, set()).discard(client)
                 self._odometer = None
 
     def past(self) -> dict[str, Any]:

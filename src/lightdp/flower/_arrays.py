@@ -8,7 +8,9 @@ layers, never leave a client: the server's stay. Nor do arrays that an app leave
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import math
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
@@ -122,6 +124,22 @@ def places(
 ) -> Iterator[tuple[str, tuple[int, ...], slice]]:
     """The float arrays: their names, shapes and places in the vector."""
     return ((key, array.shape, place) for key, array, place in _floats(arrays, names))
+
+
+def layout(content: RecordDict, names: Collection[str] | None = None) -> str:
+    """SHA-256 of the names and shapes of the arrays that make up the vector of a message, in its order.
+
+    Each counts by its record and key, so that a record that comes beside the model in some rounds changes nothing.
+
+    >>> one = RecordDict({"model": ArrayRecord({"w": Array(np.zeros(2))})})
+    >>> two = RecordDict({"model": one["model"], "control": ArrayRecord({"w": Array(np.zeros(2))})})
+    >>> layout(one) == layout(two, ["model/w"]) != layout(two, ["control/w"])
+    True
+    """
+    records = list(content.array_records)
+    before = f"{records[0]}/" if len(records) == 1 else ""
+    found = [[before + name, *shape] for name, shape, _ in places(flat(content), names)]
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
 def difference(

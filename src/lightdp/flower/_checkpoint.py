@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
-from lightdp._files import durable
+from lightdp._files import durable, locked
 from lightdp.errors import ArgumentError
 
 Arrays = dict[str, Array]
@@ -22,6 +23,25 @@ _VERSION = 1
 _HASH, _SIZE = 32, 8  # bytes before the facts: a SHA-256 of all that follows, and the length of the facts
 _ROWS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 _SCALARS = (bool, int, float, str, type(None))
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold a checkpoint: two servers that go on from one file would spend its rounds twice.
+
+    Raises:
+        ArgumentError: another server holds it, or there is no such folder.
+    """
+    if not path.parent.is_dir():
+        raise ArgumentError(f"checkpoint must be a file in a folder that exists, got checkpoint={os.fspath(path)!r}")
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(f"{path}.lock", wait=False))
+        except BlockingIOError:
+            raise ArgumentError(
+                f"checkpoint must be of one server at a time, got checkpoint={os.fspath(path)!r}: another one uses it"
+            ) from None
+        yield
 
 
 def write(path: Path, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:

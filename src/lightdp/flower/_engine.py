@@ -30,15 +30,17 @@ class Engine:
         strategy: the inner strategy.
         stopped: why the training ended early; None if it did not.
         ending: the same in a word, for the run log.
-        save: called with the model whenever something must be kept before more is announced.
+        save: called with the model and the numbers of rosters of which a round may be announced next, whenever
+            something must be kept before that.
     """
 
     def __init__(
         self, strategy: Strategy, plan: Plan, *, wait: float, patience: int, pins: Pins | None, least: int | None,
-        trained: Sequence[str] | None, accountant: Accountant | None,
+        trained: Sequence[str] | None, consecutive: int, accountant: Accountant | None,
     ) -> None:  # fmt: skip
         self.strategy, self.plan, self.wait, self.patience = strategy, plan, wait, patience
         self._pins, self._least, self._trained, self._accountant = pins, least, trained, accountant
+        self._consecutive = consecutive
         self._inner = Inner(strategy)
         self.reset()
 
@@ -46,7 +48,8 @@ class Engine:
         """Begin anew: the next round is of a new federation."""
         self.stopped: str | None = None
         self.ending: str | None = None
-        self.save: Callable[[ArrayRecord], None] = lambda _: None
+        self.save: Callable[[ArrayRecord, list[int]], None] = lambda *_: None
+        self._kept: tuple[int, int] | None = None  # the roster and round that may be announced after the last save
         self._past: Mapping[str, Any] | None = None  # of a training to go on with
         self._run: Run | None = None
         self._table: Table | None = None
@@ -57,7 +60,9 @@ class Engine:
 
     def resume(self, facts: Mapping[str, Any]) -> None:
         """Go on with what a checkpoint has kept."""
-        self._past, self.stopped, self.ending = facts, facts["stopped"], facts["ending"]
+        self._past = facts
+        if facts["finished"]:
+            self.stopped, self.ending = facts["stopped"], facts["ending"]
         self._last = max(map(int, facts["rows"]["train_metrics_clientapp"]), default=0)
 
     def configure(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
@@ -75,6 +80,7 @@ class Engine:
         addressed = sorted(message.metadata.dst_node_id for message in messages)
         if addressed != nodes:
             raise ArgumentError(f"strategy must train every client of the roster, once; got {addressed}")
+        self._sure(arrays, table)
         orders = self.opened.orders(table, self.wait)
         messages = [message for message in messages if message.metadata.dst_node_id in orders]
         for message in messages:
@@ -138,8 +144,23 @@ class Engine:
         if self.stopped is None and not run.form(self.wait):
             self._stop(run.nobody_left())
         if run.federation.cohorts.next_number > rosters:
-            self.save(arrays)  # before anything is sent to their members
+            self.keep(arrays, run.federation.turn())  # before anything is sent to their members
         return arrays
+
+    def keep(self, arrays: ArrayRecord, table: Table | None) -> None:
+        """Have everything saved.
+
+        Args:
+            arrays: the model.
+            table: the roster of which a round may be announced next; after a crash this round is void.
+        """
+        self.save(arrays, [] if table is None else [table.number])
+        self._kept = None if table is None else (table.number, table.server.round)
+
+    def _sure(self, arrays: ArrayRecord, table: Table) -> None:
+        """Have it saved that the next round of a roster may be announced."""
+        if self._kept != (table.number, table.server.round):
+            self.keep(arrays, table)
 
     def close(self, arrays: ArrayRecord, timeout: float) -> ArrayRecord:
         """As `LightDP.close`."""
@@ -149,6 +170,10 @@ class Engine:
             arrays = self._closed(table, arrays, timeout)
         self.opened.take_late()
         return arrays
+
+    def trained(self, arrays: ArrayRecord) -> list[str]:
+        """The names of the arrays that are trained, in the order of an update."""
+        return _arrays.chosen(arrays, self._trained)
 
     def exchange(self, messages: list[Message], timeout: float) -> list[Message]:
         """Send the messages of `configure` and return the replies that come in time."""
@@ -162,8 +187,9 @@ class Engine:
             return
         plan, key = self.plan, getattr(self.strategy, "configrecord_key", "config")
         options: dict[str, Any] = {"pins": self._pins, "least": self._least, "patience": self.patience}
+        options["consecutive"] = self._consecutive
         if self._past is None:
-            length = _arrays.length(arrays, _arrays.chosen(arrays, self._trained))
+            length = _arrays.length(arrays, self.trained(arrays))
             federation = Federation(plan, length=length, run=os.urandom(16), **options)
             wanted = max(plan.request.population or plan.clients, getattr(self.strategy, "min_available_nodes", 0))
             least = federation.cohorts.least
@@ -173,7 +199,11 @@ class Engine:
             wanted = len(federation.names) - sum(len(each.gone(self.patience)) for each in rosters)
             least = min((each.server.minimum for each in federation.rosters.values()), default=federation.cohorts.least)
         run = Run(federation, grid, {key: config})
-        vars(run).update({} if self._past is None else self._past["counts"])
+        if self._past is not None:
+            vars(run).update(self._past["counts"])
+            run.void = 0 if self._past["stopped"] is not None else run.void  # nodes may be back
+            self._run = run
+            self.keep(arrays, None)  # the round that is void now stays so, and a failed key round adds none
         run.members.gather(self.wait, wanted=wanted, least=least)
         LOG.info("lightdp: key round done, %d clients have enrolled", len(federation.names))
         if self._accountant is not None:
@@ -184,9 +214,10 @@ class Engine:
         """The model after the closing rounds of a roster."""
         run = self.opened
         for current in range(self._last + 1, self._last + 2 + self.plan.grace):
-            orders = run.closing_orders(table)
-            if orders is None:
+            if not run.must_close(table):
                 break
+            self._sure(arrays, table)
+            orders = run.closing_orders(table)
             self._arrays = arrays
             sent = [Message(run.members.content(order), node, MessageType.TRAIN) for node, order in orders.items()]
             self._sent = sent or self._sent
@@ -195,7 +226,7 @@ class Engine:
                 LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
             if result.total is not None:
                 arrays = self._through(current, taken)[0] or arrays
-            self.save(arrays)
+            self.keep(arrays, table)
         return arrays
 
     def _through(self, server_round: int, taken: Taken) -> tuple[ArrayRecord | None, MetricRecord]:

@@ -60,7 +60,10 @@ class Journal:
 
     def facts(self) -> dict[str, Any]:
         """What it needs to go on, beside the file, as JSON values."""
-        return {"lines": None if self._log is None else self._count, "names": list(self._numbers)}
+        if self._log is None:
+            return {"lines": None, "names": list(self._numbers)}
+        kept = sum(isinstance(line, Round) for line in self._log.kept)  # which `begin` may not have taken up yet
+        return {"lines": max(self._count, kept), "names": list(self._numbers)}
 
     def begin(self, length: int, more: Mapping[str, Any], run: Run) -> None:
         """Write the first line, or take up those that are kept, unless that was done.
@@ -106,7 +109,8 @@ class Journal:
                 self._new.append(number)
         if played is not None:
             self._metrics[played, run.tables[played].rounds.count - 1] = metrics
-        for number in sorted(self._open, key=lambda each: (each == played, each)):  # the last round comes last
+        known = [number for number in self._open if number in run.tables]  # others had ended when it was taken up
+        for number in sorted(known, key=lambda each: (each == played, each)):  # the last round comes last
             table, own = run.tables[number], self._open[number]
             while len(own.seen) < table.rounds.count and table.rounds.seen(len(own.seen))[1] is not None:
                 self._line(number, run)
@@ -236,11 +240,11 @@ class Journal:
         return gaussian.epsilon(math.sqrt(max(self._totals().values(), default=0.0)), self._plan.delta)
 
     def _since(self, run: Run) -> dict[str, list[int]] | None:
-        """Uploads that came since the lines of their rounds were written, which are counted from now on."""
+        """Uploads that came, or may have got lost, since the lines of their rounds were written."""
         found = {}
         for number, own in self._open.items():
-            for t, (used, before) in enumerate(own.seen):
-                if more := run.tables[number].server.late(t) - before - used:
+            for t, (used, before) in enumerate(own.seen if number in run.tables else ()):
+                if more := run.tables[number].rounds.seen(t)[2] - before - used:
                     found[str(own.lines[t])] = own.named(more)
                     own.amend(t, more)
         return found or None

@@ -52,6 +52,8 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
       `run_config`, which comes from the server, can tighten these limits and never loosen them.
     - Each round is answered at most once, also if messages are repeated or handled at the same time, or the node
       restarts. The state is durable in `lightdp-state` before the app is called. Only a simulation goes without it.
+      A copy of it in another file, or under another `lightdp-name`, answers no round of the run.
+    - All rounds of a run train arrays of the same names and shapes, those of the first round that the node answered.
 
     What the app prints, writes or sends by itself, how long it takes, and its replies to other messages are not
     protected: run only app code that was reviewed.
@@ -129,7 +131,7 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
             raise ProtocolError("the plan must not change in a run")
         member = _restored(plan, settings, vault, records=records)
     else:
-        vault.record |= {"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds}
+        vault.begin({"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds})
         _warn(settings)
         asked: dict[str, Any] = {"length": length, "run": run, "name": settings.name, "identity": settings.identity}
         own = _own(settings, vault, records=records)
@@ -162,6 +164,8 @@ def _train(
         raise ProtocolError(f"the message's arrays must hold length={member.length} floats, got {size}")
     if _get(order, "closing", bool) != begun.closing:
         raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
+    if not begun.closing:
+        vault.bind(_arrays.layout(message.content, names))
     begun.claim()  # before training: an app that fails, or ends its process, must not be asked again
     update, metrics = (None, {}) if begun.closing else _update.made(message, app, plan, names)
     packed = begun.upload(update)
@@ -188,7 +192,9 @@ def _restored(plan: Plan, settings: Settings, vault: Vault, *, records: bool) ->
     vault.refuse_older()
     asked: dict[str, Any] = {"length": vault.record["length"], "moved": settings.state is None}
     own = _own(settings, vault, records=records)
-    return vault.member(_like(settings, vault, records=records), lambda: Member.restore(plan, **asked, **own))
+    member = vault.member(_like(settings, vault, records=records), lambda: Member.restore(plan, **asked, **own))
+    vault.refuse_copy(member.name, configured=settings.name)
+    return member
 
 
 def _own(settings: Settings, vault: Vault, *, records: bool) -> dict[str, Any]:

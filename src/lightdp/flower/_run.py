@@ -23,6 +23,7 @@ from lightdp.protocol.history import max_rounds
 Taken = tuple[Aggregate, list[dict[str, Any]]]
 
 _RENEWALS = 3  # how often new rosters are tried in a row before void rounds end the training
+_ANSWERED = "was answered, or is over"  # a refusal of one round, after which the next one may do
 _SILENT = 3  # rounds after which a node is asked again although it has not answered; a message may be lost with it
 
 
@@ -162,13 +163,15 @@ class Run:
             and number > max(self._answered.get((table.number, self.members.nodes.get(node, "")), -1), since)
         }
 
-    def closing_orders(self, table: Table) -> dict[int, ConfigRecord] | None:
-        """Start a closing round (R4): messages to the clients that owe a repair; None if nothing is left to close."""
-        owing = table.rounds.owing()
+    def must_close(self, table: Table) -> bool:
+        """Whether a closing round of a roster has something to do."""
         # uploads of the last round, also of a closing one, may still come, and make or pay debts
-        unsettled = table.rounds.wait or (table.server.plan.grace and self._unanswered(table, set()))
-        if table.server.closed or (not owing and not unsettled):
-            return None
+        unsettled = table.rounds.wait or (table.server.plan.grace > 0 and self._unanswered(table, set()))
+        return not table.server.closed and (unsettled or bool(table.rounds.owing()))
+
+    def closing_orders(self, table: Table) -> dict[int, ConfigRecord]:
+        """Start a closing round (R4): messages to the clients that owe a repair."""
+        owing = table.rounds.owing()
         table.server.announce(closing=True)
         self._asked = {node for node, name in self.nodes(table).items() if table.index[name] in owing}
         return {node: self._order(table, node, closing=True) for node in self._asked}
@@ -260,7 +263,7 @@ class Run:
         refusals = set(self._reasons.values())
         if len(refusals) == 1 and self._everyone and self._everyone <= set(self._reasons):
             reason = refusals.pop()
-            if code_of(reason) != BudgetError.code:
+            if code_of(reason) != BudgetError.code and _ANSWERED not in reason:
                 return "refused", f"every node refuses: {reason}"
         return None
 

@@ -160,7 +160,7 @@ class Settings:
             each = known[key]
             asked = each.metadata["reader"](key, value)
             read[each.name] = each.metadata["tighter"](read.get(each.name, each.default), asked)
-        return cls(**_placed(read, f"node-{context.node_id}"))
+        return cls(**_placed(read, unnamed(context)))
 
     def check(self, plan: Request) -> None:
         """Refuse a request for a plan beyond the limits of this node, its total aside, before the plan is computed.
@@ -193,6 +193,11 @@ class Settings:
         for what, value, side, key, limit in limits:
             if value > limit if side == "above" else value < limit * (1 - _ROUNDING):
                 raise ProtocolError(f"the plan's {what}={value:g} is {side} {key}={limit:g}")
+
+
+def unnamed(context: Context) -> str:
+    """The name of a node whose operator gives it none; it changes with the node's id."""
+    return f"node-{context.node_id}"
 
 
 def _ours(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,13 +64,16 @@ class LightDP(Strategy):
             before it is left out.
         pins: the identities of all nodes that may enrol, as `lightdp.Pins`. Without them the first node to use a name
             has it, and keeps the one whose name it is out of the run.
+        consecutive: rounds of a roster's turn, where several take turns.
         least: how many clients are enough for a roster if no more have come after `wait` seconds; by default the plan's
             `clients`. Its plan follows by `Plan.among`.
         trained: names of the arrays that are trained, or what stands before a dot or slash in them; by default all
             float arrays. The others go to the nodes and stay as they are.
         checkpoint: a file that `start` keeps up to date, durably, after each round and before anything of it is
             announced. After a crash the same `start` goes on from it, with the same clients under the same names,
-            whatever their nodes' ids; the round that was open is void. A training that has ended is not trained again.
+            whatever their nodes' ids; the round that was open is void. It also goes on after an early end, unless the
+            budget was used up: then there were no closing rounds. A training that has ended is not trained again.
+            One server at a time uses the file, and holds a lock next to it.
         log: a new file for the run log of `start`, which `lightdp report` and `lightdp audit` read.
 
     Attributes:
@@ -96,6 +99,7 @@ class LightDP(Strategy):
         patience: int = 3,
         pins: Pins | None = None,
         least: int | None = None,
+        consecutive: int = 1,
         trained: Sequence[str] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         log: str | os.PathLike[str] | None = None,
@@ -111,7 +115,7 @@ class LightDP(Strategy):
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
         self._engine = Engine(
             strategy, plan, wait=self.wait, patience=self.patience, pins=pins, least=least, trained=trained,
-            accountant=self.accountant,
+            consecutive=integer("consecutive", consecutive, 1), accountant=self.accountant,
         )  # fmt: skip
 
     @property
@@ -144,9 +148,10 @@ class LightDP(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Train with a new roster: a key round, then rounds of one message to each client and one back.
+        """Train: a key round, then rounds of one message to each client of a roster and one back.
 
-        Each start spends a budget of its own; the accountant adds them up.
+        Each start is a federation of its own and spends a budget of its own, which the accountant adds up, unless it
+        goes on from a checkpoint. Loops of your own have no checkpoint and no log.
 
         Args:
             grid: as in Flower.
@@ -158,8 +163,9 @@ class LightDP(Strategy):
             evaluate_fn: as in Flower.
 
         Raises:
-            ProtocolError: the key round failed, and nothing was spent; or no upload was used in any round. The message
-                says what nodes answered.
+            ProtocolError: the key round failed, and nothing was spent; no upload was used in any round; or all nodes
+                refuse for the same reason, other than their budget. The message says what nodes answered; `result` has
+                what was trained until then.
         """
         rounds = self.plan.rounds if num_rounds is None else integer("num_rounds", num_rounds, 0)
         self.result = Result(arrays=initial_arrays)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -57,8 +58,7 @@ class Training:
     _finished: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        fresh = self.checkpoint is None or not self.checkpoint.exists()
-        self.journal = Journal(self.log, self.strategy.plan) if self.log is not None and fresh else None
+        self.journal: Journal | None = None
         self._state = checkpoints.State(self.strategy.strategy)
         self.engine.save = self.save
 
@@ -71,19 +71,20 @@ class Training:
         """Train to the end, or until the budget is used up; or go on where the checkpoint says.
 
         Raises:
-            ArgumentError: the checkpoint is of another training, or damaged.
-            ProtocolError: the key round failed, or no upload was used in any round.
+            ArgumentError: the checkpoint is of another training, damaged, or in use.
+            ProtocolError: the key round failed, no upload was used in any round, or all nodes refuse for one reason.
         """
         began = time.monotonic()
-        over = self._resumed()
-        if self._finished:
-            LOG.info("lightdp: the training in checkpoint %s has ended: it is not trained again", self.checkpoint)
-            return
-        try:
-            self._run(over)
-        finally:
-            if self.journal is not None:
-                self.journal.close()
+        with nullcontext() if self.checkpoint is None else checkpoints.alone(self.checkpoint):
+            over = self._resumed()
+            if self._finished:
+                LOG.info("lightdp: the training in checkpoint %s has ended: it is not trained again", self.checkpoint)
+                return
+            try:
+                self._run(over)
+            finally:
+                if self.journal is not None:
+                    self.journal.close()
         LOG.info("lightdp: training ended after %.2f s", time.monotonic() - began)
         for line in f"Final results:\n{self.result}".splitlines():
             LOG.info("\t%s", line)
@@ -112,11 +113,23 @@ class Training:
         if self.journal is not None and result.train_metrics_clientapp:
             self._end(self.journal, result)
         if current > 0:
-            self._finished = True
-            self.save(result.arrays)
+            self._finished = not self._may_go_on
+            self.engine.keep(result.arrays, None)
+        if self.engine.ending == "refused":
+            raise ProtocolError(f"training ends early: {self.engine.stopped}")
 
-    def save(self, arrays: ArrayRecord) -> None:
-        """Keep the model and all that was announced so far, durably."""
+    @property
+    def _may_go_on(self) -> bool:
+        """Whether the same command can go on later: it has ended early, and not for the budget."""
+        return self.checkpoint is not None and self.engine.ending not in {None, "budget"}
+
+    def save(self, arrays: ArrayRecord, announcing: list[int]) -> None:
+        """Keep the model and all that was announced so far, durably.
+
+        Args:
+            arrays: the model.
+            announcing: rosters of which a round may be announced before the next save.
+        """
         if self.checkpoint is None:
             return
         self.result.arrays = arrays
@@ -124,7 +137,7 @@ class Training:
         rows, model = checkpoints.results(self.result)
         state, more = self._state.facts()
         facts = self._facts() | {
-            "federation": run.federation.past().decode(),
+            "federation": run.federation.past(announcing).decode(),
             "counts": {name: getattr(run, name) for name in _COUNTS},
             "journal": None if self.journal is None else self.journal.facts(),
             "finished": self._finished, "stopped": self.engine.stopped, "ending": self.engine.ending,
@@ -135,16 +148,20 @@ class Training:
     def _facts(self) -> dict[str, Any]:
         """What must be the same when a training goes on."""
         arrays = self.result.arrays
+        trained = self.engine.trained(arrays)
         return {
             "plan": self.strategy.plan.digest().hex(),
             "strategy": type(self.strategy.strategy).__name__,
             "num_rounds": self.rounds,
             "model": {name: [str(each.dtype), list(each.shape)] for name, each in sorted(arrays.items())},
+            "trained": trained,
+            "length": _arrays.length(arrays, trained),
         }
 
     def _resumed(self) -> int:
         """Take up the checkpoint, if there is one, and return how many rounds are over."""
         if self.checkpoint is None or not self.checkpoint.exists():
+            self.journal = None if self.log is None else Journal(self.log, self.strategy.plan)
             return 0
         facts, arrays = checkpoints.read(self.checkpoint)
         for name, wanted in self._facts().items():
@@ -161,12 +178,14 @@ class Training:
         if self.log is not None and not self._finished:
             self.journal = Journal(self.log, self.strategy.plan, kept=facts["journal"])
         if not self._finished:
+            for row in self.result.train_metrics_clientapp.values():
+                row.pop("lightdp-stopped", None)
             LOG.info("lightdp: going on after round %d, from checkpoint %s", over, self.checkpoint)
         return over
 
     def _introduce(self, arrays: ArrayRecord) -> None:
         """Log what is trained, the plan, the inner strategy, and how loud the noise is."""
-        strategy, length = self.strategy, _arrays.length(arrays)
+        strategy, length = self.strategy, _arrays.length(arrays, self.engine.trained(arrays))
         LOG.info("Starting %s with %s:", type(strategy).__name__, type(strategy.strategy).__name__)
         LOG.info("\t├── Number of rounds: %d", self.rounds)
         LOG.info("\t├── Parameters: %d", length)
@@ -182,11 +201,13 @@ class Training:
             return False
         if self.journal is not None:
             more = {"strategy": type(strategy.strategy).__name__, "num_rounds": self.rounds, "timeout": self.timeout}
-            self.journal.begin(_arrays.length(result.arrays), more, self.engine.opened)
+            self.journal.begin(
+                _arrays.length(result.arrays, self.engine.trained(result.arrays)), more, self.engine.opened
+            )
         arrays, metrics = strategy.aggregate_train(current, self.engine.exchange(messages, self.timeout))
         result.arrays = result.arrays if arrays is None else arrays
         _keep(result.train_metrics_clientapp, current, metrics, "Aggregated train metrics")
-        self.save(result.arrays)
+        self.engine.keep(result.arrays, self.engine.opened.federation.turn())
         if current == self.rounds or self.engine.must_stop():
             return False
         result.arrays = self.engine.settle(result.arrays, self.timeout)
@@ -197,7 +218,8 @@ class Training:
         run, rows = self.engine.opened, result.train_metrics_clientapp
         if rows:
             over, last = len(run.closed), rows[max(rows)]
-            result.arrays = self.strategy.close(result.arrays, self.timeout)
+            if not self._may_go_on:  # after closing rounds, rosters would have to be formed anew
+                result.arrays = self.strategy.close(result.arrays, self.timeout)
             joined = sum(len(each.result.joined) for each in run.closed[over : over + 1])
             last["lightdp-joined"] = cast("int", last["lightdp-joined"]) + joined
             last.update(run.spent() | {"lightdp-stopped": int(self.engine.stopped is not None)})

@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from lightdp._files import locked
 from lightdp.errors import ArgumentError, LightDPError, ProtocolError
 from lightdp.federation import Member
-from lightdp.flower._settings import KEY
+from lightdp.flower._settings import KEY, LOG, unnamed
 from lightdp.protocol import File
 
 _FIELDS = {"serial": int, "client": str, "run": str, "plan": str, "length": int, "before": float, "kinds": list}
@@ -35,12 +35,14 @@ class Vault:
     Formal guarantee: the state with the highest serial number is used, and each change has a higher one. So an older
     state never answers a round again as long as a newer one is left in the file, in the context or, without a file, in
     this process. `save` returns when the file is durable. A member stays in memory between messages only as long
-    as the state that it has saved last is the newest: then it is what `Member.restore` would make of it.
+    as the state that it has saved last is the newest: then it is what `Member.restore` would make of it. `refuse_copy`
+    notices a copy in another file, or one of a node that its operator named otherwise.
 
     Attributes:
         record: empty if there is no state, otherwise "serial", "client" (the state of a `Member`, or of a
             `Client` in files of earlier versions), "run", "plan" (its arguments), "length", "before" (μ² of earlier
-            runs) and "kinds" (unit and adjacency of all of them and of this one).
+            runs) and "kinds" (unit and adjacency of all of them and of this one); and, where they are known, "path"
+            (of the file in which the run began) and "layout" (of the arrays that are trained in it).
 
     Raises:
         ProtocolError: the state file is gone, but not the files that keep its number.
@@ -51,7 +53,8 @@ class Vault:
         self._member: tuple[object, Member] | None = None
         if path is not None:
             self._file = File(path, anchor=anchor)
-        self._node = context.run_id, context.node_id
+        self._path = None if path is None else str(path.absolute())
+        self._node, self._unnamed = (context.run_id, context.node_id), unnamed(context)
         kept = context.state.config_records.get(KEY)
         blobs: list[Any] = [] if kept is None else [kept.get("state")]
         if path is None or self._file is None:
@@ -69,6 +72,7 @@ class Vault:
         """Store the state of a member together with the rest of the record."""
         member, self._member = self._member, None  # if this fails, nobody knows which state counts: read it again
         self.record |= {"serial": self.record.get("serial", 0) + 1, "client": state.decode()}
+        self.record.setdefault("path", self._path)
         blob = json.dumps(self.record).encode()
         if self._file is None:
             _NEWEST[self._node] = blob
@@ -93,6 +97,44 @@ class Vault:
             self._member = like, made()
         return self._member[1]
 
+    def begin(self, facts: dict[str, Any]) -> None:
+        """Begin a run with this in the record, at the place where the state lies now; `save` makes it durable."""
+        self.record |= facts | {"path": self._path, "layout": None}
+
+    def bind(self, layout: str) -> None:
+        """Keep what the run trains, or refuse another than before; the next `save` makes it durable.
+
+        Raises:
+            ProtocolError: the run has trained arrays of other names or shapes.
+        """
+        if self.record.get("layout") not in {None, layout}:
+            raise ProtocolError("the names and shapes of trained arrays must be those of this run's first round")
+        self.record["layout"] = layout
+
+    def refuse_copy(self, name: str, *, configured: str) -> None:
+        """Refuse to go on in a run with a state that began it in another file, or as another node.
+
+        Both the state and its copy would answer the same rounds with the same noise. The next run has other keys.
+
+        Args:
+            name: of the member in the state.
+            configured: of the node. One that its operator has not named keeps the name that it has enrolled under.
+
+        Raises:
+            ProtocolError: it is a copy, or was moved.
+        """
+        if self._path is not None and (kept := self.record.get("path")) not in {None, self._path}:
+            LOG.warning("lightdp: the run at hand began with the state in %s, and this one is %s", kept, self._path)
+            raise ProtocolError(
+                "the state has begun this run in another file, and a copy would answer the same rounds. Its operator "
+                "puts it back, or lets the node join the next run, which counts what was spent"
+            )
+        if configured not in {name, self._unnamed}:
+            raise ProtocolError(
+                f"the state is that of {name} in this run, and lightdp-name is {configured}: a copy would answer the "
+                "same rounds. Its operator sets the name back, or lets the node join the next run"
+            )
+
     def refuse_older(self) -> None:
         """Refuse a state of a version of lightdp without members, which was made for the run at hand.
 
@@ -114,7 +156,7 @@ class Vault:
         """Go on where a vault that was opened since begins; false if that is not where this one has ended."""
         if self._member is None or self.record != newest.record:
             return False
-        self._state = newest._state
+        self._state, self._node, self._unnamed = newest._state, newest._node, newest._unnamed
         return True
 
     def leave(self) -> None:

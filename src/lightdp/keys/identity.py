@@ -11,11 +11,12 @@ from functools import lru_cache
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from lightdp._files import contents, durable
 from lightdp._validate import octets
 from lightdp.errors import ArgumentError, WireError
-from lightdp.keys.pair import KeyPair
+from lightdp.keys.pair import KeyPair, exchanged
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
@@ -215,7 +216,7 @@ def _fault(  # noqa: PLR0917  the fields of an enrolment
     if int.from_bytes(public, "little") >= _FIELD_PRIME:
         return f"X25519 key {public.hex()} of {name} is not canonical"
     try:
-        _PROBE.agree(public)
+        exchanged(_PROBE, public)
         Ed25519PublicKey.from_public_bytes(identity).verify(signature, _statement(run, name, public, signer, identity))
     except WireError as error:
         return str(error)
@@ -235,4 +236,4 @@ def _check_name(name: str) -> str:
     return name
 
 
-_PROBE = KeyPair(bytes(range(32)))  # not secret: `agree` with it detects points of small order
+_PROBE = X25519PrivateKey.from_private_bytes(bytes(range(32)))  # not secret: it detects points of small order

@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from lightdp._validate import octets
 from lightdp.errors import WireError
 
+_MOST = 1 << 14  # secrets that a pair keeps; a server decides how many keys it sees
+
 
 class KeyPair:
     """A client's one-time keys: a new pair for each run (W2).
@@ -70,9 +72,15 @@ class KeyPair:
         """
         if (known := self._agreed.get(public)) is not None:
             return known
-        try:
-            secret = self._key.exchange(X25519PublicKey.from_public_bytes(octets("public", public, 32)))
-        except ValueError:
-            raise WireError(f"X25519 key {bytes(public).hex()} must be a point of large order") from None
-        self._agreed[bytes(public)] = secret
+        if len(self._agreed) >= _MOST:
+            self._agreed.clear()
+        self._agreed[bytes(public)] = secret = exchanged(self._key, octets("public", public, 32))
         return secret
+
+
+def exchanged(private: X25519PrivateKey, public: bytes) -> bytes:
+    """As `KeyPair.agree`, and keeps nothing."""
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise WireError(f"X25519 key {public.hex()} must be a point of large order") from None

@@ -117,14 +117,14 @@ class Roster:
 
     @classmethod
     def from_bytes(
-        cls, data: bytes, *, run: bytes, plan: bytes, clients: int | None = None, verified: bool = False
+        cls, data: bytes, *, run: bytes, plan: bytes | None, clients: int | None = None, verified: bool = False
     ) -> Roster:
         """Decode and verify the roster of this run and plan.
 
         Args:
             data: the bytes.
             run: the run id, 16 bytes.
-            plan: 32 bytes on which all clients must agree.
+            plan: 32 bytes on which all clients must agree; None if the caller compares them with `plan` of the result.
             clients: how many there must be, if that is known; another number is refused before a signature is verified.
             verified: as for `Enrolment.read_all`.
 
@@ -137,12 +137,12 @@ class Roster:
         magic, version, its_run, number, its_plan, count = _ROSTER.unpack_from(data)
         if (magic, version) != (b"lightdp", _VERSION):
             raise WireError(f"roster must be of version {_VERSION}, got {magic!r} version {version}")
-        if its_run != run or its_plan != plan:
+        if its_run != run or plan not in {None, its_plan}:
             raise WireError("roster is of another run or plan")
         if clients not in {None, count}:
             raise WireError(f"roster must have {clients} clients, got {count}")
         enrolments = Enrolment.read_all(data[_ROSTER.size :], run=run, count=count, verified=verified)
-        return cls(run, plan, enrolments, number)
+        return cls(run, its_plan, enrolments, number)
 
 
 @dataclass(frozen=True)

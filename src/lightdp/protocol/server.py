@@ -170,6 +170,11 @@ class Server:
         return self.round >= max_rounds(self.plan) - 1 - self.plan.grace
 
     @property
+    def is_open(self) -> bool:
+        """Whether the round of number `round` was announced."""
+        return self.round in self._open
+
+    @property
     def round(self) -> int:
         """The number of the open round, or of the next one."""
         return len(self._on_time if self.plan.grace else self._used)

@@ -139,7 +139,7 @@ class Notes(Grid):
             new = list(self.pull_messages(waiting))
             replies += new
             waiting -= {reply.metadata.reply_to_message_id for reply in new}
-            if sum(not reply.has_error() for reply in replies) >= len(messages) - spared:
+            if sum(not reply.has_error() for reply in replies) >= max(len(messages) - spared, 1):
                 ends = min(ends, time.monotonic() + self.linger)
             if waiting:
                 time.sleep(POLL)
