@@ -90,7 +90,7 @@ def test_a_round_with_too_few_in_time_comes_with_the_next_one(tape: Tape, caplog
 
 def test_void_rounds_are_counted_when_their_sets_are_final() -> None:
     grid = LocalGrid(adders(), 5)
-    grid.faults = {(t, i): "drop" for t in range(3, 9) for i in range(3)}
+    grid.lose(3, since=3)
     strategy, result = trained(grid, planned(grace=1), num_rounds=30)
     assert strategy.stopped is not None
     assert strategy.stopped.startswith("2 rounds in a row were void")  # of the third the set was not final

@@ -39,7 +39,7 @@ class Society:
         return Message(record, self.grid.nodes[at].id, "train")
 
     def key(self, at: int, run: bytes = RUN) -> Message:
-        return self.grid.handle(at, self.order(at, plan=self.plan.to_json(), run=run, length=4))
+        return self.grid.handle(at, self.order(at, plan=self.plan.to_json(), run=run, length=4, nonce=bytes(32)))
 
     def enrol(self, nodes: Iterable[int]) -> None:
         for at in nodes:

@@ -148,12 +148,22 @@ def test_an_app_without_the_mod_cannot_enrol() -> None:
 
 def test_void_rounds_leave_the_model_and_end_the_training_after_some() -> None:
     grid = LocalGrid(an_app(), 5)
-    grid.faults = {(t, i): "drop" for t in (3, 4, 5) for i in range(3)}
+    grid.lose(3, since=3)
     strategy, result = trained(grid, planned(), num_rounds=30)
     assert strategy.stopped is not None
     assert "3 rounds in a row were void: fewer than 3 uploads came" in strategy.stopped
     assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5]
     assert result.train_metrics_clientapp[5]["lightdp-stopped"] == 1
+
+
+def test_nodes_that_enrol_again_and_again_and_never_answer_end_the_training() -> None:
+    grid = LocalGrid(an_app(), 5)
+    grid.faults = {(t, i): "drop" for t in range(2, 60) for i in range(5)}
+    strategy = LightDP(FedAvg(fraction_evaluate=0.0), planned(), wait=0.2)
+    result = strategy.start(grid=grid, initial_arrays=weights(), num_rounds=50, timeout=1)
+    assert strategy.stopped is not None
+    assert "rounds in a row were void" in strategy.stopped
+    assert 7 <= len(result.train_metrics_clientapp) <= 13  # three new rosters had their chance
 
 
 def test_evaluation_is_left_out_if_there_are_too_few_nodes(caplog: pytest.LogCaptureFixture) -> None:

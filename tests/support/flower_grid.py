@@ -157,6 +157,15 @@ class LocalGrid(Grid):
         for node in self.nodes:
             node.config = {key: value for key, value in node.config.items() if not key.startswith("lightdp-")}
 
+    def lose(self, count: int, since: int) -> None:
+        """The first nodes are gone from round `since` on."""
+
+        def before(current: int) -> None:
+            for node in self.nodes[:count]:
+                node.online = current < since
+
+        self.before = before
+
     def restart(self, at: int) -> None:
         """The node's processes are gone, and what was in their memory; its files are not."""
         self.nodes[at].state = RecordDict()

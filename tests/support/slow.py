@@ -62,6 +62,7 @@ TESTS = {
     "test_a_log_of_several_rosters_holds_and_adds_up_what_a_client_spends",
     "test_flowers_own_simulation_engine_runs_it",
     "test_metrics_are_logged_and_the_page_shows_the_run",
+    "test_nodes_that_enrol_again_and_again_and_never_answer_end_the_training",
     # lab
     "test_a_run_without_a_network_loads_no_module_of_the_lab",
     "test_any_compared_scheme_trains_and_its_rounds_take_time[paillier]",

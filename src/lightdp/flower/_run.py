@@ -22,6 +22,7 @@ from lightdp.protocol.history import max_rounds
 
 Taken = tuple[Aggregate, list[dict[str, Any]]]
 
+_RENEWALS = 3  # how often new rosters are tried in a row before void rounds end the training
 _ANSWERED = "was answered, or is over"  # a refusal of one round, after which the next one may do
 _SILENT = 3  # rounds after which a node is asked again although it has not answered; a message may be lost with it
 
@@ -77,6 +78,7 @@ class Run:
         self._missed: dict[int, int] = {}  # in how many of the last rounds in a row a node was asked and not on time
         self._metrics: dict[tuple[int, int], list[dict[str, Any]]] = {}  # of uploads that are in no sum yet
         self._pending: dict[str, tuple[int, int, int]] = {}  # messages without a reply: node, roster and round
+        self._renewals = 0  # how often rosters were formed since a round was not void
         self._minimum = 0  # uploads of which the last round needed so many
         self._asked: set[int] = set()  # nodes that got a message in the open round
         self._everyone: set[int] = set()  # nodes that got a message in any round
@@ -96,7 +98,8 @@ class Run:
             over = time.monotonic() >= ends
             made = self.federation.form(force=not self.federation.rosters and (over or cohorts.next_number == 0))
             self.tables |= self.federation.rosters
-            self.void = 0 if made else self.void
+            if made and self._renewals < _RENEWALS:  # they may do better; but some nodes enrol, and then never answer
+                self._renewals, self.void = self._renewals + 1, 0
             for number in made:
                 LOG.info("lightdp: roster %d of %d clients", number, len(self.federation.rosters[number].names))
             if self.federation.rosters or over or (cohorts.next_number > 0 and not self._more_may_come()):
@@ -205,7 +208,7 @@ class Run:
         if not closing:
             self.released += 1
             if result.final:
-                self.void = 0
+                self.void = self._renewals = 0
             elif result.final is not None and not table.rounds.was_lost(result.round - table.server.plan.grace):
                 self.void += 1  # a crash makes a round of every roster void, and says nothing of its members
             for message in messages:
