@@ -297,7 +297,12 @@ def test_no_plan_is_solved_for_a_roster_before_its_enrolments_are_verified(monke
     everyone, solved = [member(f"m{i}") for i in range(5)], list[str]()
     own, good = everyone[0], roster(everyone).to_bytes()
     solve = _member._solved
-    monkeypatch.setattr(_member, "_solved", lambda text: (solved.append(text), solve(text))[1])
+
+    def watched(text: str) -> Plan:
+        solved.append(text)
+        return solve(text)
+
+    monkeypatch.setattr(_member, "_solved", watched)
     claimed = struct.pack("<7sB16sI32sI", b"lightdp", 3, RUN, 1, bytes(32), 5)
     forged = good[:-1] + bytes([good[-1] ^ 1])
     others = roster([*everyone[1:], member("m5")]).to_bytes()
