@@ -294,7 +294,8 @@ def test_a_member_without_a_roster_has_spent_nothing() -> None:
 
 
 def test_no_plan_is_solved_for_a_roster_before_its_enrolments_are_verified(monkeypatch: pytest.MonkeyPatch) -> None:
-    everyone, solved = [member(f"m{i}") for i in range(5)], list[str]()
+    everyone = [member(f"m{i}") for i in range(5)]
+    solved: list[str] = []
     own, good = everyone[0], roster(everyone).to_bytes()
     solve = _member._solved
 

@@ -235,3 +235,22 @@ def test_key_and_closing_messages_carry_the_strategys_configuration() -> None:
     run(grid, planned(), num_rounds=1, train_config=ConfigRecord({"lr": 0.5}))
     assert len(seen) > 9
     assert all(each is not None and each["lr"] == 0.5 for each in seen)
+
+
+def test_a_roster_of_which_too_few_nodes_are_here_misses_its_turn_and_nobody_pays() -> None:
+    plan = planned(clients=3, population=6, stragglers=1, calibration="exact")
+    grid = LocalGrid(an_app(), 6)
+
+    def leave(number: int) -> None:
+        if number == 3:  # after a round of each roster
+            for at in sorted(cohorts(grid, [3])[0])[:2]:
+                grid.nodes[at].online = False
+
+    grid.before = leave
+    strategy, result = run(grid, plan, num_rounds=5, patience=9, wait=0.05)
+    first, second = cohorts(grid, [3, 3])
+    sent = Counter(uploads(grid))
+    assert strategy.stopped is None
+    assert {sent[at] for at in second} == {3}  # rounds 2 and 4, and 5 in the place of the others
+    assert max(sent[at] for at in first) <= 2  # no round is for the one that is left
+    assert [row["lightdp-used"] for row in result.train_metrics_clientapp.values()][-2:] == [3, 3]

@@ -26,6 +26,7 @@ class Cohort(Generic[M]):
         missed: how many of its last rounds in a row each member missed.
         left: members that said so, or can take no further round.
         rounds: how many it has had in the present turn.
+        void: to how many of its last rounds in a row too few of them came.
     """
 
     number: int
@@ -34,6 +35,7 @@ class Cohort(Generic[M]):
     missed: dict[M, int] = field(default_factory=dict)
     left: set[M] = field(default_factory=set)
     rounds: int = 0
+    void: int = 0
 
     def gone(self, patience: int) -> set[M]:
         """Members that left, or missed so many rounds in a row; these are back once they answer again."""
@@ -137,6 +139,11 @@ class Cohorts(Generic[M]):
         self._order += made
         return made
 
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The numbers of the rosters, in the order of their turns."""
+        return tuple(self._order)
+
     def turn(self) -> Cohort[M] | None:
         """The roster whose turn it is; None if there is none."""
         if not self._order:
@@ -156,6 +163,7 @@ class Cohorts(Generic[M]):
                 cohort.missed.pop(member, None)
             else:
                 cohort.missed[member] = cohort.missed.get(member, 0) + 1
+        cohort.void = cohort.void + 1 if len(seen) < len(cohort.members) - cohort.bears else 0
         cohort.rounds += 1
         if cohort.rounds >= self.consecutive:
             cohort.rounds = 0
@@ -163,8 +171,12 @@ class Cohorts(Generic[M]):
             self._order.append(number)
 
     def failing(self) -> list[int]:
-        """Rosters that have lost more members than they can bear."""
-        return [number for number, each in self.rosters.items() if len(each.gone(self.patience)) > each.bears]
+        """Rosters that have lost more members than they can bear, or to whose rounds too few came `patience` times."""
+        return [
+            number
+            for number, each in self.rosters.items()
+            if len(each.gone(self.patience)) > each.bears or each.void >= self.patience
+        ]
 
     def close(self, number: int) -> None:
         """End a roster: those who are not gone wait for another one."""
@@ -185,6 +197,7 @@ class Cohorts(Generic[M]):
                     "missed": [[member, count] for member, count in each.missed.items()],
                     "left": [member for member in each.members if member in each.left],
                     "rounds": each.rounds,
+                    "void": each.void,
                 }
                 for each in (self.rosters[number] for number in self._order)
             ],
@@ -205,6 +218,7 @@ class Cohorts(Generic[M]):
                     {member: int(count) for member, count in each["missed"]},
                     set(each["left"]),
                     int(each["rounds"]),
+                    int(each["void"]),
                 )
                 for each in facts["rosters"]
             }

@@ -70,7 +70,7 @@ class Engine:
         self.open(arrays, config, grid)
         before, arrays = arrays, self.settle(arrays)
         self._settled = before, arrays
-        table = None if self.must_stop() else self.opened.federation.turn()
+        table = None if self.must_stop() else self._ready()
         if table is None:
             return []
         nodes = sorted(self.opened.nodes(table))
@@ -146,6 +146,18 @@ class Engine:
         if run.federation.cohorts.next_number > rosters:
             self.keep(arrays, run.federation.turn())  # before anything is sent to their members
         return arrays
+
+    def _ready(self) -> Table | None:
+        """The roster whose turn it is. One of which too few nodes are connected misses its turn, which costs nobody."""
+        federation, cohorts = self.opened.federation, self.opened.federation.cohorts
+        tables = [federation.rosters[number] for number in cohorts.order]
+        here = {table.number: self.opened.connected(table) for table in tables}
+        ready = next((table for table in tables if len(here[table.number]) >= table.server.minimum), None)
+        while ready is not None and (table := federation.turn()) is not None and table is not ready:
+            found, least = len(here[table.number]), table.server.minimum
+            LOG.info("lightdp: roster %d misses its turn: %d of at least %d nodes are here", table.number, found, least)
+            cohorts.played(table.number, here[table.number])
+        return federation.turn()
 
     def keep(self, arrays: ArrayRecord, table: Table | None) -> None:
         """Have everything saved.

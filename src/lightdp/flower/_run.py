@@ -128,6 +128,11 @@ class Run:
         found = {self.members.node(name): name for name in table.names}
         return {node: name for node, name in found.items() if node is not None}
 
+    def connected(self, table: Table) -> set[str]:
+        """Members of a roster whose nodes are connected."""
+        here = set(self._grid.get_node_ids())
+        return {name for node, name in self.nodes(table).items() if node in here}
+
     def orders(self, table: Table, wait: float) -> dict[int, ConfigRecord]:
         """Start a round: what the train message carries to each node of the roster that is asked.
 
