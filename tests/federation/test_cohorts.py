@@ -215,3 +215,21 @@ def test_what_to_dict_did_not_return_is_refused_and_changes_nothing(wrong: Any) 
     with pytest.raises(ArgumentError):
         cohorts.load_dict(wrong)
     assert cohorts.to_dict() == before
+
+
+def test_of_several_rosters_one_whose_rounds_stay_void_is_failing_whoever_misses_them() -> None:
+    cohorts: Cohorts[int] = Cohorts(size=4, bears=lambda members: 1, patience=3, shuffle=lambda members: None)
+    for member in range(8):
+        cohorts.join(member)
+    assert cohorts.form() == [0, 1]
+    first, second = (cohorts.rosters[number].members for number in (0, 1))
+    for away in range(3):  # two members miss each round, and nobody three in a row
+        assert cohorts.failing() == []
+        cohorts.played(0, [first[away], first[(away + 1) % 4]])
+        cohorts.played(1, second)
+    assert cohorts.failing() == [0]
+    again: Cohorts[int] = Cohorts(size=4, bears=lambda members: 1, patience=3)
+    again.load_dict(cohorts.to_dict())
+    assert again.failing() == [0]
+    cohorts.played(0, first)
+    assert cohorts.failing() == []

@@ -171,11 +171,11 @@ class Cohorts(Generic[M]):
             self._order.append(number)
 
     def failing(self) -> list[int]:
-        """Rosters that have lost more members than they can bear, or to whose rounds too few came `patience` times."""
+        """Rosters that have lost more members than they can bear; of several, also those whose rounds stay void."""
         return [
             number
             for number, each in self.rosters.items()
-            if len(each.gone(self.patience)) > each.bears or each.void >= self.patience
+            if len(each.gone(self.patience)) > each.bears or (each.void >= self.patience and len(self.rosters) > 1)
         ]
 
     def close(self, number: int) -> None:
