@@ -188,5 +188,6 @@ def test_a_log_goes_on_after_a_crash_and_counts_the_round_that_was_lost(tmp_path
     log, found = RunLog.read(path), recorded(path)
     assert found.problems == ()
     # node 2 was asked in round 3, and may have answered: since then it has answered another round
-    assert [(line.used, line.late) for line in log.rounds] == [(5, 0), (4, 0), (4, 1), (0, 5), *[(5, 0)] * 3]
+    assert [(line.used, line.late) for line in log.rounds] == [(5, 0), (4, 0), (4, 0), (0, 5), *[(5, 0)] * 3]
+    assert log.rounds[3].late_since == {"3": [2]}
     assert log.epsilon == pytest.approx(result.train_metrics_clientapp[6]["lightdp-epsilon"])
