@@ -91,8 +91,15 @@ def test_a_training_that_ends_early_says_why(tmp_path: Path) -> None:
     strategy, _ = logged(tmp_path / "budget", planned(epsilon=3, rounds=2), {}, num_rounds=9)
     assert strategy.stopped is not None
     assert RunLog.read(tmp_path / "budget").outcome.stopped == "budget"
-    faults: dict[tuple[int, int], Fault] = {(t, i): "drop" for t in (2, 3, 4) for i in range(3)}
-    logged(tmp_path / "void", planned(), faults)
+    grid = LocalGrid(an_app(), 5)
+
+    def before(current: int) -> None:
+        for node in grid.nodes[:3]:  # they do not come back, so that nobody waits for another roster
+            node.online = current < 2
+
+    grid.before = before
+    strategy = LightDP(FedAvg(), planned(), wait=0.01, log=tmp_path / "void")
+    strategy.start(grid=grid, initial_arrays=weights(), num_rounds=6, timeout=1)
     assert RunLog.read(tmp_path / "void").outcome.stopped == "members"
     assert recorded(tmp_path / "void").problems == ()
 

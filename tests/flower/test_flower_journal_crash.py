@@ -102,7 +102,8 @@ def test_a_log_goes_on_after_a_roster_was_replaced(tmp_path: Path, at: int, grac
 
 def test_a_server_killed_before_the_last_line_of_a_roster_that_has_ended_writes_it_later(tmp_path: Path) -> None:
     grid = a_grid(5)
-    plan, dead = replaced(grid), []
+    plan = replaced(grid)
+    dead: list[int] = []
 
     def evaluate(current: int, _: Any) -> MetricRecord:
         if current == 4 and not dead:  # roster 0 has ended, and the line of its last round is not written yet

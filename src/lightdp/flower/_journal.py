@@ -139,7 +139,7 @@ class Journal:
                 self._past[number] = Past.of(table, ended=number not in run.federation.rosters)
 
     def _catch_up(self, number: int, run: Run) -> None:
-        """Write the lines of a roster's rounds whose sets are final; after the last, the next one says it was closed."""
+        """Write the lines of a roster's rounds whose sets are final; the next line says if it was closed."""
         if number not in self._open:  # a line of another roster has just said so
             return
         past, own = self._past.get(number), self._open[number]
