@@ -218,7 +218,7 @@ def test_what_to_dict_did_not_return_is_refused_and_changes_nothing(wrong: Any) 
 
 
 def test_of_several_rosters_one_whose_rounds_stay_void_is_failing_whoever_misses_them() -> None:
-    cohorts: Cohorts[int] = Cohorts(size=4, bears=lambda members: 1, patience=3, shuffle=lambda members: None)
+    cohorts: Cohorts[int] = Cohorts(size=4, bears=lambda _: 1, patience=3, shuffle=lambda _: None)
     for member in range(8):
         cohorts.join(member)
     assert cohorts.form() == [0, 1]
@@ -228,7 +228,7 @@ def test_of_several_rosters_one_whose_rounds_stay_void_is_failing_whoever_misses
         cohorts.played(0, [first[away], first[(away + 1) % 4]])
         cohorts.played(1, second)
     assert cohorts.failing() == [0]
-    again: Cohorts[int] = Cohorts(size=4, bears=lambda members: 1, patience=3)
+    again: Cohorts[int] = Cohorts(size=4, bears=lambda _: 1, patience=3)
     again.load_dict(cohorts.to_dict())
     assert again.failing() == [0]
     cohorts.played(0, first)

@@ -284,6 +284,7 @@ def _one_roster(log: RunLog) -> bool:
     """Whether all rounds of a log whose rosters could have changed had the same one, of all clients."""
     rosters = log.rosters
     same = list(rosters) == [0] and rosters[0] == tuple(range(len(rosters[0])))
+    same = same and not any(each.get("early") for each in (log.ended.closed if log.ended else None) or ())
     return same and all(line.roster == 0 and not line.closed for line in log.rounds)
 
 

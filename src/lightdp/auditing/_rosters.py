@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,8 @@ class Recount:
                 if isinstance(line, Round):
                     self._change(line)
                     self._record(line, after[line.round])
+                else:
+                    self._close([each for each in line.closed or () if each.get("early")])
             except ArgumentError as error:
                 self.problems.append(f"{where}: {error}")
                 return self
@@ -111,12 +113,7 @@ class Recount:
 
     def _change(self, line: Round) -> None:
         """Close and form rosters before a round."""
-        for each in line.closed or ():
-            if each["roster"] not in self._seated:
-                raise ArgumentError(f"roster {each['roster']} is closed, but it is not open")
-            seat = self._seated.pop(each["roster"])
-            squares = seat.odometer.counted(worst=True).mu() ** 2
-            self.squares[list(seat.members)] += np.where(seat.sent.flags, squares, 0.0)
+        self._close(line.closed or ())
         for each in line.formed or ():
             number, members = each["roster"], tuple(each["members"])
             taken = {client for seat in self._seated.values() for client in seat.members}
@@ -126,6 +123,15 @@ class Recount:
                 raise ArgumentError(f"members of roster {number} are in another one, or in no population")
             plan, self._formed = self.plan.among(len(members)), number
             self._seated[number] = _Seated(members, Odometer(plan), ClientSet.none(len(members)))
+
+    def _close(self, closed: Sequence[Mapping[str, Any]]) -> None:
+        """Count rosters at their worst, as what their clients owe is not paid any more."""
+        for each in closed:
+            if each["roster"] not in self._seated:
+                raise ArgumentError(f"roster {each['roster']} is closed, but it is not open")
+            seat = self._seated.pop(each["roster"])
+            squares = seat.odometer.counted(worst=True).mu() ** 2
+            self.squares[list(seat.members)] += np.where(seat.sent.flags, squares, 0.0)
 
     def _record(self, line: Round, joined: list[int] | None) -> None:
         """Count a round, whose set is final with the next line of its roster."""

@@ -6,7 +6,7 @@ import math
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from lightdp import gaussian
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
-from lightdp.flower._logged import Metrics, Roster, joined_fields, measured, noise, summed
+from lightdp.flower._logged import Metrics, Past, Roster, joined_fields, measured, noise
 from lightdp.flower._run import Run
 from lightdp.planning import Plan
 from lightdp.runlog import Ended, Line, LogWriter, Round, Started, guaranteed
@@ -54,28 +54,46 @@ class Journal:
         self._closed: set[int] = set()  # rosters that a line says were closed
         self._squares: Counter[int] = Counter()  # of clients in these
         self._metrics: dict[tuple[int, int], Metrics] = {}  # of rounds that have no line yet
+        self._past: dict[int, Past] = {}  # of rosters that no line says were closed
         self._log = None if kept is None or kept["lines"] is None else LogWriter(path, keep=kept["lines"])
-        if kept is not None:
-            self._numbers = {name: i for i, name in enumerate(kept["names"])}
+        self._kept = kept  # until it is taken up
 
-    def facts(self) -> dict[str, Any]:
-        """What it needs to go on, beside the file, as JSON values."""
-        if self._log is None:
-            return {"lines": None, "names": list(self._numbers)}
-        kept = sum(isinstance(line, Round) for line in self._log.kept)  # which `begin` may not have taken up yet
-        return {"lines": max(self._count, kept), "names": list(self._numbers)}
+    def facts(self, run: Run) -> dict[str, Any]:
+        """What it needs to go on, beside the file, as JSON values.
 
-    def begin(self, length: int, more: Mapping[str, Any], run: Run) -> None:
-        """Write the first line, or take up those that are kept, unless that was done.
+        Args:
+            run: the federation.
+        """
+        if self._kept is not None:
+            return dict(self._kept)
+        self._look(run)
+        ended = {str(number): past.facts() for number, past in self._past.items() if past.ended}
+        lines = None if self._log is None else self._count
+        return {"lines": lines, "names": list(self._numbers), "ended": ended}
+
+    def take_up(self, run: Run) -> None:
+        """Go on from the lines that are kept, if there are any, unless that was done.
+
+        Args:
+            run: the federation, as it was resumed.
+        """
+        if self._kept is None:
+            return
+        self._numbers = {name: i for i, name in enumerate(self._kept["names"])}
+        self._past = {int(number): Past.from_facts(each) for number, each in self._kept.get("ended", {}).items()}
+        self._kept = None
+        self._look(run)
+        if self._log is not None:
+            self._read(self._log)
+
+    def begin(self, length: int, more: Mapping[str, Any]) -> None:
+        """Write the first line, unless that was done.
 
         Args:
             length: number of parameters.
             more: settings beside those of the plan.
-            run: the federation.
         """
         if self._log is not None:
-            if self._count == 0:
-                self._take_up(self._log, run)
             return
         asked = self._plan.request
         config = {name: getattr(asked, name) for name in _SETTINGS} | {"degree": self._plan.graph.degree}
@@ -102,20 +120,37 @@ class Journal:
             played: the number of the roster that had the last round; None if there was none.
             metrics: of that round: "train", "evaluate" (on nodes) and "server", by name.
         """
-        for number, table in sorted(run.tables.items()):
-            if number not in self._open and number not in self._closed:
-                members = [self._number(name) for name in table.names]
-                self._open[number] = Roster(members, table.server.plan)
-                self._new.append(number)
+        self._look(run)
         if played is not None:
-            self._metrics[played, run.tables[played].rounds.count - 1] = metrics
-        known = [number for number in self._open if number in run.tables]  # others had ended when it was taken up
-        for number in sorted(known, key=lambda each: (each == played, each)):  # the last round comes last
-            table, own = run.tables[number], self._open[number]
-            while len(own.seen) < table.rounds.count and table.rounds.seen(len(own.seen))[1] is not None:
-                self._line(number, run)
-            if number not in run.federation.rosters and number not in self._over:
-                self._over.append(number)
+            self._metrics[played, len(self._past[played].rounds) - 1] = metrics
+        for number in sorted(self._past.keys() - self._open.keys()):
+            members = [self._number(name) for name in self._past[number].names]
+            for other in [each for each in self._open if not set(members).isdisjoint(self._open[each].members)]:
+                self._catch_up(other, run)  # it is closed, by a line that is not before its own last one
+            self._open[number] = Roster(members, self._planned(len(members)))
+            self._new.append(number)
+        for number in sorted(self._open, key=lambda each: (each == played, each)):  # the last round comes last
+            self._catch_up(number, run)
+
+    def _look(self, run: Run) -> None:
+        """See what came since the last time."""
+        for number, table in run.tables.items():
+            if number not in self._closed:
+                self._past[number] = Past.of(table, ended=number not in run.federation.rosters)
+
+    def _catch_up(self, number: int, run: Run) -> None:
+        """Write the lines of a roster's rounds whose sets are final; the next line says if it was closed."""
+        if number not in self._open:  # a line of another roster has just said so
+            return
+        past, own = self._past.get(number), self._open[number]
+        while past is not None and len(own.seen) < len(past.rounds) and past.rounds[len(own.seen)][1] is not None:
+            self._line(number, run)
+        if (past is None or past.ended) and number not in self._over:
+            self._over.append(number)
+
+    def _planned(self, size: int) -> Plan:
+        """The plan of a roster."""
+        return self._plan if size == self._plan.clients else self._plan.among(size)
 
     def end(self, run: Run, *, stopped: str | None, metrics: Metrics) -> None:
         """Write the last line.
@@ -125,16 +160,21 @@ class Journal:
             stopped: "budget", "members", "void" or "refused"; None if it came to its end.
             metrics: as in `write`, of the final model.
         """
-        plan, since, found = self._plan, self._since(run), measured(metrics)
-        totals = self._totals()
+        self._look(run)
+        for number in self._new:  # no line has it
+            self._open.pop(number)
+        self._new = []
+        plan, since, found = self._plan, self._since(), measured(metrics)
+        early = {number for number, own in self._open.items() if self._counts_more(number, own)}
+        totals = self._totals(early)
         spent = {client: gaussian.epsilon(math.sqrt(square), plan.delta) for client, square in totals.items()}
-        epsilon = self._epsilon()
-        one = self._open.get(0) if len(self._open) == 1 and not self._closed else None
+        epsilon = self._epsilon(early)
+        one = self._open.get(0) if len(self._open) == 1 and not self._closed and not early else None
         statement = guaranteed(
             plan if one is None else one.plan, epsilon, [] if one is None else one.seen,
             named=plan.request.calibration, unit=plan.unit,
         )  # fmt: skip
-        closed = [self._end_of(number, run) for number in self._open]
+        closed = [self._end_of(number) | ({"early": True} if number in early else {}) for number in self._open]
         self._opened.write(
             Ended(
                 accuracy=found["accuracy"],
@@ -164,15 +204,15 @@ class Journal:
 
     def _line(self, number: int, run: Run) -> None:
         """Write the line of the next round of a roster."""
-        since, own, table = self._since(run), self._open[number], run.tables[number]
+        since, own, past = self._since(), self._open[number], self._past[number]
         changed = self._changes(run)
         at, plan = len(own.seen), own.plan
-        on_time, final, unused = table.rounds.seen(at)
+        _, final, unused = past.rounds[at]
         if final is None:
             raise ProtocolError("a round has a line once its set is final")
-        used = summed(on_time, final, table)
+        used = past.summed(at)
         came_late = (final - used) | unused
-        lost, joined = ~(used | came_late), joined_fields(self._joined_before(number, run, at))
+        lost, joined = ~(used | came_late), joined_fields(self._joined_before(number, at))
         self._count += 1
         own.add(self._count, (final, unused))
         epsilon = self._epsilon() if plan.gdp else None  # sampled, it takes a while
@@ -199,10 +239,13 @@ class Journal:
         """What a line says of rosters that were closed and formed before it, and of members that are in none."""
         closed = []
         for number in self._over:
-            closed.append(self._end_of(number, run))
+            if number not in self._new:  # otherwise it had no round, and no line speaks of it
+                closed.append(self._end_of(number))
             self._squares.update(self._open.pop(number).squares(worst=True))
             self._closed.add(number)
-        formed = [{"roster": number, "members": list(self._open[number].members)} for number in self._new]
+            self._past.pop(number, None)
+        new = [number for number in self._new if number in self._open]
+        formed = [{"roster": number, "members": list(self._open[number].members)} for number in new]
         self._over, self._new = [], []
         federation, cohorts = run.federation, run.federation.cohorts
         away = {name for each in cohorts.rosters.values() for name in each.gone(cohorts.patience)}
@@ -212,39 +255,47 @@ class Journal:
         listed = {key: sorted(self._number(name) for name in sorted(names)) for key, names in groups.items()}
         return {"formed": formed, "closed": closed} | listed
 
-    def _end_of(self, number: int, run: Run) -> dict[str, Any]:
+    def _end_of(self, number: int) -> dict[str, Any]:
         """What is said of a roster that was closed."""
         own = self._open[number]
-        joined = self._joined_before(number, run, len(own.seen)) if number in run.tables else None
+        joined = self._joined_before(number, len(own.seen)) if number in self._past else None
         return {"roster": number} | ({} if joined is None else {"joined_clients": joined})
 
-    def _joined_before(self, number: int, run: Run, at: int) -> list[int] | None:
+    def _joined_before(self, number: int, at: int) -> list[int] | None:
         """Clients whose uploads of the round before are in the sum of round `at` of a roster; None without grace."""
-        table, own = run.tables[number], self._open[number]
+        past, own = self._past[number], self._open[number]
         if not own.plan.grace:
             return None
-        on_time, final, _ = table.rounds.seen(at - 1) if at > 0 else (None, None, None)
-        return [] if on_time is None or final is None else own.named(final - summed(on_time, final, table))
+        final = past.rounds[at - 1][1] if at > 0 else None
+        return [] if final is None else own.named(final - past.summed(at - 1))
 
-    def _totals(self) -> Counter[int]:
-        """μ² of each client in all of its rosters."""
+    def _counts_more(self, number: int, own: Roster) -> bool:
+        """Whether a roster had ended before the end, and so cost some client more than its rounds show (W5)."""
+        past = self._past.get(number)
+        if not own.plan.gdp or (past is not None and not past.ended):
+            return False
+        shown = own.squares(worst=False)
+        return any(square > shown[client] * (1 + 1e-9) for client, square in own.squares(worst=True).items())
+
+    def _totals(self, early: Collection[int] = ()) -> Counter[int]:
+        """μ² of each client in all of its rosters; of those that ended early at their worst."""
         total = Counter(self._squares)
-        for own in self._open.values():
-            total.update(own.squares(worst=False))
+        for number, own in self._open.items():
+            total.update(own.squares(worst=number in early))
         return total
 
-    def _epsilon(self) -> float:
+    def _epsilon(self, early: Collection[int] = ()) -> float:
         """The ε of the client that spent most; of sampled batches in several rosters, as if they had been whole."""
-        if len(self._open) == 1 and not self._closed:
+        if len(self._open) == 1 and not self._closed and not early:
             return next(iter(self._open.values())).odometer.max_epsilon()
-        return gaussian.epsilon(math.sqrt(max(self._totals().values(), default=0.0)), self._plan.delta)
+        return gaussian.epsilon(math.sqrt(max(self._totals(early).values(), default=0.0)), self._plan.delta)
 
-    def _since(self, run: Run) -> dict[str, list[int]] | None:
+    def _since(self) -> dict[str, list[int]] | None:
         """Uploads that came, or may have got lost, since the lines of their rounds were written."""
         found = {}
         for number, own in self._open.items():
-            for t, (used, before) in enumerate(own.seen if number in run.tables else ()):
-                if more := run.tables[number].rounds.seen(t)[2] - before - used:
+            for t, (used, before) in enumerate(own.seen if number in self._past else ()):
+                if more := self._past[number].rounds[t][2] - before - used:
                     found[str(own.lines[t])] = own.named(more)
                     own.amend(t, more)
         return found or None
@@ -253,7 +304,7 @@ class Journal:
         """The number of a client in the log."""
         return self._numbers.setdefault(name, len(self._numbers))
 
-    def _take_up(self, log: LogWriter, run: Run) -> None:
+    def _read(self, log: LogWriter) -> None:
         """Go on from the lines that are kept."""
         places: dict[int, tuple[int, int]] = {}
         for line in log.kept:
@@ -266,23 +317,21 @@ class Journal:
             for each in line.closed or ():
                 self._squares.update(self._open.pop(each["roster"]).squares(worst=True))
                 self._closed.add(each["roster"])
+                self._past.pop(each["roster"], None)
             for each in line.formed or ():
-                size = len(each["members"])
-                plan = self._plan if size == self._plan.clients else self._plan.among(size)
-                self._open[each["roster"]] = Roster(each["members"], plan)
+                self._open[each["roster"]] = Roster(each["members"], self._planned(len(each["members"])))
             own, self._count = self._open[line.roster], line.round
             place = {client: at for at, client in enumerate(own.members)}
             late, lost = (
                 ClientSet.of(len(place), [place[each] for each in named or ()])
                 for named in (line.late_clients, line.lost_clients)
             )
-            joined = self._joined_after(line, log.kept, run, len(own.seen))
+            joined = self._joined_after(line, log.kept, len(own.seen))
             used = ~(late | lost) | ClientSet.of(len(place), [place[each] for each in joined])
             places[line.round] = line.roster, len(own.seen)
             own.add(line.round, (used, late - used))
-        self._over = [number for number in self._open if number not in run.tables]
 
-    def _joined_after(self, line: Round, kept: Sequence[Line], run: Run, at: int) -> list[int]:
+    def _joined_after(self, line: Round, kept: Sequence[Line], at: int) -> list[int]:
         """Clients whose uploads of a round are in the next sum of its roster."""
         if not self._plan.grace:
             return []
@@ -293,8 +342,8 @@ class Journal:
                         return list(each.get("joined_clients", ()))
                 if later.roster == line.roster:
                     return list(later.joined_clients or ())
-        known = line.roster is not None and line.roster in run.tables
-        return (self._joined_before(line.roster or 0, run, at + 1) or []) if known else []
+        known = line.roster is not None and line.roster in self._past
+        return (self._joined_before(line.roster or 0, at + 1) or []) if known else []
 
     @property
     def _opened(self) -> LogWriter:

@@ -62,16 +62,55 @@ class Roster:
         return {each: float(found[i]) for i, each in enumerate(self.members) if i in sent or not worst}
 
 
+@dataclass(frozen=True, eq=False)
+class Past:
+    """What came of the rounds of a roster, which stays known after it has ended.
+
+    Attributes:
+        names: its members.
+        minimum: uploads that a sum needs.
+        grace: rounds that an upload may be late.
+        rounds: clients of each round with data: on time, used in the end (None while that is open), seen otherwise.
+        ended: whether it has ended.
+    """
+
+    names: Sequence[str]
+    minimum: int
+    grace: int
+    rounds: Sequence[tuple[ClientSet, ClientSet | None, ClientSet]]
+    ended: bool
+
+    @classmethod
+    def of(cls, table: Table, *, ended: bool) -> Past:
+        """As the server has it now."""
+        server, rounds = table.server, [table.rounds.seen(t) for t in range(table.rounds.count)]
+        return cls(table.names, server.minimum, server.plan.grace, rounds, ended)
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Past:
+        """The inverse of `facts`, of a roster that has ended."""
+        names, size = facts["names"], len(facts["names"])
+        rounds = [
+            tuple(None if each is None else ClientSet.of(size, each) for each in sets) for sets in facts["rounds"]
+        ]
+        return cls(names, facts["minimum"], facts["grace"], rounds, ended=True)  # type: ignore[arg-type]
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON values."""
+        rounds = [[None if each is None else [int(i) for i in each] for each in sets] for sets in self.rounds]
+        return {"names": [*self.names], "minimum": self.minimum, "grace": self.grace, "rounds": rounds}
+
+    def summed(self, at: int) -> ClientSet:
+        """Clients of a round, whose set is final, that are in its own sum."""
+        on_time, final, _ = self.rounds[at]
+        if not self.grace and final is not None:
+            return final
+        return on_time if len(on_time) >= self.minimum else ClientSet.none(len(self.names))
+
+
 def joined_fields(clients: list[int] | None) -> dict[str, Any]:
     """The fields of a line for clients whose uploads of the round before are in its sum; none without grace."""
     return {} if clients is None else {"joined": len(clients), "joined_clients": clients}
-
-
-def summed(on_time: ClientSet, final: ClientSet, table: Table) -> ClientSet:
-    """Clients of a round that are in its own sum."""
-    if not table.server.plan.grace:
-        return final
-    return on_time if len(on_time) >= table.server.minimum else ClientSet.none(len(table.names))
 
 
 def noise(plan: Plan, used: int, joined: int) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class Run:
         self.federation, self.members = federation, Members(federation, grid, configs)
         self.late = self.sums = self.released = self.void = 0
         self.closed: list[Closed] = []
-        self.tables: dict[int, Table] = {}
+        self.tables: dict[int, Table] = dict(federation.rosters)
         self.upload_bytes: int | None = None
         self._grid = grid
         self._reasons: dict[int, str] = {}  # of nodes whose last answer was a refusal

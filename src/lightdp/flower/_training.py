@@ -104,12 +104,14 @@ class Training:
             if current in result.train_metrics_clientapp:
                 self._evaluate(result, current)
                 self._write(result, current)
+                self._save_again(result, current, last=last)
             if last:
                 break
         if not last and current > 0:  # there were no rounds left when it went on
-            self.engine.open(result.arrays, self.train_config, self.grid)
+            self._open(result)
             self._finish(result)
             self._evaluate(result, current)
+            self._write(result, current)
         if self.journal is not None and result.train_metrics_clientapp:
             self._end(self.journal, result)
         if current > 0:
@@ -117,6 +119,17 @@ class Training:
             self.engine.keep(result.arrays, None)
         if self.engine.ending == "refused":
             raise ProtocolError(f"training ends early: {self.engine.stopped}")
+
+    def _save_again(self, result: Result, current: int, *, last: bool) -> None:
+        """Keep what was found and written since the round was saved, so that a crash does not lose it."""
+        if self.journal is not None or len(_metrics(result, current)) > 1:
+            self.engine.keep(result.arrays, None if last else self.engine.opened.federation.turn())
+
+    def _open(self, result: Result) -> None:
+        """The key round, and the log of before, unless that is done."""
+        self.engine.open(result.arrays, self.train_config, self.grid)
+        if self.journal is not None:
+            self.journal.take_up(self.engine.opened)
 
     @property
     def _may_go_on(self) -> bool:
@@ -139,7 +152,7 @@ class Training:
         facts = self._facts() | {
             "federation": run.federation.past(announcing).decode(),
             "counts": {name: getattr(run, name) for name in _COUNTS},
-            "journal": None if self.journal is None else self.journal.facts(),
+            "journal": None if self.journal is None else self.journal.facts(run),
             "finished": self._finished, "stopped": self.engine.stopped, "ending": self.engine.ending,
             "rows": rows, "state": state,
         }  # fmt: skip
@@ -196,14 +209,19 @@ class Training:
     def _train(self, result: Result, current: int) -> bool:
         """One round; returns whether another one may follow."""
         strategy = self.strategy
+        self._open(result)
         messages = strategy.configure_train(current, result.arrays, self.train_config, self.grid)
         if not messages:  # late uploads have used up the budget since the last round
             return False
         if self.journal is not None:
             more = {"strategy": type(strategy.strategy).__name__, "num_rounds": self.rounds, "timeout": self.timeout}
+<<<<<<< HEAD
             self.journal.begin(
                 _arrays.length(result.arrays, self.engine.trained(result.arrays)), more, self.engine.opened
             )
+=======
+            self.journal.begin(_arrays.length(result.arrays), more)
+>>>>>>> w-m4
         arrays, metrics = strategy.aggregate_train(current, self.engine.exchange(messages, self.timeout))
         result.arrays = result.arrays if arrays is None else arrays
         _keep(result.train_metrics_clientapp, current, metrics, "Aggregated train metrics")

@@ -128,6 +128,7 @@ def _closed(name: str, value: object) -> None:
         _require(("roster",), each)
         integer(f"{name}: roster", each["roster"], 0)
         _clients(f"{name}: joined_clients", each.get("joined_clients", []))
+        _typed(bool, "true or false")(f"{name}: early", each.get("early", False))
 
 
 def _amounts(name: str, value: object) -> None:
@@ -309,7 +310,9 @@ class Ended(_Line):
         "what each client has spent, in all of its rosters", **_ONE | {"null": "without noise", "beside": "closed"}
     )
     closed: Sequence[Mapping[str, Any]] | None = _holds(
-        _CLOSED.format("at the end"), _closed, **_ONE | {"beside": "closed"}
+        _CLOSED.format("at the end") + "; with `early` if that was before the end, and it counts at its worst",
+        _closed,
+        **_ONE | {"beside": "closed"},
     )
     late_since: Mapping[str, Any] | None = _holds(
         _SINCE, _by_round, null="none came", absent="likewise", beside="late_since"
