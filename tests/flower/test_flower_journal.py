@@ -92,19 +92,8 @@ def test_a_training_that_ends_early_says_why(tmp_path: Path) -> None:
     assert strategy.stopped is not None
     assert RunLog.read(tmp_path / "budget").outcome.stopped == "budget"
     grid = LocalGrid(an_app(), 5)
-<<<<<<< HEAD
     grid.lose(3, since=2)
     LightDP(FedAvg(), planned(), wait=0.01, log=tmp_path / "void").start(grid, weights(), num_rounds=6, timeout=1)
-=======
-
-    def before(current: int) -> None:
-        for node in grid.nodes[:3]:  # they do not come back, so that nobody waits for another roster
-            node.online = current < 2
-
-    grid.before = before
-    strategy = LightDP(FedAvg(), planned(), wait=0.01, log=tmp_path / "void")
-    strategy.start(grid=grid, initial_arrays=weights(), num_rounds=6, timeout=1)
->>>>>>> w-m4
     assert RunLog.read(tmp_path / "void").outcome.stopped == "members"
     assert recorded(tmp_path / "void").problems == ()
 

@@ -215,13 +215,8 @@ class Training:
             return False
         if self.journal is not None:
             more = {"strategy": type(strategy.strategy).__name__, "num_rounds": self.rounds, "timeout": self.timeout}
-<<<<<<< HEAD
-            self.journal.begin(
-                _arrays.length(result.arrays, self.engine.trained(result.arrays)), more, self.engine.opened
-            )
-=======
-            self.journal.begin(_arrays.length(result.arrays), more)
->>>>>>> w-m4
+            length = _arrays.length(result.arrays, self.engine.trained(result.arrays))
+            self.journal.begin(length, more)
         arrays, metrics = strategy.aggregate_train(current, self.engine.exchange(messages, self.timeout))
         result.arrays = result.arrays if arrays is None else arrays
         _keep(result.train_metrics_clientapp, current, metrics, "Aggregated train metrics")
