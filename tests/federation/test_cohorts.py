@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections import Counter
 from typing import Any
 
@@ -32,11 +33,12 @@ class Lives(RuleBasedStateMachine):
         self.numbers: list[int] = []  # of all rosters, as they were formed
         self.order: list[int] = []  # whose turn it is, as an independent queue
         self.in_turn = 0
+        self.void: Counter[int] = Counter()  # rounds in a row to which too few came, of each roster
 
     def new(self) -> Cohorts[int]:
         return Cohorts(
             self.size, bears=lambda members: members // 3, least=self.least, patience=self.patience,
-            consecutive=self.consecutive,
+            consecutive=self.consecutive, shuffle=random.Random(0).shuffle,  # noqa: S311  an example must play again
         )  # fmt: skip
 
     def members(self, number: int) -> tuple[int, ...]:
@@ -98,6 +100,8 @@ class Lives(RuleBasedStateMachine):
         self.cohorts.played(turn.number, came)
         for member in turn.members:
             self.missed[member] = 0 if member in came else self.missed[member] + 1
+        few = len(came) < len(turn.members) - len(turn.members) // 3
+        self.void[turn.number] = self.void[turn.number] + 1 if few else 0
         self.in_turn += 1
         if self.in_turn == self.consecutive:
             self.in_turn = 0
@@ -140,6 +144,7 @@ class Lives(RuleBasedStateMachine):
     def rosters_fail_that_lost_more_than_they_can_bear(self) -> None:
         for number in getattr(self, "order", []):
             failing = len(self.left(number)) > len(self.members(number)) // 3
+            failing |= self.void[number] >= self.patience and len(self.order) > 1
             assert (number in self.cohorts.failing()) == failing
         if hasattr(self, "order"):
             turn = self.cohorts.turn()
