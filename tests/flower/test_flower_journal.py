@@ -14,6 +14,7 @@ from lightdp.auditing import recorded
 from lightdp.errors import ArgumentError
 from lightdp.flower import LightDP
 from lightdp.report import save_runs
+from lightdp.report._members import whereabouts
 from lightdp.runlog import RunLog
 from support.flower_grid import Fault, LocalGrid
 from support.flower_training import an_app, planned, weights
@@ -192,3 +193,22 @@ def test_a_log_goes_on_after_a_crash_and_counts_the_round_that_was_lost(tmp_path
     assert [(line.used, line.late) for line in log.rounds] == [(5, 0), (4, 0), (4, 0), (0, 5), *[(5, 0)] * 3]
     assert log.rounds[3].late_since == {"3": [2]}
     assert log.epsilon == pytest.approx(result.train_metrics_clientapp[6]["lightdp-epsilon"])
+
+
+def test_a_node_that_joins_and_is_in_no_roster_is_a_client_of_the_log(tmp_path: Path) -> None:
+    grid = LocalGrid(an_app(), 7)
+    grid.nodes[6].online = False
+
+    def join(number: int) -> None:
+        grid.nodes[6].online = number >= 3
+
+    grid.before = join
+    plan = planned(clients=3, population=6, stragglers=1, epsilon=50)
+    strategy = LightDP(FedAvg(), plan, wait=0.05, log=tmp_path / "log")
+    strategy.start(grid=grid, initial_arrays=weights(), num_rounds=6, timeout=1)
+    log = RunLog.read(tmp_path / "log")
+    assert log.ended is not None
+    assert log.ended.epsilon_clients is not None
+    assert (log.population, len(log.ended.epsilon_clients), log.ended.epsilon_clients[6]) == (7, 7, 0.0)
+    assert recorded(tmp_path / "log").problems == ()
+    assert min(each["seated"] for each in whereabouts(log)) >= 0

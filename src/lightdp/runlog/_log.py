@@ -218,8 +218,11 @@ class RunLog:
     def population(self) -> int:
         """How many clients there were, in a roster or not."""
         named = self.started.config.get("population")
-        members = [client for line in self.rounds for each in line.formed or () for client in each["members"]]
-        return named if isinstance(named, int) else max(members, default=-1) + 1
+        known = [client for line in self.rounds for each in line.formed or () for client in each["members"]]
+        for line in self.rounds:
+            known += [*(line.away_clients or ()), *(line.waiting_clients or ()), *(line.spent_clients or ())]
+        ended = 0 if self.ended is None else len(self.ended.epsilon_clients or ())
+        return max(named if isinstance(named, int) else 0, max(known, default=-1) + 1, ended)
 
     @property
     def rosters(self) -> dict[int, tuple[int, ...]]:
