@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 
 from lightdp.auditing import recorded
 from lightdp.errors import ArgumentError, ProtocolError
@@ -48,12 +49,17 @@ def test_a_server_that_is_killed_again_in_its_first_round_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
     plan, grid, log = planned(epsilon=200.0, **settings), named(LocalGrid(an_app(), 5)), tmp_path / "log"
+    more: dict[str, Any] = {"log": log, "evaluate_fn": lambda t, _: MetricRecord({"loss": float(t)})}
     for at in (3, 4):
-        killed(tmp_path / "checkpoint", grid, plan, at, monkeypatch, log=log)
-    strategy, result = started(tmp_path / "checkpoint", grid, plan, log=log)
+        killed(tmp_path / "checkpoint", grid, plan, at, monkeypatch, **more)
+        facts, _ = checkpoints.read(tmp_path / "checkpoint")
+        assert json.loads(facts["federation"])["announcing"] == [0]  # saved before it was
+    strategy, result = started(tmp_path / "checkpoint", grid, plan, **more)
     assert used(result) == [5] * 6
     assert (strategy.stopped, refusals(grid)) == (None, [])
-    assert len(RunLog.read(log).rounds) == 6 + 2
+    lines = RunLog.read(log).rounds
+    first = None if plan.grace else 1.0  # under grace its line had not been written
+    assert (len(lines), lines[0].loss, lines[-1].loss) == (6 + 2, first, 6.0)
     assert recorded(log).problems == ()
 
 
@@ -96,13 +102,13 @@ def test_a_training_whose_nodes_were_all_away_goes_on_when_they_are_back(tmp_pat
 def test_after_void_rounds_the_same_roster_goes_on(tmp_path: Path) -> None:
     """No client missed three rounds in a row, so the roster is not closed."""
     grid, path = named(LocalGrid(an_app(), 5)), tmp_path / "checkpoint"
-    away = {2: (0, 1, 2), 3: (0, 3, 4), 4: (1, 2, 3)}
+    away = {1: (4,), 2: (0, 1, 2), 3: (0, 3, 4), 4: (1, 2, 3)}
     grid.faults = {(t, node): "drop" for t, nodes in away.items() for node in nodes}
     strategy, _ = started(path, grid, planned(epsilon=200.0))
     assert strategy.stopped == "3 rounds in a row were void: fewer than 3 uploads came"
     again(grid)
     strategy, result = started(path, grid, planned(epsilon=200.0))
-    assert used(result) == [5, 0, 0, 0, 5, 5]
+    assert used(result) == [4, 0, 0, 0, 5, 5]
     assert list(federation(strategy).rosters) == [0]
 
 
@@ -180,14 +186,15 @@ def test_a_checkpoint_of_other_trained_arrays_is_refused(tmp_path: Path) -> None
         started(path, grid, a_plan(), initial_arrays=both, trained=["head"])
 
 
+@pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("settings", KINDS)
 def test_after_a_crash_the_server_counts_uploads_that_were_asked_for_and_had_not_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], lost: bool
 ) -> None:
-    """Node 1's upload of round 2 comes when the server is already dead."""
+    """Node 1's upload of round 2 comes when the server is already dead, or never."""
     plan, grid, log = planned(epsilon=200.0, **settings), named(LocalGrid(an_app(), 5)), tmp_path / "log"
-    grid.faults = {(2, 1): "later" if plan.grace else "late"}
-    killed(tmp_path / "checkpoint", grid, plan, 3 + plan.grace, monkeypatch, log=log)
+    grid.faults = {(2, 1): "lost" if lost else "later" if plan.grace else "late"}
+    killed(tmp_path / "checkpoint", grid, plan, 5 if lost else 3 + plan.grace, monkeypatch, log=log)
     strategy, _ = started(tmp_path / "checkpoint", grid, plan, log=log)
     spent = federation(strategy).mu()
     assert spent["site-1"] >= spent["site-0"] == spent["site-2"]

@@ -1,1 +1,1 @@
-"""The least private Flower app, to copy."""
+"""A minimal private Flower app, to copy."""

@@ -76,7 +76,7 @@ class ProtocolError(LightDPError):
             "The state was copied or moved, or the machine was installed anew. If the original still runs, both would "
             "answer the same rounds.",
             "Go on where it was saved. If that machine is gone for good: `lightdp state reset` here, and the node is "
-            "in the next roster.",
+            "in the next run.",
         ),
         Refusal(
             "the state has begun this run in another file",
@@ -99,7 +99,8 @@ class ProtocolError(LightDPError):
         Refusal(
             "this node has no state of the run",
             "The node missed the key round, or its state was given up since.",
-            "Nothing: it is in the next roster. If it is often so, look whether the node is up before a run starts.",
+            "Nothing: it is in the next roster, or in the next run if its state was given up. If it is often so, look "
+            "whether the node is up before a run starts.",
         ),
         Refusal(
             "of another run than this node's last key round",

@@ -36,10 +36,11 @@ class Engine:
 
     def __init__(
         self, strategy: Strategy, plan: Plan, *, wait: float, patience: int, pins: Pins | None, least: int | None,
-        trained: Sequence[str] | None, accountant: Accountant | None,
+        trained: Sequence[str] | None, consecutive: int, accountant: Accountant | None,
     ) -> None:  # fmt: skip
         self.strategy, self.plan, self.wait, self.patience = strategy, plan, wait, patience
         self._pins, self._least, self._trained, self._accountant = pins, least, trained, accountant
+        self._consecutive = consecutive
         self._inner = Inner(strategy)
         self.reset()
 
@@ -186,6 +187,7 @@ class Engine:
             return
         plan, key = self.plan, getattr(self.strategy, "configrecord_key", "config")
         options: dict[str, Any] = {"pins": self._pins, "least": self._least, "patience": self.patience}
+        options["consecutive"] = self._consecutive
         if self._past is None:
             length = _arrays.length(arrays, self.trained(arrays))
             federation = Federation(plan, length=length, run=os.urandom(16), **options)

@@ -64,6 +64,7 @@ class LightDP(Strategy):
             before it is left out.
         pins: the identities of all nodes that may enrol, as `lightdp.Pins`. Without them the first node to use a name
             has it, and keeps the one whose name it is out of the run.
+        consecutive: rounds of a roster's turn, where several take turns.
         least: how many clients are enough for a roster if no more have come after `wait` seconds; by default the plan's
             `clients`. Its plan follows by `Plan.among`.
         trained: names of the arrays that are trained, or what stands before a dot or slash in them; by default all
@@ -98,6 +99,7 @@ class LightDP(Strategy):
         patience: int = 3,
         pins: Pins | None = None,
         least: int | None = None,
+        consecutive: int = 1,
         trained: Sequence[str] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         log: str | os.PathLike[str] | None = None,
@@ -113,7 +115,7 @@ class LightDP(Strategy):
         self._checkpoint = None if checkpoint is None else Path(checkpoint)
         self._engine = Engine(
             strategy, plan, wait=self.wait, patience=self.patience, pins=pins, least=least, trained=trained,
-            accountant=self.accountant,
+            consecutive=integer("consecutive", consecutive, 1), accountant=self.accountant,
         )  # fmt: skip
 
     @property
@@ -146,9 +148,10 @@ class LightDP(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Train with a new roster: a key round, then rounds of one message to each client and one back.
+        """Train: a key round, then rounds of one message to each client of a roster and one back.
 
-        Each start spends a budget of its own; the accountant adds them up.
+        Each start is a federation of its own and spends a budget of its own, which the accountant adds up, unless it
+        goes on from a checkpoint. Loops of your own have no checkpoint and no log.
 
         Args:
             grid: as in Flower.

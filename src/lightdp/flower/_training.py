@@ -198,7 +198,7 @@ class Training:
 
     def _introduce(self, arrays: ArrayRecord) -> None:
         """Log what is trained, the plan, the inner strategy, and how loud the noise is."""
-        strategy, length = self.strategy, _arrays.length(arrays)
+        strategy, length = self.strategy, _arrays.length(arrays, self.engine.trained(arrays))
         LOG.info("Starting %s with %s:", type(strategy).__name__, type(strategy.strategy).__name__)
         LOG.info("\t├── Number of rounds: %d", self.rounds)
         LOG.info("\t├── Parameters: %d", length)
@@ -215,7 +215,8 @@ class Training:
             return False
         if self.journal is not None:
             more = {"strategy": type(strategy.strategy).__name__, "num_rounds": self.rounds, "timeout": self.timeout}
-            self.journal.begin(_arrays.length(result.arrays), more)
+            length = _arrays.length(result.arrays, self.engine.trained(result.arrays))
+            self.journal.begin(length, more)
         arrays, metrics = strategy.aggregate_train(current, self.engine.exchange(messages, self.timeout))
         result.arrays = result.arrays if arrays is None else arrays
         _keep(result.train_metrics_clientapp, current, metrics, "Aggregated train metrics")
