@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,18 @@ def test_a_roster_that_ends_without_a_line_after_it_counts_at_its_worst(tmp_path
     assert log.rounds[-1].epsilon is not None
     assert log.outcome.epsilon is not None
     assert log.outcome.epsilon > log.rounds[-1].epsilon * 1.01
+
+
+def test_a_round_that_is_open_at_an_early_end_is_counted_at_its_worst(tmp_path: Path) -> None:
+    grid, plan = a_grid(5), planned(stragglers=1, epsilon=1e3, grace=1)
+    for t, clients in {3: (0, 1), 4: (2, 3), 5: (0, 1)}.items():  # too few uploads, but nobody is gone
+        grid.faults |= dict.fromkeys([(t, i) for i in clients], "drop")
+    log = checked(tmp_path, started(grid, plan, tmp_path))
+    assert log.outcome.stopped == "void"
+    assert log.outcome.closed == [{"roster": 0, "joined_clients": [], "open": True}]
+    assert log.rounds[-1].epsilon is not None
+    path = tmp_path / "run.jsonl"
+    lines = path.read_text().splitlines()
+    last = json.loads(lines[-1])
+    path.write_text("\n".join([*lines[:-1], json.dumps(last | {"epsilon": log.rounds[-1].epsilon * 0.99})]) + "\n")
+    assert any("its rounds give" in problem for problem in recorded(path).problems)

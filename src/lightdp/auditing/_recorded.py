@@ -272,6 +272,8 @@ def _federated(log: RunLog, plan: Plan, notes: list[str]) -> Recorded:
         notes.append(
             "The last rounds are not counted: the log does not have the lines with which their sets are final."
         )
+    if found.open:
+        notes.append("A round was open at the end: the ε of the end counts it at its worst, which no line shows.")
     spent = found.max_epsilon()
     problems += checks.of_budget(log, plan, spent)
     notes.append(_ROSTERS)
@@ -284,7 +286,9 @@ def _one_roster(log: RunLog) -> bool:
     """Whether all rounds of a log whose rosters could have changed had the same one, of all clients."""
     rosters = log.rosters
     same = list(rosters) == [0] and rosters[0] == tuple(range(len(rosters[0])))
-    same = same and not any(each.get("early") for each in (log.ended.closed if log.ended else None) or ())
+    same = same and not any(
+        each.get("early") or each.get("open") for each in (log.ended.closed if log.ended else None) or ()
+    )
     return same and all(line.roster == 0 and not line.closed for line in log.rounds)
 
 

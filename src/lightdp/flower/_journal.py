@@ -161,6 +161,7 @@ class Journal:
             metrics: as in `write`, of the final model.
         """
         self._look(run)
+        waiting = {number for number, past in self._past.items() if past.waits}
         for number in self._new:  # no line has it
             self._open.pop(number)
         self._new = []
@@ -169,12 +170,19 @@ class Journal:
         totals = self._totals(early)
         spent = {client: gaussian.epsilon(math.sqrt(square), plan.delta) for client, square in totals.items()}
         epsilon = self._epsilon(early)
-        one = self._open.get(0) if len(self._open) == 1 and not self._closed and not early else None
+        if waiting:  # only the server can count a round whose set is open
+            epsilon = max(epsilon, run.federation.max_epsilon())
+            for name, counted in run.federation.epsilon().items():
+                client = self._number(name)
+                spent[client] = max(spent.get(client, 0.0), counted)
+        one = self._open.get(0) if len(self._open) == 1 and not (self._closed or early or waiting) else None
         statement = guaranteed(
             plan if one is None else one.plan, epsilon, [] if one is None else one.seen,
             named=plan.request.calibration, unit=plan.unit,
         )  # fmt: skip
         closed = [self._end_of(number) | ({"early": True} if number in early else {}) for number in self._open]
+        closed = [each | ({"open": True} if each["roster"] in waiting else {}) for each in closed]
+        closed += [{"roster": number, "open": True} for number in sorted(waiting - self._open.keys())]
         self._opened.write(
             Ended(
                 accuracy=found["accuracy"],

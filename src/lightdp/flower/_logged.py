@@ -100,6 +100,11 @@ class Past:
         rounds = [[None if each is None else [int(i) for i in each] for each in sets] for sets in self.rounds]
         return {"names": [*self.names], "minimum": self.minimum, "grace": self.grace, "rounds": rounds}
 
+    @property
+    def waits(self) -> bool:
+        """Whether the set of its last round is not final."""
+        return bool(self.rounds) and self.rounds[-1][1] is None
+
     def summed(self, at: int) -> ClientSet:
         """Clients of a round, whose set is final, that are in its own sum."""
         on_time, final, _ = self.rounds[at]

@@ -128,7 +128,8 @@ def _closed(name: str, value: object) -> None:
         _require(("roster",), each)
         integer(f"{name}: roster", each["roster"], 0)
         _clients(f"{name}: joined_clients", each.get("joined_clients", []))
-        _typed(bool, "true or false")(f"{name}: early", each.get("early", False))
+        for flag in ("early", "open"):
+            _typed(bool, "true or false")(f"{name}: {flag}", each.get(flag, False))
 
 
 def _amounts(name: str, value: object) -> None:
@@ -310,7 +311,9 @@ class Ended(_Line):
         "what each client has spent, in all of its rosters", **_ONE | {"null": "without noise", "beside": "closed"}
     )
     closed: Sequence[Mapping[str, Any]] | None = _holds(
-        _CLOSED.format("at the end") + "; with `early` if that was before the end, and it counts at its worst",
+        _CLOSED.format("at the end")
+        + "; with `early` if that was before the end, and it counts at its worst, and with "
+        "`open` if the set of its last round is not final: the round has no line, and ε counts it at its worst",
         _closed,
         **_ONE | {"beside": "closed"},
     )
