@@ -136,7 +136,7 @@ class Engine:
             timeout: seconds after which a closing round ends; `wait` by default.
         """
         run = self.opened
-        for number in run.to_close():
+        for number in run.federation.failing():
             LOG.info("lightdp: roster %d has lost too many of its clients, or had all its rounds: it is closed", number)
             arrays = self._closed(run.federation.rosters[number], arrays, self.wait if timeout is None else timeout)
             run.federation.end(number)

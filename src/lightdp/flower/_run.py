@@ -18,7 +18,6 @@ from lightdp.flower._members import POLL, REFUSED, Members
 from lightdp.flower._notices import Deadlines, Waiting, said, told
 from lightdp.flower._settings import KEY, LOG
 from lightdp.protocol import Aggregate
-from lightdp.protocol.history import max_rounds
 
 Taken = tuple[Aggregate, list[dict[str, Any]]]
 
@@ -111,15 +110,6 @@ class Run:
         """Whether somebody who could be in a roster is not there yet: all who have budget are waited for."""
         cohorts = self.federation.cohorts
         return sum(self.federation.has_room(name) for name in self.federation.names) >= cohorts.least
-
-    def to_close(self) -> list[int]:
-        """Rosters that have lost more members than they can bear, or had as many rounds as a roster can have."""
-        full = [
-            number
-            for number, table in self.federation.rosters.items()
-            if table.server.closing or table.server.round >= max_rounds(table.server.plan) - 1 - table.server.plan.grace
-        ]
-        return sorted({*self.federation.failing(), *full})
 
     # rounds
 
@@ -263,7 +253,7 @@ class Run:
         Args:
             patience: how many void rounds in a row end a training.
         """
-        if self.void >= patience and not self.to_close():  # otherwise another roster may do better
+        if self.void >= patience and not self.federation.failing():  # otherwise another roster may do better
             return "void", self._void()
         refusals = set(self._reasons.values())
         if len(refusals) == 1 and self._everyone and self._everyone <= set(self._reasons):
