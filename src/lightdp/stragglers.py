@@ -116,22 +116,26 @@ class StragglerLaw:
         array([0.75, 0.25])
         """
         pmf, others = np.zeros(min(self.bound, degree) + 1), clients - 1
-        for s, weight in self._rounded_up():
+        for s, weight in self.points(_BLOCKS):
             if degree == others:
                 pmf[s] = weight
                 continue
-            first, chances = _hypergeometric(others, s, degree)
+            first, chances = hypergeometric(others, s, degree)
             pmf[first : first + len(chances)] += weight * chances
         return StragglerLaw(f"{self.name}, among {degree} of {others}", pmf / pmf.sum())
 
-    def _rounded_up(self) -> list[tuple[int, float]]:
-        """Counts that occur and their probabilities; of more than `_BLOCKS`, the largest of each block."""
-        edges = np.linspace(0, len(self.pmf), min(len(self.pmf), _BLOCKS) + 1).astype(int)
+    def points(self, most: int) -> list[tuple[int, float]]:
+        """Counts that occur and their probabilities; of more than `most`, the largest of each of so many blocks.
+
+        >>> uniform(3).points(2)
+        [(1, 0.5), (3, 0.5)]
+        """
+        edges = np.linspace(0, len(self.pmf), min(len(self.pmf), most) + 1).astype(int)
         weights = np.add.reduceat(self.pmf, edges[:-1]).tolist()
         return [(s, weight) for s, weight in zip((edges[1:] - 1).tolist(), weights, strict=True) if weight > 0]
 
 
-def _hypergeometric(others: int, stragglers: int, degree: int) -> tuple[int, NDArray[np.float64]]:
+def hypergeometric(others: int, stragglers: int, degree: int) -> tuple[int, NDArray[np.float64]]:
     """P(X = x) for x = first, first + 1, ... of X stragglers among `degree` of `others`, to a share of e^-60.
 
     From ratios of neighbouring terms, outwards from the mean: no large logarithms that cancel.

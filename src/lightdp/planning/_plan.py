@@ -10,7 +10,6 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lightdp import attack, gaussian, sampling
-from lightdp._settings import takes
 from lightdp._validate import probability
 from lightdp.noise_graph import Graph
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
@@ -198,7 +197,7 @@ class Plan:
     @property
     def _met(self) -> float:
         """The share of the others that a client is paired with."""
-        return self.graph.degree / (self.clients - 1)
+        return self.graph.met
 
     def individual_in_sum(self, used: int) -> float:
         """Variance of the individual noise of `used` uploads and of their rounding to the wire (W1)."""
@@ -289,6 +288,8 @@ class Plan:
         facts = self.request.to_dict() | chosen | {"pmf": self.law.pmf.tolist()}
         if self.request.population is None:  # as digests were before there were populations, which states keep
             del facts["population"]
+        if not self.request.random:
+            del facts["random"]
         rounded = {
             name: [f"{x:.9g}" for x in value]
             if isinstance(value, list)
@@ -329,28 +330,3 @@ def solve(request: Request) -> Plan:
     if found.deployable and not found.calibration.floats:
         found.wire.check()
     return found
-
-
-@takes(Request)
-def plan(**settings: Any) -> Plan:  # noqa: ANN401  checked by `Request`
-    """The least noise that keeps (`epsilon`, `delta`) for the whole training.
-
-    Args:
-        **settings: the fields of `Request`: clients, colluders, stragglers, rounds, epsilon, delta and, where they
-            are not as usual, calibration, clip, unit, adjacency, sampling_rate, momentum, ema, population, degree,
-            graph_seed, straggler_law, gamma, reserve, grace, late, records, parameters, coordinate_range, wire_steps
-            and rotate; `help(lightdp.Request)` describes each.
-
-    >>> found = plan(clients=20, colluders=4, stragglers=4, rounds=60, epsilon=3, delta=1e-5, calibration="repair")
-    >>> round(found.noise_in_mean(), 3)
-    0.58
-
-    Raises:
-        ArgumentError: a setting is out of range; the message names it and its value.
-        InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄, or sums of
-            uploads do not fit the wire.
-    """
-    try:
-        return solve(Request(**settings))
-    except TypeError as error:
-        raise TypeError(str(error).replace("Request.__init__()", "plan()")) from None

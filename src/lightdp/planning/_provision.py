@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
 
 from lightdp.noise_graph import gain
+from lightdp.planning._at_random import provision_at_random
 from lightdp.planning._request import Request
 from lightdp.repair import late_costs
 from lightdp.stragglers import StragglerLaw, uniform
@@ -35,6 +36,8 @@ def provision(asked: Request, gamma: float, rounds: int) -> float:
         gamma: γ.
         rounds: how many.
     """
+    if asked.random:
+        return provision_at_random(asked, gamma, rounds)
     absent = absent_neighbours(asked)
     counts = np.flatnonzero(absent.pmf)  # of many stragglers, few counts are left
     chances = absent.pmf[counts]
