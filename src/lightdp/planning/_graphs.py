@@ -70,7 +70,7 @@ def plan(**settings: Any) -> Plan:  # noqa: ANN401  checked by `Request`
         **settings: the fields of `Request`: clients, colluders, stragglers, rounds, epsilon, delta and, where they
             are not as usual, calibration, clip, unit, adjacency, sampling_rate, momentum, ema, population, degree,
             graph_seed, random, straggler_law, gamma, reserve, grace, late, records, parameters, coordinate_range,
-            wire_steps and rotate; `help(lightdp.Request)` describes each. And `graph`, which names the graph: "complete",
+            wire_steps and rotate; `help(lightdp.Request)` describes each. And `graph` names the graph: "complete",
             "circulant:DEGREE", "random:DEGREE", an expander for large rosters (S1), or "auto".
 
     >>> found = plan(clients=20, colluders=4, stragglers=4, rounds=60, epsilon=3, delta=1e-5, calibration="repair")
