@@ -106,7 +106,7 @@ class Plan:
         return self.sigma_effective / self.sensitivity
 
     def epsilon(self, delta: float | None = None) -> float:
-        """What the plan really costs, rounded up: exact (E5), or by dp-accounting where batches are sampled."""
+        """What the plan really costs, rounded up: exact (E5), or by `lightdp.sampling` where batches are sampled."""
         asked, delta = self.request, self.delta if delta is None else probability("delta", delta)
         if asked.sampling_rate == 1:
             return gaussian.epsilon(math.sqrt(self.turns) * self.sensitivity / self.sigma_effective, delta)
