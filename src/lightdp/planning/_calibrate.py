@@ -23,9 +23,8 @@ def exposure(law: StragglerLaw, graph: Graph) -> float:
 
     On a sparse graph a straggler is one of the client's neighbours with probability degree/(N−1).
     """
-    clients = graph.clients
-    left = law.mean(lambda s: s / (clients - s)) / law.mean(lambda s: 1 / (clients - s))
-    return left * graph.degree / (clients - 1)
+    left, each = law.odds(graph.clients)
+    return left / each * graph.degree / (graph.clients - 1)
 
 
 def exact_gamma(m: float, honest: int) -> float:

@@ -189,7 +189,7 @@ class Plan:
         )
 
     def _residual_in_mean(self) -> float:
-        return self.law.mean(lambda s: s / (self.clients - s)) * self._met * self.sigma_pairwise**2
+        return self.law.odds(self.clients)[0] * self._met * self.sigma_pairwise**2
 
     def residual_in_sum(self, used: int) -> float:
         """Variance of the pairwise noise that `used` uploads share with absent clients, averaged over who is absent."""
