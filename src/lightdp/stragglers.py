@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +48,10 @@ class StragglerLaw:
         return isinstance(other, StragglerLaw) and np.array_equal(self.pmf, other.pmf)
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash(self.pmf.tobytes())
 
     @property
@@ -68,6 +74,23 @@ class StragglerLaw:
         6.0
         """
         return float((self.pmf * f(self.counts)).sum())
+
+    def odds(self, clients: int) -> tuple[float, float]:
+        """E[S/(N − S)] and E[1/(N − S)], which several parts of a plan ask for; computed once.
+
+        Args:
+            clients: N > S̄.
+
+        >>> uniform(1).odds(clients=3)
+        (0.25, 0.41666666666666663)
+        """
+        if clients not in self._odds:
+            self._odds[clients] = self.mean(lambda s: s / (clients - s)), self.mean(lambda s: 1 / (clients - s))
+        return self._odds[clients]
+
+    @cached_property
+    def _odds(self) -> dict[int, tuple[float, float]]:
+        return {}
 
     def quantiles(self, rounds: int, levels: int) -> dict[int, int]:
         """A typical training: how many of `rounds` rounds have S stragglers, rounded to more stragglers.
@@ -151,6 +174,9 @@ def hypergeometric(others: int, stragglers: int, degree: int) -> tuple[int, NDAr
     return first, pmf / pmf.sum()
 
 
+_NAMED: WeakValueDictionary[tuple[str, int, int], StragglerLaw] = WeakValueDictionary()  # those in use
+
+
 def uniform(bound: int) -> StragglerLaw:
     """The paper's law: every number of stragglers in 0..bound is equally likely.
 
@@ -222,6 +248,12 @@ def parse(spec: str, bound: int, clients: int) -> StragglerLaw:
     >>> parse("pmf:0.5,0.5", bound=1, clients=10).mean(lambda s: s)
     0.5
     """
+    if (known := _NAMED.get((spec, bound, clients))) is None:
+        _NAMED[spec, bound, clients] = known = _parsed(spec, bound, clients)
+    return known
+
+
+def _parsed(spec: str, bound: int, clients: int) -> StragglerLaw:
     kind, _, rest = spec.partition(":")
     if spec == "uniform":
         return uniform(bound)

@@ -23,9 +23,8 @@ def exposure(law: StragglerLaw, graph: Graph) -> float:
 
     On a sparse graph a straggler is one of the client's neighbours with probability `met`.
     """
-    clients = graph.clients
-    left = law.mean(lambda s: s / (clients - s)) / law.mean(lambda s: 1 / (clients - s))
-    return left * graph.met
+    left, each = law.odds(graph.clients)
+    return left / each * graph.met
 
 
 def exact_gamma(m: float, honest: int) -> float:

@@ -96,7 +96,7 @@ class Calibration(ABC):
 
     def in_mean(self, asked: Request, noise: Noise) -> float:
         """(D3): that in the mean of a round, averaged over the straggler law."""
-        return self.own(asked, noise) * asked.law.mean(lambda s: 1 / (asked.clients - s))
+        return self.own(asked, noise) * asked.law.odds(asked.clients)[1]
 
     def required(self, asked: Request, gamma: float = 0.0) -> float:
         """The σ (of `scale` with sampled batches, of σ_eff otherwise) that keeps the budget (E5), rounded up."""

@@ -105,7 +105,7 @@ class Plan:
         return self.sigma_effective / self.sensitivity
 
     def epsilon(self, delta: float | None = None) -> float:
-        """What the plan really costs, rounded up: exact (E5), or by dp-accounting where batches are sampled."""
+        """What the plan really costs, rounded up: exact (E5), or by `lightdp.sampling` where batches are sampled."""
         asked, delta = self.request, self.delta if delta is None else probability("delta", delta)
         if asked.sampling_rate == 1:
             return gaussian.epsilon(math.sqrt(self.turns) * self.sensitivity / self.sigma_effective, delta)
@@ -188,7 +188,7 @@ class Plan:
         )
 
     def _residual_in_mean(self) -> float:
-        return self.law.mean(lambda s: s / (self.clients - s)) * self._met * self.sigma_pairwise**2
+        return self.law.odds(self.clients)[0] * self._met * self.sigma_pairwise**2
 
     def residual_in_sum(self, used: int) -> float:
         """Variance of the pairwise noise that `used` uploads share with absent clients, averaged over who is absent."""
