@@ -63,6 +63,15 @@ class Graph:
         """Whether all clients share noise with all others."""
         return self.degree == self.clients - 1
 
+    @property
+    def random(self) -> bool:
+        """Whether clients are placed on it by the hash of their roster."""
+        return False
+
+    def placed(self, roster_hash: bytes) -> Graph:  # noqa: ARG002
+        """The graph with its clients placed by the hash of their roster; itself where that does not matter."""
+        return self
+
     def closed_honest(self, colluders: int) -> int:
         """The fewest honest clients in a client's neighbourhood, itself included, if `colluders` clients collude.
 

@@ -96,6 +96,11 @@ class Plan:
                 object.__setattr__(self, each.name, getattr(getattr(self, each.metadata["part"]), name))
 
     @property
+    def neighbour_colluders(self) -> int:
+        """The most colluders among the neighbours of one client."""
+        return self.colluders
+
+    @property
     def sigma_pairwise(self) -> float:
         """σ_K, the standard deviation of the noise that two clients share."""
         return math.sqrt(self.gamma) * self.sigma_individual
