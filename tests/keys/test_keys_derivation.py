@@ -17,13 +17,14 @@ from lightdp import keys
 from lightdp.errors import ArgumentError, WireError
 from lightdp.keys import Identity, KeyPair, Keyring, Roster
 from lightdp.wire import Kind, Message, Upload
+from support import roster_trees
 from support.key_holders import ENROLMENTS, NAMES, PLAN, ROSTER, RUN, enrolment_of, identity_of, pair_of
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "keys.json").read_text())
 
 
 def rings(roster: Roster) -> list[Keyring]:
-    return [Keyring(pair_of(client.name), roster, i) for i, client in enumerate(roster.enrolments)]
+    return [Keyring(pair_of(client.name), roster, i) for i, client in roster.enrolments.items()]
 
 
 # --- oracles ---
@@ -109,16 +110,33 @@ def test_roster_equals_the_golden_one() -> None:
     assert ROSTER.hash.hex() == VECTORS["roster"]["hash"]
 
 
-def test_golden_roster_follows_from_integers_and_hmac_alone() -> None:
-    data = b"lightdp\x03" + RUN + bytes(4) + PLAN + struct.pack("<I", len(NAMES))
+def enrolled_by_hand() -> list[tuple[str, bytes]]:
+    found = []
     for name in NAMES:
         identity, private = (hashlib.sha256(f"{what} {name}".encode()).digest() for what in ("identity", "pair"))
         public = x25519(private, (9).to_bytes(32, "little"))
         signer, _ = ed25519(hkdf(private, bytes(32), b"lightdp/2 upload key"), b"")
         signed = b"lightdp/2 enrolment" + RUN + public + signer + ed25519(identity, b"")[0] + name.encode()
-        parts = public, signer, *ed25519(identity, signed)
-        data += bytes([len(name)]) + name.encode() + b"".join(parts)
-    assert data.hex() == VECTORS["roster"]["bytes"]
+        found.append((name, bytes([len(name)]) + name.encode() + public + signer + b"".join(ed25519(identity, signed))))
+    return found
+
+
+def test_golden_roster_follows_from_integers_and_hmac_alone() -> None:
+    leaves = enrolled_by_hand()
+    assert roster_trees.bytes_of(leaves, RUN, PLAN).hex() == VECTORS["roster"]["bytes"]
+    assert roster_trees.hash_of(leaves, RUN, PLAN).hex() == VECTORS["roster"]["hash"]
+    for vector in VECTORS["excerpts"]:
+        shown = [NAMES[place] for place in vector["clients"]]
+        assert roster_trees.bytes_of(leaves, RUN, PLAN, shown).hex() == vector["bytes"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["excerpts"])
+def test_excerpt_equals_the_golden_one(vector: dict[str, Any]) -> None:
+    excerpt = ROSTER.excerpt(vector["clients"])
+    assert excerpt.to_bytes().hex() == vector["bytes"]
+    again = Roster.from_bytes(bytes.fromhex(vector["bytes"]), run=RUN, plan=PLAN)
+    assert again == excerpt
+    assert again.hash.hex() == VECTORS["roster"]["hash"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["uploads"])
@@ -140,7 +158,7 @@ def test_signature_of_an_upload_equals_the_golden_one(vector: dict[str, Any]) ->
         with pytest.raises(WireError, match=f"{vector['name']} did not sign this"):
             ROSTER.enrolments[client].verify(*wrong)
     with pytest.raises(WireError, match="did not sign this"):
-        ROSTER.enrolments[client - 1].verify(signature, statement)
+        ROSTER.enrolments[(client - 1) % len(NAMES)].verify(signature, statement)
 
 
 @pytest.mark.parametrize("vector", VECTORS["streams"])

@@ -29,12 +29,12 @@ class Keyring:
 
     Args:
         pair: the client's one-time key pair, as enrolled in `roster`.
-        roster: all clients of the run.
+        roster: all clients of the run, or an excerpt that shows this one and its peers.
         me: the client's index in `roster`.
-        peers: indices of the clients it shares noise with; all others by default.
+        peers: indices of the clients it shares noise with; by default all others that the roster shows.
 
     Raises:
-        ArgumentError: `pair` is not the one that client `me` enrolled, or an index is `me` or outside the roster.
+        ArgumentError: `pair` is not the one that client `me` enrolled, or an index is `me` or not in the roster.
 
     >>> from lightdp.keys import Identity, KeyPair, Roster
     >>> pairs = [KeyPair.generate() for _ in range(3)]
@@ -45,18 +45,21 @@ class Keyring:
     """
 
     def __init__(self, pair: KeyPair, roster: Roster, me: int, peers: Iterable[int] | None = None) -> None:
-        last = len(roster) - 1
-        if roster.enrolments[integer("me", me, 0, last)].public != pair.public:
+        self._shown = roster.enrolments
+        if self._shown.get(integer("me", me, 0)) is None or self._shown[me].public != pair.public:
             raise ArgumentError(f"pair must be the one that client me={me} enrolled")
-        others = [j for j in range(last + 1) if j != me] if peers is None else list(peers)
-        if me in others:
+        self._peers = dict.fromkeys(self._shown if peers is None else peers)
+        if peers is None:
+            del self._peers[me]
+        if me in self._peers:
             raise ArgumentError(f"peers must not contain me={me}")
+        if not self._peers.keys() <= self._shown.keys():
+            raise ArgumentError(f"peers must be shown by the roster, got {sorted(self._peers - self._shown.keys())}")
         self.me, self._run, self._pair, self._roster = me, roster.run, pair, roster.hash
-        self._publics = {j: roster.enrolments[integer("peer", j, 0, last)].public for j in others}
         self._keys: dict[int, bytes] = {}  # of peers whose noise was asked for
 
     def __repr__(self) -> str:
-        return f"Keyring(me={self.me}, peers={list(self._publics)})"
+        return f"Keyring(me={self.me}, peers={list(self._peers)})"
 
     def stream_keys(self, peers: Iterable[int], *, round: int, chain: bytes) -> dict[int, bytes]:  # noqa: A002 - the paper's word
         """The key of the noise shared with each of `peers` in one round; each peer derives the same (W3).
@@ -76,11 +79,13 @@ class Keyring:
         try:
             return {j: _stream_key_from_parts(self._pair_key(j), place, self.me, j) for j in peers}
         except KeyError as error:
-            raise ArgumentError(f"peers must be among {list(self._publics)}, got peer={error}") from None
+            raise ArgumentError(f"peers must be among {list(self._peers)}, got peer={error}") from None
 
     def _pair_key(self, peer: int) -> bytes:
         if peer not in self._keys:
-            secret = self._pair.agree(self._publics[peer])
+            if peer not in self._peers:
+                raise KeyError(peer)
+            secret = self._pair.agree(self._shown[peer].public)
             self._keys[peer] = pair_key(secret, roster=self._roster, ends=(self.me, peer))
         return self._keys[peer]
 

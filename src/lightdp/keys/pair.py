@@ -74,13 +74,10 @@ class KeyPair:
             return known
         if len(self._agreed) >= _MOST:
             self._agreed.clear()
-        self._agreed[bytes(public)] = secret = exchanged(self._key, octets("public", public, 32))
+        other = X25519PublicKey.from_public_bytes(octets("public", public, 32))
+        try:
+            secret = self._key.exchange(other)
+        except ValueError:
+            raise WireError(f"X25519 key {public.hex()} must be a point of large order") from None
+        self._agreed[bytes(public)] = secret
         return secret
-
-
-def exchanged(private: X25519PrivateKey, public: bytes) -> bytes:
-    """As `KeyPair.agree`, and keeps nothing."""
-    try:
-        return private.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError:
-        raise WireError(f"X25519 key {public.hex()} must be a point of large order") from None
