@@ -1,5 +1,5 @@
 /* The compiled path of lightdp.stream: AES-256-CTR -> Box-Muller -> integers, added up tile by tile; and of lightdp.wire's
- * packing and, in rotation.h, rotation.
+ * packing and, in rotation.h, rotation; in sha256.h, the stream keys of lightdp.keys.
  *
  * lightdp/stream.py specifies the samples and holds a numpy path that gives the same bits. Whatever changes here changes there.
  *
@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "rotation.h"
+#include "sha256.h"
 
 /* what is masked: values / step, with noise of its own from the first three terms */
 typedef struct {
@@ -297,6 +298,25 @@ static PyObject *rotate(PyObject *self, PyObject *args)
     return fits ? PyBool_FromLong(odd == 0) : NULL;
 }
 
+static PyObject *expand_keys(PyObject *self, PyObject *args)
+{
+    Py_buffer prefix, records;
+    PyObject *result = NULL;
+    Compress *compress;
+    const char *way;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "sy*y*", &way, &prefix, &records)) return NULL;
+    compress = compressing(way);
+    if (!compress) PyErr_Format(PyExc_ValueError, "this machine has no way %s", way);
+    else if (prefix.len > PREFIX_MAX || records.len % RECORD)
+        PyErr_SetString(PyExc_ValueError, "prefix: at most 160 bytes; records: 40 bytes each");
+    else if ((result = PyBytes_FromStringAndSize(NULL, records.len / RECORD * SHA_BYTES)))
+        expanded((uint8_t *)PyBytes_AsString(result), prefix.buf, (size_t)prefix.len, records.buf, (size_t)records.len / RECORD, compress);
+    PyBuffer_Release(&prefix);
+    PyBuffer_Release(&records);
+    return result;
+}
+
 static int execute(PyObject *module)
 {
     PyObject *backends = supports("vaes512") ? Py_BuildValue("(sss)", "vaes512", "vaes", "aesni")
@@ -304,9 +324,12 @@ static int execute(PyObject *module)
                        : supports("aesni") ? Py_BuildValue("(s)", "aesni") : PyTuple_New(0);
     PyObject *rotations = turning("avx512") ? Py_BuildValue("(sss)", "avx512", "avx2", "plain")
                         : turning("avx2") ? Py_BuildValue("(ss)", "avx2", "plain") : Py_BuildValue("(s)", "plain");
-    const int failed = PyModule_AddObjectRef(module, "BACKENDS", backends) || PyModule_AddObjectRef(module, "ROTATIONS", rotations);
+    PyObject *expansions = compressing("shani") ? Py_BuildValue("(ss)", "shani", "plain") : Py_BuildValue("(s)", "plain");
+    const int failed = PyModule_AddObjectRef(module, "BACKENDS", backends) || PyModule_AddObjectRef(module, "ROTATIONS", rotations)
+                    || PyModule_AddObjectRef(module, "EXPANSIONS", expansions);
     Py_XDECREF(backends);
     Py_XDECREF(rotations);
+    Py_XDECREF(expansions);
     return failed ? -1 : 0;
 }
 
@@ -320,6 +343,9 @@ static PyMethodDef methods[] = {
      "rotate(way, out, values, signs, part, scale, most, bound, back): values clamped to most, rows times signs and scale, the\n"
      "columns of each part transformed, clamped to bound; False if a value is not finite. back: transformed, then times signs and\n"
      "scale, in place. way: one of ROTATIONS, the fastest first; all give the same bits."},
+    {"expand", expand_keys, METH_VARARGS,
+     "expand(way, prefix, records): for each record of 40 bytes, 32 bytes of HKDF-Expand with its first 32 as the key and prefix\n"
+     "and its last 8 as the info. way: one of EXPANSIONS, the fastest first."},
     {NULL, NULL, 0, NULL},
 };
 
