@@ -379,7 +379,7 @@ def test_rounds_that_more_members_have_answered_than_may_straggle_are_void(grace
     party.fed = Federation.resume(past, party.plan, **party.options)
     table = party.fed.rosters[0]
     assert table.server.plan.stragglers == 1
-    party.fed.heard(table.names[0], {0: 10**9})
+    party.fed.heard(table.names[0], {0: {0, 10**9}})
     assert table.server.round == 0
     for name in table.names[1:3]:
         party.fed.heard(name, party.members[name].answered())

@@ -205,8 +205,8 @@ class World:
     def request(self, table: Table, name: str, *, closing: bool) -> None:
         fate = self.random.choices(["arrives", "lost", "held", "away"], [12, 1, 1, 2])[0]
         node = self.nodes.by_name[name]
-        known = node.member.answered().get(table.number, 0)
-        since = self.random.choice([0, max(min(known - 1, table.server.round), 0)])
+        last = max(node.member.answered().get(table.number, ()), default=0)
+        since = self.random.choice([0, min(last, table.server.round)])
         start = table.server.announce(since=since, closing=closing)
         if fate == "away":
             return
