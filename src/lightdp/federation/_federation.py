@@ -307,8 +307,8 @@ class Federation:
     def heard(self, name: str, answered: Mapping[int, Collection[int]]) -> None:
         """Take in what a member said it has answered, so that the server charges what the member does.
 
-        It is charged for each round that it was asked for and has answered, also if the upload never came, and for no
-        other. If more members than may straggle have answered rounds that this server does not know, these are void.
+        It is charged for each round that it has answered, also if the upload never came, and for no other. If more
+        members than may straggle have answered rounds that this server does not know, these are void.
 
         Args:
             name: of the member.

@@ -82,23 +82,22 @@ class Rounds:
         return any(client in found for seen in (self._came, self._said, self._lost) for found in seen.values())
 
     def answered(self, client: int, rounds: Collection[int], since: int = 0) -> None:
-        """Note which rounds a client says it has answered, of those with data that have ended.
+        """Note which rounds with data a client says it has answered, up to the open one.
 
-        It is charged for each of them that it was asked for, also if the upload never came, and not for others whose
-        replies may have got lost. What it was not asked for it cannot have answered.
+        It is charged for each of them, also if the upload never came, and not for others whose replies may have got
+        lost. If it lies, it is charged at most for all of them, and at least for its uploads that came.
 
         Args:
             client: who says it.
             rounds: those that it has answered.
             since: the first round that this is about.
         """
-        for number in range(since, self.count):
-            if number not in rounds:
-                if client in self._lost.get(number, ()):
-                    self._lost[number].remove(client)
-                    self._asked.get(number, set()).discard(client)
-            elif client in self._asked.get(number, (client,)):
+        for number in range(since, self.count + (self._server.is_open and not self._server.closing)):
+            if number in rounds:
                 self._said.setdefault(number, set()).add(client)
+            elif client in self._lost.get(number, ()):
+                self._lost[number].remove(client)
+                self._asked.get(number, set()).discard(client)
         self._odometer = None
 
     def _unseen(self, number: int) -> ClientSet:
