@@ -44,9 +44,7 @@ def test_a_killed_server_goes_on_and_every_round_is_answered_once(
     assert [str(reply.error.reason) for _, reply in grid.left if reply.has_error()] == []  # no round twice
 
 
-@pytest.mark.parametrize("sent", [False, True])
-@pytest.mark.parametrize("kept", [False, True])
-@pytest.mark.parametrize("grace", [0, 1])
+@pytest.mark.parametrize(("grace", "kept", "sent"), [(0, True, True), (1, True, False), (1, False, True)])
 def test_after_a_crash_the_ledger_of_every_node_is_the_servers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace: int, kept: bool, sent: bool
 ) -> None:

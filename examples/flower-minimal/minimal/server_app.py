@@ -15,20 +15,12 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """The whole training."""
+    """The whole training; its settings are in pyproject.toml."""
     config = context.run_config
-    plan = lightdp.plan(
-        clients=int(config["clients"]),
-        colluders=1,
-        stragglers=2,
-        rounds=int(config["rounds"]),
-        epsilon=float(config["epsilon"]),
-        delta=1e-5,
-        unit="client",
-        clip=1.0,
-        momentum=0.0,  # FedAvg has none
-    )
-    average = FedAvg(min_available_nodes=plan.clients, fraction_evaluate=0.0)
-    strategy = lightdp.flower.LightDP(average, plan, checkpoint=str(config["checkpoint"]) or None)
-    result = strategy.start(grid, ArrayRecord([task.model()]), num_rounds=plan.rounds, timeout=600)
+    plan = lightdp.plan(**{key[5:]: value for key, value in config.items() if key.startswith("plan.")})
+    strategy = lightdp.flower.LightDP(
+        FedAvg(fraction_evaluate=0.0), plan, wait=float(config["wait"]), least=int(config["least"]),
+        checkpoint=str(config["checkpoint"]) or None, log=str(config["log"]) or None,
+    )  # fmt: skip
+    result = strategy.start(grid, ArrayRecord([task.model()]), timeout=float(config["timeout"]))
     np.save(str(config["model"]), result.arrays.to_numpy_ndarrays()[0])
