@@ -171,9 +171,9 @@ class Member:
         """The number of the state that was saved last."""
         return self._state.serial
 
-    def answered(self) -> dict[int, int]:
-        """The first round that this member may still answer in each roster, by the roster's number."""
-        return {number: client.next_round for number, client in self._clients.items()}
+    def answered(self) -> dict[int, frozenset[int]]:
+        """The rounds that this member has answered in each roster, by the roster's number; closing ones too."""
+        return {number: client.answered for number, client in self._clients.items()}
 
     def enrol(self) -> bytes:
         """The ENROL message: this member's signed one-time key, for all rosters of the federation."""
