@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 FILES = {
     "test_flower_examples.py",  # whole Flower deployments
     "test_flower_grace.py",
+    "test_native_processors.py",  # compiles
     "test_reproduce.py",
     "test_results.py",
 }
