@@ -189,7 +189,7 @@ def _kind(value: object) -> str:
 
 
 def backend() -> str:
-    """The backend in use: "vaes512", "vaes", "aesni", "armv8" or "numpy", with a note if the kernel failed its self-test.
+    """The backend in use: "vaes512", "vaes", "aesni", "armv8" or "numpy", with a note if the kernel fails its test.
 
     The environment variable LIGHTDP_STREAM, read at import, requires one; if it is not available, the import fails.
 
