@@ -39,7 +39,7 @@ class Table:
         self.server, self.number, self.rounds = server, server.number, Rounds(server)
         self.names = server.names
         self.index = {name: i for i, name in enumerate(self.names)}
-        self._next: dict[int, int] = {}  # the first round that clients say they may still answer
+        self._said: dict[int, Collection[int]] = {}  # rounds that clients say they have answered
 
     def resume(self, server: dict[str, Any], rounds: dict[str, Any], *, announced: bool) -> None:
         """Go on from what was saved of both. A round that may have been announced since then is void."""
@@ -49,20 +49,21 @@ class Table:
         if announced and not self.server.closed:
             self._void()
 
-    def heard(self, client: int, next_round: int) -> None:
-        """Take in which round a client may answer next, and skip rounds that too many have answered before.
+    def heard(self, client: int, answered: Collection[int]) -> None:
+        """Take in which rounds a client has answered, and skip rounds that too many have answered before.
 
         A server has announced such rounds and lost them, if its past was an older one. It cannot announce them again:
         each is answered once. What as many clients say as may straggle changes nothing, for they may lie.
         """
-        self._next[client] = next_round
-        said, bears = sorted(self._next.values(), reverse=True), self.server.plan.stragglers
+        self._said[client] = answered
+        last = sorted((max(rounds, default=-1) for rounds in self._said.values()), reverse=True)
+        bears, known = self.server.plan.stragglers, self.rounds.count
         while not (self.server.is_open or self.server.closing or self.server.full):
-            if len(said) <= bears or said[bears] <= self.server.round:
+            if len(last) <= bears or last[bears] < self.server.round:
                 break
             self._void()
-        for each, first in self._next.items():
-            self.rounds.not_sent(each, since=first)
+        for each, rounds in self._said.items():
+            self.rounds.answered(each, rounds, since=0 if each == client else known)
 
     def _void(self) -> None:
         """A round without uploads, in place of one that may have been answered."""
@@ -282,9 +283,11 @@ class Federation:
     def epsilon(self) -> dict[str, float]:
         """What each member that was in a roster has spent so far, in all of them, at the plan's δ.
 
-        It counts uploads that reached this server, and `Member.epsilon` those that were made. Both are equal where all
-        uploads of a member were used and it knows of all rounds. Otherwise the member's, at its worst, is the larger
-        one; but the server also charges what a crash may have lost, until `heard` says that it was not answered.
+        It counts uploads that reached this server, those that `heard` told of, and after a crash all that may have got
+        lost, until `heard` says which were made. `Member.epsilon` counts those that were made. So after `heard` both
+        charge the same rounds, and later the member those too whose uploads never come. For these rounds both say the
+        same where all uploads were used and the member knows of all rounds; otherwise the member's, at its worst, is
+        the larger one.
         """
         found = {name: _alone(self.plan, squares) for name, squares in self._spent.items()}
         for table in self.rosters.values():
@@ -301,18 +304,20 @@ class Federation:
             return max((table.rounds.odometer.counted().max_epsilon() for table in tables), default=0.0)
         return max(self.epsilon().values(), default=0.0)
 
-    def heard(self, name: str, answered: Mapping[int, int]) -> None:
-        """Take in what a member said it has answered, so that rounds lost in a crash are not charged for nothing.
+    def heard(self, name: str, answered: Mapping[int, Collection[int]]) -> None:
+        """Take in what a member said it has answered, so that the server charges what the member does.
 
-        If more members than may straggle have answered rounds that this server does not know, these are void.
+        It is charged for each round that it has answered, also if the upload never came, and for no other. If more
+        members than may straggle have answered rounds that this server does not know, these are void.
 
         Args:
             name: of the member.
-            answered: what `Member.answered` returned.
+            answered: what `Member.answered` returned. A member with a later roster may have forgotten this one: then
+                nothing changes.
         """
         for number, table in self.rosters.items():
-            if name in table.index:
-                table.heard(table.index[name], answered.get(number, 0))
+            if name in table.index and (number in answered or max(answered, default=-1) < number):
+                table.heard(table.index[name], answered.get(number, ()))
 
     def past(self, announcing: Collection[int] | None = None) -> bytes:
         """All that `resume` needs, as JSON; it holds no secret. Uploads of open rounds are not in it.

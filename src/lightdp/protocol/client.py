@@ -242,6 +242,11 @@ class Client:
             return ClientRound(self, self._seat, start, self._history, history)
 
     @property
+    def answered(self) -> frozenset[int]:
+        """The rounds that this client has answered, closing ones too; it answers none before the last of them."""
+        return self._state.sent
+
+    @property
     def next_round(self) -> int:
         """The first round that this client may still answer."""
         return max(self._state.sent, default=-1) + 1
