@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -162,7 +161,7 @@ class Server:
             roster = roster.excerpt([me, *self._graph.neighbours_of(me).tolist()])
         return Message(kind=Kind.ROSTER, run=self.run, payload=roster.to_bytes()).to_bytes()
 
-    @cached_property
+    @property
     def names(self) -> tuple[str, ...]:
         """The clients of the roster, by index."""
         return self._fixed().names
