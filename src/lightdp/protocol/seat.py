@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lightdp import masks
-from lightdp.errors import WireError
+from lightdp.errors import ArgumentError, WireError
 from lightdp.keys import Keyring, Pins, Roster
 from lightdp.planning import Plan
 from lightdp.protocol.history import ClientHistory
@@ -36,6 +36,10 @@ class Seat:
     def __init__(self, plan: Plan, state: ClientState, roster: Roster, pins: Pins | None, grid: masks.Grid) -> None:
         if len(roster) != plan.clients:
             raise WireError(f"roster must have {plan.clients} clients, got {len(roster)}")
+        try:
+            plan = plan.placed(roster.hash)
+        except ArgumentError as error:
+            raise WireError(str(error)) from None
         self.grid = grid
         self._plan, self._pair, self._run, self._roster = plan, state.pair, state.run, roster.hash
         self._me = roster.index(state.enrolment)
@@ -85,6 +89,8 @@ class Seat:
 def neighbours(plan: Plan, roster: Roster, me: int) -> list[int]:
     """The clients with whom client `me` shares noise, in order, if the roster shows exactly whom it must.
 
+    The plan is placed by the roster.
+
     The hash of the roster places clients on a random graph (S1): so the server cannot choose whose neighbours it shows,
     and must show all of them. A roster that the client has kept was compared with the graph when it was joined.
 
@@ -94,7 +100,7 @@ def neighbours(plan: Plan, roster: Roster, me: int) -> list[int]:
     shown = roster.enrolments.keys()
     if plan.graph.random and roster.kept:
         return [i for i in shown if i != me]
-    found: list[int] = plan.graph.placed(roster.hash).neighbours_of(me).tolist()
+    found: list[int] = plan.graph.neighbours_of(me).tolist()
     if len(shown) != (1 + len(found) if plan.graph.random else plan.clients) or not shown >= set(found):
         whom = f"client {me} and its {len(found)} neighbours" if plan.graph.random else f"all {plan.clients} clients"
         raise WireError(f"roster must show {whom}, got {len(shown)} clients, or others")
