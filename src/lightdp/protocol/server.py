@@ -114,6 +114,7 @@ class Server:
         self.number = integer("number", number, 0, 2**32 - 1)
         self._enrolments = Enrolments(self.run, pins, limit=plan.clients)
         self._roster: Roster | None = None
+        self._whole: bytes | None = None  # the message with the whole roster
         self._graph = plan.graph  # with clients placed on it, once the roster is fixed
         self._used: list[ClientSet] = []  # of each round whose set is final
         self._on_time: list[ClientSet] = []  # of each past round, under grace
@@ -153,12 +154,16 @@ class Server:
             self._roster = Roster.of(found, run=self.run, plan=self._agreement, number=self.number)
             self._chains = [self._roster.hash]
             self._graph = self.plan.graph.placed(self._roster.hash)
-        roster = self._roster
         if name is not None and name not in self._enrolments.by_name:
             raise ProtocolError(f"there is no client {name}")
         if name is not None and self._graph.random:
-            me = roster.index(self._enrolments.by_name[name])
-            roster = roster.excerpt([me, *self._graph.neighbours_of(me).tolist()])
+            me = self._roster.index(self._enrolments.by_name[name])
+            return self._rostered(self._roster.excerpt([me, *self._graph.neighbours_of(me).tolist()]))
+        if self._whole is None:
+            self._whole = self._rostered(self._roster)
+        return self._whole
+
+    def _rostered(self, roster: Roster) -> bytes:
         return Message(kind=Kind.ROSTER, run=self.run, payload=roster.to_bytes()).to_bytes()
 
     @property
