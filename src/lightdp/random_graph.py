@@ -216,8 +216,12 @@ class RandomGraph(Graph):
         Args:
             colluders: the most of them among its neighbours.
         """
-        empty = largest(self.seats, self.seats - self.clients, self.reach, _RARELY / self.clients)
-        return max(self.reach - 1 - empty - colluders, 0) + 1
+        return max(self.least_degree - colluders, 0) + 1
+
+    @cached_property
+    def least_degree(self) -> int:
+        """How many neighbours every client must have, or the draw is refused, which one of a thousand is."""
+        return self.reach - 1 - largest(self.seats, self.seats - self.clients, self.reach, _RARELY / self.clients)
 
     def certificate(self, used: int, least: int, colluders: int, near: int) -> Certificate:
         """What a round gives in which everybody has at least `least` used neighbours.

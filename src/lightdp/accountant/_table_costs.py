@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lightdp.accountant._at_random import RandomRounds
 from lightdp.accountant._costs import Open
 from lightdp.accountant._reserve import Reserve
 from lightdp.accountant._table import LateRound, LedgerTable
 from lightdp.client_set import ClientSet
 from lightdp.noise_graph import Graph
-from lightdp.planning import Plan
+from lightdp.planning import Plan, used_at_random
 from lightdp.repair import RETRIES, Window, late_costs
 
 
@@ -34,7 +36,7 @@ class ConstantTableCosts:
 
     def __init__(self, plan: Plan, clients: Sequence[int]) -> None:
         self._clients = np.array(clients)
-        self.usual = float(plan.used_cost(plan.honest))
+        self.usual = plan.seen_cost
 
     def record(self, ledgers: LedgerTable, used: ClientSet, late: ClientSet) -> None:
         """Add a round to the ledger of each client."""
@@ -71,21 +73,26 @@ class RepairTableCosts:
     def __init__(self, plan: Plan, clients: Sequence[int]) -> None:
         self.plan = plan
         self._clients, self._reserve, self._grace = np.array(clients), Reserve(plan), plan.request.grace
-        self.usual = float(plan.used_cost(self._reserve.least))
-        self._peers = None if plan.graph.complete else Neighbours(plan.graph)
+        self._random = RandomRounds(plan, clients) if plan.request.random else None
+        least = self._reserve.least
+        self.usual = float(plan.used_cost(least)) if self._random is None else used_at_random(plan.request, plan.gamma)
+
+    @cached_property
+    def _peers(self) -> Neighbours | None:
+        """Who are neighbours, unless all are; a random graph must be placed."""
+        return None if self.plan.graph.complete else Neighbours(self.plan.graph)
 
     def record(self, ledgers: LedgerTable, used: ClientSet, late: ClientSet) -> None:
         """Add a round to the ledger of each client, and to its late rounds what they may cost after it."""
-        plan, absent = self.plan, self._absent(used)
         mine, sent = used.flags[self._clients], late.flags[self._clients]
         too_late = sent if used else np.zeros_like(sent)
-        honest = np.maximum(plan.honest - absent, 1) if used else np.full(sent.size, plan.honest)
+        peers, costs, moved = self._measured(used)
         crossed = np.zeros(sent.size)
         if ledgers.late:
             # how much this round moves each peer's n_j for its own sake: q in the cross terms 2pq <= pq + pq
-            own = np.where(too_late, 1 / np.maximum(honest - 1, 1), plan.gamma / (honest * plan.gamma + 1))
+            own = np.where(too_late, 1 / np.maximum(peers, 1), moved)
             crossed = own * self._repaired(ledgers, used, late)
-        costs, seen = plan.used_cost(honest), (mine | sent) & ~too_late
+        seen = (mine | sent) & ~too_late
         plain = seen & (crossed == 0)
         for cost in np.unique(costs[plain]).tolist():
             ledgers.count(cost, plain & (costs == cost))
@@ -93,7 +100,17 @@ class RepairTableCosts:
         ledgers.charge(at, np.minimum(1.0, costs[at] + crossed[at]))
         at = np.flatnonzero(too_late)
         if at.size > 0:
-            self._add_late(ledgers, at, plan.honest - 1 - absent[at], crossed[at], used)
+            self._add_late(ledgers, at, peers[at], crossed[at], used)
+
+    def _measured(self, used: ClientSet) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """Honest used peers of each client, the cost of a round that is not late, and how much it moves each n_j."""
+        plan = self.plan
+        if self._random is not None:
+            peers, costs = self._random.measured(used)
+            return peers, costs, costs
+        absent = self._absent(used)
+        honest = np.maximum(plan.honest - absent, 1) if used else np.full(absent.size, plan.honest)
+        return plan.honest - 1 - absent, plan.used_cost(honest), plan.gamma / (honest * plan.gamma + 1)
 
     def _absent(self, used: ClientSet) -> NDArray[np.int64]:
         """How many neighbours of each client were not used. (clients,)"""
@@ -185,7 +202,8 @@ class RepairTableCosts:
         for k in range(RETRIES):
             some = window.retries > k
             retries += np.minimum(self._count(some | window.waiting if all_late else some, late.at), late.honest)
-        crossed = late.crossed + retries / (late.honest * self.plan.honest)
+        everyone = self.plan.honest if self._random is None else 1 / self._random.void
+        crossed = late.crossed + retries / (late.honest * everyone)
         return _late_costs(self.plan.gamma, late.honest, crossed, retries)
 
 
