@@ -293,5 +293,9 @@ class Repairs:
         if self._rows is None:
             missing = used.clients - len(used)
             return dict.fromkeys(self._tracked & used, missing) if missing > 0 else {}
-        counts = (self._rows.shape[1] - np.count_nonzero(used.flags[self._rows], axis=1)).tolist()
+        flags = used.flags
+        if isinstance(self._rows, list):  # of a random graph, where clients have different numbers of neighbours
+            counts = [row.size - int(np.count_nonzero(flags[row])) for row in self._rows]
+        else:
+            counts = (self._rows.shape[1] - np.count_nonzero(flags[self._rows], axis=1)).tolist()
         return {i: count for i, count in zip(self._tracked, counts, strict=True) if count > 0 and i in used}
