@@ -224,7 +224,7 @@ class Repairs:
 
     def __init__(self, graph: Graph, clients: Iterable[int] | None = None) -> None:
         self._tracked = ClientSet.all(graph.clients) if clients is None else ClientSet.of(graph.clients, clients)
-        self._rows = None if graph.complete else graph.rows(list(self._tracked))  # (tracked, degree)
+        self._rows = None if graph.complete else graph.rows(list(self._tracked))  # of each tracked client
         self.waiting: dict[int, tuple[Debt, ...]] = {}
         self.flying: dict[int, dict[int, Debt]] = {}
 
@@ -293,9 +293,5 @@ class Repairs:
         if self._rows is None:
             missing = used.clients - len(used)
             return dict.fromkeys(self._tracked & used, missing) if missing > 0 else {}
-        flags = used.flags
-        if isinstance(self._rows, list):  # of a random graph, where clients have different numbers of neighbours
-            counts = [row.size - int(np.count_nonzero(flags[row])) for row in self._rows]
-        else:
-            counts = (self._rows.shape[1] - np.count_nonzero(flags[self._rows], axis=1)).tolist()
+        counts = [row.size - np.count_nonzero(used.flags[row]) for row in self._rows]
         return {i: count for i, count in zip(self._tracked, counts, strict=True) if count > 0 and i in used}

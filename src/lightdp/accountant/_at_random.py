@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
 
-
 _BITS = 11  # of a cost
 
 

@@ -275,7 +275,7 @@ class Member:
     @property
     def _keeps(self) -> bool:
         """Whether the budget is kept against any server (W5)."""
-        return self.plan.late_is_seen and self.plan.sampling_rate == 1
+        return self.plan.withstands_lies
 
     def _elsewhere(self, number: int | None, *, worst: bool = True) -> Counter[float]:
         """What was spent in all rosters but one."""

@@ -191,6 +191,20 @@ class Plan:
         object.__setattr__(result, "graph", graph)
         return result
 
+    def counts(self, came: NDArray[np.bool_]) -> bool:
+        """Whether a round in which these clients came counts, or is void: too few, or a client has too few neighbours.
+
+        Args:
+            came: flags. (clients,)
+        """
+        enough = int(np.count_nonzero(came)) >= self.clients - self.stragglers
+        return enough and not (self.graph.random and int(self.graph.degrees(came).min()) < self.request.least_used)
+
+    @property
+    def withstands_lies(self) -> bool:
+        """Whether the budget is kept if a server tells clients different histories (W5)."""
+        return self.late_is_seen and self.gdp and not self.graph.random
+
     def used_neighbours(self, used: NDArray[np.bool_]) -> NDArray[np.int64]:
         """How many used neighbours each client has in a round of a random graph. (clients,)
 

@@ -96,6 +96,14 @@ def _neighbours(plan: Plan, roster: Roster, me: int) -> list[int]:
 
     On a random graph the server can neither choose whose neighbour a client is nor leave one out. A roster that was
     kept was compared with its graph when it was joined, and nobody is placed again.
+
+    Args:
+        plan: placed by the roster.
+        roster: the roster.
+        me: the client's index.
+
+    Raises:
+        WireError: the roster shows more or fewer clients, or others.
     """
     shown = roster.enrolments.keys()
     if plan.graph.random and roster.kept:

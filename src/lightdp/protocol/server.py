@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,18 +59,18 @@ class _Round:
         sum: of the uploads that no aggregate has yet.
         came: whether the upload of each client has come. (N,)
         summed: clients whose uploads are in an aggregate.
-        least: uploads that it must have to count.
+        rule: whether it counts if these clients have come.
     """
 
     sum: Accumulator
     came: NDArray[np.bool_]
     summed: ClientSet
-    least: int
+    rule: Callable[[NDArray[np.bool_]], bool]
 
     @property
     def counts(self) -> bool:
         """Whether enough uploads have come."""
-        return int(self.came.sum()) >= self.least
+        return self.rule(self.came)
 
 
 class Server:
@@ -226,7 +227,7 @@ class Server:
                     f"a run of a plan of {self.plan.rounds} rounds has at most {limit}, with void and closing ones; "
                     "a longer training needs a new run"
                 )
-            self._open[self.round] = self._new_round(least=0 if closing else self.minimum)
+            self._open[self.round] = self._new_round(_always if closing else self.plan.counts)
             self._closing += closing
         elif closing != (self._closing > 0):
             raise ProtocolError(f"round {self.round} was announced with closing={self._closing > 0}")
@@ -353,15 +354,16 @@ class Server:
         for number in range(self.round):
             self._chains.append(link(self._chains[-1], round=number, announcement=self._known(number)))
         if grace and on_time and not over:
-            came, least = on_time[-1], 0 if closing else self.minimum
-            waits = self._new_round(least if len(came) >= least else clients + 1)  # too few then, and their sum is lost
+            came = on_time[-1]
+            enough = closing > 0 or self.plan.counts(came.flags)
+            waits = self._new_round(_always if enough else _never)  # if too few then, their sum is lost
             waits.came = came.flags.copy()
-            waits.summed = came if len(came) >= least else waits.summed
+            waits.summed = came if enough else waits.summed
             self._open[self.round - 1] = waits
 
-    def _new_round(self, least: int) -> _Round:
+    def _new_round(self, rule: Callable[[NDArray[np.bool_]], bool]) -> _Round:
         length, clients = self.length + self.weighted, self.plan.clients
-        return _Round(Accumulator(length, self._grid.bits), np.zeros(clients, np.bool_), ClientSet.none(clients), least)
+        return _Round(Accumulator(length, self._grid.bits), np.zeros(clients, np.bool_), ClientSet.none(clients), rule)
 
     def _total(self, sums: list[Accumulator]) -> tuple[NDArray[np.float64] | None, float | None]:
         """Updates and weights of these sums together, each read by itself: both together may exceed the modulus."""
@@ -394,3 +396,13 @@ class Server:
         if self._roster is None:
             raise ProtocolError("the roster is not fixed yet")
         return self._roster
+
+
+def _always(came: NDArray[np.bool_]) -> bool:  # noqa: ARG001
+    """A closing round counts whoever came."""
+    return True
+
+
+def _never(came: NDArray[np.bool_]) -> bool:  # noqa: ARG001
+    """A round whose sum was lost does not."""
+    return False
