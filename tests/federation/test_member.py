@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import struct
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -304,13 +303,13 @@ def test_no_plan_is_solved_for_a_roster_before_its_enrolments_are_verified(monke
         return solve(text)
 
     monkeypatch.setattr(_member, "_solved", watched)
-    claimed = struct.pack("<7sB16sI32sI", b"lightdp", 3, RUN, 1, bytes(32), 5)
+    claimed = struct.pack("<7sB16sI32sI", b"lightdp", 4, RUN, 1, bytes(32), 5)
     forged = good[:-1] + bytes([good[-1] ^ 1])
     others = roster([*everyone[1:], member("m5")]).to_bytes()
     for wrong in (claimed, good[:-200], forged, others):
         with pytest.raises(WireError):
             own.join(Message(kind=Kind.ROSTER, run=RUN, payload=wrong).to_bytes())
-    foreign = replace(roster(everyone), plan=bytes(32))
+    foreign = Roster.of(roster(everyone).enrolments.values(), run=RUN, plan=bytes(32))
     pinned = member("m0", pins=Pins({"m1": bytes(32)}))
     with pytest.raises(WireError, match="m1 has an identity other than the pinned one"):
         pinned.join(roster_message(roster([pinned, *everyone[1:]])))

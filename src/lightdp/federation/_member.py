@@ -57,7 +57,7 @@ class Member:
     [0]
     >>> table = federation.turn()
     >>> for member in members:
-    ...     _ = member.join(table.server.roster())
+    ...     _ = member.join(table.server.roster(member.name))
     ...     _ = federation.receive(member.begin(table.server.announce()).upload(numpy.full(4, 0.1)))
     >>> list(federation.close(table.number).used)
     [0, 1, 2]

@@ -168,8 +168,12 @@ class Plan:
             return seen_at_random(self.request, self.gamma) if self.repairs else 1.0
         return float(self.used_cost(self.honest))
 
-    def placed(self, place: bytes) -> Plan:
+    def placed(self, place: bytes, *, checked: bool = False) -> Plan:
         """The plan with its graph placed by the hash of a roster: itself, unless the graph is random (S1).
+
+        Args:
+            place: 32 bytes.
+            checked: whether this draw was looked at before.
 
         Raises:
             ArgumentError: the draw leaves a client too few neighbours; a roster with another number has another hash.
@@ -177,10 +181,11 @@ class Plan:
         if not self.graph.random:
             return self
         graph = self.graph.placed(place)
-        if (found := int(graph.degrees(np.ones(self.clients, dtype=bool)).min())) < self.request.least_degree:
+        least = self.request.least_degree
+        if not checked and (found := int(graph.degrees(np.ones(self.clients, dtype=bool)).min())) < least:
             raise ArgumentError(
-                f"the roster must give every client at least {self.request.least_degree} neighbours on its random "
-                f"graph, and gives one {found}: another number gives it another hash"
+                f"the roster must give every client at least {least} neighbours on its random graph, and gives one "
+                f"{found}: another number gives it another hash"
             )
         result = replace(self)
         object.__setattr__(result, "graph", graph)

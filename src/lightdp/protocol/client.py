@@ -49,7 +49,7 @@ class Client:
     >>> [server.enrol(client.enrol()) for client in clients]
     ['ann', 'bob']
     >>> for client in clients:
-    ...     client.join(server.roster())
+    ...     client.join(server.roster(client.name))
     >>> start = server.announce()
     >>> [server.receive(client.begin(start).upload(numpy.full(4, 0.1))) for client in clients]
     [True, True]
@@ -179,6 +179,11 @@ class Client:
     def run(self) -> bytes:
         """16 bytes that name the run."""
         return self._state.run
+
+    @property
+    def name(self) -> str:
+        """The client's name in the roster."""
+        return self._state.enrolment.name
 
     def enrol(self) -> bytes:
         """The ENROL message: this client's signed one-time key."""
