@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 FILES = {
     "test_flower_examples.py",  # whole Flower deployments
     "test_flower_grace.py",
+    "test_native_processors.py",  # compiles
     "test_reproduce.py",
     "test_results.py",
 }
 TESTS = {
+    # files
+    "test_a_client_keeps_its_state_and_identity_without_flock_and_modes",
+    "test_importing_lightdp_needs_no_module_of_one_system",
     # auditing
     "test_a_closed_pipe_does_not_change_the_exit_code",
     "test_memory_does_not_grow_with_values",

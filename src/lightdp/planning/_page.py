@@ -146,7 +146,12 @@ def _noise(plan: Plan) -> list[str]:
     average = ", root mean square over rounds" if plan.repairs else ""
     result.append(f"effective  σ   {plan.sigma_effective:.6g}, what protects one client{average}")
     result.append(f"noise multiplier {plan.noise_multiplier:.6g} = effective σ / sensitivity {plan.sensitivity:g}")
-    if not plan.graph.complete and plan.gamma > 0:
+    if plan.graph.random and plan.gamma > 0:
+        result.append(
+            f"an expander of about {plan.graph.degree} peers each, placed by the roster's hash; at most "
+            f"{plan.request.near_colluders} of a client's peers collude, but for draws that δ covers"
+        )
+    elif not plan.graph.complete and plan.gamma > 0:
         price = price_of_sparsity(plan.graph, plan.colluders, plan.gamma)
         result.append(f"the graph of degree {plan.graph.degree} needs {price:.3g} times the σ of the complete one")
     return result

@@ -114,6 +114,7 @@ class Server:
         self.number = integer("number", number, 0, 2**32 - 1)
         self._enrolments = Enrolments(self.run, pins, limit=plan.clients)
         self._roster: Roster | None = None
+        self._graph = plan.graph  # with clients placed on it, once the roster is fixed
         self._used: list[ClientSet] = []  # of each round whose set is final
         self._on_time: list[ClientSet] = []  # of each past round, under grace
         self._chains: list[bytes] = []  # of each round, as it goes into its keys
@@ -134,20 +135,36 @@ class Server:
             raise ProtocolError("the roster is fixed; a client that joins later needs a new run")
         return self._enrolments.add(message)
 
-    def roster(self) -> bytes:
-        """Fix the roster, once all have enrolled, and return the ROSTER message for everybody."""
+    def roster(self, name: str | None = None) -> bytes:
+        """Fix the roster, once all have enrolled, and return the ROSTER message.
+
+        Args:
+            name: of the client that it is for. Where the graph is random, a client gets its own message, with its own
+                enrolment and those of its neighbours, and accepts no other; elsewhere the same goes to everybody. None
+                for the roster of all clients.
+
+        Raises:
+            ProtocolError: too few have enrolled, or nobody with this name.
+        """
         if self._roster is None:
             found = self._enrolments.by_name.values()
             if len(found) != self.plan.clients:
                 raise ProtocolError(f"{self.plan.clients} clients must enrol, {len(found)} have")
             self._roster = Roster.of(found, run=self.run, plan=self._agreement, number=self.number)
             self._chains = [self._roster.hash]
-        return Message(kind=Kind.ROSTER, run=self.run, payload=self._roster.to_bytes()).to_bytes()
+            self._graph = self.plan.graph.placed(self._roster.hash)
+        roster = self._roster
+        if name is not None and name not in self._enrolments.by_name:
+            raise ProtocolError(f"there is no client {name}")
+        if name is not None and self._graph.random:
+            me = roster.index(self._enrolments.by_name[name])
+            roster = roster.excerpt([me, *self._graph.neighbours_of(me).tolist()])
+        return Message(kind=Kind.ROSTER, run=self.run, payload=roster.to_bytes()).to_bytes()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The clients of the roster, by index."""
-        return tuple(enrolment.name for enrolment in self._fixed().enrolments)
+        return self._fixed().names
 
     @property
     def roster_hash(self) -> bytes:

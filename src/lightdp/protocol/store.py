@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from lightdp._files import contents, durable, locked, overwritten, synchronise
+from lightdp._files import contents, durable, flush, locked, overwritten, synchronise, write
 from lightdp.errors import ArgumentError, ProtocolError
 
 _MARK = re.compile(r"([0-9a-f]{32}) ([0-9]{1,20})")
@@ -240,9 +240,9 @@ class _Mark:
 
     def write(self, descriptor: int, *, wait: bool) -> None:
         """Put the mark into a file, in place; the first of a run waits for the disk, or the state would not be read."""
-        os.pwrite(descriptor, f"{self.run} {self.serial:<20}\n".encode(), 0)
+        write(descriptor, f"{self.run} {self.serial:<20}\n".encode())
         if wait:
-            os.fsync(descriptor)
+            flush(descriptor)
 
 
 def _resolved(path: str | os.PathLike[str]) -> Path:
