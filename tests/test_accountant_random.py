@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -108,15 +109,15 @@ def test_admission_keeps_the_budget_whatever_a_server_chooses(late: float | str)
     """One that lets as many of client 0's neighbours straggle as the rule allows, and never more than S̄."""
     plan = planned(150, 60, 2, 30, late=late).placed(bytes(32))
     odometer, near = Odometer(plan, [0]), plan.graph.neighbours_of(0).tolist()
-    with pytest.raises(BudgetError):
+    count = 30
+    while not plan.counts(~ClientSet.of(150, near[:count]).flags):
+        count -= 1
+    with suppress(BudgetError):
         for _ in range(200):
             odometer.admit()
-            count = 30
-            while not plan.counts(~ClientSet.of(150, near[:count]).flags):
-                count -= 1
             odometer.record(~ClientSet.of(150, near[:count]))
             assert odometer.max_epsilon() <= 8
-    assert odometer.rounds > 3
+    assert 3 < odometer.rounds < 200
 
 
 def test_a_round_that_leaves_a_client_too_few_neighbours_is_refused() -> None:
