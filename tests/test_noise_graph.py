@@ -146,7 +146,7 @@ def test_relabelling_depends_on_the_seed_and_on_nothing_else() -> None:
     assert not np.array_equal(Graph(30, 4, 5).neighbours(), Graph(30, 4, 6).neighbours())
     stream = hashlib.shake_256(b"lightdp graph v1" + bytes(7) + b"\x01").digest(64)
     expected = sorted(range(8), key=lambda i: stream[8 * i : 8 * i + 8])
-    assert Graph(8, 2, 1)._seats().tolist() == expected == [2, 1, 3, 0, 7, 4, 5, 6]  # all clients must agree on it
+    assert Graph(8, 2, 1)._seats.tolist() == expected == [2, 1, 3, 0, 7, 4, 5, 6]  # all clients must agree on it
 
 
 def test_price_of_sparsity_is_what_the_certified_noise_says() -> None:
