@@ -40,6 +40,7 @@ DELTA_MAX = 0.01
 
 _RARELY = 1e-3  # chance that honest rounds of a whole training break the rule on used neighbours
 _SMALL = 64  # rows, and a quarter of the columns, up to which the second eigenvalue of several layers is computed
+_AT_ONCE = 4096  # clients whose neighbours are found together
 _LOGARITHMS = 1.01  # more than differences of logarithms of factorials up to 2^31 are rounded
 
 
@@ -140,11 +141,7 @@ class RandomGraph(Graph):
 
     def neighbours_of(self, client: int) -> NDArray[np.int64]:
         """The neighbours of one client, sorted; about `degree` of them."""
-        integer("client", client, 0, self.clients - 1)
-        seats, clients = self._seating
-        row, column = divmod(int(seats[client]), self.width)
-        found = clients[np.arange(self.height) * self.width + (self._sums(row) - column) % self.width].ravel()
-        return np.sort(found[(found >= 0) & (found != client)])
+        return self.rows([integer("client", client, 0, self.clients - 1)])[0]
 
     def neighbours(self) -> NDArray[np.int64]:
         """Refused: clients have different numbers of neighbours; see `rows` and `degrees`."""
@@ -152,7 +149,16 @@ class RandomGraph(Graph):
 
     def rows(self, clients: Sequence[int]) -> list[NDArray[np.int64]]:  # type: ignore[override]
         """The neighbours of some clients, each sorted."""
-        return [self.neighbours_of(client) for client in clients]
+        (seats, occupants), every = self._seating, np.asarray(clients)
+        result: list[NDArray[np.int64]] = []
+        for some in np.split(every, range(_AT_ONCE, every.size, _AT_ONCE)):
+            rows, columns = np.divmod(seats[some], self.width)
+            across = (_sums(rows + 1, *self._shape, self.height) - columns[:, None]) % self.width
+            found = np.hstack(occupants[np.arange(self.height) * self.width + across])  # (some, layers · height)
+            found[found == some[:, None]] = -1
+            found.sort(axis=1)
+            result += [row[empty:] for row, empty in zip(found, (found < 0).sum(axis=1).tolist(), strict=True)]
+        return result
 
     def adjacency(self) -> NDArray[np.bool_]:
         """The adjacency matrix, for small graphs. (clients, clients)"""
