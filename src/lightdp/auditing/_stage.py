@@ -96,7 +96,7 @@ class Stage:
             update: the client's data; None in a closing round.
         """
         telling = seen.telling
-        number, past = seen.round, b"".join(map(_bytes, telling.past))
+        number, past = seen.round, tuple(each for entry in telling.past for each in entry)
         shape = {"round": number, "clients": self.plan.clients, "grace": self.plan.grace}
         start = Announcement(**shape, past=past, closing=telling.closing)
         run, roster = self._run, self._roster.hash

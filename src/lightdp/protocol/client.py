@@ -267,7 +267,8 @@ class Client:
         Args:
             worst: bound the truth at this moment for any server, whatever it announced to whom (W5). With whole
                 batches that never exceeds the budget, for which `begin` kept room, unless the plan says late="unseen"
-                or its graph is random: then every upload counts as seen behind its own noise alone. With repair, sampled batches count as whole (R2).
+                or its graph is random: then every upload counts as seen behind its own noise alone. With repair,
+                sampled batches count as whole (R2).
         """
         if self._history is None:
             return 0.0

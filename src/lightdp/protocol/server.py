@@ -119,7 +119,7 @@ class Server:
         self._used: list[ClientSet] = []  # of each round whose set is final
         self._on_time: list[ClientSet] = []  # of each past round, under grace
         self._chains: list[bytes] = []  # of each round, as it goes into its keys
-        self._late: dict[int, ClientSet] = {}
+        self._late: dict[int, NDArray[np.bool_]] = {}  # clients whose uploads of a round were seen and not used. (N,)
         self._closing = 0  # closing rounds that were announced
         self._open: dict[int, _Round] = {}  # the round that was announced last and, under grace, the one before it
 
@@ -232,7 +232,7 @@ class Server:
         elif closing != (self._closing > 0):
             raise ProtocolError(f"round {self.round} was announced with closing={self._closing > 0}")
         first = integer("since", max(self.round - 1, 0) if since is None else since, 0, self.round)
-        past = b"".join(self._known(number) for number in range(first, self.round))
+        past = tuple(each for number in range(first, self.round) for each in self._known(number))
         shape = {"round": self.round, "clients": self.plan.clients, "grace": self.plan.grace}
         payload = Announcement(**shape, past=past, closing=self._closing > 0).to_bytes()
         return Message(
@@ -296,7 +296,7 @@ class Server:
             if joined:
                 sums.append(before.sum)
             if not before.counts:
-                self._late[final] = came
+                self._late[final] = before.came
             self._used.append(came if before.counts else nobody)
         if self.plan.grace:
             self._on_time.append(ClientSet(now.came))
@@ -312,7 +312,7 @@ class Server:
             self._used.append(ClientSet(now.came))  # nothing follows that could use more of them
         elif now.summed:
             now.sum = Accumulator(self.length + self.weighted, self._grid.bits)
-        self._chains.append(link(self._chains[-1], round=number, announcement=self._known(number)))
+        self._link(number)
         return Aggregate(number, used, total, weight, joined, settled)
 
     def past(self) -> dict[str, Any]:
@@ -320,10 +320,11 @@ class Server:
 
         Neither sums nor the open round are among them: it is as before that round was announced.
         """
+        late = {number: ClientSet(flags) for number, flags in self._late.items()}
         return {
             "used": [each.to_bytes().hex() for each in self._used],
             "on_time": [each.to_bytes().hex() for each in self._on_time],
-            "late": {str(number): each.to_bytes().hex() for number, each in self._late.items()},
+            "late": {str(number): each.to_bytes().hex() for number, each in late.items()},
             "closing": self._closing - (self._closing > 0 and self.round in self._open),
         }
 
@@ -350,9 +351,10 @@ class Server:
         over = closing == 1 + grace  # then the last set is final, too
         if len(used) != (max(len(on_time) - (not over), 0) if grace else len(used)) or (on_time and not grace):
             raise ArgumentError(f"past must have a final set for each round but the last, got {len(used)}")
-        self._used, self._on_time, self._late, self._closing = used, on_time, late, closing
+        self._used, self._on_time, self._closing = used, on_time, closing
+        self._late = {number: each.flags.copy() for number, each in late.items()}
         for number in range(self.round):
-            self._chains.append(link(self._chains[-1], round=number, announcement=self._known(number)))
+            self._link(number)
         if grace and on_time and not over:
             came = on_time[-1]
             enough = closing > 0 or self.plan.counts(came.flags)
@@ -378,19 +380,23 @@ class Server:
         weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
         return values[: self.length], weight
 
-    def _known(self, number: int) -> bytes:
-        sets = known(self._used, self._on_time, number, self.plan.clients)
-        return b"".join(each.to_bytes() for each in sets)
+    def _known(self, number: int) -> tuple[ClientSet, ...]:
+        return known(self._used, self._on_time, number, self.plan.clients)
+
+    def _link(self, number: int) -> None:
+        """Bind what became known when a round closed into the keys of the next one."""
+        announced = b"".join(each.to_bytes() for each in self._known(number))
+        self._chains.append(link(self._chains[-1], round=number, announcement=announced))
 
     def late(self, round: int) -> ClientSet:  # noqa: A002  the paper's word
         """Clients whose uploads of a past round were seen but not used."""
-        return self._late.get(round, ClientSet.none(self.plan.clients))
+        return ClientSet(self._late[round]) if round in self._late else ClientSet.none(self.plan.clients)
 
     def _record_late(self, past: int, client: int) -> None:
-        late = self.late(past)
-        if client in late or client in self._used[past]:
+        late = self._late.get(past)
+        if client in self._used[past] or (late is not None and late[client]):
             raise ProtocolError(f"client {client} has answered round {past} before")
-        self._late[past] = late | ClientSet.of(self.plan.clients, [client])
+        self._late.setdefault(past, np.zeros(self.plan.clients, np.bool_))[client] = True
 
     def _fixed(self) -> Roster:
         if self._roster is None:

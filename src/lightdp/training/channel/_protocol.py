@@ -91,7 +91,7 @@ class Protocol(Channel):
             sums.append(self._closed())  # a round that was announced before its clients refused it
         for riding in self.schedule.closing(number, present):
             start = self.server.announce(since=0, closing=True)
-            for i in riding:
+            for i in sorted(i for clients in riding.values() for i in clients):
                 self.server.receive(self.clients[i].begin(start).upload(None))
             sums.append(self._closed())
         found = [each for each in sums if each is not None]
