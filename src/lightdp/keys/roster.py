@@ -113,8 +113,9 @@ class Roster:
         >>> some.names, len(some), some.hash == roster.hash
         (('client-2', 'client-5'), 8, True)
         """
-        tree = self._tree.excerpt(clients)
-        return Roster(self.run, self.plan, self.number, tree, {i: self.enrolments[i] for i in tree.leaves()})
+        shown = sorted(set(clients))
+        tree = self._tree.excerpt(shown)
+        return Roster(self.run, self.plan, self.number, tree, {i: self.enrolments[i] for i in shown})
 
     def __len__(self) -> int:
         return self._tree.counts[0]
