@@ -167,11 +167,8 @@ class Cohorts(Generic[M]):
             came: members whose uploads came in time, or joined since.
         """
         cohort, seen = self.rosters[number], set(came)
-        for member in cohort.members:
-            if member in seen:
-                cohort.missed.pop(member, None)
-            else:
-                cohort.missed[member] = cohort.missed.get(member, 0) + 1
+        absent = [member for member in cohort.members if member not in seen]
+        cohort.missed = {member: cohort.missed.get(member, 0) + 1 for member in absent}
         cohort.void = cohort.void + 1 if len(seen) < len(cohort.members) - cohort.bears else 0
         cohort.rounds += 1
         if cohort.rounds >= self.consecutive:
