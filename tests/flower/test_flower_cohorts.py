@@ -154,7 +154,9 @@ def test_a_roster_that_lost_too_many_is_closed_and_the_others_go_on(
     assert used[:2] == [5, 5]
     assert used[-5:] == [3] * 5  # rounds 3 and 4 are void, then there is a roster of three
     assert strategy.stopped is None
-    assert "roster 0 has lost too many of its clients" in caplog.text
+    assert "roster 0 is closed: it can bear 1 of its 5 clients missing: 2 missed too many" in caplog.text
+    assert "round 2 used 5 of 5 clients;" in caplog.text
+    assert "round 9 of roster 1 used 3 of 3 clients;" in caplog.text
     assert "roster 1 of 3 clients" in caplog.text
     total = mean_of([set(range(5))] * 2 + [{2, 3, 4}] * used.count(3))
     assert the_change(result) == close_to(total, plan)
