@@ -102,7 +102,8 @@ class Engine:
         if not result.used:
             then = "was void" if not plan.grace else "waits for uploads that come during the next one"
             LOG.warning("lightdp: %s %s: fewer than %s came", name, then, counted(table.server.minimum, "upload"))
-        arrays, metrics = None, MetricRecord()
+        before, settled = self._settled or (None, None)
+        arrays, metrics = None if settled is before else settled, MetricRecord()  # what rosters that were closed left
         if result.total is not None:
             arrays, metrics = self._through(server_round, taken)
         spent, used, joined = run.spent(), len(result.used), len(result.joined)

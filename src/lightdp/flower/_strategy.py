@@ -197,7 +197,9 @@ class LightDP(Strategy):
         return self._engine.configure(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord]:
-        """The sum of the uploads that came, passed through the inner strategy; no arrays if there is none.
+        """The sum of the uploads that came, passed through the inner strategy; no arrays if the model is as it was.
+
+        That is so where there is no sum, unless `configure_train` has closed a roster, whose repairs are in the model.
 
         Under grace, uploads of the round before that came since are in the sum. If too few came in time there may be
         no sum yet: what came is then in the next one, if enough of the round have come by then.
