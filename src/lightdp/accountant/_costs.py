@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lightdp.accountant._at_random import RandomRounds
 from lightdp.accountant._ledger import Ledger, LedgerList
 from lightdp.accountant._reserve import Reserve
 from lightdp.client_set import ClientSet
-from lightdp.planning import Plan
+from lightdp.planning import Plan, used_at_random
 from lightdp.repair import Window, late_cost
 
 
@@ -68,7 +70,7 @@ class ConstantCosts:
 
     def __init__(self, plan: Plan, clients: Sequence[int]) -> None:
         self._clients = clients
-        self.usual = float(plan.used_cost(plan.honest))
+        self.usual = plan.seen_cost
 
     def record(self, ledgers: LedgerList, used: ClientSet, late: ClientSet) -> None:
         """Add a round to the ledger of each client."""
@@ -111,13 +113,25 @@ class RepairCosts:
     def __init__(self, plan: Plan, clients: Sequence[int]) -> None:
         self.plan = plan
         self._clients, self._reserve, self._grace = clients, Reserve(plan), plan.request.grace
+        self._random = RandomRounds(plan, clients) if plan.request.random else None
+        if self._random is not None:
+            self.usual = used_at_random(plan.request, plan.gamma)
+            return
         self._cost: list[float] = [math.inf, *plan.used_cost(np.arange(1, plan.honest + 1)).tolist()]
         self.usual = self._cost[self._reserve.least]
-        rows = None if plan.graph.complete else plan.graph.rows(clients)
-        self._peers = None if rows is None else dict(zip(clients, rows, strict=True))
+
+    @cached_property
+    def _peers(self) -> dict[int, NDArray[np.int64]] | None:
+        """The neighbours of each client, if it has not all others; a random graph must be placed."""
+        if self.plan.graph.complete:
+            return None
+        return dict(zip(self._clients, self.plan.graph.rows(self._clients), strict=True))
 
     def record(self, ledgers: LedgerList, used: ClientSet, late: ClientSet) -> None:
         """Add a round to the ledger of each client, and to its late rounds what they may cost after it."""
+        if self._random is not None:
+            self._record_random(ledgers, used, late, *self._random.measured(used))
+            return
         plan, void = self.plan, not used
         count, seen = plan.clients - len(used), (used.holds(self._clients), late.holds(self._clients))
         for client, ledger, mine, sent in zip(self._clients, ledgers, *seen, strict=True):
@@ -138,16 +152,42 @@ class RepairCosts:
             else:
                 ledger.usual[self._cost[honest]] += 1
 
+    def _record_random(
+        self,
+        ledgers: LedgerList,
+        used: ClientSet,
+        late: ClientSet,
+        peers: NDArray[np.int64],
+        costs: NDArray[np.float64],
+    ) -> None:
+        """As `record` on a random graph (S1), with what each client has in the round."""
+        seen = used.holds(self._clients), late.holds(self._clients)
+        measured = zip(peers.tolist(), costs.tolist(), strict=True)
+        for client, ledger, (others, cost), mine, sent in zip(self._clients, ledgers, measured, *seen, strict=True):
+            too_late = sent and bool(used)
+            crossed = 0.0
+            if ledger.windows:
+                crossed = (1 / max(others, 1) if too_late else cost) * self._repaired(ledger, used, late)
+            if too_late:
+                self._add_late(ledger, others, self._used_peers(client, used), crossed)
+            elif mine or sent:
+                _add(ledger, min(1.0, cost + crossed), self.usual)
+
     def _repaired(self, ledger: Ledger, used: ClientSet, late: ClientSet) -> float:
         """Update the open windows with a round; returns the sum of p over late rounds' repairs that it carries."""
         riding = 0.0
         for at, window in list(ledger.windows.items()):
             riding += window.riders(used or late) / window.honest
             window.close(used, late)
-            ledger.rare[at] = window.cost(self.plan.honest)
+            ledger.rare[at] = window.cost(self._everyone)
             if not window.waiting.any():
                 del ledger.windows[at]
         return riding
+
+    @property
+    def _everyone(self) -> float:
+        """1/q of a void round, which moves the individual noise of each peer by q for its own sake at most."""
+        return self.plan.honest if self._random is None else 1 / self._random.void
 
     def _add_late(self, ledger: Ledger, others: int, waiting: NDArray[np.bool_], crossed: float) -> None:
         """Add a round that came too late, with at least `others` honest peers used and a window while they repair."""
@@ -175,7 +215,7 @@ class RepairCosts:
                 # under grace another round comes before the next one, after which no window is quiet
                 worst = self._reserve.round(sum(w.riders(awake=True) / w.honest for w in ledger.windows.values()))
                 for at, window in ledger.windows.items():
-                    after.rare[at] = window.cost(self.plan.honest, all_late=True)
+                    after.rare[at] = window.cost(self._everyone, all_late=True)
             if on_time or may_be_late:
                 used, late = self._reserve.open(riding, lies=ahead or lies)
                 _add(after, used if on_time else late, self.usual)

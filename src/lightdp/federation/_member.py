@@ -57,7 +57,7 @@ class Member:
     [0]
     >>> table = federation.turn()
     >>> for member in members:
-    ...     _ = member.join(table.server.roster())
+    ...     _ = member.join(table.server.roster(member.name))
     ...     _ = federation.receive(member.begin(table.server.announce()).upload(numpy.full(4, 0.1)))
     >>> list(federation.close(table.number).used)
     [0, 1, 2]
@@ -275,7 +275,7 @@ class Member:
     @property
     def _keeps(self) -> bool:
         """Whether the budget is kept against any server (W5)."""
-        return self.plan.late_is_seen and self.plan.sampling_rate == 1
+        return self.plan.withstands_lies
 
     def _elsewhere(self, number: int | None, *, worst: bool = True) -> Counter[float]:
         """What was spent in all rosters but one."""

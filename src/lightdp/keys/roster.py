@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -113,8 +113,9 @@ class Roster:
         >>> some.names, len(some), some.hash == roster.hash
         (('client-2', 'client-5'), 8, True)
         """
-        tree = self._tree.excerpt(clients)
-        return Roster(self.run, self.plan, self.number, tree, {i: self.enrolments[i] for i in tree.leaves()})
+        shown = sorted(set(clients))
+        tree = self._tree.excerpt(shown)
+        return Roster(self.run, self.plan, self.number, tree, {i: self.enrolments[i] for i in shown})
 
     def __len__(self) -> int:
         return self._tree.counts[0]
@@ -219,8 +220,15 @@ class _Shown(Mapping[int, Enrolment]):
             self._decoded[place] = found = Enrolment.from_bytes(leaf, run=self._run, verified=self._verified)
         return found
 
+    def __contains__(self, place: object) -> bool:
+        return place in self._leaves
+
     def __iter__(self) -> Iterator[int]:
         return iter(self._leaves)
+
+    def keys(self) -> KeysView[int]:
+        """The places, to be compared with others in one step."""
+        return self._leaves.keys()
 
     def __len__(self) -> int:
         return len(self._leaves)

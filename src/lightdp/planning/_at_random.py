@@ -17,29 +17,43 @@ _POINTS = 48  # of the straggler law
 _SURE = 1e-2  # chance that a client of a round has fewer used neighbours than is taken for the least
 
 
+@lru_cache(maxsize=64)
 def seen_at_random(asked: Request, gamma: float) -> float:
     """k of a round of which every upload may be seen and none is repaired: exact noise, and void rounds."""
     least = asked.honest - 1 + asked.near_colluders
     return float(asked.certificate(asked.clients, least).cost(gamma, asked.honest - 1))
 
 
-def used_at_random(asked: Request, gamma: float) -> float:
-    """The most that a used round can cost: all stragglers that there may be, and the fewest used neighbours."""
+def used_at_random(asked: Request, gamma: float, riding: float = 0.0) -> float:
+    """The most that a used or void round can cost: all stragglers that there may be, and the fewest used neighbours.
+
+    Args:
+        asked: the request.
+        gamma: γ.
+        riding: repairs of late rounds that ride in it.
+    """
+    return min(1.0, _most(asked, gamma) * (1 + riding))
+
+
+@lru_cache(maxsize=64)  # a server asks for many clients
+def _most(asked: Request, gamma: float) -> float:
     certificate = asked.certificate(asked.clients - asked.stragglers, asked.least_used)
-    return float(certificate.cost(gamma, asked.least_used - asked.near_colluders))
+    return max(float(certificate.cost(gamma, asked.least_used - asked.near_colluders)), seen_at_random(asked, gamma))
 
 
-def worst_at_random(asked: Request, gamma: float) -> float:
+def worst_at_random(asked: Request, gamma: float, riding: float = 0.0) -> float:
     """The most that one more round can cost, if all clients are told one history; with late uploads if they are seen.
 
     A late round is explained by the client's own star (R1): by noise that it shares with used neighbours, each behind
-    its individual noise in the round, in the repair that is used and in two that are late.
+    its individual noise in the round, in the repair that is used and in two that are late. Arguments as for
+    `used_at_random`.
     """
-    used = max(used_at_random(asked, gamma), seen_at_random(asked, gamma))
+    used = used_at_random(asked, gamma, riding)
     if not asked.late_is_seen:
         return used
-    peers = asked.least_used - asked.near_colluders
-    return max(used, late_cost(gamma, peers, (1 + RETRIES) * used, RETRIES * max(peers, 0)))
+    peers = max(asked.least_used - asked.near_colluders, 0)
+    crossed = (1 + riding) / max(peers, 1) + RETRIES * seen_at_random(asked, gamma)
+    return max(used, late_cost(gamma, peers, crossed, RETRIES * peers))
 
 
 def provision_at_random(asked: Request, gamma: float, rounds: int) -> float:
@@ -69,12 +83,13 @@ def _rounds(asked: Request) -> list[tuple[int, int, NDArray[np.float64], NDArray
     """Rounds as expected: used clients, least used neighbours, a client's honest ones with chances, and a weight."""
     graph = asked.graph
     assert isinstance(graph, RandomGraph)  # noqa: S101  the caller asked
+    empty = graph.seats - graph.clients
+    degree = graph.reach - 1 - largest(graph.seats, empty, graph.reach, 1 / asked.clients)  # the least, for good
     result = []
     for away, weight in _law(asked).points(_POINTS):
-        missing = away + graph.seats - graph.clients
-        least = graph.reach - 1 - largest(graph.seats, missing, graph.reach, _SURE / asked.clients)
+        least = graph.reach - 1 - largest(graph.seats, away + empty, graph.reach, _SURE / asked.clients)
         first, chances = hypergeometric(graph.seats - 1, away, graph.reach - 1)
-        used = round((graph.reach - 1) * graph.clients / graph.seats) - first - np.arange(len(chances))
+        used = degree - first - np.arange(len(chances))
         result.append(
             (asked.clients - away, max(least, asked.least_used), used - asked.near_colluders, chances, weight)
         )

@@ -9,16 +9,19 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lightdp import attack, gaussian, sampling
 from lightdp._validate import probability
+from lightdp.errors import ArgumentError
 from lightdp.noise_graph import Graph
+from lightdp.planning._at_random import seen_at_random
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._request import Request
 from lightdp.planning._wire import Wire
 from lightdp.stragglers import StragglerLaw
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
 
@@ -157,6 +160,64 @@ class Plan:
     def used_cost(self, honest: ArrayLike) -> NDArray[np.float64]:
         """k, the squared μ in units of (Δ/`scale`)², of rounds with `honest` honest clients, this one included."""
         return self.calibration.used_cost(self.noise, honest)
+
+    @cached_property
+    def seen_cost(self) -> float:
+        """k of a round whose uploads are all seen and of which nothing is repaired: without repair, or void (R1)."""
+        if self.request.random:
+            return seen_at_random(self.request, self.gamma) if self.repairs else 1.0
+        return float(self.used_cost(self.honest))
+
+    def placed(self, place: bytes, *, checked: bool = False) -> Plan:
+        """The plan with its graph placed by the hash of a roster: itself, unless the graph is random (S1).
+
+        Args:
+            place: 32 bytes.
+            checked: whether this draw was looked at before.
+
+        Raises:
+            ArgumentError: the draw leaves a client too few neighbours; a roster with another number has another hash.
+        """
+        if not self.graph.random:
+            return self
+        graph = self.graph.placed(place)
+        least = self.request.least_degree
+        if not checked and (found := int(graph.degrees(np.ones(self.clients, dtype=bool)).min())) < least:
+            raise ArgumentError(
+                f"the roster must give every client at least {least} neighbours on its random graph, and gives one "
+                f"{found}: another number gives it another hash"
+            )
+        result = replace(self)
+        object.__setattr__(result, "graph", graph)
+        return result
+
+    def counts(self, came: NDArray[np.bool_]) -> bool:
+        """Whether a round in which these clients came counts, or is void: too few, or a client has too few neighbours.
+
+        Args:
+            came: flags. (clients,)
+        """
+        enough = int(np.count_nonzero(came)) >= self.clients - self.stragglers
+        return enough and not (self.graph.random and int(self.graph.degrees(came).min()) < self.request.least_used)
+
+    @property
+    def withstands_lies(self) -> bool:
+        """Whether the budget is kept if a server tells clients different histories (W5)."""
+        return self.late_is_seen and self.gdp and not self.graph.random
+
+    def used_neighbours(self, used: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """How many used neighbours each client has in a round of a random graph. (clients,)
+
+        Raises:
+            ArgumentError: one has fewer than `request.least_used`; such a round is void (S1).
+        """
+        near = self.graph.degrees(used)
+        if (found := int(near.min())) < self.request.least_used:
+            raise ArgumentError(
+                f"a round must leave every client at least {self.request.least_used} used neighbours, or be void, "
+                f"got one with {found}"
+            )
+        return near
 
     def noise_in_mean(self) -> float:
         """(D3): variance, per coordinate, of the noise that a round leaves in the mean of the used uploads.

@@ -283,6 +283,11 @@ class Request:
             raise ArgumentError("only a random graph has certificates")
         return self.graph.certificate(used, least, self.colluders, self.near_colluders)
 
+    @property
+    def least_degree(self) -> int:
+        """How many neighbours every client of a roster must have, or its draw is refused: 0 unless it is random."""
+        return self.graph.least_degree if isinstance(self.graph, RandomGraph) else 0
+
     @cached_property
     def least_used(self) -> int:
         """How many used neighbours every client must have in a round, or it is void: 0 unless the graph is random."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lightdp import masks
-from lightdp.errors import WireError
+from lightdp.errors import ArgumentError, WireError
 from lightdp.keys import Keyring, Pins, Roster
 from lightdp.planning import Plan
 from lightdp.protocol.history import ClientHistory
@@ -37,9 +37,10 @@ class Seat:
         if len(roster) != plan.clients:
             raise WireError(f"roster must have {plan.clients} clients, got {len(roster)}")
         self.grid = grid
-        self._plan, self._pair, self._run, self._roster = plan, state.pair, state.run, roster.hash
+        self._pair, self._run, self._roster = state.pair, state.run, roster.hash
         self._me = roster.index(state.enrolment)
-        self._neighbours = neighbours(plan, roster, self._me)
+        self._plan = _placed(plan, roster)
+        self._neighbours = _neighbours(self._plan, roster, self._me)
         if pins is not None:
             pins.check(roster)
             unknown = [e.name for i, e in roster.enrolments.items() if e.name not in pins.identities and i != self._me]
@@ -82,19 +83,32 @@ class Seat:
         return masks.pairwise_terms(keys, self._me, self.grid, undo=undo)
 
 
-def neighbours(plan: Plan, roster: Roster, me: int) -> list[int]:
+def _placed(plan: Plan, roster: Roster) -> Plan:
+    """The plan with its graph placed by the roster's hash (S1); that of a kept one was looked at when it was joined."""
+    try:
+        return plan.placed(roster.hash, checked=roster.kept)
+    except ArgumentError as error:
+        raise WireError(str(error)) from None
+
+
+def _neighbours(plan: Plan, roster: Roster, me: int) -> list[int]:
     """The clients with whom client `me` shares noise, in order, if the roster shows exactly whom it must.
 
-    The hash of the roster places clients on a random graph (S1): so the server cannot choose whose neighbours it shows,
-    and must show all of them. A roster that the client has kept was compared with the graph when it was joined.
+    On a random graph the server can neither choose whose neighbour a client is nor leave one out. A roster that was
+    kept was compared with its graph when it was joined, and nobody is placed again.
+
+    Args:
+        plan: placed by the roster.
+        roster: the roster.
+        me: the client's index.
 
     Raises:
-        WireError: the roster shows more or fewer clients.
+        WireError: the roster shows more or fewer clients, or others.
     """
     shown = roster.enrolments.keys()
     if plan.graph.random and roster.kept:
         return [i for i in shown if i != me]
-    found: list[int] = plan.graph.placed(roster.hash).neighbours_of(me).tolist()
+    found: list[int] = plan.graph.neighbours_of(me).tolist()
     if len(shown) != (1 + len(found) if plan.graph.random else plan.clients) or not shown >= set(found):
         whom = f"client {me} and its {len(found)} neighbours" if plan.graph.random else f"all {plan.clients} clients"
         raise WireError(f"roster must show {whom}, got {len(shown)} clients, or others")

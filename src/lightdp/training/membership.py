@@ -90,7 +90,7 @@ class Membership:
         for client in sorted(self.away ^ before):
             if client not in self.away and client not in self.out:
                 self._cohorts.join(client)
-            elif client in self._cohorts.waiting:
+            elif self._cohorts.waits(client):
                 self._cohorts.leave(client)
 
     def next(self) -> tuple[Roster, ClientSet] | None:
@@ -235,7 +235,11 @@ class Membership:
         return float(self._empty.beside([squares]).epsilon()[0])
 
     def _form(self) -> None:
-        for number in self._cohorts.form(force=True):
+        """Form rosters of those who wait: of `least` only where none is left, as on Flower's nodes.
+
+        There more nodes are waited for first, for so many seconds as `wait` says. Here no time passes.
+        """
+        for number in self._cohorts.form(force=not self._cohorts.rosters):
             members = tuple(sorted(self._cohorts.rosters[number].members))
             self.rosters[number] = self._made(number, members)
             self.formed.append({"roster": number, "members": [*members]})

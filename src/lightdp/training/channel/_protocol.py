@@ -49,9 +49,8 @@ class Protocol(Channel):
         ]
         for client in self.clients:
             self.server.enrol(client.enrol())
-        roster = self.server.roster()
         for client in self.clients:
-            client.join(roster)
+            client.join(self.server.roster(client.name))
 
     def away(self, exhausted: ClientSet) -> ClientSet:
         """With clients whose own odometers refuse: they do not know which of their peers had sent (R8)."""
