@@ -218,6 +218,7 @@ class Member:
             keys = self._state.run, self._state.pair, self._state.enrolment
             part = ClientState(agreed, plan.to_json(), self.length, self.weighted, *keys, roster=roster).next()
             client = self._client(number, part)  # refuses a roster that is not to be trusted
+            part = replace(part, roster=roster.to_keep())
             rosters, spent = dict(self._state.rosters) | {number: part.to_bytes()}, Counter(self._state.spent)
             for old in sorted(rosters)[:-_LIVE]:
                 spent += self._clients[old].squares(worst=self.plan.late_is_seen)
