@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from lightdp import gaussian
 from lightdp.errors import BudgetError, code_of
 from lightdp.federation import Federation, Table
-from lightdp.flower._arrays import values
+from lightdp.flower._arrays import records, values
 from lightdp.flower._members import POLL, REFUSED, Members
 from lightdp.flower._notices import Deadlines, Waiting, said, told
 from lightdp.flower._settings import KEY, LOG
@@ -312,8 +312,8 @@ class Run:
         for node, number, reply in self._answers(replies):
             name = self.members.nodes.get(node, "")
             try:
-                (record,) = reply.content.array_records.values()
-                upload = values(record[KEY]).tobytes()
+                (record,) = records(reply.content).values()
+                upload = memoryview(values(record[KEY])).cast("B")
                 table, used = self.federation.receive(upload, sender=name, round=number)
             except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
                 wrong[node] = self._failures[node] = f"its reply is no upload and was left out: {said(error)}"
@@ -325,7 +325,8 @@ class Run:
             if name in self.federation.cohorts.rosters[roster].missed:
                 self.federation.cohorts.rosters[roster].missed[name] = 0  # it is slow, and not gone
             if used:
-                metrics = {k: v for each in reply.content.metric_records.values() for k, v in each.items()}
+                found = (each for each in reply.content.values() if isinstance(each, MetricRecord))
+                metrics = {k: v for each in found for k, v in each.items()}
                 self._metrics.setdefault((roster, number), []).append(metrics)
             else:
                 self.late += 1

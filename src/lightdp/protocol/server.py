@@ -344,10 +344,10 @@ class Server:
         """Updates and weights of these sums together, each read by itself: both together may exceed the modulus."""
         if not sums:
             return None, None
-        values = sums[0].total().astype(np.float64)
+        steps: NDArray[Any] = sums[0].total()
         for each in sums[1:]:
-            values += each.total()
-        values *= self._grid.wire_step
+            steps = np.add(steps, each.total(), dtype=np.float64)
+        values = np.multiply(steps, self._grid.wire_step, dtype=np.float64)
         if self._turn is not None:
             self._turn.invert(values)
         weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
