@@ -92,6 +92,22 @@ def test_values_are_those_that_flower_reads(given: Any) -> None:
     assert found.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.array(3.5, np.float32), np.zeros((0, 3)), np.arange(6.0).reshape(2, 3), np.arange(6.0).reshape(2, 3).T,
+        np.arange(4, dtype=">f4"), np.arange(5, dtype=np.float16)[::2], np.array([True, False]),
+        np.frombuffer(b"read only", np.uint8),
+    ],
+)  # fmt: skip
+def test_arrays_that_are_written_are_those_that_flower_writes(given: Any) -> None:
+    found, expected = _arrays.as_array(given), Array(given)
+    assert (found.dtype, found.shape, found.stype) == (expected.dtype, expected.shape, expected.stype)
+    assert found.data == Array(np.asarray(given, order="C")).data
+    for read in (found.numpy(), _arrays.values(found)):
+        assert (read.dtype, read.tolist()) == (given.dtype, given.tolist())
+
+
 @pytest.mark.parametrize("cut", [0, 5, 9, 100, -1])
 def test_values_of_broken_bytes_are_refused(cut: int) -> None:
     whole = Array(np.arange(50.0))
@@ -116,6 +132,13 @@ def test_long_arrays_of_any_order_move_by_their_part_of_the_vector() -> None:
     after = _arrays.moved(ArrayRecord({key: Array(value) for key, value in arrays.items()}), step)
     assert np.array_equal(after["a"].numpy(), (arrays["a"] + step[: 300 * 301].reshape(300, 301)).astype(np.float32))
     assert np.array_equal(after["b"].numpy(), arrays["b"] + step[300 * 301 :])
+
+
+def test_arrays_move_by_the_sum_over_the_number_of_clients_in_float64() -> None:
+    total = np.array([1.0, 2.0**-40, -7.0])
+    after = _arrays.moved(ArrayRecord({"w": Array(np.array([0.5, 1.0, 0.1]))}), total, over=3)
+    assert after["w"].numpy().tolist() == [0.5 + 1 / 3, 1.0 + 2.0**-40 / 3, 0.1 - 7 / 3]
+    assert total.tolist() == [1.0, 2.0**-40, -7.0]
 
 
 def test_what_a_type_cannot_hold_becomes_its_largest_value() -> None:

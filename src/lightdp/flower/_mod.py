@@ -172,6 +172,7 @@ def _train(  # noqa: PLR0917
         raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
     if not begun.closing:
         vault.bind(_arrays.layout(message.content, names))
+    _arrays.reuse_memory(member.length)
     begun.claim()  # before training: an app that fails, or ends its process, must not be asked again
     update, metrics = (None, {}) if begun.closing else _update.made(message, app, plan, names)
     packed = begun.upload(update)
