@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -154,6 +157,31 @@ def test_arrays_that_are_no_numbers_are_refused_before_anything_is_sent(odd: Any
             grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros(2)), "odd": Array(odd)}), timeout=1
         )
     assert grid.left == []
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries keep memory by rules of their own")
+def test_memory_of_long_vectors_is_reused_in_the_next_round_and_was_not_before() -> None:
+    code = """
+import resource
+from lightdp.flower import _arrays
+alive = [bytes(1000) for _ in range(100_000)]  # as in a process that has trained
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def rounds():
+    for _ in range(5):
+        held = [bytes([k]) * 4_000_000 for k in range(1, 5)]
+        del held
+for keep in (False, True):
+    if keep:
+        _arrays.reuse_memory(1_000_000)
+    rounds()
+    before = faults()
+    rounds()
+    print(faults() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    without, kept = map(int, done.stdout.split())
+    assert kept < 500 < 5000 < without
 
 
 def test_a_model_without_floats_is_refused() -> None:

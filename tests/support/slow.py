@@ -45,6 +45,7 @@ TESTS = {
     # federation
     "test_sampled_batches_count_in_a_total_as_whole_ones",
     # flower
+    "test_memory_of_long_vectors_is_reused_in_the_next_round_and_was_not_before",
     "test_a_closing_round_is_held_only_if_something_is_left_to_repair",
     "test_a_plan_travels_as_its_arguments",
     "test_a_plan_whose_clip_or_batches_are_smaller_than_the_nodes_is_refused",
