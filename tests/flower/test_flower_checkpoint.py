@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
-from flwr.serverapp.strategy import FedAdam, FedAvgM
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
 from lightdp.errors import ArgumentError
+from lightdp.federation import Kept
 from lightdp.flower import _checkpoint as checkpoints
 from support.flower_adders import a_plan, plus
 from support.flower_crash import Killed, again, killing, named, started
@@ -41,6 +42,26 @@ def test_a_killed_server_goes_on_and_every_round_is_answered_once(
     change = result.arrays["w"].numpy() - weights()["w"].numpy()
     assert change == pytest.approx(total, abs=12 * (6 * plan.noise_in_mean()) ** 0.5)
     assert [str(reply.error.reason) for _, reply in grid.left if reply.has_error()] == []  # no round twice
+
+
+@pytest.mark.parametrize(("grace", "kept", "sent"), [(0, True, True), (1, True, False), (1, False, True)])
+def test_after_a_crash_the_ledger_of_every_node_is_the_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace: int, kept: bool, sent: bool
+) -> None:
+    plan, path = planned(epsilon=200.0, calibration="exact", grace=grace), tmp_path / "checkpoint" if kept else None
+    grid = named(LocalGrid(an_app(), 5))
+    grid.faults = {(1, 3): "drop", (2, 1): "drop", (3, 2): "lost", (4, 0): "drop", (5, 4): "crash"}
+    with monkeypatch.context() as patched:
+        killing(grid, 5, patched, sent=sent)
+        with pytest.raises(Killed):
+            started(path, grid, plan)
+    again(grid)
+    strategy, _ = started(path, grid, plan)
+    folder = Path(str(grid.nodes[0].config["lightdp-state"]))
+    own = {f"site-{i}": Kept.read(folder / f"site-{i}.json") for i in range(5)}
+    assert strategy._engine.opened.federation.mu() == pytest.approx({name: each.mu for name, each in own.items()})
+    missed = [1, 1, 0, 1, 0] if kept else [0] * 5  # a new training has no faults
+    assert [each.answered for each in own.values()] == [6 + (kept and sent) - each for each in missed]
 
 
 def test_of_rosters_that_take_turns_the_one_whose_turn_it_was_has_a_void_round_after_a_crash(
@@ -91,6 +112,24 @@ def test_the_state_of_a_strategy_is_kept_bit_by_bit(inner: Any) -> None:
     assert fresh.m_t["a"].tolist() == np.eye(2).tolist()
     assert [each.numpy().tolist() for each in fresh.current_arrays.values()] == [[1, 1]]
     assert (fresh.rounds_seen, float(fresh.single)) == (7, 2.5)
+
+
+def test_state_that_a_checkpoint_cannot_keep_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Remembers(FedAvg):
+        def __init__(self) -> None:
+            super().__init__(fraction_evaluate=0.0)
+            self.losses: list[float] = []
+            self.names, self.rule, self.count, self.mean = {"a": 1}, lambda: 0, 0, np.zeros(1)
+
+        def configure_train(self, *arguments: Any, **more: Any) -> Any:
+            self.losses.append(0.5)
+            self.count, self.mean = self.count + 1, self.mean + 1
+            return super().configure_train(*arguments, **more)
+
+    started(tmp_path / "checkpoint", named(LocalGrid(an_app(), 5)), planned(), Remembers(), linear=True, num_rounds=3)
+    said = [record.getMessage() for record in caplog.records if "the checkpoint keeps" in record.getMessage()]
+    assert len(said) == 1
+    assert "but not Remembers.losses, which has changed" in said[0]
 
 
 def test_a_training_that_has_ended_is_not_trained_again(tmp_path: Path) -> None:

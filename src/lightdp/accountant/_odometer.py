@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,12 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightdp._validate import integer
-from lightdp.accountant._composers import Composer, GaussianComposer, Ledger, SampledComposer
+from lightdp.accountant._composers import Composer, GaussianComposer, SampledComposer
 from lightdp.accountant._costs import ConstantCosts, Costs, Open, RepairCosts
+from lightdp.accountant._ledger import Ledger, LedgerList, Ledgers
+from lightdp.accountant._table import LedgerTable
+from lightdp.accountant._table_costs import ConstantTableCosts, RepairTableCosts
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.planning import Plan
 
+_FEW = 64  # clients, up to which they are counted faster one by one than as arrays
 _ROUND_UP = 1 + 4e-15  # more than the ten roundings from a cost to μ² and to a cost of another roster
 
 
@@ -68,10 +71,16 @@ class Odometer:
         self.plan = plan
         self.rounds = 0
         self.waits: Open | None = None
-        tracked = range(plan.clients) if clients is None else clients
-        self.clients = [integer("clients", c, 0, plan.clients - 1) for c in tracked]
-        self._ledgers = [Ledger() for _ in self.clients]
-        self._costs: Costs = RepairCosts(plan, self.clients) if plan.repairs else ConstantCosts(plan)
+        checked = [] if clients is None else [integer("clients", c, 0, plan.clients - 1) for c in clients]
+        self.clients = list(range(plan.clients)) if clients is None else checked
+        self._ledgers: Ledgers
+        self._costs: Costs
+        if len(self.clients) > _FEW:
+            self._ledgers = LedgerTable(len(self.clients))
+            self._costs = (RepairTableCosts if plan.repairs else ConstantTableCosts)(plan, self.clients)
+        else:
+            self._ledgers = LedgerList([Ledger() for _ in self.clients])
+            self._costs = (RepairCosts if plan.repairs else ConstantCosts)(plan, self.clients)
         self._composer: Composer = (GaussianComposer if plan.sampling_rate == 1 else SampledComposer)(plan)
 
     def admit(self, elsewhere: Mapping[float, int] | None = None) -> None:
@@ -83,11 +92,12 @@ class Odometer:
         Raises:
             BudgetError: it could take a tracked client over the budget; nothing was spent.
         """
-        over = self._over([elsewhere or {}] * len(self.clients))
-        if over:
-            client = max(over, key=lambda each: over[each])
+        after = self._after([elsewhere] * len(self.clients) if elsewhere else None)
+        if over := self._over(after):
+            most = over[int(np.argmax(after.totals()[over]))]
             raise BudgetError(
-                f"round {self.rounds + 1} could take client {client} to epsilon={over[client]:.6g}, "
+                f"round {self.rounds + 1} could take client {self.clients[most]} to "
+                f"epsilon={self._composer.epsilon(after[most]):.6g}, "
                 f"over the budget of {self.plan.budget:g} at delta={self.plan.delta:g}"
             )
 
@@ -97,7 +107,7 @@ class Odometer:
         Args:
             elsewhere: what else each tracked client has spent of the same budget, as `squares` returns it.
         """
-        return ClientSet.of(self.plan.clients, self._over([{}] * len(self.clients) if elsewhere is None else elsewhere))
+        return ClientSet.of(self.plan.clients, [self.clients[at] for at in self._over(self._after(elsewhere))])
 
     def record(self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None = None) -> None:
         """Count a round that happened.
@@ -115,7 +125,7 @@ class Odometer:
         least = self.plan.clients - self.plan.stragglers
         if 0 < len(used) < least:
             raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {len(used)}")
-        self._costs.record(self.clients, self._ledgers, used, late)
+        self._costs.record(self._ledgers, used, late)
         self.rounds, self.waits = self.rounds + 1, None
 
     def open(self, on_time: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None = None) -> None:
@@ -155,12 +165,12 @@ class Odometer:
         With sampled batches it is what whole batches would have cost, which bounds it from above.
         """
         share = self.plan.sensitivity / self.plan.scale
-        return np.array([math.sqrt(ledger.total()) * share for ledger in self._ledgers])
+        return np.asarray(np.sqrt(self._ledgers.totals()) * share)
 
     def squares(self) -> list[Counter[float]]:
         """μ² of every round of each tracked client, rounded up, and how many have it; they add up over rosters (C1)."""
         share = (self.plan.sensitivity / self.plan.scale) ** 2 * _ROUND_UP
-        found = [Counter[float]() for _ in self._ledgers]
+        found = [Counter[float]() for _ in self.clients]
         for ledger, squares in zip(self._ledgers, found, strict=True):
             for cost, count in (ledger.usual + Counter(ledger.rare)).items():
                 squares[cost * share] += count  # two costs may be rounded to one
@@ -168,7 +178,7 @@ class Odometer:
 
     def beside(self, elsewhere: Sequence[Mapping[float, int]]) -> Odometer:
         """An odometer that counts other rounds of each tracked client too, as `squares` returns them; to be read."""
-        return self._with(self._added([ledger.copied() for ledger in self._ledgers], elsewhere))
+        return self._with(self._added(self._ledgers.copied(), elsewhere))
 
     def counted(self, *, ahead: bool = False, worst: bool = False) -> Odometer:
         """An odometer that counts a round whose set is not final too, at its worst, and more if asked; to be read.
@@ -186,7 +196,9 @@ class Odometer:
 
         That is the most that they cost if late="unseen" was not true, whatever was announced to whom.
         """
-        return self._with([Ledger(Counter({1.0: integer("uploads", uploads, 0)})) for _ in self.clients])
+        ledgers = self._ledgers.emptied()
+        ledgers.put(1.0, integer("uploads", uploads, 0))
+        return self._with(ledgers)
 
     def max_epsilon(self) -> float:
         """The ε of the client that has spent most; with sampled batches an upper bound on it, by one composition."""
@@ -198,33 +210,33 @@ class Odometer:
         Negative when the budget does not last that long.
         """
         after = self._reserved(ahead=False)
-        for ledger in after:
-            ledger.usual[self._costs.usual] += integer("rounds", rounds, 0)
+        after.put(self._costs.usual, integer("rounds", rounds, 0))
         return self.plan.budget - max(self._composer.epsilon(ledger) for ledger in after)
 
     def copied(self) -> Odometer:
         """An odometer that goes on by itself from here; what was composed so far is shared."""
-        return self._with([ledger.copied() for ledger in self._ledgers])
+        return self._with(self._ledgers.copied())
 
-    def _with(self, ledgers: list[Ledger]) -> Odometer:
+    def _with(self, ledgers: Ledgers) -> Odometer:
         result = copy.copy(self)
         vars(result)["_ledgers"] = ledgers
         return result
 
-    def _reserved(self, *, ahead: bool, lies: bool = False) -> list[Ledger]:
-        return self._costs.reserved(self.clients, self._ledgers, self.waits, ahead=ahead, lies=lies)
+    def _reserved(self, *, ahead: bool, lies: bool = False) -> Ledgers:
+        found: Ledgers = self._costs.reserved(self._ledgers, self.waits, ahead=ahead, lies=lies)
+        return found
 
-    def _added(self, ledgers: list[Ledger], elsewhere: Sequence[Mapping[float, int]]) -> list[Ledger]:
+    def _added(self, ledgers: Ledgers, elsewhere: Sequence[Mapping[float, int]]) -> Ledgers:
         unit = (self.plan.sensitivity / self.plan.scale) ** 2
-        for ledger, more in zip(ledgers, elsewhere, strict=True):
-            for square, count in more.items():
-                ledger.usual[square / unit] += count
+        ledgers.add([{square / unit: count for square, count in more.items()} for more in elsewhere])
         return ledgers
 
-    def _over(self, elsewhere: Sequence[Mapping[float, int]]) -> dict[int, float]:
-        """The ε of each tracked client that one more round could take over the budget."""
-        after = self._added(self._reserved(ahead=True), elsewhere)
-        if self._composer.fit(after, left=self.plan.turns - self.rounds, usual=self._costs.usual):
-            return {}
-        spent = {client: self._composer.epsilon(ledger) for client, ledger in zip(self.clients, after, strict=True)}
-        return {client: epsilon for client, epsilon in spent.items() if epsilon > self.plan.budget}
+    def _after(self, elsewhere: Sequence[Mapping[float, int]] | None) -> Ledgers:
+        """The ledgers after one more round, at its worst."""
+        after = self._reserved(ahead=True)
+        return after if elsewhere is None else self._added(after, elsewhere)
+
+    def _over(self, after: Ledgers) -> list[int]:
+        """Places of the tracked clients that are over the budget."""
+        fits = self._composer.fit(after, left=self.plan.turns - self.rounds, usual=self._costs.usual)
+        return [] if fits else self._composer.over(after)

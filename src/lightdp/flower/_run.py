@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from lightdp import gaussian
+from lightdp._validate import counted
 from lightdp.errors import BudgetError, code_of
 from lightdp.federation import Federation, Table
 from lightdp.flower._arrays import records, values
@@ -100,7 +101,9 @@ class Run:
             if made and self._renewals < _RENEWALS:  # they may do better; but some nodes enrol, and then never answer
                 self._renewals, self.void = self._renewals + 1, 0
             for number in made:
-                LOG.info("lightdp: roster %d of %d clients", number, len(self.federation.rosters[number].names))
+                LOG.info(
+                    "lightdp: roster %d of %s", number, counted(len(self.federation.rosters[number].names), "client")
+                )
             if self.federation.rosters or over or (cohorts.next_number > 0 and not self._more_may_come()):
                 return bool(self.federation.rosters)
             waiting.see(len(cohorts.waiting))
@@ -176,7 +179,7 @@ class Run:
         start = table.server.announce(since=0 if last is None else last, closing=closing)
         order = ConfigRecord({"run": self.federation.run, "start": start, "closing": closing})
         if last is None:  # it may not have the roster yet
-            order["roster"] = table.server.roster()
+            order["roster"] = table.server.roster(self.members.nodes[node])
         return order
 
     def take(
@@ -265,14 +268,31 @@ class Run:
     def nobody_left(self) -> tuple[str, str]:
         """Why no roster can be formed, in a word and a sentence."""
         cohorts, names = self.federation.cohorts, self.federation.names
-        spent = sum(not self.federation.has_room(name) for name in names)
+        spent, everybody = len(self.members.spent()), counted(len(names), "client")
         if len(names) - spent < cohorts.least:
-            return "budget", f"the budget is used up: {spent} of {len(names)} clients can take no further round"
+            return "budget", f"the budget is used up: {spent} of {everybody} can take no further round"
         few = f"too few clients are left for a roster: {len(cohorts.waiting)} of at least {cohorts.least}"
+        few += f"; {spent} of {everybody} can take no further round" if spent else ""
         return "members", few if self.void == 0 else f"{self._void()}, and {few}"
 
     def _void(self) -> str:
-        return f"{self.void} rounds in a row were void: fewer than {self._minimum} uploads came"
+        rounds = "the last round was" if self.void == 1 else f"{self.void} rounds in a row were"
+        return f"{rounds} void: fewer than {counted(self._minimum, 'upload')} came"
+
+    def why_closed(self, number: int) -> str:
+        """Why a roster must be ended, in words that follow its name."""
+        cohorts, table = self.federation.cohorts, self.federation.rosters[number]
+        cohort = cohorts.rosters[number]
+        if table.server.closing or table.server.full:
+            return "has had all its rounds"
+        away = cohort.gone(cohorts.patience) - cohort.left
+        lost = {"can take no further round": cohort.left, "missed too many": away}
+        parts = [f"{len(clients)} {words}" for words, clients in lost.items() if clients]
+        if len(cohort.left | away) > cohort.bears:
+            return (
+                f"can bear {cohort.bears} of its {counted(len(cohort.members), 'client')} missing: {', '.join(parts)}"
+            )
+        return f"had {counted(cohort.void, 'void round')} in a row"
 
     def failures(self) -> str:
         """Why there are no uploads: what nodes said last, and how many have not answered."""

@@ -156,12 +156,12 @@ class ClientHistory:
 
     def _check_final(self, number: int, used: ClientSet) -> None:
         """Whether the final set of a round agrees with who was on time in it (R5)."""
-        on_time, least = self.on_time[number], self.plan.clients - self.plan.stragglers
+        on_time = self.on_time[number]
         if number not in self.sent and self.me in used:
             raise ProtocolError(
                 f"announcement says that client {self.me} was used in round {number}, which it did not send"
             )
-        if not on_time <= used and (used or len(on_time) >= least):
+        if not on_time <= used and (used or self.plan.counts(on_time.flags)):
             raise ProtocolError(f"announcement of round {number} leaves out clients that were on time before")
 
     def _count(self, number: int, used: ClientSet) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from lightdp._files import contents, durable, locked, overwritten, synchronise
+from lightdp._files import contents, durable, flush, locked, overwritten, synchronise, write
 from lightdp.errors import ArgumentError, ProtocolError
 
 _MARK = re.compile(r"([0-9a-f]{32}) ([0-9]{1,20})")
@@ -124,7 +124,10 @@ class File:
         except OSError as error:
             if marks and isinstance(error, FileNotFoundError):
                 raise self._lost(marks) from None
-            raise ArgumentError(f"path must hold a client's state, got path={str(self.path)!r}: {error}") from None
+            why = error.strerror
+            if isinstance(error, FileNotFoundError):
+                why = "it was given up" if self._lock.exists() else "there is no such file"
+            raise ArgumentError(f"path must hold a client's state, got path={str(self.path)!r}: {why}") from None
         found = _Mark.of(state)
         for path, mark in marks.items():
             if found is not None and found.precedes(mark):
@@ -240,9 +243,9 @@ class _Mark:
 
     def write(self, descriptor: int, *, wait: bool) -> None:
         """Put the mark into a file, in place; the first of a run waits for the disk, or the state would not be read."""
-        os.pwrite(descriptor, f"{self.run} {self.serial:<20}\n".encode(), 0)
+        write(descriptor, f"{self.run} {self.serial:<20}\n".encode())
         if wait:
-            os.fsync(descriptor)
+            flush(descriptor)
 
 
 def _resolved(path: str | os.PathLike[str]) -> Path:
