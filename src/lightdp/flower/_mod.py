@@ -140,7 +140,7 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
     return RecordDict({KEY: ConfigRecord({"enrolment": enrolment, "proof": proof, "answered": answered})})
 
 
-def _train(  # noqa: PLR0917
+def _train(
     message: Message,
     order: ConfigRecord,
     app: Callable[[Message], Message],
@@ -180,7 +180,8 @@ def _train(  # noqa: PLR0917
     mu = gaussian.mu(spent, plan.delta, up=True)
     LOG.info(line, rounded_up(spent), plan.budget, plan.delta, words, rounded_up(mu), plan.unit)
     allowed = MetricRecord({name: value for name, value in metrics.items() if name in settings.allow_metrics})
-    return RecordDict({"arrays": ArrayRecord({KEY: _arrays.as_array(np.frombuffer(packed, np.uint8))}), "metrics": allowed})
+    upload = ArrayRecord({KEY: _arrays.as_array(np.frombuffer(packed, np.uint8))})
+    return RecordDict({"arrays": upload, "metrics": allowed})
 
 
 def _begun(member: Member, start: bytes) -> MemberRound:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, MetricRecord
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from lightdp import gaussian
@@ -16,6 +16,7 @@ from lightdp.errors import BudgetError, code_of
 from lightdp.federation import Federation, Table
 from lightdp.flower._arrays import records, values
 from lightdp.flower._members import POLL, REFUSED, Members
+from lightdp.flower._metrics import metrics_of
 from lightdp.flower._notices import Deadlines, Waiting, said, told
 from lightdp.flower._settings import KEY, LOG
 from lightdp.protocol import Aggregate
@@ -345,9 +346,7 @@ class Run:
             if name in self.federation.cohorts.rosters[roster].missed:
                 self.federation.cohorts.rosters[roster].missed[name] = 0  # it is slow, and not gone
             if used:
-                found = (each for each in reply.content.values() if isinstance(each, MetricRecord))
-                metrics = {k: v for each in found for k, v in each.items()}
-                self._metrics.setdefault((roster, number), []).append(metrics)
+                self._metrics.setdefault((roster, number), []).append(metrics_of(reply.content))
             else:
                 self.late += 1
                 self._deadlines.came((roster, number), reply.metadata.created_at)

@@ -6,16 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
+from lightdp.flower._metrics import Metrics, metrics_of
 from lightdp.flower._records import RecordSum, sum_of
 from lightdp.flower._settings import KEY, LOG
 from lightdp.planning import Plan
-
-Metrics = dict[str, Any]
 
 _ROUNDING = 1e-7  # of the clip: more than rounding the sum of clipped parts to float64 adds
 
@@ -68,7 +67,7 @@ def _used(
             LOG.info("lightdp: the app's reply leaves out %s: the update is zero there", ", ".join(left))
     if not np.isfinite([update.min(), update.max()]).all():
         raise ArgumentError("the app's update must be finite, got NaN or infinity")
-    return update, {name: value for each in reply.content.values() if isinstance(each, MetricRecord) for name, value in each.items()}
+    return update, metrics_of(reply.content)
 
 
 def _summed(content: RecordDict, plan: Plan) -> RecordSum:
