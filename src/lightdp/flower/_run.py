@@ -334,7 +334,7 @@ class Run:
             name = self.members.nodes.get(node, "")
             try:
                 (record,) = records(reply.content).values()
-                upload = memoryview(values(record[KEY])).cast("B")
+                upload = values(record[KEY]).data.cast("B")
                 table, used = self.federation.receive(upload, sender=name, round=number)
             except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
                 wrong[node] = self._failures[node] = f"its reply is no upload and was left out: {said(error)}"

@@ -239,7 +239,7 @@ class Server:
             kind=Kind.ANNOUNCE, run=self.run, round=self.round, roster=roster.hash, payload=payload
         ).to_bytes()
 
-    def receive(self, message: bytes, *, sender: str | None = None, round: int | None = None) -> bool:  # noqa: A002
+    def receive(self, message: bytes | memoryview, *, sender: str | None = None, round: int | None = None) -> bool:  # noqa: A002
         """Take in an UPLOAD: add it to the sum of its round and return True, or record it as too late and return False.
 
         Args:
