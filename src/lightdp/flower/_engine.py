@@ -245,8 +245,11 @@ class Engine:
     def _through(self, server_round: int, taken: Taken) -> tuple[ArrayRecord | None, MetricRecord]:
         """Give received + mean to the inner strategy, as one reply of weight 1."""
         result, metrics = taken
+        if result.total is None:
+            return None, MetricRecord()
         names = None if self._trained is None else _arrays.chosen(self._arrays, self._trained)
-        content = self._inner.content(_arrays.moved(self._arrays, result.mean(), names), metrics)
+        model = _arrays.moved(self._arrays, result.total, names, over=result.used.clients)  # by the mean (R3)
+        content = self._inner.content(model, metrics)
         with self._inner.each(metrics):
             sent = self._sent[0] if self._sent else Message(RecordDict(), 0, MessageType.TRAIN)
             after, found = self.strategy.aggregate_train(server_round, [Message(content, reply_to=sent)])

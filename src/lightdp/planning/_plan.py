@@ -320,6 +320,10 @@ class Plan:
 
     def to_json(self) -> str:
         """What another party needs to compute the same plan: the request and what was chosen, never the noise."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
         chosen: dict[str, Any] = {"gamma": self.gamma} if self.calibration.chooses_gamma else {}
         return self.request.but(**chosen, rotate=self.rotates).to_json()
 
@@ -345,6 +349,10 @@ class Plan:
 
     def digest(self) -> bytes:
         """32 bytes on which all parties of a training must agree: request, noise to nine digits, blocks of rotation."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> bytes:
         chosen = vars(self.noise) | {"rotate": self.rotates and self.wire.block}
         facts = self.request.to_dict() | chosen | {"pmf": self.law.pmf.tolist()}
         if self.request.population is None:  # as digests were before there were populations, which states keep
