@@ -34,7 +34,7 @@ def main() -> int:
     command = [
         "qemu-s390x", "-L", folder, "-E", f"LD_LIBRARY_PATH={libraries}/blas:{libraries}/lapack",
         "-E", f"PYTHONPATH={ROOT / 'src'}:{ROOT / 'tests'}", "-E", "PYTHONDONTWRITEBYTECODE=1",
-        folder / "usr" / "bin" / "python3.13", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore",
+        folder / "usr" / "bin" / "python3.13", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore", "-k", "not milliseconds",
         "-c", "/dev/null", "--noconftest", "--rootdir=tests", "--import-mode=importlib", "--hypothesis-profile=ci",
         *(ROOT / "tests" / name for name in TESTS),
     ]  # fmt: skip
