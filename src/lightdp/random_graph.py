@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -79,8 +80,11 @@ class RandomGraph(Graph):
         return True
 
     def placed(self, place: bytes) -> RandomGraph:
-        """The graph with its clients seated by the hash of their roster."""
-        return replace(self, place=place)
+        """The graph with its clients seated by the hash of their roster; all who use it in a process share it."""
+        key = self.clients, self.degree, bytes(place)
+        if (known := _alive.get(key)) is None:
+            _alive[key] = known = replace(self, place=place)
+        return known
 
     # Seats.
 
@@ -186,6 +190,11 @@ class RandomGraph(Graph):
         return np.asarray(found.ravel()[seats] - (self._loops & flags))
 
     @cached_property
+    def fewest(self) -> int:
+        """The least number of neighbours of a client."""
+        return int(self.degrees(np.ones(self.clients, dtype=bool)).min())
+
+    @cached_property
     def _loops(self) -> NDArray[np.bool_]:
         """Which clients sit on seats that are their own neighbours, in one layer at most. (clients,)"""
         rows, columns = np.divmod(self._seating[0], self.width)
@@ -263,6 +272,9 @@ class Certificate(NamedTuple):
             core = np.where(h > 0, resistance / (1 + resistance), 1.0)
             star = (1 + gamma) / (1 + gamma + h * gamma)
         return np.minimum(np.minimum(core, star) * COVERED, 1.0)
+
+
+_alive: WeakValueDictionary[tuple[int, int, bytes], RandomGraph] = WeakValueDictionary()
 
 
 def _sums(a: ArrayLike, layers: int, width: int, height: int) -> NDArray[np.int64]:

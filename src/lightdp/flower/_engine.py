@@ -143,11 +143,8 @@ class Engine:
             LOG.info("lightdp: roster %d is closed: it %s", number, run.why_closed(number))
             arrays = self._closed(run.federation.rosters[number], arrays, self.wait if timeout is None else timeout)
             run.federation.end(number)
-        rosters = run.federation.cohorts.next_number
         if self.stopped is None and not run.form(self.wait):
             self._stop(run.nobody_left())
-        if run.federation.cohorts.next_number > rosters:
-            self.keep(arrays, run.federation.turn())  # before anything is sent to their members
         return arrays
 
     def _ready(self) -> Table | None:
@@ -173,7 +170,7 @@ class Engine:
         self._kept = None if table is None else (table.number, table.server.round)
 
     def _sure(self, arrays: ArrayRecord, table: Table) -> None:
-        """Have it saved that the next round of a roster may be announced."""
+        """Have it saved that the next round of a roster, which may have been formed just now, may be announced."""
         if self._kept != (table.number, table.server.round):
             self.keep(arrays, table)
 
@@ -248,8 +245,11 @@ class Engine:
     def _through(self, server_round: int, taken: Taken) -> tuple[ArrayRecord | None, MetricRecord]:
         """Give received + mean to the inner strategy, as one reply of weight 1."""
         result, metrics = taken
+        if result.total is None:
+            return None, MetricRecord()
         names = None if self._trained is None else _arrays.chosen(self._arrays, self._trained)
-        content = self._inner.content(_arrays.moved(self._arrays, result.mean(), names), metrics)
+        model = _arrays.moved(self._arrays, result.total, names, over=result.used.clients)  # by the mean (R3)
+        content = self._inner.content(model, metrics)
         with self._inner.each(metrics):
             sent = self._sent[0] if self._sent else Message(RecordDict(), 0, MessageType.TRAIN)
             after, found = self.strategy.aggregate_train(server_round, [Message(content, reply_to=sent)])

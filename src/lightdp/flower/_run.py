@@ -14,8 +14,9 @@ from lightdp import gaussian
 from lightdp._validate import counted
 from lightdp.errors import BudgetError, code_of
 from lightdp.federation import Federation, Table
-from lightdp.flower._arrays import values
+from lightdp.flower._arrays import records, values
 from lightdp.flower._members import POLL, REFUSED, Members
+from lightdp.flower._metrics import metrics_of
 from lightdp.flower._notices import Deadlines, Waiting, said, told
 from lightdp.flower._settings import KEY, LOG
 from lightdp.protocol import Aggregate
@@ -332,8 +333,8 @@ class Run:
         for node, number, reply in self._answers(replies):
             name = self.members.nodes.get(node, "")
             try:
-                (record,) = reply.content.array_records.values()
-                upload = values(record[KEY]).tobytes()
+                (record,) = records(reply.content).values()
+                upload = values(record[KEY]).data.cast("B")
                 table, used = self.federation.receive(upload, sender=name, round=number)
             except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
                 wrong[node] = self._failures[node] = f"its reply is no upload and was left out: {said(error)}"
@@ -345,8 +346,7 @@ class Run:
             if name in self.federation.cohorts.rosters[roster].missed:
                 self.federation.cohorts.rosters[roster].missed[name] = 0  # it is slow, and not gone
             if used:
-                metrics = {k: v for each in reply.content.metric_records.values() for k, v in each.items()}
-                self._metrics.setdefault((roster, number), []).append(metrics)
+                self._metrics.setdefault((roster, number), []).append(metrics_of(reply.content))
             else:
                 self.late += 1
                 self._deadlines.came((roster, number), reply.metadata.created_at)

@@ -100,6 +100,11 @@ class Tree:
             raise WireError(f"roster must have a tree of {at} bytes, got {size}")
         return cls(parts, *_folded(parts))
 
+    @property
+    def root(self) -> tuple[int, bytes]:
+        """The number of clients, and the hash."""
+        return self.counts[0], self.hashes[0]
+
     def excerpt(self, places: Iterable[int]) -> Tree:
         """The tree that shows these leaves alone.
 
