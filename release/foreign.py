@@ -49,6 +49,9 @@ def fetch(release: str, architecture: str, folder: Path, packages: list[str]) ->
             subprocess.run([*apt, *command], check=True, stdout=subprocess.DEVNULL)
         for package in sorted((own / "cache" / "archives").glob("*.deb")):
             subprocess.run(["dpkg", "-x", str(package), str(folder)], check=True)
+    for name in ("bin", "lib", "lib64"):  # links that Debian makes when it is installed
+        if not (folder / name).exists():
+            (folder / name).symlink_to(f"usr/{name}")
 
 
 if __name__ == "__main__":

@@ -303,7 +303,7 @@ def test_no_secret_outlives_its_owners() -> None:
     assert KeyPair(private)._agreed == {}
 
 
-@pytest.mark.parametrize("way", [_expand_plain, *_compiled], ids=str)
+@pytest.mark.parametrize("way", [_expand_plain, *_compiled], ids=[str(at) for at in range(1 + len(_compiled))])
 @pytest.mark.parametrize("length", [0, 1, 30, 46, 47, 48, 72, 110, 111, 112, 160])
 def test_every_way_to_expand_keys_is_hkdf(way: Callable[[bytes, bytes], bytes], length: int) -> None:
     """Info of all lengths around those at which SHA-256 needs another block, for none, one and several keys."""

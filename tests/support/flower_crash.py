@@ -41,7 +41,8 @@ def made(path: Path, plan: Any, inner: Strategy | None = None, **more: Any) -> L
 
 
 def started(path: Path, grid: LocalGrid, plan: Any, inner: Strategy | None = None, **more: Any) -> tuple[LightDP, Any]:
-    strategy = made(path, plan, inner, **{name: more.pop(name) for name in ("log", "trained") if name in more})
+    own = {name: more.pop(name) for name in ("log", "trained", "linear") if name in more}
+    strategy = made(path, plan, inner, **own)
     options: dict[str, Any] = {"initial_arrays": weights(), "num_rounds": 6, "timeout": 0.3 if plan.grace else 1} | more
     return strategy, strategy.start(grid=grid, **options)
 

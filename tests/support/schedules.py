@@ -267,7 +267,7 @@ class Schedules(RuleBasedStateMachine):
     def nobody_holds_more_than_grace_needs(self) -> None:
         if hasattr(self, "server"):
             assert len(self.server._open) <= 1 + self.plan.grace  # each with one sum
-            assert all(len(self.history(i).repairs.owed.get(i, ())) <= 1 + self.plan.grace for i in range(5))
+            assert all(len(self.history(i).repairs.owed(i)) <= 1 + self.plan.grace for i in range(5))
 
     def everybody_answers(self) -> None:
         for i in range(5):

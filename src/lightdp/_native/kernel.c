@@ -11,8 +11,12 @@
  * Without x86-64 or little-endian ARMv8 and a GNU-like compiler the module builds with packing and rotation alone and BACKENDS is
  * empty.
  */
+#ifdef _MSC_VER
+#pragma fp_contract(off)
+#endif
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+
 #include "rotation.h"
 #include "packing.h"
 #include "noise.h"

@@ -18,7 +18,15 @@ typedef struct {
 #define BLOCKS (TILE * 6 / 16)        /* AES blocks a tile */
 #define ROUNDS 14                     /* AES-256 */
 
-#if defined(__GNUC__) && (defined(__x86_64__) || (defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__))
+#if defined(__GNUC__) && defined(__x86_64__)
+#define PROCESSOR "x86.h"
+#elif defined(__GNUC__) && defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#if !defined(__clang__) || __clang_major__ >= 16 || defined(__ARM_FEATURE_AES) || defined(__ARM_FEATURE_CRYPTO)
+#define PROCESSOR "arm.h"             /* older versions of clang have no AES for a single function */
+#endif
+#endif
+
+#ifdef PROCESSOR
 
 typedef struct {
     unsigned char round[ROUNDS + 1][16];
@@ -59,11 +67,7 @@ static void wipe(void *memory, size_t size)
 #define K(y) ((((y) * -0x1.d8dc86p-6f + 0x1.6f402cp-2f) * (y) - 0x1.bea566p+0f) * (y) + 0x1.6a09e6p+0f)
 #define SAMPLE(z) ((RINT(z) + 0x4000) >> 15)
 
-#ifdef __x86_64__
-#include "x86.h"
-#else
-#include "arm.h"
-#endif
+#include PROCESSOR
 
 /* ---- data: its own noise on three scales, and one rounding ---- */
 

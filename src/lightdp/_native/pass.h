@@ -12,37 +12,44 @@
  *   START(counter), ROUND(x, r), END(x)   AES-256 with key[0 ... 14] in scope: the bytes of counters and the first key; rounds 1 ... 13;
  *                            the last round
  *
- * AES and Box-Muller do not depend on each other and partly use different units of the processor: in this order both are busy.
+ * AES and Box-Muller do not depend on each other and partly use different units of the processor: in this order both are busy. The
+ * logarithm's quotient takes long and is begun one step ahead. benchmarks/masks.py says what the limit is.
  */
 #define AES(r) _Pragma("GCC unroll 12") for (int j = 0; j < CHAINS; j++) block[j] = ROUND(block[j], r)
 #define ALL _Pragma("GCC unroll 2") for (int h = 0; h < VECTORS; h++)
-#define WORD(k) (*(const WORDS *)&in->word[k][i + WIDTH * h])
+#define QUOTIENT(i) \
+    ALL bits[h] = (INTS)UNIFORM(WORD(0, i), WORD(1, i)) - CUT; \
+    ALL w[h] = ((FLOATS)MANTISSA(bits[h]) - 1.0f) / ((FLOATS)MANTISSA(bits[h]) + 1.0f)
+#define WORD(k, i) (*(const WORDS *)&in->word[k][(i) + WIDTH * h])
 
 TARGET static void NAME(pass)(uint32_t *sum, const Stream *in, float scale, Stream *out, const Term *next, uint64_t tile)
 {
     BLOCK key[ROUNDS + 1], counter = COUNTER(tile * BLOCKS), *to = (BLOCK *)out;
+    INTS bits[VECTORS];
+    FLOATS w[VECTORS];
     for (int r = 0; r <= ROUNDS; r++) key[r] = KEY(next->round[r]);
+    QUOTIENT(0);
     for (int i = 0; i < PAIRS; i += VECTORS * WIDTH, to += CHAINS) {
+        const int then = (i + VECTORS * WIDTH) % PAIRS;  /* the last step begins one that nobody ends */
         BLOCK block[CHAINS];
         WORDS c[VECTORS];
-        INTS bits[VECTORS];
-        FLOATS w[VECTORS], turned[VECTORS], x[VECTORS], s[VECTORS], k[VECTORS];
+        FLOATS turned[VECTORS], x[VECTORS], s[VECTORS], k[VECTORS];
         for (int j = 0; j < CHAINS; j++) block[j] = START(counter), counter = NEXT(counter);
         AES(1);
-        ALL bits[h] = (INTS)UNIFORM(WORD(0), WORD(1)) - CUT;
+        ALL turned[h] = SQUARE(EXPONENT(bits[h]), w[h], w[h] * w[h]);
         AES(2);
+        ALL turned[h] = (FLOATS)ROOT(turned[h]) * scale;
         AES(3);
-        ALL w[h] = ((FLOATS)MANTISSA(bits[h]) - 1.0f) / ((FLOATS)MANTISSA(bits[h]) + 1.0f);
+        QUOTIENT(then);
         AES(4);
-        ALL c[h] = WORD(2), x[h] = ANGLE(c[h]);
         AES(5);
-        ALL s[h] = S(x[h], x[h] * x[h]);
         AES(6);
+        ALL c[h] = WORD(2, i), x[h] = ANGLE(c[h]);
         AES(7);
-        ALL k[h] = K(x[h] * x[h]);
+        ALL s[h] = S(x[h], x[h] * x[h]);
         AES(8);
-        ALL turned[h] = (FLOATS)ROOT(SQUARE(EXPONENT(bits[h]), w[h], w[h] * w[h])) * scale;
         AES(9);
+        ALL k[h] = K(x[h] * x[h]);
         AES(10);
         ALL k[h] = s[h] * k[h], s[h] = 1.0f - s[h] * s[h];
         AES(11);
@@ -76,3 +83,4 @@ TARGET static void NAME(pass)(uint32_t *sum, const Stream *in, float scale, Stre
 #undef AES
 #undef ALL
 #undef WORD
+#undef QUOTIENT

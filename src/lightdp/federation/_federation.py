@@ -21,6 +21,7 @@ from lightdp.protocol.enrolments import Enrolments
 from lightdp.wire import Message
 
 _VERSION = 1
+_DRAWS = 16  # numbers that a roster may try; a draw is bad once in a thousand times
 
 
 class Table:
@@ -180,17 +181,34 @@ class Federation:
         """
         for name in [name for name in self.cohorts.waiting if not self.has_room(name)]:
             self.cohorts.leave(name)
-        made = self.cohorts.form(force=force)
-        for number in made:
-            self.rosters[number] = self._table(number)
-        return made
+        return [self._opened(number) for number in self.cohorts.form(force=force)]
+
+    def _opened(self, number: int) -> int:
+        """Make the server of a new roster; returns its number, another one if its hash places members badly (S1)."""
+        for _ in range(_DRAWS):
+            server = self._server(number)
+            try:
+                self.rosters[number] = Table(server)
+            except ArgumentError:
+                number = self.cohorts.renumber(number)
+            else:
+                return number
+        raise ProtocolError(
+            f"{_DRAWS} rosters in a row left a member too few neighbours: the plan's degree is too small"
+        )
 
     def turn(self) -> Table | None:
         """The roster whose turn it is; None if there is none."""
         cohort = self.cohorts.turn()
         return None if cohort is None else self.rosters[cohort.number]
 
-    def receive(self, message: bytes, *, sender: str | None = None, round: int | None = None) -> tuple[Table, bool]:  # noqa: A002
+    def receive(
+        self,
+        message: bytes | memoryview,
+        *,
+        sender: str | None = None,
+        round: int | None = None,  # noqa: A002
+    ) -> tuple[Table, bool]:
         """Take in an UPLOAD of any roster: it is in the sum of its round, or recorded as too late.
 
         Args:
@@ -384,7 +402,7 @@ class Federation:
             result.cohorts.load_dict(facts["cohorts"])
             announced = {int(number) for number in facts["announcing"]}
             for number in result.cohorts.rosters:
-                table, part = result._table(number), facts["rosters"][str(number)]
+                table, part = Table(result._server(number)), facts["rosters"][str(number)]
                 table.resume(part["server"], part["rounds"], announced=number in announced)
                 result.rosters[number] = table
             result._spent = {name: Counter({x: int(k) for x, k in found}) for name, found in facts["spent"].items()}
@@ -397,13 +415,13 @@ class Federation:
             raise ArgumentError(f"the past must be that of a federation, got {error!r}") from None
         return result
 
-    def _table(self, number: int) -> Table:
+    def _server(self, number: int) -> Server:
         members = self.cohorts.rosters[number].members
         plan = self._planned(len(members))
         server = Server(plan, length=self.length, run=self.run, weighted=self.weighted, number=number)
         for name in members:
             server.enrol(self._messages[name])
-        return Table(server)
+        return server
 
 
 def _alone(plan: Plan, squares: Mapping[float, int]) -> float:

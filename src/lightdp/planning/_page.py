@@ -6,7 +6,10 @@ import math
 import textwrap
 
 from lightdp import attack
+from lightdp._validate import counted
+from lightdp.errors import ArgumentError
 from lightdp.noise_graph import price_of_sparsity
+from lightdp.planning._at_random import worst_at_random
 from lightdp.planning._cohorts import memberships
 from lightdp.planning._plan import Plan
 from lightdp.repair import worst_cost
@@ -17,8 +20,8 @@ _MUCH = 0.2  # of the budget, kept for what may never happen
 
 def page(plan: Plan) -> str:
     """The page, without a trailing newline."""
-    of = "" if plan.request.population is None else f" of {plan.request.population:,}"
-    title = f"{plan.calibration.title}, {plan.clients:,}{of} clients, {plan.rounds:,} rounds"
+    of = f" of {plan.request.population:,}" if plan.request.cohorts > 1 else ""
+    title = f"{plan.calibration.title}, {plan.clients:,}{of} clients, {counted(plan.rounds, 'round')}"
     lines = [title[0].upper() + title[1:], ""]
     for head, sentences in _sections(plan).items():
         wrapped = [line for text in sentences for line in textwrap.wrap(text, _WIDTH - _MARGIN, break_on_hyphens=False)]
@@ -49,12 +52,14 @@ def _sections(plan: Plan) -> dict[str, list[str]]:
 
 def _cohorts(plan: Plan) -> list[str]:
     """Who takes turns, and what that costs and gains beside everybody and beside the same clients in every round."""
-    rows = memberships(plan)
+    rows, rosters, own = memberships(plan), plan.request.cohorts, plan.noise_in_mean()
     if not rows:
         return []
-    rosters, own = plan.request.cohorts, plan.noise_in_mean()
-    each = f"each client takes part in {plan.turns:,} of {plan.rounds:,} rounds, and pays for these alone"
-    result = [f"{rosters:,} roster{'s take turns' if rosters > 1 else ''}; {each}"]
+    if rosters == 1:
+        first = f"one roster of {plan.request.members:,} plays in every round: two that take turns need a population"
+        return [f"{first} of at least {2 * plan.clients:,}", *_sizes(plan)]
+    each = f"each client takes part in {plan.turns:,} of {counted(plan.rounds, 'round')}, and pays for these alone"
+    result = [f"{rosters:,} rosters take turns; {each}", *_sizes(plan)]
     for row in rows[1:]:
         if row.plan is None:
             result.append(f"{row.title} in every round: impossible, {row.reason}")
@@ -64,6 +69,20 @@ def _cohorts(plan: Plan) -> list[str]:
         whom = f"{row.plan.colluders:,} colluders, {row.plan.stragglers:,} stragglers"
         result.append(f"{row.title} in every round ({whom}): variance {other:.4g} in the mean, {times}, at the same ε")
     return result
+
+
+def _sizes(plan: Plan) -> list[str]:
+    """What is played where the population cannot be dealt to rosters of the plan's size."""
+    least, more = divmod(plan.request.members, plan.request.cohorts)
+    if (least, more) == (plan.clients, 0):
+        return []
+    size = f"{least:,}" if more == 0 else f"{least:,} or {least + 1:,}"
+    try:
+        noise = f"variance {plan.among(least).noise_in_mean():.4g} in the mean of {least:,}"
+    except ArgumentError as error:
+        noise = f"there is none for {least:,}, {error}"
+    whose = "the roster" if plan.request.cohorts == 1 else "a roster"
+    return [f"{whose} will have {size} clients and noise for them: {noise}; all other figures are for {plan.clients:,}"]
 
 
 def _stragglers(plan: Plan) -> list[str]:
@@ -102,6 +121,10 @@ def _late(plan: Plan) -> str:
 
 def _server(plan: Plan) -> list[str]:
     """What a server may do under a plan, where that is less than anything, and what is kept for it (W5)."""
+    if plan.graph.random and plan.repairs:
+        kept = f"; {_kept(plan, worst_at_random(plan.request, plan.gamma))} one more late upload"
+        unseen = kept if plan.late_is_seen else " and does not see uploads which come too late"
+        return [f"It holds for a server that tells all clients one history (S1){unseen}."]
     if not plan.late_is_seen and plan.calibration.deployable:
         follows = "follows the protocol and " if plan.repairs else ""
         return [f"It holds for a server that {follows}does not see uploads which come too late."]
@@ -109,11 +132,19 @@ def _server(plan: Plan) -> list[str]:
         return []
     if plan.sampling_rate < 1:
         return ["It holds for a server that follows the protocol: batches are sampled (R2)."]
-    spent = plan.turns * (plan.sigma_individual / plan.sigma_effective) ** 2
-    share = worst_cost(plan.gamma, plan.honest, plan.stragglers, grace=plan.grace) / spent
-    fewer = "" if share < _MUCH else "; with fewer stragglers it would be less"
-    kept = f"{100 * share:.0f} % of μ² is kept for lies and one more late upload{fewer}"
-    return [f"It holds for a server that lies to clients; {kept}."]
+    worst = worst_cost(plan.gamma, plan.honest, plan.stragglers, grace=plan.grace)
+    much = worst >= _MUCH * _spent(plan)
+    fewer = "; with fewer stragglers it would be less" if much else ""
+    return [f"It holds for a server that lies to clients; {_kept(plan, worst)} lies and one more late upload{fewer}."]
+
+
+def _spent(plan: Plan) -> float:
+    """All that a plan provides for, in units of (Δ/σ_U)²."""
+    return plan.turns * (plan.sigma_individual / plan.sigma_effective) ** 2
+
+
+def _kept(plan: Plan, worst: float) -> str:
+    return f"{100 * worst / _spent(plan):.0f} % of μ² is kept for"
 
 
 def _noise(plan: Plan) -> list[str]:

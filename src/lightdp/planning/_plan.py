@@ -19,6 +19,7 @@ from lightdp.planning._at_random import seen_at_random
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._request import Request
 from lightdp.planning._wire import Wire
+from lightdp.random_graph import RandomGraph
 from lightdp.stragglers import StragglerLaw
 
 if TYPE_CHECKING:
@@ -168,19 +169,23 @@ class Plan:
             return seen_at_random(self.request, self.gamma) if self.repairs else 1.0
         return float(self.used_cost(self.honest))
 
-    def placed(self, place: bytes) -> Plan:
+    def placed(self, place: bytes, *, checked: bool = False) -> Plan:
         """The plan with its graph placed by the hash of a roster: itself, unless the graph is random (S1).
+
+        Args:
+            place: 32 bytes.
+            checked: whether this draw was looked at before.
 
         Raises:
             ArgumentError: the draw leaves a client too few neighbours; a roster with another number has another hash.
         """
-        if not self.graph.random:
+        if not isinstance(self.graph, RandomGraph):
             return self
-        graph = self.graph.placed(place)
-        if (found := int(graph.degrees(np.ones(self.clients, dtype=bool)).min())) < self.request.least_degree:
+        graph, least = self.graph.placed(place), self.request.least_degree
+        if not checked and graph.fewest < least:
             raise ArgumentError(
-                f"the roster must give every client at least {self.request.least_degree} neighbours on its random "
-                f"graph, and gives one {found}: another number gives it another hash"
+                f"the roster must give every client at least {least} neighbours on its random graph, and gives one "
+                f"{graph.fewest}: another number gives it another hash"
             )
         result = replace(self)
         object.__setattr__(result, "graph", graph)
@@ -315,6 +320,10 @@ class Plan:
 
     def to_json(self) -> str:
         """What another party needs to compute the same plan: the request and what was chosen, never the noise."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
         chosen: dict[str, Any] = {"gamma": self.gamma} if self.calibration.chooses_gamma else {}
         return self.request.but(**chosen, rotate=self.rotates).to_json()
 
@@ -340,6 +349,10 @@ class Plan:
 
     def digest(self) -> bytes:
         """32 bytes on which all parties of a training must agree: request, noise to nine digits, blocks of rotation."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> bytes:
         chosen = vars(self.noise) | {"rotate": self.rotates and self.wire.block}
         facts = self.request.to_dict() | chosen | {"pmf": self.law.pmf.tolist()}
         if self.request.population is None:  # as digests were before there were populations, which states keep

@@ -49,7 +49,7 @@ class Client:
     >>> [server.enrol(client.enrol()) for client in clients]
     ['ann', 'bob']
     >>> for client in clients:
-    ...     client.join(server.roster())
+    ...     client.join(server.roster(client.name))
     >>> start = server.announce()
     >>> [server.receive(client.begin(start).upload(numpy.full(4, 0.1))) for client in clients]
     [True, True]
@@ -87,6 +87,7 @@ class Client:
         self._claimed: ClientHistory | None = None  # of the round that is counted as answered before its upload is made
         if state.roster is not None:
             self._seat = Seat(plan, state, state.roster, pins, self._grid)
+            self._state = replace(state, roster=state.roster.to_keep())
             history = self._seat.history()
             history.sent, history.closing = state.sent, state.closing
             rounds = len(state.on_time) if plan.grace else len(state.used)
@@ -180,6 +181,11 @@ class Client:
         """16 bytes that name the run."""
         return self._state.run
 
+    @property
+    def name(self) -> str:
+        """The client's name in the roster."""
+        return self._state.enrolment.name
+
     def enrol(self) -> bytes:
         """The ENROL message: this client's signed one-time key."""
         with self._alone():
@@ -203,7 +209,7 @@ class Client:
             known = self._state.roster
             if known is None:
                 seat = Seat(self.plan, self._state, roster, self._pins, self._grid)
-                self._adopt(replace(self._state, roster=roster))
+                self._adopt(replace(self._state, roster=roster.to_keep()))
                 self._seat, self._history = seat, seat.history()
             elif known.hash != roster.hash:
                 raise ProtocolError("the roster must not change in a run; who joins or leaves needs a new run")
@@ -262,7 +268,8 @@ class Client:
         Args:
             worst: bound the truth at this moment for any server, whatever it announced to whom (W5). With whole
                 batches that never exceeds the budget, for which `begin` kept room, unless the plan says late="unseen"
-                or its graph is random: then every upload counts as seen behind its own noise alone. With repair, sampled batches count as whole (R2).
+                or its graph is random: then every upload counts as seen behind its own noise alone. With repair,
+                sampled batches count as whole (R2).
         """
         if self._history is None:
             return 0.0

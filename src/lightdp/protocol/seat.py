@@ -36,14 +36,11 @@ class Seat:
     def __init__(self, plan: Plan, state: ClientState, roster: Roster, pins: Pins | None, grid: masks.Grid) -> None:
         if len(roster) != plan.clients:
             raise WireError(f"roster must have {plan.clients} clients, got {len(roster)}")
-        try:
-            plan = plan.placed(roster.hash)
-        except ArgumentError as error:
-            raise WireError(str(error)) from None
         self.grid = grid
-        self._plan, self._pair, self._run, self._roster = plan, state.pair, state.run, roster.hash
+        self._pair, self._run, self._roster = state.pair, state.run, roster.hash
         self._me = roster.index(state.enrolment)
-        self._neighbours = neighbours(plan, roster, self._me)
+        self._plan = _placed(plan, roster)
+        self._neighbours = _neighbours(self._plan, roster, self._me)
         if pins is not None:
             pins.check(roster)
             unknown = [e.name for i, e in roster.enrolments.items() if e.name not in pins.identities and i != self._me]
@@ -86,16 +83,27 @@ class Seat:
         return masks.pairwise_terms(keys, self._me, self.grid, undo=undo)
 
 
-def neighbours(plan: Plan, roster: Roster, me: int) -> list[int]:
+def _placed(plan: Plan, roster: Roster) -> Plan:
+    """The plan with its graph placed by the roster's hash (S1); that of a kept one was looked at when it was joined."""
+    try:
+        return plan.placed(roster.hash, checked=roster.kept)
+    except ArgumentError as error:
+        raise WireError(str(error)) from None
+
+
+def _neighbours(plan: Plan, roster: Roster, me: int) -> list[int]:
     """The clients with whom client `me` shares noise, in order, if the roster shows exactly whom it must.
 
-    The plan is placed by the roster.
+    On a random graph the server can neither choose whose neighbour a client is nor leave one out. A roster that was
+    kept was compared with its graph when it was joined, and nobody is placed again.
 
-    The hash of the roster places clients on a random graph (S1): so the server cannot choose whose neighbours it shows,
-    and must show all of them. A roster that the client has kept was compared with the graph when it was joined.
+    Args:
+        plan: placed by the roster.
+        roster: the roster.
+        me: the client's index.
 
     Raises:
-        WireError: the roster shows more or fewer clients.
+        WireError: the roster shows more or fewer clients, or others.
     """
     shown = roster.enrolments.keys()
     if plan.graph.random and roster.kept:

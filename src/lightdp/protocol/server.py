@@ -115,6 +115,7 @@ class Server:
         self.number = integer("number", number, 0, 2**32 - 1)
         self._enrolments = Enrolments(self.run, pins, limit=plan.clients)
         self._roster: Roster | None = None
+        self._whole: bytes | None = None  # the message with the whole roster
         self._used: list[ClientSet] = []  # of each round whose set is final
         self._on_time: list[ClientSet] = []  # of each past round, under grace
         self._chains: list[bytes] = []  # of each round, as it goes into its keys
@@ -145,20 +146,26 @@ class Server:
 
         Raises:
             ProtocolError: too few have enrolled, or nobody with this name.
+            ArgumentError: this roster's hash places clients badly on a random graph, which is rare (S1): a server with
+                the same enrolments and another number places them anew.
         """
         if self._roster is None:
             found = self._enrolments.by_name.values()
             if len(found) != self.plan.clients:
                 raise ProtocolError(f"{self.plan.clients} clients must enrol, {len(found)} have")
-            self._roster = Roster.of(found, run=self.run, plan=self._agreement, number=self.number)
-            self._chains = [self._roster.hash]
-            self.plan = self.plan.placed(self._roster.hash)
-        roster = self._roster
+            roster = Roster.of(found, run=self.run, plan=self._agreement, number=self.number)
+            self.plan = self.plan.placed(roster.hash)
+            self._roster, self._chains = roster, [roster.hash]
         if name is not None and name not in self._enrolments.by_name:
             raise ProtocolError(f"there is no client {name}")
         if name is not None and self.plan.graph.random:
-            me = roster.index(self._enrolments.by_name[name])
-            roster = roster.excerpt([me, *self.plan.graph.neighbours_of(me).tolist()])
+            me = self._roster.index(self._enrolments.by_name[name])
+            return self._rostered(self._roster.excerpt([me, *self.plan.graph.neighbours_of(me).tolist()]))
+        if self._whole is None:
+            self._whole = self._rostered(self._roster)
+        return self._whole
+
+    def _rostered(self, roster: Roster) -> bytes:
         return Message(kind=Kind.ROSTER, run=self.run, payload=roster.to_bytes()).to_bytes()
 
     @property
@@ -232,7 +239,7 @@ class Server:
             kind=Kind.ANNOUNCE, run=self.run, round=self.round, roster=roster.hash, payload=payload
         ).to_bytes()
 
-    def receive(self, message: bytes, *, sender: str | None = None, round: int | None = None) -> bool:  # noqa: A002
+    def receive(self, message: bytes | memoryview, *, sender: str | None = None, round: int | None = None) -> bool:  # noqa: A002
         """Take in an UPLOAD: add it to the sum of its round and return True, or record it as too late and return False.
 
         Args:
@@ -364,10 +371,10 @@ class Server:
         """Updates and weights of these sums together, each read by itself: both together may exceed the modulus."""
         if not sums:
             return None, None
-        values = sums[0].total().astype(np.float64)
+        steps: NDArray[Any] = sums[0].total()
         for each in sums[1:]:
-            values += each.total()
-        values *= self._grid.wire_step
+            steps = np.add(steps, each.total(), dtype=np.float64)
+        values = np.multiply(steps, self._grid.wire_step, dtype=np.float64)
         if self._turn is not None:
             self._turn.invert(values)
         weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
