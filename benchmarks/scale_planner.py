@@ -29,7 +29,7 @@ import torch
 import lightdp
 from lightdp.runlog import Round
 from lightdp.training.clients import Clients, Piece
-from lightdp.training.data import Dataset, made
+from lightdp.training.data import Dataset
 from lightdp_lab import bench
 
 MILLION = 10**6
@@ -124,9 +124,10 @@ class Trained:
 def data(records: int) -> Dataset:
     """Made-up records of ten classes."""
     drawn = np.random.default_rng(0)
-    labels = drawn.integers(0, 10, records + 100)
-    images = (drawn.normal(size=(10, 64))[labels] + drawn.normal(size=(records + 100, 64))).astype(np.float32)
-    return made("made up", (images[:records], labels[:records]), (images[records:], labels[records:]))
+    y = drawn.integers(0, 10, records + 100)
+    x = (drawn.normal(size=(10, 64))[y] + drawn.normal(size=(records + 100, 64))).astype(np.float32)
+    train, test = slice(None, records), slice(records, None)
+    return Dataset(name="made up", train_x=x[train], train_y=y[train], test_x=x[test], test_y=y[test], classes=10)
 
 
 def simulated(clients: int, rounds: int) -> Iterator[dict[str, Any]]:

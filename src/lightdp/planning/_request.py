@@ -162,7 +162,10 @@ class Request:
         if self.degree is not None or self.random or self.graph_seed != 0:
             raise ArgumentError(f"graph must be given without degree, graph_seed and random, got graph={self.graph!r}")
         if self.graph != "auto":
-            for name, value in _named(self.graph).items():
+            settings = _named(self.graph)
+            if settings.get("degree", 0) >= integer("clients", self.clients, 2, 2**32 - 2):
+                raise ArgumentError(f"graph must have a degree below clients={self.clients}, got graph={self.graph!r}")
+            for name, value in settings.items():
                 object.__setattr__(self, name, value)
 
     def _check_together(self) -> None:

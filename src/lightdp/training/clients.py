@@ -156,7 +156,7 @@ def _clipped(rows: torch.Tensor, clip: float) -> torch.Tensor:
 
 def _pieces(senders: Sequence[int], most: int, *, adjacent: bool) -> Iterator[list[int]]:
     """The senders in order, at most `most` together, and only neighbours if they must be adjacent."""
-    gaps = np.flatnonzero(np.diff(senders) != 1) + 1 if adjacent else []
+    gaps = np.flatnonzero(np.diff(senders) != 1) + 1 if adjacent else np.zeros(0, np.int64)
     for run in np.split(np.asarray(senders, dtype=np.int64), gaps):
         for at in range(0, run.size, most):
             yield run[at : at + most].tolist()

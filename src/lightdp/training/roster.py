@@ -148,7 +148,8 @@ class Roster:
     def load(self, state: Mapping[str, Any], grace: int) -> None:
         """Go on from what `state` returned."""
         size, self._kept = len(self.members), state["came"]
-        self.came = [tuple(ClientSet.from_bytes(each, size) for each in one) for one in self._kept]
+        sets = ([ClientSet.from_bytes(each, size) for each in one] for one in self._kept)
+        self.came = [(used, joins, late) for used, joins, late in sets]
         self.impulse = None if state["impulse"] is None else Impulse(*state["impulse"])
         self.channel.load(state["channel"])
         if self.odometer is not None:
