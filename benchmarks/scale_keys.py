@@ -76,7 +76,7 @@ def seconds(call: Callable[[], object], repeats: int) -> float:
 def large(clients: int, degree: int, repeats: int) -> dict[str, float]:
     """A random graph: the server's roster and messages, and a client that joins."""
     asked = {"colluders": clients // 10, "stragglers": clients // 10, "rounds": 150, "epsilon": 3.0, "delta": 1e-6}
-    graph = f"random:{degree}"
+    graph = "complete" if clients <= degree else f"random:{degree}"
     plan = lightdp.plan(clients=clients, graph=graph, unit="client", calibration="repair", **asked)
     pairs, enrolments = enrolled(clients)
     server, made = fixed(plan, enrolments)

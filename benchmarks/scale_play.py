@@ -15,7 +15,7 @@ import multiprocessing
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -34,16 +34,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lightdp.planning import Plan
+    from lightdp.stream import Floats, Term
 
-RUN, BATCH, WORKERS = b"a large federati", 200, 2
+RUN, BATCH, WORKERS, LENGTH, SAMPLE = b"a large federati", 200, 2, 1000, 100
 CAME, LATE, AWAY = range(3)
 
 
-def planned(clients: int, degree: int, **more: Any) -> Plan:
+def planned(clients: int, degree: int, late: str | None = "unseen") -> Plan:
     """A plan with 10 % colluders and stragglers on a random graph."""
     asked = {"colluders": clients // 10, "stragglers": clients // 10, "rounds": 150, "epsilon": 3.0, "delta": 1e-6}
-    shape = {"graph": f"random:{degree}", "unit": "client", "calibration": "repair", "parameters": 1000}
-    return lightdp.plan(clients=clients, **asked | shape | more)
+    shape = {"graph": f"random:{degree}", "unit": "client", "calibration": "repair", "parameters": LENGTH}
+    return lightdp.plan(clients=clients, late=late, **asked | shape)
 
 
 @dataclass
@@ -90,10 +91,12 @@ class Half:
         found, self._tally = self._tally, Tally.empty(self.length)
         return found
 
-    def _taped(self, vector: Any, grid: masks.Grid, terms: Any, own: Any, **more: Any) -> NDArray[np.int32]:
-        fine = self._real(vector, grid, terms, own, **more)
+    def _taped(
+        self, vector: Floats, grid: masks.Grid, terms: Sequence[Term], keys: Sequence[bytes], *, threads: int | None = 1
+    ) -> NDArray[np.int32]:
+        fine = self._real(vector, grid, terms, keys, threads=threads)
         if self._counts:
-            plain = self._real(vector, grid, [], own, **more)
+            plain = self._real(vector, grid, [], keys, threads=threads)
             self._tally.pairwise += (fine - plain).view(np.uint32)
             self._tally.wire += rounded(fine, grid.shift).view(np.uint32)
         return fine
@@ -112,8 +115,8 @@ def update(length: int, number: int) -> NDArray[np.float64]:
 def work(pipe: Connection, plan: Plan, length: int, names: range) -> None:
     """A process: does what it is asked, and answers in batches that end with None."""
     half = Half(plan, length, names)
+    begin = 0.0  # making clients counts as a part of enrolling
     while (asked := pipe.recv())[0] != "end":
-        begin = time.process_time()
         match asked:
             case ("enrol",):
                 send(pipe, half.enrolments())
@@ -127,6 +130,7 @@ def work(pipe: Connection, plan: Plan, length: int, names: range) -> None:
                 found = [half.clients[place] for place in places]
                 pipe.send([(client.squares(worst=False), client.mu(), client.epsilon()) for client in found])
         pipe.send((time.process_time() - begin, peak(), own()))
+        begin = time.process_time()
 
 
 def send(pipe: Connection, items: Iterator[Any]) -> None:
