@@ -55,8 +55,8 @@ class Vault:
             self._file = File(path, anchor=anchor)
         self._path = None if path is None else str(path.absolute())
         self._node, self._unnamed = (context.run_id, context.node_id), unnamed(context)
-        kept = context.state.config_records.get(KEY)
-        blobs: list[Any] = [] if kept is None else [kept.get("state")]
+        kept = context.state.get(KEY)
+        blobs: list[Any] = [kept.get("state")] if isinstance(kept, ConfigRecord) else []
         if path is None or self._file is None:
             blobs += [_NEWEST[self._node]] if self._node in _NEWEST else []
         elif path.exists():
