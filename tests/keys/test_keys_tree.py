@@ -7,6 +7,7 @@ import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -110,9 +111,10 @@ def test_a_tree_as_deep_as_names_are_long_needs_no_stack() -> None:
 
 
 def len_of_stack() -> int:
-    frame, depth = sys._getframe(), 0
+    frame: FrameType | None = sys._getframe()
+    depth = 0
     while frame is not None:
-        frame, depth = frame.f_back, depth + 1  # type: ignore[assignment]
+        frame, depth = frame.f_back, depth + 1
     return depth
 
 
