@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,7 +71,7 @@ def odometer(clients: int, rounds: int, graph: str, late: int, grace: int) -> di
         missing = rng.choice(clients, plan.stragglers, replace=False).tolist()
         used, seen = ~ClientSet.of(clients, missing), ClientSet.of(clients, missing[:late])
         exhausted = seconds(spent.exhausted)
-        record = seconds(lambda used=used, seen=seen: spent.record(used, seen))
+        record = seconds(partial(spent.record, used, seen))
         taken.append([exhausted, record, seconds(spent.max_epsilon)])
     each = np.array(taken)
     total, parts = each.sum(axis=1), np.median(each[-10:], axis=0).tolist()
@@ -155,9 +156,9 @@ def parts(server: Server, upload: Upload, messages: list[tuple[int, bytes]]) -> 
     signers = [server._fixed().enrolments[i] for i, _ in messages]  # noqa: SLF001
     checks = [*zip(signers, found, statements, strict=True)]
     return {
-        "signature": seconds(lambda: [who.verify(each.signature, said) for who, each, said in checks]) / len(found),
+        "signature": seconds(lambda: [w.verify(x.signature, s) for w, x, s in checks]) / len(found),  # type: ignore[func-returns-value]
         "hash": seconds(lambda: [u.statement(m, chain=server.roster_hash) for u, m in pairs]) / len(found),
-        "sum": seconds(lambda: [sums.add(each.packed) for each in found]) / len(found),
+        "sum": seconds(lambda: [sums.add(each.packed) for each in found]) / len(found),  # type: ignore[func-returns-value]
     }
 
 
