@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import struct
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -100,7 +100,7 @@ def test_a_tree_as_deep_as_names_are_long_needs_no_stack() -> None:
     enrolments = [b"\x40" + name + bytes(160) for name in names]
     limit = sys.getrecursionlimit()
     try:
-        sys.setrecursionlimit(len_of_stack() + 60)
+        sys.setrecursionlimit(len(inspect.stack()) + 60)
         tree = Tree.of(enrolments)
         again = Tree.read(written(tree.excerpt([0, len(names) - 1])))
     finally:
@@ -108,14 +108,6 @@ def test_a_tree_as_deep_as_names_are_long_needs_no_stack() -> None:
     assert len(names) > 400
     assert len(again.parts) > 400
     assert again.hashes[0] == tree.hashes[0]
-
-
-def len_of_stack() -> int:
-    frame: FrameType | None = sys._getframe()
-    depth = 0
-    while frame is not None:
-        frame, depth = frame.f_back, depth + 1
-    return depth
 
 
 # --- what it refuses ---
