@@ -74,6 +74,11 @@ class Graph:
         """The chance that two clients are neighbours."""
         return self.degree / (self.clients - 1)
 
+    @property
+    def most(self) -> int:
+        """The most neighbours that a client may have."""
+        return self.degree
+
     def placed(self, place: bytes) -> Graph:  # noqa: ARG002  random graphs are
         """The graph with its clients placed by the hash of their roster: itself, unless it is random."""
         return self

@@ -119,6 +119,11 @@ class RandomGraph(Graph):
         return self.layers * self.height
 
     @property
+    def most(self) -> int:
+        """The most neighbours that a client may have."""
+        return self.reach
+
+    @property
     def met(self) -> float:
         """The chance that two clients are neighbours."""
         return self.reach / (self.seats - 1)

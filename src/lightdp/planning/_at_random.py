@@ -81,7 +81,7 @@ def _moments(asked: Request, gamma: float) -> tuple[NDArray[np.float64], NDArray
 @lru_cache(maxsize=8)
 def _rounds(asked: Request) -> list[tuple[int, int, NDArray[np.float64], NDArray[np.float64], float]]:
     """Rounds as expected: used clients, least used neighbours, a client's honest ones with chances, and a weight."""
-    graph = asked.graph
+    graph = asked.noise_graph
     assert isinstance(graph, RandomGraph)  # noqa: S101  the caller asked
     empty = graph.seats - graph.clients
     degree = graph.reach - 1 - largest(graph.seats, empty, graph.reach, 1 / asked.clients)  # the least, for good
