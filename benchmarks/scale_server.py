@@ -160,17 +160,10 @@ def parts(server: Server, upload: Upload, messages: list[tuple[int, bytes]]) -> 
     statements = [each.statement(message, chain=server.roster_hash) for each, message in pairs]
     signers = [server._fixed().enrolments[i] for i, _ in messages]  # noqa: SLF001
     checks = [*zip(signers, found, statements, strict=True)]
-<<<<<<< HEAD
-    return {
-        "signature": seconds(lambda: [w.verify(x.signature, s) for w, x, s in checks]) / len(found),  # type: ignore[func-returns-value]
-        "hash": seconds(lambda: [u.statement(m, chain=server.roster_hash) for u, m in pairs]) / len(found),
-        "sum": seconds(lambda: [sums.add(each.packed) for each in found]) / len(found),  # type: ignore[func-returns-value]
-=======
     todo: dict[str, Callable[[int], object]] = {
         "signature": lambda at: checks[at][0].verify(checks[at][1].signature, checks[at][2]),
         "hash": lambda at: found[at].statement(content[at], chain=server.roster_hash),
         "sum": lambda at: sums.add(found[at].packed),
->>>>>>> w-server
     }
     batches = [range(at, min(at + 100, len(found))) for at in range(0, len(found), 100)]
 
