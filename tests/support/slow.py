@@ -30,6 +30,9 @@ TESTS = {
     # files
     "test_a_client_keeps_its_state_and_identity_without_flock_and_modes",
     "test_importing_lightdp_needs_no_module_of_one_system",
+    # keys
+    "test_every_excerpt_has_the_hash_of_the_whole_and_shows_what_was_asked_for",
+    "test_tree_equals_the_oracle",
     # auditing
     "test_a_closed_pipe_does_not_change_the_exit_code",
     "test_memory_does_not_grow_with_values",
