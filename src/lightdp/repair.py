@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lightdp.client_set import ClientSet
+from lightdp.neighbourhood import Neighbourhood
 from lightdp.noise_graph import Graph, gain
 
 RETRIES = 2
@@ -222,7 +223,7 @@ class Repairs:
         flying: the debts that ride in uploads whose fate is not known yet, by round and client.
     """
 
-    def __init__(self, graph: Graph, clients: Iterable[int] | None = None) -> None:
+    def __init__(self, graph: Graph | Neighbourhood, clients: Iterable[int] | None = None) -> None:
         self._tracked = ClientSet.all(graph.clients) if clients is None else ClientSet.of(graph.clients, clients)
         self._rows = None if graph.complete else graph.rows(list(self._tracked))  # (tracked, degree)
         self.waiting: dict[int, tuple[Debt, ...]] = {}

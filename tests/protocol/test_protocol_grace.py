@@ -192,7 +192,7 @@ def test_who_was_on_time_goes_into_the_keys() -> None:
     answered(server, clients)
     for i, on_time in enumerate(([0, 1, 2], [0, 1, 2], [0, 1, 2, 3])):
         clients[i].begin(announced(server, 1, ([], on_time))).upload(np.zeros(LENGTH))
-    chains = [client._history.chains[1] for client in clients[:3] if client._history is not None]
+    chains = [client._history.chain(1) for client in clients[:3] if client._history is not None]
     assert chains[0] == chains[1] != chains[2]
 
 

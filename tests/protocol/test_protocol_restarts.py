@@ -57,7 +57,7 @@ def test_state_is_private_and_written_before_the_upload_leaves(tmp_path: Path, m
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(File, "save", full)
+    monkeypatch.setattr(File, "append", full)
     start = server.announce()
     begun, before = clients[0].begin(start), clients[0]._state
     with pytest.raises(OSError, match="no space left"):

@@ -149,7 +149,7 @@ class Schedules(RuleBasedStateMachine):
         known = self.history(i)
         self.clients[i] = Client.restore(self.plan, length=LENGTH, store=File(self.path(i)))
         again = self.history(i)
-        for name in ("used", "on_time", "sent", "closing", "chains", "repair", "pending"):
+        for name in ("rounds", "sent", "closing", "repair", "pending"):
             assert getattr(again, name) == getattr(known, name)
         assert (again.repairs.waiting, again.repairs.flying) == (known.repairs.waiting, known.repairs.flying)
         assert again.odometer.waits == known.odometer.waits

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from lightdp.accountant._composers import Ledger
 from lightdp.client_set import ClientSet
+from lightdp.neighbourhood import Neighbourhood
+from lightdp.noise_graph import Graph
 from lightdp.planning import Plan
 from lightdp.repair import RETRIES, Window, late_at_worst, late_cost, lies_cost, used_at_worst, worst_cost
 
@@ -36,7 +38,9 @@ class Costs(Protocol):
 
     usual: float
 
-    def record(self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet) -> None:
+    def record(
+        self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet, *, void: bool
+    ) -> None:
         """Add a round to the ledger of each client."""
 
     def reserved(
@@ -59,7 +63,15 @@ class ConstantCosts:
     def __init__(self, plan: Plan) -> None:
         self.usual = float(plan.used_cost(plan.honest))
 
-    def record(self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet) -> None:
+    def record(
+        self,
+        clients: Sequence[int],
+        ledgers: Sequence[Ledger],
+        used: ClientSet,
+        late: ClientSet,
+        *,
+        void: bool,  # noqa: ARG002
+    ) -> None:
         """Add a round to the ledger of each client."""
         for seen, ledger in zip((used | late).holds(clients), ledgers, strict=True):
             ledger.usual[self.usual] += seen
@@ -93,12 +105,13 @@ class RepairCosts:
     Args:
         plan: the noise.
         clients: those whose ledgers are kept.
+        graph: who shares noise with whom.
 
     Attributes:
         usual: cost of a used round with S̄ stragglers.
     """
 
-    def __init__(self, plan: Plan, clients: Sequence[int]) -> None:
+    def __init__(self, plan: Plan, clients: Sequence[int], graph: Graph | Neighbourhood) -> None:
         self.plan = plan
         self._least = max(plan.honest - plan.stragglers, 1)
         self._cost: list[float] = [math.inf, *plan.used_cost(np.arange(1, plan.honest + 1)).tolist()]
@@ -108,12 +121,14 @@ class RepairCosts:
         self._lies = lies_cost(*self._bounds, self._grace) if self._seen else 0.0
         self._worst = self._worst_round(0.0)
         self._open = {lies: self._worst_open(0.0, lies=lies) for lies in (False, True)}
-        rows = None if plan.graph.complete else plan.graph.rows(clients)
+        rows = None if graph.complete else graph.rows(clients)
         self._peers = None if rows is None else dict(zip(clients, rows, strict=True))
 
-    def record(self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet) -> None:
+    def record(
+        self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet, *, void: bool
+    ) -> None:
         """Add a round to the ledger of each client, and to its late rounds what they may cost after it."""
-        plan, void = self.plan, not used
+        plan = self.plan
         count = plan.clients - len(used)
         for client, ledger, mine, sent in zip(clients, ledgers, used.holds(clients), late.holds(clients), strict=True):
             too_late = sent and not void
@@ -123,7 +138,7 @@ class RepairCosts:
             if ledger.windows:
                 # how much this round moves each peer's n_j for its own sake: q in the cross terms 2pq <= pq + pq
                 own = 1 / max(honest - 1, 1) if too_late else plan.gamma / (honest * plan.gamma + 1)
-                crossed = own * self._repaired(ledger, used, late)
+                crossed = own * self._repaired(ledger, used, late, void=void)
             if too_late:
                 self._add_late(ledger, plan.honest - 1 - absent, self._used_peers(client, used), crossed)
             elif not mine and not sent:
@@ -133,11 +148,11 @@ class RepairCosts:
             else:
                 ledger.usual[self._cost[honest]] += 1
 
-    def _repaired(self, ledger: Ledger, used: ClientSet, late: ClientSet) -> float:
+    def _repaired(self, ledger: Ledger, used: ClientSet, late: ClientSet, *, void: bool) -> float:
         """Update the open windows with a round; returns the sum of p over late rounds' repairs that it carries."""
         riding = 0.0
         for at, window in list(ledger.windows.items()):
-            riding += window.riders(used or late) / window.honest
+            riding += window.riders(late if void else used) / window.honest
             window.close(used, late)
             ledger.rare[at] = window.cost(self.plan.honest)
             if not window.waiting.any():

@@ -15,6 +15,7 @@ from lightdp.accountant._composers import Composer, GaussianComposer, Ledger, Sa
 from lightdp.accountant._costs import ConstantCosts, Costs, Open, RepairCosts
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
+from lightdp.neighbourhood import Neighbourhood
 from lightdp.planning import Plan
 
 _ROUND_UP = 1 + 4e-15  # more than the ten roundings from a cost to μ² and to a cost of another roster
@@ -56,6 +57,8 @@ class Odometer:
     Args:
         plan: the noise, the budget and δ.
         clients: whom to track, by default all clients of the plan.
+        near: track the client of this neighbourhood alone, from sets of its places; `record` then needs to know how
+            many clients a set has in all.
 
     Attributes:
         plan: as given.
@@ -64,14 +67,20 @@ class Odometer:
         waits: the round after these, if it was announced and its set is not final yet (R5).
     """
 
-    def __init__(self, plan: Plan, clients: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, clients: Sequence[int] | None = None, *, near: Neighbourhood | None = None
+    ) -> None:
         self.plan = plan
         self.rounds = 0
         self.waits: Open | None = None
+        self._near, graph = near, plan.graph if near is None else near
+        self._among = graph.clients  # of all sets
         tracked = range(plan.clients) if clients is None else clients
-        self.clients = [integer("clients", c, 0, plan.clients - 1) for c in tracked]
+        if near is not None:
+            tracked = [near.place]
+        self.clients = [integer("clients", c, 0, self._among - 1) for c in tracked]
         self._ledgers = [Ledger() for _ in self.clients]
-        self._costs: Costs = RepairCosts(plan, self.clients) if plan.repairs else ConstantCosts(plan)
+        self._costs: Costs = RepairCosts(plan, self.clients, graph) if plan.repairs else ConstantCosts(plan)
         self._composer: Composer = (GaussianComposer if plan.sampling_rate == 1 else SampledComposer)(plan)
 
     def admit(self, elsewhere: Mapping[float, int] | None = None) -> None:
@@ -86,8 +95,9 @@ class Odometer:
         over = self._over([elsewhere or {}] * len(self.clients))
         if over:
             client = max(over, key=lambda each: over[each])
+            name = client if self._near is None else self._near.me
             raise BudgetError(
-                f"round {self.rounds + 1} could take client {client} to epsilon={over[client]:.6g}, "
+                f"round {self.rounds + 1} could take client {name} to epsilon={over[client]:.6g}, "
                 f"over the budget of {self.plan.budget:g} at delta={self.plan.delta:g}"
             )
 
@@ -97,9 +107,15 @@ class Odometer:
         Args:
             elsewhere: what else each tracked client has spent of the same budget, as `squares` returns it.
         """
-        return ClientSet.of(self.plan.clients, self._over([{}] * len(self.clients) if elsewhere is None else elsewhere))
+        return ClientSet.of(self._among, self._over([{}] * len(self.clients) if elsewhere is None else elsewhere))
 
-    def record(self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None = None) -> None:
+    def record(
+        self,
+        used: ClientSet | Iterable[int],
+        late: ClientSet | Iterable[int] | None = None,
+        *,
+        members: int | None = None,
+    ) -> None:
         """Count a round that happened.
 
         Args:
@@ -107,15 +123,16 @@ class Odometer:
             late: other clients whose uploads the adversary may have seen. By default every other client: one cannot
                 know whether what was sent was seen. If the plan says that late uploads are unseen, then nobody, but
                 still everybody of a void round, whose uploads came in time.
+            members: how many clients were used in all, where `used` names those of a neighbourhood.
 
         Raises:
             ArgumentError: the sets cannot be those of a round; nothing was counted.
         """
-        used, late = self._sets(used, late)
+        used, late, members = self._sets(used, late, members)
         least = self.plan.clients - self.plan.stragglers
-        if 0 < len(used) < least:
-            raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {len(used)}")
-        self._costs.record(self.clients, self._ledgers, used, late)
+        if 0 < members < least:
+            raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {members}")
+        self._costs.record(self.clients, self._ledgers, used, late, void=members == 0)
         self.rounds, self.waits = self.rounds + 1, None
 
     def open(self, on_time: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None = None) -> None:
@@ -128,22 +145,25 @@ class Odometer:
         Raises:
             ArgumentError: a client is in both sets; nothing changed.
         """
-        on_time = ClientSet.of(self.plan.clients, on_time, name="on_time")
-        late = ~on_time if late is None else ClientSet.of(self.plan.clients, late, name="late")
+        on_time = ClientSet.of(self._among, on_time, name="on_time")
+        late = ~on_time if late is None else ClientSet.of(self._among, late, name="late")
         if not on_time.isdisjoint(late):
             raise ArgumentError(f"late must not name clients that were on time, got {list(on_time & late)} in both")
         self.waits = Open(on_time, late)
 
     def _sets(
-        self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None
-    ) -> tuple[ClientSet, ClientSet]:
-        used = ClientSet.of(self.plan.clients, used, name="used")
+        self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None, members: int | None
+    ) -> tuple[ClientSet, ClientSet, int]:
+        used = ClientSet.of(self._among, used, name="used")
+        if members is None and self._among < self.plan.clients:
+            raise ArgumentError("members must be given with sets of a neighbourhood, got members=None")
+        members = len(used) if members is None else integer("members", members, len(used), self.plan.clients)
         if late is None:
-            late = ClientSet.none(self.plan.clients) if not self.plan.late_is_seen and used else ~used
-        late = ClientSet.of(self.plan.clients, late, name="late")
+            late = ClientSet.none(self._among) if not self.plan.late_is_seen and members > 0 else ~used
+        late = ClientSet.of(self._among, late, name="late")
         if not used.isdisjoint(late):
             raise ArgumentError(f"late must not name used clients, got {list(used & late)} in both")
-        return used, late
+        return used, late, members
 
     def epsilon(self, delta: float | None = None) -> NDArray[np.float64]:
         """What each tracked client has spent, rounded up, at `delta` or the plan's δ. (clients,)"""
