@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from lightdp import gaussian
-from lightdp.federation import Federation, Member, Table
+from lightdp.federation import Federation, Member, Table, unwrapped
 from lightdp.flower import _vault
 from support.flower_grid import LocalGrid
 from support.flower_talk import RUN, a_plan, a_record_app, an_app, enrolment, records_of, refused
@@ -71,7 +70,9 @@ class Society:
     def record(self, at: int) -> dict[str, Any]:
         node = self.grid.nodes[at]
         path = Path(node.config["lightdp-state"]) / f"node-{node.id}.json"
-        return dict(json.loads(path.read_text()))
+        inner, record = unwrapped(path.read_bytes())
+        assert record is not None
+        return record | {"client": inner.decode()}
 
     def member(self, at: int) -> Member:
         record = self.record(at)
@@ -82,6 +83,8 @@ class Society:
 
             def save(self, state: bytes) -> None:
                 raise AssertionError(state)
+
+            append = save
 
         return Member.restore(self.plan, length=4, store=Stored(), moved=True)
 

@@ -48,7 +48,7 @@ def numbered(data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         ArgumentError: an entry has another number.
         DAMAGED: a line is something else.
     """
-    base, *entries = [json.loads(line) for line in data.split(b"\n")]
+    base, *entries = [json.loads(line) for line in data.removesuffix(b"\n").split(b"\n")]
     for number, facts in enumerate(entries, base["serial"] + 1):
         if facts["serial"] != number:
             raise ArgumentError(f"store must hold all entries, got {facts['serial']!r} in the place of {number}")
