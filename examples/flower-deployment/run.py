@@ -34,7 +34,9 @@ from processes import Deployment, processes_of
 from lightdp.federation import MemberState, unwrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from lightdp.protocol import ClientState
 
 SLOW, DEAD, JOINS = 0, 6, 7  # nodes of the long form; who is killed and who leaves follows from the cohorts
 

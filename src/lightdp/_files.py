@@ -50,7 +50,7 @@ def durable(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[I
 
 
 def extend(path: str | os.PathLike[str], data: bytes, *, end: int) -> None:
-    """Write `data` after the first `end` bytes of a file, in place of what is there; it returns when that is on disk.
+    r"""Write `data` after the first `end` bytes of a file, in place of what is there; it returns when that is on disk.
 
     Formal guarantee: after any crash the file has its first `end` bytes, and after them a part of `data` or of what was
     there; once the call has returned, all of `data` and nothing else. If not all of it can be written, none stays.
@@ -61,10 +61,10 @@ def extend(path: str | os.PathLike[str], data: bytes, *, end: int) -> None:
         end: of what stays; the file has at least so many bytes.
 
     >>> with durable("log") as file:
-    ...     _ = file.write(b"one\\ntw")
-    >>> extend("log", b"two\\n", end=4)
+    ...     _ = file.write(b"one\ntw")
+    >>> extend("log", b"two\n", end=4)
     >>> Path("log").read_bytes()
-    b'one\\ntwo\\n'
+    b'one\ntwo\n'
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | _AT_ONCE)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from lightdp import gaussian
-from lightdp.federation import Federation, Member, Table, unwrapped
+from lightdp.federation import Federation, Member, Table
 from lightdp.flower import _vault
 from support.flower_grid import LocalGrid
-from support.flower_talk import RUN, a_plan, a_record_app, an_app, enrolment, records_of, refused
+from support.flower_talk import RUN, a_plan, a_record_app, an_app, enrolment, record_of, records_of, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,9 +71,7 @@ class Society:
     def record(self, at: int) -> dict[str, Any]:
         node = self.grid.nodes[at]
         path = Path(node.config["lightdp-state"]) / f"node-{node.id}.json"
-        inner, record = unwrapped(path.read_bytes())
-        assert record is not None
-        return record | {"client": inner.decode()}
+        return record_of(path)
 
     def member(self, at: int) -> Member:
         record = self.record(at)

@@ -267,7 +267,9 @@ class Schedules(RuleBasedStateMachine):
     def nobody_holds_more_than_grace_needs(self) -> None:
         if hasattr(self, "server"):
             assert len(self.server._open) <= 1 + self.plan.grace  # each with one sum
-            assert all(len(debts) <= 1 + self.plan.grace for i in range(5) for debts in self.history(i).repairs.owed.values())
+            assert all(
+                len(debts) <= 1 + self.plan.grace for i in range(5) for debts in self.history(i).repairs.owed.values()
+            )
 
     def everybody_answers(self) -> None:
         for i in range(5):

@@ -67,9 +67,7 @@ class Odometer:
         waits: the round after these, if it was announced and its set is not final yet (R5).
     """
 
-    def __init__(
-        self, plan: Plan, clients: Sequence[int] | None = None, *, near: Neighbourhood | None = None
-    ) -> None:
+    def __init__(self, plan: Plan, clients: Sequence[int] | None = None, *, near: Neighbourhood | None = None) -> None:
         self.plan = plan
         self.rounds = 0
         self.waits: Open | None = None

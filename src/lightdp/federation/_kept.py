@@ -212,14 +212,14 @@ class Kept:
 
 
 def unwrapped(data: bytes) -> tuple[bytes, dict[str, Any] | None]:
-    """The state of a client or member in a file, and the record around it if it is the file of a Flower node.
+    r"""The state of a client or member in a file, and the record around it if it is the file of a Flower node.
 
     In such a file the state is in the field "client" of each line, and other fields of a line replace earlier ones.
 
     >>> unwrapped(b'{"client": "{}", "before": 0.25}')
     (b'{}', {'client': '{}', 'before': 0.25})
-    >>> unwrapped(b'{"serial": 1, "client": "{}"}\\n{"serial": 2, "client": "{}"}')
-    (b'{}\\n{}', {'serial': 2, 'client': '{}'})
+    >>> unwrapped(b'{"serial": 1, "client": "{}"}\n{"serial": 2, "client": "{}"}')
+    (b'{}\n{}', {'serial': 2, 'client': '{}'})
     """
     try:
         lines = [json.loads(line) for line in data.removesuffix(b"\n").split(b"\n")]

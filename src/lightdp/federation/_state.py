@@ -113,7 +113,9 @@ class MemberState:
         if facts["member"] not in {_TEXTS, _VERSION}:
             raise ArgumentError(f"store must hold a member's state of version {_VERSION}, got {facts['member']!r}")
         run = bytes.fromhex(facts["run"])
-        parts = {int(each): json.loads(part) if isinstance(part, str) else part for each, part in facts["rosters"].items()}
+        parts = {
+            int(each): json.loads(part) if isinstance(part, str) else part for each, part in facts["rosters"].items()
+        }
         return cls(
             json.dumps(facts["plan"], sort_keys=True),
             integer("length", facts["length"], 1),

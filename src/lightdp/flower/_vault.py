@@ -89,8 +89,8 @@ class Vault:
         found = self.record.get("serial", 0)
         if found < serial or (found == serial > 0 and digest != self._digest):
             raise ProtocolError(
-                f"lightdp-state {path} has serial {found}, and this node has saved serial {serial}: an older copy could "
-                "answer a round again. Its operator brings the newest back"
+                f"lightdp-state {path} has serial {found}, and this node has saved serial {serial}: an older copy "
+                "could answer a round again. Its operator brings the newest back"
             )
 
     def save(self, state: bytes) -> None:

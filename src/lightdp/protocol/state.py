@@ -39,9 +39,9 @@ def unreadable(whose: str, error: Exception) -> ArgumentError:
 
 
 def numbered(data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The lines of a state: the whole one, and the entries after it, which have the numbers that follow.
+    r"""The lines of a state: the whole one, and the entries after it, which have the numbers that follow.
 
-    >>> numbered(b'{"serial": 4}\\n{"serial": 5}')
+    >>> numbered(b'{"serial": 4}\n{"serial": 5}')
     ({'serial': 4}, [{'serial': 5}])
 
     Raises:
@@ -164,9 +164,7 @@ class ClientState:
             sent.add(each.round)
             closing.update([each.round] if each.closing else [])
             serial += 1
-        return replace(
-            self, rounds=tuple(rounds), sent=frozenset(sent), closing=frozenset(closing), serial=serial
-        )
+        return replace(self, rounds=tuple(rounds), sent=frozenset(sent), closing=frozenset(closing), serial=serial)
 
     def line(self, entry: Entry) -> bytes:
         """An entry as it is kept after this state."""

@@ -12,7 +12,9 @@ from lightdp._files import contents, durable, extend, locked, overwritten, synch
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.protocol.marks import Found, Mark
 
-_LARGEST = 2**30  # bytes of a state: about 450 for each client of the roster, and 300 and 1/4 a neighbour for each round
+_LARGEST = (
+    2**30
+)  # bytes of a state: about 450 for each client of the roster, and 300 and 1/4 a neighbour for each round
 
 
 class Store(Protocol):
@@ -46,7 +48,7 @@ def appended(store: Store | None, entry: bytes) -> bool:
 
 
 class File:
-    """A state in a file that only its owner can read, replaced atomically or extended by a line, durably, by one client.
+    """A state in a file that only its owner can read, replaced atomically or extended by a line, by one client.
 
     A state has a serial number that grows by one with each save and each line, and goes on when a new run takes the
     file over. Run and number are also kept in `path`.serial, which is the lock of a save too, and in `anchor` if there
@@ -111,9 +113,8 @@ class File:
         new = Mark.of(state)
         if new is None or b"\n" in state:
             raise ArgumentError("state must be a JSON object with its run and serial, in one line")
-        with locked(self._lock), self._following(new):
-            with durable(self.path) as file:
-                file.write(state + b"\n")
+        with locked(self._lock), self._following(new), durable(self.path) as file:
+            file.write(state + b"\n")
 
     def append(self, entry: bytes) -> None:
         """Add a line to the file. What was written before is not read again if nobody else has changed the file.
