@@ -6,13 +6,16 @@ SOURCES := pyproject.toml constraints.txt setup.py src/lightdp/_native/kernel.c 
 TRAIN := .venv/.train
 DEV := .venv/.dev
 
-.PHONY: help demo check test test-e2e test-flwr-next lint bench clean
+.PHONY: help demo check test test-arm test-big-endian test-e2e test-flwr-next lint bench wheels clean
 help:
 	@echo "make demo   train a private model on embedded data and write its report (installs what it needs)"
 	@echo "make check  linters, types, layers and the quick tests, in a minute or two"
 	@echo "make test   the same with all tests, as CI runs them"
+	@echo "make test-arm  the compiled kernel on an emulated ARMv8 processor"
+	@echo "make test-big-endian  noise, packing and keys in numpy on an emulated s390x processor"
 	@echo "make test-e2e  private training on real Flower nodes on this machine, with TLS; nodes join, leave and die, servers are killed"
 	@echo "make test-flwr-next  the tests of lightdp.flower with the newest flwr that it allows"
+	@echo "make wheels  manylinux wheels for x86-64 and ARMv8 in dist, each tried without a compiler"
 	@echo "make lint   only the linters"
 	@echo "make bench  the timed claims of the README, printed with their conditions"
 
@@ -42,12 +45,23 @@ check: lint
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses=auto
 
+test-arm: $(DEV)
+	@command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null || \
+	  { echo "make test-arm needs, on Debian: apt-get install qemu-user gcc-aarch64-linux-gnu libc6-dev-arm64-cross"; exit 1; }
+	$(BIN)/pytest tests/native
+
+test-big-endian:
+	$(PYTHON) release/big_endian.py
+
 test-e2e: $(DEV)
 	$(BIN)/python examples/flower-deployment/run.py
 
 test-flwr-next: $(DEV)
 	$(PIP) --no-deps --upgrade --target .venv/flwr-next "flwr==1.42.*"
 	PYTHONPATH=.venv/flwr-next OMP_NUM_THREADS=1 $(BIN)/pytest tests/flower
+
+wheels:
+	$(PYTHON) release/wheels.py
 
 demo: $(TRAIN)
 	@mkdir -p out

@@ -14,6 +14,7 @@ import zlib
 import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 with atheris.instrument_imports(include=["lightdp"]):
+    from lightdp.client_set import ClientSet
     from lightdp.errors import WireError
     from lightdp.keys import Enrolment, Identity, KeyPair, Roster
     from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
@@ -106,7 +107,8 @@ def seeds() -> list[bytes]:
         for name in names
     ]
     roster = Roster.of(signed, run=RUN, plan=PLAN).to_bytes()
-    announcement = Announcement(round=9, clients=9, past=bytes([255, 1] * 3)).to_bytes()
+    past = ClientSet.of(9, range(8)), ClientSet.of(9, [2, 5]), ClientSet.all(9)
+    announcement = Announcement(round=9, clients=9, past=past).to_bytes()
     upload = Upload(length=8, bits=8, packed=bytes(range(8))).to_bytes()
     payloads = [signed[0].to_bytes(), roster, announcement, upload]
     early = [

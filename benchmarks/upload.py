@@ -84,7 +84,7 @@ def a_round(plan: Plan, values: int) -> Callable[[], tuple[float, float, int]]:
     for party in parties:
         server.enrol(party.enrol())
     client = parties[0]
-    client.join(server.roster())
+    client.join(server.roster(client.name))
     update = np.full(values, 1e-4, np.float32)
 
     def once() -> tuple[float, float, int]:

@@ -18,9 +18,8 @@ clients = [lightdp.Client.new(plan, length=LENGTH, run=RUN, name=name) for name 
 # Once, before training: public keys travel through the server.
 for client in clients:
     server.enrol(client.enrol())
-roster = server.roster()
 for client in clients:
-    client.join(roster)
+    client.join(server.roster(client.name))
 
 # Round 0: everybody answers. Round 1: cem does not, and leaves pairwise noise in the sum.
 updates = {name: np.full(LENGTH, value) for name, value in (("ann", 0.1), ("bob", 0.2), ("cem", 0.3))}

@@ -80,6 +80,7 @@ def test_commands_in_the_docs_print_what_the_docs_show(page: str, block: str) ->
 @pytest.mark.parametrize(("page", "block"), blocks("python"))
 def test_python_in_the_docs_runs(page: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples/flower-minimal")  # the app that a page shows
     exec(compile(block, page, "exec"), {})  # noqa: S102  it is our own documentation
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,13 +28,15 @@ def settled(repairs: Repairs, number: int, used: ClientSet, sent: ClientSet) -> 
 
 def test_a_used_client_owes_what_its_absent_neighbours_left_until_it_is_used_again() -> None:
     repairs = Repairs(Graph(5, 4))
+    old, new = Debt(0, RETRIES + 1), Debt(1, RETRIES + 1)
     assert settled(repairs, 0, some(0, 1, 2), some(0, 1, 2)).paid == {}
-    assert repairs.owed == dict.fromkeys((0, 1, 2), (Debt(0, 2, RETRIES + 1),))
+    assert repairs.waiting == {old: some(0, 1, 2)}
     found = settled(repairs, 1, some(0, 3, 4), some(0, 3, 4))
-    assert (found.paid, found.given_up) == ({0: Debt(0, 2, RETRIES + 1)}, {})
-    assert repairs.owed == {i: (Debt(0 if i in {1, 2} else 1, 2, RETRIES + 1),) for i in (1, 2, 0, 3, 4)}
+    assert (found.paid, found.given_up) == ({old: some(0)}, {})
+    assert repairs.waiting == {old: some(1, 2), new: some(0, 3, 4)}
+    assert [repairs.owed(i) for i in range(5)] == [(new,), (old,), (old,), (new,), (new,)]
     settled(repairs, 2, ClientSet.all(5), ClientSet.all(5))
-    assert repairs.owed == {}
+    assert repairs.waiting == {}
 
 
 def test_a_repair_that_comes_too_late_is_sent_again_and_then_given_up() -> None:
@@ -43,12 +44,22 @@ def test_a_repair_that_comes_too_late_is_sent_again_and_then_given_up() -> None:
     settled(repairs, 0, some(0, 1, 2, 3), some(0, 1, 2, 3))
     for number in range(1, RETRIES + 1):
         assert not settled(repairs, number, some(), some(0)).given_up
-        assert (repairs.owed[0][0].tries, repairs.owed[1][0].tries) == (RETRIES + 1 - number, RETRIES + 1)
+        assert repairs.owed(0) == (Debt(0, RETRIES + 1 - number),)
+        assert repairs.owed(1) == (Debt(0, RETRIES + 1),)
     found = settled(repairs, 9, some(1, 2, 3, 4), some(0, 1, 2, 3, 4))
-    assert found.given_up == {0: Debt(0, 1, 1)}
-    assert list(found.paid) == [1, 2, 3]
-    assert 0 not in repairs.owed
-    assert repairs.owed[1] == (Debt(9, 1, RETRIES + 1),)
+    assert found.given_up == {Debt(0, 1): some(0)}
+    assert found.paid == {Debt(0, RETRIES + 1): some(1, 2, 3)}
+    assert repairs.owed(0) == ()
+    assert repairs.owed(1) == (Debt(9, RETRIES + 1),)
+
+
+def test_clients_that_failed_in_different_rounds_share_a_debt_again() -> None:
+    """Client 0 fails in round 1 and client 1 in round 2: both have one try less, of the same round."""
+    repairs = Repairs(Graph(5, 4))
+    settled(repairs, 0, some(0, 1), some(0, 1))
+    settled(repairs, 1, some(), some(0))
+    settled(repairs, 2, some(), some(1))
+    assert repairs.waiting == {Debt(0, RETRIES): some(0, 1)}
 
 
 def test_under_grace_a_repair_is_in_flight_until_the_set_of_its_round_is_known() -> None:
@@ -56,22 +67,31 @@ def test_under_grace_a_repair_is_in_flight_until_the_set_of_its_round_is_known()
 
     The set of round t is known before uploads of round t + 2 are made.
     """
-    repairs, zero = Repairs(Graph(5, 4)), some(0)
-    first, second = Debt(0, 1, RETRIES + 1), Debt(1, 1, RETRIES + 1)
+    repairs, zero = Repairs(Graph(5, 4), [0]), some(0)
+    first, second, again = Debt(0, RETRIES + 1), Debt(1, RETRIES + 1), Debt(0, RETRIES)
     assert repairs.ride(0, zero) == repairs.ride(1, zero) == {}
     repairs.close(0, some(0, 1, 2, 3))
-    assert repairs.ride(2, zero) == {0: first}
+    assert repairs.ride(2, zero) == {first: zero}
     assert repairs.next(0) is None
     repairs.close(1, some(0, 1, 2, 3))
-    assert repairs.ride(3, zero) == {0: second}
-    assert repairs.owed[0] == (first, second)
+    assert repairs.ride(3, zero) == {second: zero}
+    assert repairs.owed(0) == (first, second)
     assert repairs.close(2, some(1, 2, 3, 4)).paid == {}
-    assert repairs.next(0) == replace(first, tries=RETRIES)
-    assert repairs.ride(4, zero) == {0: replace(first, tries=RETRIES)}
-    assert repairs.close(3, ClientSet.all(5)).paid == {0: second}
+    assert repairs.next(0) == again
+    assert repairs.ride(4, zero) == {again: zero}
+    assert repairs.close(3, ClientSet.all(5)).paid == {second: zero}
     assert repairs.ride(5, zero) == {}
-    assert repairs.close(4, ClientSet.all(5)).paid == {0: replace(first, tries=RETRIES)}
-    assert (repairs.owed.get(0), repairs.flying) == (None, {})
+    assert repairs.close(4, ClientSet.all(5)).paid == {again: zero}
+    assert (repairs.owed(0), repairs.waiting, repairs.flying) == ((), {}, {})
+
+
+def test_the_oldest_debt_rides_first() -> None:
+    repairs = Repairs(Graph(5, 4), [0])
+    repairs.close(0, some(0, 1, 2, 3))
+    repairs.close(1, some(0, 1, 2, 3))
+    assert repairs.next(0) == Debt(0, RETRIES + 1)
+    assert repairs.ride(2, some(0)) == {Debt(0, RETRIES + 1): some(0)}
+    assert repairs.next(0) == Debt(1, RETRIES + 1)
 
 
 @given(data=st.data(), degree=st.sampled_from([2, 4, 5]), grace=st.integers(0, 1))
@@ -85,20 +105,22 @@ def test_debts_are_those_of_the_rules_whoever_is_tracked(data: st.DataObject, de
     everybody, one = Repairs(graph), Repairs(graph, [me])
     mine = {number for number, each in enumerate(sent) if me in each}
     rules = Rules(me, graph.neighbours_of(me).tolist(), used, mine, grace)
+    mine_of = lambda debtors: [debt for debt, clients in debtors.items() if me in clients]  # noqa: E731
     for number in range(rounds):
         riding, alone = everybody.ride(number, sent[number]), one.ride(number, sent[number])
-        assert riding.get(me) == alone.get(me)
-        carried = None if me not in riding else riding[me].round
+        assert mine_of(riding) == mine_of(alone)
+        carried = next((debt.round for debt in mine_of(riding)), None)
         assert carried == (rules.carries(number) if me in sent[number] else None)
         if number >= grace:
             final = number - grace
             whole, part = everybody.close(final, used[final]), one.close(final, used[final])
-            assert (whole.paid.get(me), whole.given_up.get(me)) == (part.paid.get(me), part.given_up.get(me))
-        owed = everybody.owed.get(me, ())
-        assert owed == one.owed.get(me, ())
+            assert [mine_of(each) for each in whole] == [mine_of(each) for each in part]
+        owed = everybody.owed(me)
+        assert owed == one.owed(me)
         assert {debt.round for debt in owed} == {of for of in range(number + 1 - grace) if rules.owes(of, number + 1)}
         for debt in owed:
-            assert debt.absent == len(rules.absent(debt.round))
+            assert everybody.absent(used[debt.round])[me] == one.absent(used[debt.round])[0]
+            assert everybody.absent(used[debt.round])[me] == len(rules.absent(debt.round))
             assert debt.tries == RETRIES + 1 - rules.fates(debt.round, number + 1).count("missed")
         assert len(owed) <= 1 + grace
 

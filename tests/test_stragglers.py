@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -121,3 +123,21 @@ def test_a_law_with_many_counts_is_rounded_to_more_stragglers(monkeypatch: pytes
 
 def test_the_worst_law_has_the_most_stragglers_in_every_round() -> None:
     assert stragglers.uniform(3).worst() == stragglers.custom(3, [0, 0, 0, 1])
+
+
+def test_odds_are_means_of_the_law_for_each_number_of_clients() -> None:
+    law = stragglers.binomial(20, 50, 0.2)
+    for clients in (21, 50, 50, 21):
+        each = [law.pmf[s] / (clients - s) for s in range(21)]
+        assert law.odds(clients) == pytest.approx((math.fsum(s * x for s, x in enumerate(each)), math.fsum(each)))
+
+
+def test_a_law_that_is_in_use_is_not_made_again_and_one_that_is_not_is_not_kept() -> None:
+    law = stragglers.parse("binomial:0.2", bound=20, clients=50)
+    assert stragglers.parse("binomial:0.2", bound=20, clients=50) is law
+    for other in (("binomial:0.2", 20, 51), ("binomial:0.2", 21, 50), ("uniform", 20, 50)):
+        assert stragglers.parse(*other) != law
+    gone = weakref.ref(law)
+    del law
+    gc.collect()
+    assert gone() is None

@@ -138,7 +138,7 @@ class Roster:
         if roster is None:
             raise ValueError("a client must have joined")
         self.keys, self.plan = roster, Plan.from_json(found[0].plan)
-        self.names = [enrolment.name for enrolment in roster.enrolments]
+        self.names = list(roster.names)
         by_name = {state.enrolment.name: state for state in found}
         self.states: list[ClientState | None] = [by_name.get(name) for name in self.names]
         self.past: dict[str, Any] | None = evidence.past["rosters"].get(str(number))

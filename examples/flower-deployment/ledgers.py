@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -38,6 +39,8 @@ def costs(changes: Changes) -> list[Claim]:
     reported = found.trained["metrics"][str(max(map(int, found.trained["metrics"])))]["lightdp-epsilon"]
     most = gaussian.epsilon(max(map(_mu, server.values())), found.plan.delta)
     equal = [_equal(changes.noises[number]) for number, roster in found.rosters.items() if roster.live]
+    rounds, more = _charged(found)
+    same, larger = _told_all(found)
     own = ", ".join(f"{name} {kept.epsilon:.3f}" for name, kept in found.kept.items())
     parts = ", ".join(f"{name} {share:.3f}" for name, share in shares.items())
     return [
@@ -46,6 +49,16 @@ def costs(changes: Changes) -> list[Claim]:
             "the server's ledger is the odometer's for its sets, and its largest ε what was reported",
             math.isclose(most, reported, rel_tol=1e-6),
             f"{most:.4f}, {reported:.4f}",
+        ),
+        Claim(
+            "the server charges each node the rounds that it has counted as answered; one that left may count more",
+            rounds is not None,
+            f"{rounds} rounds, and {more} that left nodes count alone",
+        ),
+        Claim(
+            "told of all sets, each node's ledger is the server's, or above it where an upload came too late",
+            same is not None and same > 0,
+            f"{same} ledgers are equal, {larger} above",
         ),
         Claim(
             "no ledger is below the exact covariance of all uploads that were made, or came",
@@ -59,6 +72,55 @@ def costs(changes: Changes) -> list[Claim]:
         ),
         Claim("every node is within its budget at worst", within, f"ε = {found.plan.budget:g}"),
     ]
+
+
+def _charged(found: Evidence) -> tuple[int | None, int]:
+    """How many rounds server and nodes count alike, None if they do not, and how many those alone that left."""
+    alike, more, left = 0, 0, found.scene["left"]
+    for roster in found.rosters.values():
+        for me, (name, state) in enumerate(zip(roster.names, roster.states, strict=True)):
+            own = set() if state is None else set(state.sent - state.closing)
+            server = _kept_rounds(roster, me) if roster.live else _seen_rounds(found, roster, me)
+            if not server <= own or (server != own and name not in left):
+                return None, 0
+            alike, more = alike + len(server), more + len(own - server)
+    return alike, more
+
+
+def _kept_rounds(roster: Roster, client: int) -> set[int]:
+    """Rounds with data that the server charges a client, from its checkpoint."""
+    return {t for t, (used, seen) in enumerate(_sets(roster)) if client in used or client in seen}
+
+
+def _seen_rounds(found: Evidence, roster: Roster, client: int) -> set[int]:
+    """The same for a roster that has ended, from what came to the server: uploads, and what key replies say."""
+    came = {upload["turn"] for upload in roster.uploads if upload["client"] == client}
+    for reply in found.of("reply"):
+        if "answered" in reply and found.nodes[reply["node"]] == roster.names[client]:
+            bits = int(json.loads(reply["answered"]).get(str(roster.number), "0"), 16)
+            came |= {t for t in roster.rounds if bits >> t & 1}
+    return came - roster.closing
+
+
+def _told_all(found: Evidence) -> tuple[int | None, int]:
+    """How many ledgers of nodes, told of all sets, are the server's, and how many above; None if one is below it."""
+    equal = above = 0
+    for roster in found.rosters.values():
+        if not roster.live:
+            continue
+        server, sets = _counted(roster).squares(), [used for used, _ in _sets(roster)]
+        for me, state in enumerate(roster.states):
+            if state is None:
+                continue
+            odometer, alone = Odometer(roster.plan, [me]), ClientSet.of(roster.clients, [me])
+            for turn, used in enumerate(sets):
+                odometer.record(used, ~used if turn in state.sent else ~used - alone)
+            late = any(turn in state.sent and used and me not in used for turn, used in enumerate(sets))
+            own, theirs = _mu(odometer.squares()[0]), _mu(server[me])
+            if theirs > own * (1 + CLOSE) or not (late or math.isclose(own, theirs, rel_tol=CLOSE, abs_tol=CLOSE)):
+                return None, 0
+            equal, above = equal + (not late), above + late
+    return equal, above
 
 
 def _exact(changes: Changes, name: str, *, arrived: bool) -> float:
@@ -95,18 +157,26 @@ def _server(found: Evidence) -> dict[str, Counter[float]]:
 
 def _counted(roster: Roster) -> Odometer:
     """What a roster has cost its members, from the checkpoint of the server."""
-    past, odometer = roster.past or {}, Odometer(roster.plan)
-    late, rounds = past["server"]["late"], past["rounds"]
-    lost = {int(t): set(clients) for t, clients in rounds["lost"]}
-    for t, text in enumerate(rounds["used"]):
-        used = ClientSet.from_bytes(bytes.fromhex(text), roster.clients)
-        seen = ClientSet.of(roster.clients, lost.get(t, ())) - used
-        if str(t) in late:
-            seen |= ClientSet.from_bytes(bytes.fromhex(late[str(t)]), roster.clients)
+    odometer, rounds = Odometer(roster.plan), (roster.past or {})["rounds"]
+    for used, seen in _sets(roster):
         odometer.record(used, seen)
     for text in rounds["on_time"][len(rounds["used"]) :]:
         odometer.open(ClientSet.from_bytes(bytes.fromhex(text), roster.clients))
     return odometer.counted()
+
+
+def _sets(roster: Roster) -> list[tuple[ClientSet, ClientSet]]:
+    """Who was used in each round with data, and who else is charged for it, from the checkpoint of the server."""
+    past = roster.past or {}
+    late, rounds, found = past["server"]["late"], past["rounds"], []
+    other = [{int(t): set(clients) for t, clients in rounds[what]} for what in ("lost", "said")]
+    for t, text in enumerate(rounds["used"]):
+        used = ClientSet.from_bytes(bytes.fromhex(text), roster.clients)
+        seen = ClientSet.of(roster.clients, set().union(*(each.get(t, ()) for each in other))) - used
+        if str(t) in late:
+            seen |= ClientSet.from_bytes(bytes.fromhex(late[str(t)]), roster.clients)
+        found.append((used, seen))
+    return found
 
 
 def _told(roster: Roster, state: ClientState) -> Odometer:

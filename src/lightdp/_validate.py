@@ -86,6 +86,15 @@ def rounded_up(value: float, digits: int = 4) -> str:
     return f"{math.ceil(value * scale * (1 - 1e-12)) / scale:.{digits}f}"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and what it counts, in the singular or the plural.
+
+    >>> counted(1, "round"), counted(2000, "round")
+    ('1 round', '2,000 rounds')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def rounded_down(value: float, digits: int = 4) -> str:
     """A lower end of a privacy number with `digits` decimals, rounded down.
 

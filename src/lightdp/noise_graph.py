@@ -63,6 +63,34 @@ class Graph:
         """Whether all clients share noise with all others."""
         return self.degree == self.clients - 1
 
+    @property
+    def random(self) -> bool:
+        """Whether clients are placed by the hash of their roster; see `lightdp.random_graph`."""
+        return False
+
+    @property
+    def met(self) -> float:
+        """The chance that two clients are neighbours."""
+        return self.degree / (self.clients - 1)
+
+    def placed(self, place: bytes) -> Graph:  # noqa: ARG002  random graphs are
+        """The graph with its clients placed by the hash of their roster: itself, unless it is random."""
+        return self
+
+    def degrees(self, among: ArrayLike) -> NDArray[np.int64]:
+        """How many neighbours each client has among these. (clients,)
+
+        Args:
+            among: flags. (clients,)
+
+        >>> Graph(clients=5, degree=2, seed=1).degrees([True, False, False, True, True])
+        array([2, 1, 1, 1, 1])
+        """
+        flags = np.asarray(among, dtype=bool)
+        if self.complete:
+            return np.asarray(np.count_nonzero(flags) - flags, dtype=np.int64)
+        return np.count_nonzero(flags[self.neighbours()], axis=1)
+
     def closed_honest(self, colluders: int) -> int:
         """The fewest honest clients in a client's neighbourhood, itself included, if `colluders` clients collude.
 

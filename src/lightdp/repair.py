@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -175,26 +175,27 @@ class Window:
         return min(int(np.count_nonzero(left)), self.honest)
 
 
-@dataclass(frozen=True)
-class Debt:
+class Debt(NamedTuple):
     """Pairwise noise that a client shares with stragglers of a round in which it was used, still in the model.
 
     Attributes:
         round: that round.
-        absent: how many of its neighbours straggled.
         tries: uploads that may still carry the repair.
     """
 
     round: int
-    absent: int
     tries: int
+
+
+Debtors: TypeAlias = Mapping[Debt, ClientSet]
+"""Which clients have a debt, of which there are few kinds."""
 
 
 class Settled(NamedTuple):
     """What the final set of a round changed: debts that its uploads paid, and those given up after `RETRIES`."""
 
-    paid: Mapping[int, Debt]
-    given_up: Mapping[int, Debt]
+    paid: Debtors
+    given_up: Debtors
 
 
 class Repairs:
@@ -209,25 +210,28 @@ class Repairs:
     >>> everyone = ClientSet.all(4)
     >>> repairs.ride(0, everyone), repairs.close(0, used=ClientSet.of(4, [0, 1, 2])).paid
     ({}, {})
-    >>> repairs.ride(1, everyone)[0]
-    Debt(round=0, absent=1, tries=3)
-    >>> sorted(repairs.close(1, used=everyone).paid), repairs.owed
-    ([0, 1, 2], {})
+    >>> repairs.ride(1, everyone)
+    {Debt(round=0, tries=3): ClientSet.of(4, [0, 1, 2])}
+    >>> repairs.close(1, used=everyone).paid, repairs.waiting
+    ({Debt(round=0, tries=3): ClientSet.of(4, [0, 1, 2])}, {})
 
     Args:
         graph: who shares noise with whom.
         clients: those to follow, by default all.
 
     Attributes:
-        waiting: the debts of each client that has any, oldest first, without those in flight.
-        flying: the debts that ride in uploads whose fate is not known yet, by round and client.
+        waiting: who has which debts, without those in flight.
+        flying: the debts that ride in uploads whose fate is not known yet, by round.
     """
 
     def __init__(self, graph: Graph | Neighbourhood, clients: Iterable[int] | None = None) -> None:
         self._tracked = ClientSet.all(graph.clients) if clients is None else ClientSet.of(graph.clients, clients)
-        self._rows = None if graph.complete else graph.rows(list(self._tracked))  # (tracked, degree)
-        self.waiting: dict[int, tuple[Debt, ...]] = {}
-        self.flying: dict[int, dict[int, Debt]] = {}
+        self._places = slice(None) if clients is None else np.array(list(self._tracked), np.int64)
+        self._graph, self._rows = graph, None  # neighbours of tracked clients, unless the graph counts them itself
+        if not graph.complete and (clients is not None or not graph.random):
+            self._rows = graph.rows(list(self._tracked))
+        self.waiting: dict[Debt, ClientSet] = {}
+        self.flying: dict[int, dict[Debt, ClientSet]] = {}
 
     def copied(self) -> Repairs:
         """Repairs that go on by themselves from here."""
@@ -235,31 +239,28 @@ class Repairs:
         result.waiting, result.flying = dict(self.waiting), dict(self.flying)
         return result
 
-    @property
-    def owed(self) -> dict[int, tuple[Debt, ...]]:
-        """All debts of each client that has any, in flight or not."""
-        found = dict(self.waiting)
-        for riding in self.flying.values():
-            for client, debt in riding.items():
-                found[client] = (*found.get(client, ()), debt)
-        return found
+    def owed(self, client: int) -> tuple[Debt, ...]:
+        """All debts of a client, in flight or not, the oldest first."""
+        return tuple(sorted(debt for each in (self.waiting, *self.flying.values()) for debt in _of(each, client)))
 
     def next(self, client: int) -> Debt | None:
         """What the next upload of a client repairs."""
-        return self.waiting.get(client, (None,))[0]
+        return min(_of(self.waiting, client), default=None)
 
-    def ride(self, number: int, senders: ClientSet) -> dict[int, Debt]:
+    def ride(self, number: int, senders: ClientSet) -> Debtors:
         """The repairs in the uploads of a round, which are in flight from now on.
 
         Args:
             number: of the round.
             senders: tracked clients that send in it, whether or not that arrives.
         """
-        riding: dict[int, Debt] = {}
-        for client in [client for client in self.waiting if client in senders]:
-            riding[client], *left = self.waiting.pop(client)
-            if left:
-                self.waiting[client] = tuple(left)
+        riding: dict[Debt, ClientSet] = {}
+        for debt in sorted(self.waiting):
+            if going := self.waiting[debt] & senders:
+                riding[debt], senders = going, senders - going
+                self.waiting[debt] -= going
+                if not self.waiting[debt]:
+                    del self.waiting[debt]
         if riding:
             self.flying[number] = riding
         return riding
@@ -272,27 +273,41 @@ class Repairs:
             used: clients whose uploads were used; none in a void round.
         """
         paid, given_up = {}, {}
-        riding = self.flying.pop(number, {})
-        for client, was_used in zip(riding, used.holds([*riding]), strict=True):
-            debt = riding[client]
-            if was_used:
-                paid[client] = debt
-            elif debt.tries == 1:
-                given_up[client] = debt
-            else:
-                self._wait(client, replace(debt, tries=debt.tries - 1))
-        for client, absent in self.absent(used).items():
-            self._wait(client, Debt(number, absent, RETRIES + 1))
+        for debt, clients in self.flying.pop(number, {}).items():
+            if done := clients & used:
+                paid[debt] = done
+            if left := clients - used:
+                if debt.tries == 1:
+                    given_up[debt] = left
+                else:
+                    self._wait(Debt(debt.round, debt.tries - 1), left)
+        if owing := self._owing(used):
+            self._wait(Debt(number, RETRIES + 1), owing)
         return Settled(paid, given_up)
 
-    def _wait(self, client: int, debt: Debt) -> None:
-        others = self.waiting.get(client, ())
-        self.waiting[client] = tuple(sorted((*others, debt), key=lambda each: each.round)) if others else (debt,)
+    def _wait(self, debt: Debt, clients: ClientSet) -> None:
+        self.waiting[debt] = self.waiting[debt] | clients if debt in self.waiting else clients
 
-    def absent(self, used: ClientSet) -> dict[int, int]:
-        """How many neighbours each tracked and used client misses in a round, without those that miss none."""
+    def _owing(self, used: ClientSet) -> ClientSet:
+        """Tracked and used clients that miss neighbours in a round."""
+        if self._graph.complete:
+            return self._tracked & used if len(used) < used.clients else ClientSet.none(used.clients)
+        flags = np.zeros(used.clients, np.bool_)
+        flags[self._places] = self.absent(used) > 0
+        return ClientSet(flags)
+
+    def absent(self, used: ClientSet) -> NDArray[np.int64]:
+        """How many neighbours each tracked client misses in a round; 0 for those that were not used. (tracked,)"""
+        flags = used.flags
         if self._rows is None:
-            missing = used.clients - len(used)
-            return dict.fromkeys(self._tracked & used, missing) if missing > 0 else {}
-        counts = (self._rows.shape[1] - np.count_nonzero(used.flags[self._rows], axis=1)).tolist()
-        return {i: count for i, count in zip(self._tracked, counts, strict=True) if count > 0 and i in used}
+            present = self._graph.degrees(flags)
+            return np.where(flags, self._graph.degrees(np.ones_like(flags)) - present, 0)[self._places]
+        if isinstance(self._rows, np.ndarray):
+            missing = np.count_nonzero(~flags[self._rows], axis=1)
+        else:
+            missing = np.array([np.count_nonzero(~flags[row]) for row in self._rows])
+        return np.where(flags[self._places], missing, 0)
+
+
+def _of(debtors: Debtors, client: int) -> Iterator[Debt]:
+    return (debt for debt, clients in debtors.items() if client in clients)

@@ -1,4 +1,4 @@
-"""Poisson-sampled Gaussian noise (E5), through the privacy loss distributions of dp-accounting.
+"""Poisson-sampled Gaussian noise (E5), by privacy loss distributions.
 
 A client that draws each record of a round with probability `rate` and adds noise of standard deviation z · clip
 runs the subsampled Gaussian mechanism with noise multiplier z.
@@ -13,16 +13,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
 
-from lightdp import gaussian
+from lightdp import gaussian, privacy_loss
 from lightdp.errors import InfeasibleError
-
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-Adjacency = Literal["add-remove", "replace"]
-"""How neighbouring data sets differ: by one record more or less, or by another record in its place."""
+from lightdp.privacy_loss import Adjacency, LossDistribution
 
 _ROUNDS = 10**6  # the error of the transforms was measured up to here
 _ERROR = 2.0**-50  # in δ, for each round composed: more than ten times the largest measured error
@@ -56,7 +50,7 @@ def epsilon(rounds: Mapping[float, int], *, rate: float, delta: float, adjacency
     error = _ERROR * max(total, 100)
     if delta < 4 * error:
         raise InfeasibleError(f"delta must be >= {4 * error:.1e} for {total} sampled rounds, got delta={delta:g}")
-    return float(_composed(rounds, rate, adjacency, coarse).get_epsilon_for_delta(delta - error))
+    return max(each.epsilon(delta - error) for each in _composed(rounds, rate, adjacency, coarse))
 
 
 def delta(rounds: Mapping[float, int], *, rate: float, epsilon: float, adjacency: Adjacency) -> float:
@@ -77,16 +71,22 @@ def delta(rounds: Mapping[float, int], *, rate: float, epsilon: float, adjacency
     if not any(rounds.values()):
         return 0.0
     error = _ERROR * max(sum(rounds.values()), 100)
-    return min(1.0, float(_composed(rounds, rate, adjacency, 1).get_delta_for_epsilon(epsilon)) + error)
+    return min(1.0, max(each.delta(epsilon) for each in _composed(rounds, rate, adjacency, 1)) + error)
 
 
-def _composed(rounds: Mapping[float, int], rate: float, adjacency: Adjacency, coarse: int) -> PrivacyLossDistribution:
+def _composed(
+    rounds: Mapping[float, int], rate: float, adjacency: Adjacency, coarse: int
+) -> tuple[LossDistribution, ...]:
+    """The losses of all rounds together, for each direction in which neighbours differ."""
     rounds = {z: count for z, count in sorted(rounds.items()) if count > 0}
     if (total := sum(rounds.values())) > _ROUNDS:
         raise InfeasibleError(f"rounds must be <= {_ROUNDS} where batches are sampled, got rounds={total}")
     step = _step(rounds, rate) * coarse
-    parts = [_sampled(z, rate, adjacency, step).self_compose(count) for z, count in rounds.items()]
-    return functools.reduce(lambda left, right: left.compose(right), parts)
+    kinds = [_sampled(z, rate, adjacency, step) for z in rounds]
+    return tuple(
+        functools.reduce(LossDistribution.composed, map(LossDistribution.repeated, direction, rounds.values()))
+        for direction in zip(*kinds, strict=True)
+    )
 
 
 def noise_multiplier(
@@ -111,6 +111,7 @@ def noise_multiplier(
     """
     from scipy.optimize import brentq  # noqa: PLC0415  slow to import; plans without sampling do not need it
 
+    @functools.cache  # the search asks again for both ends
     def excess(log_z: float, coarse: int = 4) -> float:
         scaled = {math.exp(log_z) * factor: count for factor, count in rounds.items()}
         spent = epsilon(scaled, rate=rate, delta=delta, adjacency=adjacency, coarse=coarse)
@@ -146,11 +147,5 @@ def _step(rounds: Mapping[float, int], rate: float) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _sampled(multiplier: float, rate: float, adjacency: Adjacency, step: float) -> PrivacyLossDistribution:
-    from dp_accounting import NeighboringRelation  # noqa: PLC0415  slower to import than all of lightdp
-    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism  # noqa: PLC0415  likewise
-
-    relation = {"add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace": NeighboringRelation.REPLACE_ONE}
-    return from_gaussian_mechanism(
-        multiplier, sampling_prob=rate, neighboring_relation=relation[adjacency], value_discretization_interval=step
-    )
+def _sampled(multiplier: float, rate: float, adjacency: Adjacency, step: float) -> tuple[LossDistribution, ...]:
+    return privacy_loss.sampled(multiplier, rate=rate, adjacency=adjacency, step=step)

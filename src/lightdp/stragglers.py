@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +48,10 @@ class StragglerLaw:
         return isinstance(other, StragglerLaw) and np.array_equal(self.pmf, other.pmf)
 
     def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
         return hash(self.pmf.tobytes())
 
     @property
@@ -68,6 +74,23 @@ class StragglerLaw:
         6.0
         """
         return float((self.pmf * f(self.counts)).sum())
+
+    def odds(self, clients: int) -> tuple[float, float]:
+        """E[S/(N − S)] and E[1/(N − S)], which several parts of a plan ask for; computed once.
+
+        Args:
+            clients: N > S̄.
+
+        >>> uniform(1).odds(clients=3)
+        (0.25, 0.41666666666666663)
+        """
+        if clients not in self._odds:
+            self._odds[clients] = self.mean(lambda s: s / (clients - s)), self.mean(lambda s: 1 / (clients - s))
+        return self._odds[clients]
+
+    @cached_property
+    def _odds(self) -> dict[int, tuple[float, float]]:
+        return {}
 
     def quantiles(self, rounds: int, levels: int) -> dict[int, int]:
         """A typical training: how many of `rounds` rounds have S stragglers, rounded to more stragglers.
@@ -116,22 +139,26 @@ class StragglerLaw:
         array([0.75, 0.25])
         """
         pmf, others = np.zeros(min(self.bound, degree) + 1), clients - 1
-        for s, weight in self._rounded_up():
+        for s, weight in self.points(_BLOCKS):
             if degree == others:
                 pmf[s] = weight
                 continue
-            first, chances = _hypergeometric(others, s, degree)
+            first, chances = hypergeometric(others, s, degree)
             pmf[first : first + len(chances)] += weight * chances
         return StragglerLaw(f"{self.name}, among {degree} of {others}", pmf / pmf.sum())
 
-    def _rounded_up(self) -> list[tuple[int, float]]:
-        """Counts that occur and their probabilities; of more than `_BLOCKS`, the largest of each block."""
-        edges = np.linspace(0, len(self.pmf), min(len(self.pmf), _BLOCKS) + 1).astype(int)
+    def points(self, most: int) -> list[tuple[int, float]]:
+        """Counts that occur and their probabilities; of more than `most`, the largest of each of so many blocks.
+
+        >>> uniform(3).points(2)
+        [(1, 0.5), (3, 0.5)]
+        """
+        edges = np.linspace(0, len(self.pmf), min(len(self.pmf), most) + 1).astype(int)
         weights = np.add.reduceat(self.pmf, edges[:-1]).tolist()
         return [(s, weight) for s, weight in zip((edges[1:] - 1).tolist(), weights, strict=True) if weight > 0]
 
 
-def _hypergeometric(others: int, stragglers: int, degree: int) -> tuple[int, NDArray[np.float64]]:
+def hypergeometric(others: int, stragglers: int, degree: int) -> tuple[int, NDArray[np.float64]]:
     """P(X = x) for x = first, first + 1, ... of X stragglers among `degree` of `others`, to a share of e^-60.
 
     From ratios of neighbouring terms, outwards from the mean: no large logarithms that cancel.
@@ -145,6 +172,9 @@ def _hypergeometric(others: int, stragglers: int, degree: int) -> tuple[int, NDA
     log_pmf = np.concatenate([[0.0], np.cumsum(steps)])
     pmf = np.exp(log_pmf - log_pmf.max())
     return first, pmf / pmf.sum()
+
+
+_NAMED: WeakValueDictionary[tuple[str, int, int], StragglerLaw] = WeakValueDictionary()  # those in use
 
 
 def uniform(bound: int) -> StragglerLaw:
@@ -218,6 +248,12 @@ def parse(spec: str, bound: int, clients: int) -> StragglerLaw:
     >>> parse("pmf:0.5,0.5", bound=1, clients=10).mean(lambda s: s)
     0.5
     """
+    if (known := _NAMED.get((spec, bound, clients))) is None:
+        _NAMED[spec, bound, clients] = known = _parsed(spec, bound, clients)
+    return known
+
+
+def _parsed(spec: str, bound: int, clients: int) -> StragglerLaw:
     kind, _, rest = spec.partition(":")
     if spec == "uniform":
         return uniform(bound)

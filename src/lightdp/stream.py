@@ -32,9 +32,9 @@ out of range); signs and scales are public. The division and the root of each pa
 constant time depends on the processor. Memory: the kernel wipes its round keys; Python's `bytes` last until they are
 collected.
 
-A compiled kernel (x86-64 with AES-NI and AVX2, more than twice as fast with VAES and AVX-512) and numpy with
-`cryptography` give the same samples. Each backend must reproduce known answers when this module is imported;
-`backend()` names the one in use.
+A compiled kernel (x86-64 with AES-NI and AVX2, faster with VAES and with AVX-512; 64-bit ARMv8 with NEON and AES) and
+numpy with `cryptography`, on any processor of either byte order, give the same samples. Each backend must reproduce
+known answers when this module is imported; `backend()` names the one in use.
 """
 
 from __future__ import annotations
@@ -189,11 +189,11 @@ def _kind(value: object) -> str:
 
 
 def backend() -> str:
-    """The backend in use: "vaes512", "vaes", "aesni" or "numpy", with a note if the kernel failed its known answers.
+    """The backend in use: "vaes512", "vaes", "aesni", "armv8" or "numpy", with a note if the kernel fails its test.
 
     The environment variable LIGHTDP_STREAM, read at import, requires one; if it is not available, the import fails.
 
-    >>> backend().split()[0] in {"vaes512", "vaes", "aesni", "numpy"}
+    >>> backend().split()[0] in {"vaes512", "vaes", "aesni", "armv8", "numpy"}
     True
     """
     return _BACKEND

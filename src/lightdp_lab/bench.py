@@ -171,6 +171,8 @@ def conditions() -> dict[str, Any]:
     if listed.exists():
         lines = listed.read_text().splitlines()
         cpu = next((line.split(": ")[1] for line in lines if line.startswith("model name")), cpu)
-    now, load = dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), round(os.getloadavg()[0], 2)
+    now, load = dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), None
+    if hasattr(os, "getloadavg"):  # not on Windows
+        load = round(os.getloadavg()[0], 2)
     versions = {"python": platform.python_version(), "numpy": np.__version__, "cryptography": cryptography.__version__}
     return {"date": now, "cpu": cpu, "cores": os.cpu_count(), "load": load, "backend": stream.backend(), **versions}

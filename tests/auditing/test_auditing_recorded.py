@@ -334,6 +334,16 @@ def test_a_claim_of_the_papers_formulas_does_not_hold(run: Run, tmp_path: Path) 
     assert "budget of the plan" not in done.out
 
 
+def test_an_upload_of_a_void_round_is_not_called_late(tmp_path: Path) -> None:
+    rounds: Rounds = [([0, 1, 2, 3, 4, 5], [6]), ([], [0, 1, 6]), ([*range(8)], [])]
+    found = recorded(saved(tmp_path / "run.jsonl", lines_of(a_plan(), rounds)))
+    assert found.problems == ()
+    assert [(row["used"], row["late"], row["void"]) for row in found.clients[:3]] == [(2, 0, 1), (2, 0, 1), (2, 0, 0)]
+    assert [(row["used"], row["late"], row["void"]) for row in found.clients[6:]] == [(1, 1, 1), (1, 0, 0)]
+    head = next(line for line in found.shown() if not isinstance(line, str) and line.columns[0].header == "client")
+    assert [column.header for column in head.columns][:4] == ["client", "used", "late", "void"]
+
+
 def test_clients_that_are_not_listed_are_counted(tmp_path: Path) -> None:
     plan = a_plan(clients=14)
     found = recorded(saved(tmp_path / "run.jsonl", lines_of(plan, some_rounds(plan, 3))))

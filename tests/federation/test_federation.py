@@ -224,6 +224,67 @@ def test_rounds_lost_in_a_crash_are_charged_to_all_who_do_not_say_that_they_sent
     assert spent["m00"] <= party.members["m00"].epsilon(worst=True)
 
 
+@pytest.mark.parametrize("grace", [0, 1])
+def test_after_a_crash_the_server_charges_each_member_what_it_counts_itself(grace: int) -> None:
+    """m00 missed round 0 and answered round 1; round 2 was open, and m01 alone had answered it."""
+    party = Party(4, planned(calibration="exact", grace=grace), patience=9)
+    table = party.first()
+    for names in (["m01", "m02", "m03"], None):
+        table.server.announce()
+        for name in table.names:
+            table.rounds.asked(table.server.round, table.index[name])
+        party.play(table, names)
+    table.server.announce()
+    party.make(table, "m01")
+    party.crash()
+    before = party.fed.mu()
+    for name, member in party.members.items():
+        party.fed.heard(name, member.answered())
+    own = {name: member.mu() for name, member in party.members.items()}
+    assert party.fed.mu() == pytest.approx(own, rel=1e-12)
+    assert own["m01"] > own["m02"] > own["m00"] > 0
+    assert all(before[name] > own[name] for name in ("m00", "m02"))  # until they said what they had answered
+
+
+def test_a_member_counts_more_than_the_server_if_its_upload_never_came_until_it_says_so() -> None:
+    party = Party(4, planned(calibration="exact"), patience=9)
+    table = party.first()
+    table.server.announce()
+    party.make(table, "m00")  # lost on its way
+    party.play(table, ["m01", "m02", "m03"])
+    assert party.fed.mu()["m00"] == 0 < party.members["m00"].mu()
+    party.fed.heard("m00", party.members["m00"].answered())
+    assert party.fed.mu()["m00"] == pytest.approx(party.members["m00"].mu(), rel=1e-12)
+    assert party.fed.mu() == pytest.approx({name: party.members["m00"].mu() for name in party.members}, rel=1e-12)
+    for comes in (False, True):
+        table.server.announce()
+        upload = party.make(table, "m00")
+        party.fed.heard("m00", party.members["m00"].answered())  # while the round is open
+        for name in ("m01", "m02", "m03"):
+            party.fed.receive(party.make(table, name))
+        if comes:
+            party.fed.receive(upload)
+        assert len(party.fed.close(0).used) == 3 + comes
+        assert party.fed.mu() == pytest.approx({name: each.mu() for name, each in party.members.items()}, rel=1e-12)
+
+
+def test_a_member_that_lies_about_its_rounds_is_charged_for_what_came_and_at_most_for_all() -> None:
+    party = Party(4, planned(calibration="exact"), patience=9)
+    table = party.first()
+    for _ in range(2):
+        party.play(table, ["m00", "m01", "m02"])
+    spent = party.fed.mu()
+    party.fed.heard("m00", {0: ()})
+    assert party.fed.mu() == spent
+    party.fed.heard("m03", {0: {0, 1, 2, 3, 500}})
+    assert party.fed.mu()["m03"] == pytest.approx(spent["m00"], rel=1e-12)
+    party.fed.heard("m00", {7: ()})  # it may have forgotten an older roster
+    party.crash()
+    charged = party.fed.mu()
+    party.fed.heard("m01", {7: ()})
+    assert party.fed.mu() == charged
+
+
 def test_a_server_that_resumes_knows_all_that_was_saved() -> None:
     party = Party(9, consecutive=2)
     party.fed.form()
@@ -379,7 +440,7 @@ def test_rounds_that_more_members_have_answered_than_may_straggle_are_void(grace
     party.fed = Federation.resume(past, party.plan, **party.options)
     table = party.fed.rosters[0]
     assert table.server.plan.stragglers == 1
-    party.fed.heard(table.names[0], {0: 10**9})
+    party.fed.heard(table.names[0], {0: {0, 10**9}})
     assert table.server.round == 0
     for name in table.names[1:3]:
         party.fed.heard(name, party.members[name].answered())

@@ -224,16 +224,16 @@ def test_a_liar_who_rotates_in_every_roster_gets_no_more_than_the_budget(
     plan = planned(clients=clients, stragglers=4, rounds=rounds, gamma=100.0, reserve="worst")
     training = Training(plan, monkeypatch, clients)
     names = sorted(training.members)
-    others = ClientSet.of(clients, range(1, clients)).to_bytes()
+    others, nobody = ClientSet.of(clients, range(1, clients)), ClientSet.none(clients)
     rosters = 0
     while not training.stopped():
         (number,) = training.form()
         roster = training.federation.rosters[number].server.roster_hash
-        told: dict[str, list[bytes]] = {name: [] for name in names}
+        told: dict[str, list[ClientSet]] = {name: [] for name in names}
 
-        def ask(name: str, *, closing: bool, roster: bytes = roster, told: dict[str, list[bytes]] = told) -> None:
+        def ask(name: str, *, closing: bool, roster: bytes = roster, told: dict[str, list[ClientSet]] = told) -> None:
             now = len(told[name])
-            payload = Announcement(round=now, clients=clients, past=b"".join(told[name]), closing=closing).to_bytes()
+            payload = Announcement(round=now, clients=clients, past=tuple(told[name]), closing=closing).to_bytes()
             start = Message(kind=Kind.ANNOUNCE, run=RUN, round=now, roster=roster, payload=payload).to_bytes()
             try:
                 training.members[name].begin(start).upload(None if closing else np.zeros(2))
@@ -248,12 +248,12 @@ def test_a_liar_who_rotates_in_every_roster_gets_no_more_than_the_budget(
             for i in range(1, peer + 1):
                 ask(names[i], closing=i < peer)
             for i, name in enumerate(names):
-                used = ClientSet.of(clients, [0, peer]).to_bytes()
-                told[name].append(bytes(1) if 0 < i < peer else others if i == peer else used)
+                used = ClientSet.of(clients, [0, peer])
+                told[name].append(nobody if 0 < i < peer else others if i == peer else used)
         for _ in range(1 + RETRIES):
             for name in names:
                 ask(name, closing=True)
-                told[name].append(bytes(1))
+                told[name].append(nobody)
         rosters += 1
         training.federation.end(number)
     exact, victim = training.view.exact(names[0]), training.members[names[0]]

@@ -97,10 +97,10 @@ def test_everybody_may_have_answered_a_round_whose_replies_are_lost() -> None:
     assert all(rounds.may_have_sent(client) for client in EVERYBODY)
     assert rounds.odometer.epsilon().tolist() == by_hand(plan, ([0, 1, 2], []), ([], [0, 1, 2, 3, 4]))
     for client in (0, 4):  # say that they have not
-        rounds.not_sent(client, since=1)
+        rounds.answered(client, {0} if client == 0 else set())
     assert rounds.odometer.epsilon().tolist() == by_hand(plan, ([0, 1, 2], []), ([], [1, 2, 3]))
     assert [rounds.may_have_sent(client) for client in EVERYBODY] == [True, True, True, True, False]
-    rounds.not_sent(3, since=2)  # has answered round 1
+    rounds.answered(3, {1})
     assert rounds.odometer.epsilon().tolist() == by_hand(plan, ([0, 1, 2], []), ([], [1, 2, 3]))
     again = resumed(server, rounds)
     assert again.odometer.epsilon().tolist() == rounds.odometer.epsilon().tolist()
@@ -144,7 +144,7 @@ def test_under_grace_replies_to_the_round_before_may_be_lost_too() -> None:
     found = rounds.odometer
     assert found.rounds == 2
     assert found.epsilon().tolist() == expected
-    rounds.not_sent(3, since=0)
+    rounds.answered(3, ())
     assert rounds.odometer.epsilon()[3] == 0
 
 
@@ -165,9 +165,9 @@ def test_after_a_crash_uploads_that_were_asked_for_and_are_in_no_set_may_have_co
     again.crashed()
     assert again.odometer.epsilon().tolist() == by_hand(plan, ([0, 1, 2], [3]), ([0, 1, 2], [4]))
     assert [again.may_have_sent(client) for client in (3, 4)] == [True, True]
-    again.not_sent(4, since=1)  # says that it has not answered round 1
+    again.answered(4, ())
     assert again.odometer.epsilon().tolist() == by_hand(plan, ([0, 1, 2], [3]), ([0, 1, 2], []))
-    again.not_sent(3, since=0)
+    again.answered(3, ())
     assert again.odometer.epsilon().tolist() == before
 
 

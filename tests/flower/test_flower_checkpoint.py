@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAdam, FedAvgM
 
 from lightdp.errors import ArgumentError
+from lightdp.federation import Kept
 from lightdp.flower import _checkpoint as checkpoints
 from support.flower_adders import a_plan, plus
 from support.flower_crash import Killed, again, killing, named, started
@@ -41,6 +42,26 @@ def test_a_killed_server_goes_on_and_every_round_is_answered_once(
     change = result.arrays["w"].numpy() - weights()["w"].numpy()
     assert change == pytest.approx(total, abs=12 * (6 * plan.noise_in_mean()) ** 0.5)
     assert [str(reply.error.reason) for _, reply in grid.left if reply.has_error()] == []  # no round twice
+
+
+@pytest.mark.parametrize(("grace", "kept", "sent"), [(0, True, True), (1, True, False), (1, False, True)])
+def test_after_a_crash_the_ledger_of_every_node_is_the_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace: int, kept: bool, sent: bool
+) -> None:
+    plan, path = planned(epsilon=200.0, calibration="exact", grace=grace), tmp_path / "checkpoint" if kept else None
+    grid = named(LocalGrid(an_app(), 5))
+    grid.faults = {(1, 3): "drop", (2, 1): "drop", (3, 2): "lost", (4, 0): "drop", (5, 4): "crash"}
+    with monkeypatch.context() as patched:
+        killing(grid, 5, patched, sent=sent)
+        with pytest.raises(Killed):
+            started(path, grid, plan)
+    again(grid)
+    strategy, _ = started(path, grid, plan)
+    folder = Path(str(grid.nodes[0].config["lightdp-state"]))
+    own = {f"site-{i}": Kept.read(folder / f"site-{i}.json") for i in range(5)}
+    assert strategy._engine.opened.federation.mu() == pytest.approx({name: each.mu for name, each in own.items()})
+    missed = [1, 1, 0, 1, 0] if kept else [0] * 5  # a new training has no faults
+    assert [each.answered for each in own.values()] == [6 + (kept and sent) - each for each in missed]
 
 
 def test_of_rosters_that_take_turns_the_one_whose_turn_it_was_has_a_void_round_after_a_crash(

@@ -351,8 +351,8 @@ def _(_: Path, __: Patch) -> Message:
     talk = enrolled()
     talk.mean()
     talk.mean()
-    everybody, some = ClientSet.of(3, [0, 1, 2]).to_bytes(), ClientSet.of(3, [0, 1]).to_bytes()
-    told = Announcement(round=2, clients=3, past=some + everybody, closing=False, grace=0)
+    everybody, some = ClientSet.of(3, [0, 1, 2]), ClientSet.of(3, [0, 1])
+    told = Announcement(round=2, clients=3, past=(some, everybody), closing=False, grace=0)
     roster = talk.server._fixed().hash
     start = Bytes(kind=Kind.ANNOUNCE, run=RUN, round=2, roster=roster, payload=told.to_bytes()).to_bytes()
     return talk.grid.handle(0, talk.start(start=start))

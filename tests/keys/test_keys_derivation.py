@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import hmac
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lightdp import keys
-from lightdp.errors import ArgumentError, WireError
+from lightdp._native import kernel
+from lightdp.errors import ArgumentError, LightDPError, WireError
 from lightdp.keys import Identity, KeyPair, Keyring, Roster
+from lightdp.keys.derivation import _chosen, _compiled, _expand_plain
+from lightdp.keys.pair import _alive
 from lightdp.wire import Kind, Message, Upload
+from support import roster_trees
 from support.key_holders import ENROLMENTS, NAMES, PLAN, ROSTER, RUN, enrolment_of, identity_of, pair_of
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[1] / "vectors" / "keys.json").read_text())
 
 
 def rings(roster: Roster) -> list[Keyring]:
-    return [Keyring(pair_of(client.name), roster, i) for i, client in enumerate(roster.enrolments)]
+    return [Keyring(pair_of(client.name), roster, i) for i, client in roster.enrolments.items()]
 
 
 # --- oracles ---
@@ -109,16 +115,33 @@ def test_roster_equals_the_golden_one() -> None:
     assert ROSTER.hash.hex() == VECTORS["roster"]["hash"]
 
 
-def test_golden_roster_follows_from_integers_and_hmac_alone() -> None:
-    data = b"lightdp\x03" + RUN + bytes(4) + PLAN + struct.pack("<I", len(NAMES))
+def enrolled_by_hand() -> list[tuple[str, bytes]]:
+    found = []
     for name in NAMES:
         identity, private = (hashlib.sha256(f"{what} {name}".encode()).digest() for what in ("identity", "pair"))
         public = x25519(private, (9).to_bytes(32, "little"))
         signer, _ = ed25519(hkdf(private, bytes(32), b"lightdp/2 upload key"), b"")
         signed = b"lightdp/2 enrolment" + RUN + public + signer + ed25519(identity, b"")[0] + name.encode()
-        parts = public, signer, *ed25519(identity, signed)
-        data += bytes([len(name)]) + name.encode() + b"".join(parts)
-    assert data.hex() == VECTORS["roster"]["bytes"]
+        found.append((name, bytes([len(name)]) + name.encode() + public + signer + b"".join(ed25519(identity, signed))))
+    return found
+
+
+def test_golden_roster_follows_from_integers_and_hmac_alone() -> None:
+    leaves = enrolled_by_hand()
+    assert roster_trees.bytes_of(leaves, RUN, PLAN).hex() == VECTORS["roster"]["bytes"]
+    assert roster_trees.hash_of(leaves, RUN, PLAN).hex() == VECTORS["roster"]["hash"]
+    for vector in VECTORS["excerpts"]:
+        shown = [NAMES[place] for place in vector["clients"]]
+        assert roster_trees.bytes_of(leaves, RUN, PLAN, shown).hex() == vector["bytes"]
+
+
+@pytest.mark.parametrize("vector", VECTORS["excerpts"])
+def test_excerpt_equals_the_golden_one(vector: dict[str, Any]) -> None:
+    excerpt = ROSTER.excerpt(vector["clients"])
+    assert excerpt.to_bytes().hex() == vector["bytes"]
+    again = Roster.from_bytes(bytes.fromhex(vector["bytes"]), run=RUN, plan=PLAN)
+    assert again == excerpt
+    assert again.hash.hex() == VECTORS["roster"]["hash"]
 
 
 @pytest.mark.parametrize("vector", VECTORS["uploads"])
@@ -140,7 +163,7 @@ def test_signature_of_an_upload_equals_the_golden_one(vector: dict[str, Any]) ->
         with pytest.raises(WireError, match=f"{vector['name']} did not sign this"):
             ROSTER.enrolments[client].verify(*wrong)
     with pytest.raises(WireError, match="did not sign this"):
-        ROSTER.enrolments[client - 1].verify(signature, statement)
+        ROSTER.enrolments[(client - 1) % len(NAMES)].verify(signature, statement)
 
 
 @pytest.mark.parametrize("vector", VECTORS["streams"])
@@ -259,6 +282,57 @@ def test_keys_that_are_seen_take_bounded_memory(monkeypatch: pytest.MonkeyPatch)
     Identity.generate().enrol(KeyPair.generate(), run=RUN, name="eve")  # verified, and no pair keeps its key
 
 
+def test_a_pair_that_is_in_use_keeps_its_secrets_when_its_client_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair, other = KeyPair.generate(), KeyPair.generate()
+    secret = pair.agree(other.public)
+    monkeypatch.setattr("lightdp.keys.pair.X25519PublicKey", None)  # every agreement would need it
+    assert KeyPair(bytearray(pair.to_bytes())).agree(other.public) == secret
+    with pytest.raises(AttributeError):
+        pair.agree(KeyPair.generate().public)
+
+
+def test_no_secret_outlives_its_owners() -> None:
+    pair, other = KeyPair.generate(), KeyPair.generate()
+    private, before = pair.to_bytes(), len(_alive)
+    pair.agree(other.public)
+    assert private in _alive
+    del pair
+    gc.collect()
+    assert private not in _alive
+    assert len(_alive) < before
+    assert KeyPair(private)._agreed == {}
+
+
+@pytest.mark.parametrize("way", [_expand_plain, *_compiled], ids=[str(at) for at in range(1 + len(_compiled))])
+@pytest.mark.parametrize("length", [0, 1, 30, 46, 47, 48, 72, 110, 111, 112, 160])
+def test_every_way_to_expand_keys_is_hkdf(way: Callable[[bytes, bytes], bytes], length: int) -> None:
+    """Info of all lengths around those at which SHA-256 needs another block, for none, one and several keys."""
+    prefix = hashlib.shake_128(b"prefix").digest(length)
+    for count in (0, 1, 5):
+        records = hashlib.shake_128(b"records").digest(40 * count)
+        parts = [records[40 * i : 40 * i + 40] for i in range(count)]
+        assert way(prefix, records) == b"".join(expand(part[:32], prefix + part[32:]) for part in parts)
+
+
+def test_the_kernel_refuses_records_that_are_not_whole() -> None:
+    if kernel is None:
+        pytest.skip("not compiled here")
+    for way, prefix, records in (("plain", b"", bytes(39)), ("plain", bytes(161), bytes(40)), ("none", b"", b"")):
+        with pytest.raises(ValueError, match=r"prefix|no way"):
+            kernel.expand(way, prefix, records)
+
+
+def test_a_way_to_expand_keys_that_errs_is_not_used() -> None:
+    def wrong(prefix: bytes, records: bytes) -> bytes:
+        return bytes(len(prefix) * 0 + len(records) // 40 * 32)
+
+    assert _chosen((_expand_plain, _expand_plain)) is _expand_plain
+    assert _chosen((wrong, _expand_plain)) is _expand_plain
+    assert _chosen((_expand_plain, wrong, _expand_plain)) is _expand_plain
+    with pytest.raises(LightDPError, match="known answer"):
+        _chosen((_expand_plain, wrong))
+
+
 def test_generated_keys_are_fresh() -> None:
     assert len({KeyPair.generate().public for _ in range(8)}) == 8
     assert len({Identity.generate().public for _ in range(8)}) == 8
@@ -267,7 +341,7 @@ def test_generated_keys_are_fresh() -> None:
 def test_secrets_are_not_in_repr() -> None:
     identity, pair = identity_of("alice"), pair_of("alice")
     shown = repr(identity) + repr(pair) + repr(rings(ROSTER)[0]) + repr(ROSTER)
-    signing, shared = pair._signing.private_bytes_raw(), rings(ROSTER)[0]._pair_key(1)
+    signing, shared = pair._signing.private_bytes_raw(), rings(ROSTER)[0]._record(1)[:32]
     for secret in (identity.to_bytes(), pair.to_bytes(), signing, shared):
         assert secret.hex() not in shown
         assert repr(secret) not in shown

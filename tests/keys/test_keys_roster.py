@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
+import gc
 import struct
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from lightdp.errors import ArgumentError, WireError
 from lightdp.keys import Enrolment, KeyPair, Roster
+from support import roster_trees
 from support.key_holders import ENROLMENTS, NAMES, PLAN, ROSTER, RUN, enrolment_of, identity_of, pair_of
 
 
@@ -19,9 +22,33 @@ def read(data: bytes) -> Roster:
     return Roster.from_bytes(data, run=RUN, plan=PLAN)
 
 
-def roster_bytes(enrolments: list[bytes], run: bytes = RUN, plan: bytes = PLAN, version: int = 3) -> bytes:
-    header = b"lightdp" + bytes([version]) + run + bytes(4) + plan + struct.pack("<I", len(enrolments))
-    return header + b"".join(enrolments)
+def named(enrolments: Iterable[Enrolment]) -> list[roster_trees.Leaf]:
+    return [(each.name, each.to_bytes()) for each in enrolments]
+
+
+def roster_bytes(enrolments: Iterable[Enrolment], run: bytes = RUN, plan: bytes = PLAN, version: int = 4) -> bytes:
+    data = roster_trees.bytes_of(named(enrolments), run, plan)
+    return data[:7] + bytes([version]) + data[8:]
+
+
+def inner(bit: int, left: bytes, right: bytes) -> bytes:
+    return b"\1" + struct.pack("<H", bit) + left + right
+
+
+def leaf(enrolment: Enrolment) -> bytes:
+    return b"\0" + enrolment.to_bytes()
+
+
+def pruned(count: int, digest: bytes = bytes(32)) -> bytes:
+    return b"\2" + struct.pack("<I", count) + digest
+
+
+def first_bit(one: Enrolment, other: Enrolment) -> int:
+    return 0 if one.name == other.name else roster_trees.first_difference(named([one, other]))
+
+
+def with_tree(clients: int, tree: bytes) -> bytes:
+    return roster_trees.header_of(clients, RUN, PLAN) + tree
 
 
 @given(name=st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}\Z"), run=st.binary(min_size=16, max_size=16))
@@ -43,7 +70,7 @@ def test_enrolment_for_another_run_is_refused() -> None:
 
 def test_nothing_and_two_enrolments_are_refused_as_one() -> None:
     for count in (0, 2):
-        with pytest.raises(WireError, match=f"expected 1 enrolment, got {count}"):
+        with pytest.raises(WireError, match="enrolment must have"):
             Enrolment.from_bytes(ENROLMENTS[0].to_bytes() * count, run=RUN)
 
 
@@ -58,13 +85,15 @@ def test_a_wrong_number_of_enrolments_is_refused_before_signatures_are_verified(
 
     monkeypatch.setattr("lightdp.keys.identity._fault", watched)
     entries = [enrolment.to_bytes() for enrolment in ENROLMENTS]
-    with pytest.raises(WireError, match="expected 1 enrolment, got 40"):
+    with pytest.raises(WireError, match="enrolment must have 166 bytes, got 6640"):
         Enrolment.from_bytes(entries[0] * 40, run=RUN)
-    whole = roster_bytes(entries)
-    with pytest.raises(WireError, match=f"expected {len(entries)} enrolments, got {len(entries) + 1}"):
-        read(whole + entries[0])
+    whole = roster_bytes(ENROLMENTS)
+    with pytest.raises(WireError, match="roster must have a tree of"):
+        read(whole + leaf(ENROLMENTS[0]))
     with pytest.raises(WireError, match=f"roster must have 2 clients, got {len(entries)}"):
         Roster.from_bytes(whole, run=RUN, plan=PLAN, clients=2)
+    with pytest.raises(WireError, match="roster must show some of 5 clients, and have at least 2, got 4"):
+        read(with_tree(5, whole[64:]))
     assert verified == []
     assert len(Roster.from_bytes(whole, run=RUN, plan=PLAN, clients=len(entries))) == len(verified) == len(entries)
 
@@ -86,11 +115,33 @@ def test_fields_of_an_enrolment_are_bytes_of_one_size(field: str) -> None:
 
 def test_a_roster_that_is_read_again_is_not_verified_again(monkeypatch: pytest.MonkeyPatch) -> None:
     data = ROSTER.to_bytes()
-    read(data)
-    monkeypatch.setattr("lightdp.keys.identity.exchanged", None)  # every verification would call it
-    assert read(data) == ROSTER
-    with pytest.raises(TypeError):
+    known = read(data)
+    monkeypatch.setattr("lightdp.keys.identity.Ed25519PublicKey", None)  # every verification would call it
+    assert read(data) is known
+    assert read(ROSTER.excerpt([1, 2]).to_bytes()).names == ("bob", "carol")  # nor are enrolments that were read
+    with pytest.raises(AttributeError):
         Enrolment.from_bytes(forged(10), run=RUN)
+
+
+def test_a_roster_that_was_kept_is_verified_if_it_comes_from_elsewhere() -> None:
+    data = bytearray(roster_bytes(ENROLMENTS[:2]))
+    data[-1] ^= 1  # of a signature
+    kept = Roster.from_bytes(bytes(data), run=RUN, plan=PLAN, verified=True)
+    assert kept.kept
+    with pytest.raises(WireError, match="not signed"):
+        read(bytes(data))
+    good = roster_bytes(ENROLMENTS[:2])
+    kept = Roster.from_bytes(good, run=RUN, plan=PLAN, verified=True)
+    verified = read(good)
+    assert (kept.kept, verified.kept) == (True, False)
+    assert Roster.from_bytes(good, run=RUN, plan=PLAN, verified=True) is verified
+
+
+def test_no_roster_outlives_its_owners() -> None:
+    data = roster_bytes(ENROLMENTS[1:])
+    alive = weakref.ref(read(data))
+    gc.collect()
+    assert alive() is None
 
 
 def test_every_flipped_bit_of_an_enrolment_is_refused() -> None:
@@ -104,13 +155,15 @@ def test_every_flipped_bit_of_an_enrolment_is_refused() -> None:
 
 def test_roster_does_not_depend_on_the_order_of_arrival() -> None:
     assert Roster.of(reversed(ENROLMENTS), run=RUN, plan=PLAN) == ROSTER
-    assert [client.name for client in ROSTER.enrolments] == sorted(NAMES)
+    assert list(ROSTER.names) == sorted(NAMES)
+    assert list(ROSTER.enrolments) == [0, 1, 2, 3]
 
 
 def test_roster_round_trips() -> None:
     again = read(ROSTER.to_bytes())
     assert again == ROSTER
-    assert again.hash == hashlib.sha256(ROSTER.to_bytes()).digest()
+    assert again.hash == roster_trees.hash_of(named(ENROLMENTS), RUN, PLAN)
+    assert again.whole
 
 
 def test_every_truncation_and_extension_of_a_roster_is_refused() -> None:
@@ -149,16 +202,19 @@ def test_roster_that_claims_four_billion_clients_is_refused_at_once() -> None:
 
 
 def test_unsorted_roster_is_refused() -> None:
-    encoded = [enrolment.to_bytes() for enrolment in ENROLMENTS]
-    read(roster_bytes(encoded))
+    alice, bob, *_ = ENROLMENTS
+    bit = roster_trees.first_difference(named([alice, bob]))
+    read(with_tree(2, inner(bit, leaf(alice), leaf(bob))))
     with pytest.raises(WireError, match="sorted"):
-        read(roster_bytes(encoded[::-1]))
+        read(with_tree(2, inner(bit, leaf(bob), leaf(alice))))
 
 
-@pytest.mark.parametrize("changed", [{"run": bytes(16)}, {"plan": bytes(32)}, {"version": 1}, {"version": 2}], ids=str)
+@pytest.mark.parametrize(
+    "changed", [{"run": bytes(16)}, {"plan": bytes(32)}, {"version": 1}, {"version": 3}, {"version": 5}], ids=str
+)
 def test_foreign_roster_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(WireError):
-        read(roster_bytes([enrolment.to_bytes() for enrolment in ENROLMENTS], **changed))
+        read(roster_bytes(ENROLMENTS, **changed))
 
 
 @pytest.mark.parametrize(
@@ -169,11 +225,11 @@ def test_foreign_roster_is_refused(changed: dict[str, Any]) -> None:
         ("public", identity_of("bob").enrol(pair_of("alice"), run=RUN, name="bob")),
     ],
 )
-def test_roster_with_a_duplicate_is_refused(what: str, second: Enrolment) -> None:
+def test_roster_with_two_of_one_kind_is_refused(what: str, second: Enrolment) -> None:
     with pytest.raises(WireError, match=what):
         Roster.of([ENROLMENTS[0], second], run=RUN, plan=PLAN)
     with pytest.raises(WireError, match=what):
-        read(roster_bytes([ENROLMENTS[0].to_bytes(), second.to_bytes()]))
+        read(with_tree(2, inner(first_bit(ENROLMENTS[0], second), leaf(ENROLMENTS[0]), leaf(second))))
 
 
 def test_roster_with_an_enrolment_of_another_run_is_refused() -> None:

@@ -249,7 +249,12 @@ def test_every_plan_with_a_population_has_a_page(data: st.DataObject) -> None:
         found = lightdp.plan(**asked)
     except LightDPError:
         return
-    text = " ".join(str(found).split())
-    assert f"{clients} of {asked['population']} clients" in text
-    assert f"takes part in {found.turns} of {asked['rounds']} rounds" in text
+    text, population = " ".join(str(found).split()), int(asked["population"])
+    if population < 2 * clients:
+        assert f"one roster of {population} plays in every round" in text
+        assert f"clients, {asked['rounds']} round" in text
+    else:
+        assert f"{clients} of {population} clients" in text
+        assert f"takes part in {found.turns} of {asked['rounds']} round" in text
+    assert ("all other figures are for" in text) == (population % clients != 0)
     assert f"any {asked['colluders']} other clients of each cohort" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
 from lightdp.planning._provision import absent_neighbours, provision
 from lightdp.repair import late_cost, late_costs
+from lightdp.stragglers import StragglerLaw
 
 
 def planned(size: tuple[int, int, int, int], **more: Any) -> Plan:
@@ -116,3 +118,19 @@ def test_late_costs_of_many_counts_are_those_of_each(gamma: float) -> None:
     peers = np.arange(1.0, 40.0)
     found = late_costs(gamma, peers, 0.3, 2 * peers)
     assert found == pytest.approx([late_cost(gamma, int(a), 0.3, 2 * a) for a in peers])
+
+
+def test_the_search_for_gamma_reads_the_law_of_many_stragglers_only_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It asks for about 70 costs: with 10^6 clients each pass over the law takes milliseconds."""
+    passes, mean = [], StragglerLaw.mean
+
+    def counted(self: StragglerLaw, f: Callable[[NDArray[np.float64]], NDArray[np.float64]]) -> float:
+        passes.append(self)
+        return mean(self, f)
+
+    monkeypatch.setattr(StragglerLaw, "mean", counted)
+    plan = planned((30, 3, 7, 40), epsilon=2.71, calibration="auto")
+    assert plan.noise_carried() > 0
+    assert 1 <= len(passes) <= 3

@@ -133,7 +133,7 @@ def announced(server: Server, number: int, *past: Told) -> bytes:
     """An announcement that tells of past rounds whom the one before used, and who was on time."""
     clients, start = server.plan.clients, Message.from_bytes(server.roster(), run=RUN)
     assert start.kind == Kind.ROSTER
-    told = b"".join(ClientSet.of(clients, each).to_bytes() for sets in past for each in sets)
+    told = tuple(ClientSet.of(clients, each) for sets in past for each in sets)
     payload = Announcement(round=number, clients=clients, past=told, grace=1).to_bytes()
     assert server._roster is not None
     message = Message(kind=Kind.ANNOUNCE, run=RUN, round=number, roster=server._roster.hash, payload=payload)
@@ -273,9 +273,9 @@ def test_messages_and_plans_of_other_grace_do_not_mix(tmp_path: Path) -> None:
         clients[0].join(server.roster())
     start = bytearray(server.announce())
     start[3] = 2
-    with pytest.raises(WireError, match="message must be LDP version 3, got b'LDP' version 2"):
+    with pytest.raises(WireError, match="message must be LDP version 4, got b'LDP' version 2"):
         others[0].begin(bytes(start))
-    with pytest.raises(WireError, match="message must be LDP version 3, got b'LDP' version 2"):
+    with pytest.raises(WireError, match="message must be LDP version 4, got b'LDP' version 2"):
         server.receive(bytes(start))
 
 

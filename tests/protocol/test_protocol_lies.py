@@ -28,7 +28,7 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
         gamma=100.0, reserve="worst", coordinate_range=4.0,
     )  # fmt: skip
     _, parties = joined(plan, length)
-    told: list[list[bytes]] = [[] for _ in range(clients)]
+    told: list[list[ClientSet]] = [[] for _ in range(clients)]
     secret = np.arange(length) % 2 == 0
     seen: list[NDArray[np.floating[Any]]] = []
     noise: list[dict[Wire, int]] = []
@@ -38,7 +38,7 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
         party: Client = parties[i]
         roster, now = party._state.roster, len(told[i])
         assert roster is not None
-        payload = Announcement(round=now, clients=clients, past=b"".join(told[i]), closing=closing).to_bytes()
+        payload = Announcement(round=now, clients=clients, past=tuple(told[i]), closing=closing).to_bytes()
         start = Message(kind=Kind.ANNOUNCE, run=RUN, round=now, roster=roster.hash, payload=payload).to_bytes()
         data = None if closing else (secret * (i == 0)).astype(np.float32)
         message = Message.from_bytes(party.begin(start).upload(data), run=RUN, roster=roster.hash)
@@ -57,17 +57,17 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
         noise.append(keys)
         mine.append(int(i == 0 and not closing))
 
-    used = {i: ClientSet.of(clients, [0, i]).to_bytes() for i in range(1, clients)}
-    others = ClientSet.of(clients, range(1, clients)).to_bytes()
+    used = {i: ClientSet.of(clients, [0, i]) for i in range(1, clients)}
+    others, nobody = ClientSet.of(clients, range(1, clients)), ClientSet.none(clients)
     for peer in range(1, clients):  # groups of one
         for i in range(peer + 1):
             ask(i, closing=0 < i < peer)
         for i in range(clients):
-            told[i].append(bytes(1) if 0 < i < peer else others if i == peer else used[peer])
+            told[i].append(nobody if 0 < i < peer else others if i == peer else used[peer])
     for _ in range(1 + RETRIES):
         for i in range(clients):
             ask(i, closing=True)
-            told[i].append(bytes(1))
+            told[i].append(nobody)
     with pytest.raises(BudgetError):
         ask(0)
     wires = sorted({wire for each in noise for wire in each})

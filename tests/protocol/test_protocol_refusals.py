@@ -94,7 +94,7 @@ def test_a_round_is_answered_once_in_order_and_with_its_past() -> None:
 
 def forged(server: Server, used: Sequence[Sequence[int]], at: int) -> bytes:
     """An announcement of round `at` by a server that tells another history."""
-    past = b"".join(ClientSet.of(server.plan.clients, group).to_bytes() for group in used)
+    past = tuple(ClientSet.of(server.plan.clients, group) for group in used)
     payload = Announcement(round=at, clients=server.plan.clients, past=past).to_bytes()
     return Message(kind=Kind.ANNOUNCE, run=RUN, round=at, roster=server._fixed().hash, payload=payload).to_bytes()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lightdp.report._figures import facts, run_table
-from lightdp.report._members import whereabouts
+from lightdp.report._members import member_panels, whereabouts
 from lightdp.report._panels import panels
 from support.run_logs import logged, make
 
@@ -25,7 +25,7 @@ def changing(*, grace: bool = False) -> list[dict[str, Any]]:
     usual: dict[str, Any] = {"formed": [], "closed": [], "away_clients": [], "waiting_clients": [], "spent_clients": []}
     where: list[dict[str, Any]] = [
         {"roster": 0, "formed": [{"roster": 0, "members": [0, 2, 4, 6, 8]}, {"roster": 1, "members": [1, 3, 5, 7, 9]}]},
-        {"roster": 1, "away_clients": [0, 1]},
+        {"roster": 1, "away_clients": [0, 1], "lost": 1, "lost_clients": [1]},
         {
             "roster": 1,
             "away_clients": [0, 2],
@@ -36,7 +36,7 @@ def changing(*, grace: bool = False) -> list[dict[str, Any]]:
         {"roster": 2, "away_clients": [0], "formed": [{"roster": 2, "members": [2, 4, 6]}], "spent_clients": [0, 8]},
     ]
     for line, more in zip(lines[1:-1], where, strict=True):
-        line.update(usual | more | {"used": 5, "late": 1, "late_clients": [0], "lost": 0, "lost_clients": []})
+        line.update(usual | {"used": 5, "late": 1, "late_clients": [0], "lost": 0, "lost_clients": []} | more)
     if grace:
         for line, joined in zip(lines[1:-1], ([], [], [5], []), strict=True):
             line.update({"joined": len(joined), "joined_clients": joined})
@@ -53,6 +53,25 @@ def test_every_client_is_somewhere_in_every_round(make: Callable[..., RunLog]) -
     found = [tuple(each[name] for name in names) for each in whereabouts(log)]
     assert found == [(5, 5, 0, 0, 0), (4, 4, 0, 2, 0), (5, 0, 2, 2, 1), (3, 5, 0, 0, 2)]
     assert not make("exact").federated
+
+
+def test_who_sent_in_a_round_was_in_its_roster_also_if_that_used_up_its_budget_or_closed_the_roster(
+    make: Callable[..., RunLog],
+) -> None:
+    lines = changing()
+    lines[2] |= {"spent_clients": [1, 3, 5], "waiting_clients": [7]}  # 1 was away, the others sent
+    lines[4] |= {"spent_clients": [2, 4, 6, 8], "waiting_clients": [], "away_clients": [0]}
+    names = ("playing", "seated", "waiting", "away", "spent")
+    found = [tuple(each[name] for name in names) for each in whereabouts(make(lines=lines))]
+    assert found[1] == (4, 4, 0, 1, 1)
+    assert found[3] == (3, 5, 0, 1, 1)
+
+
+def test_clients_are_counted_by_whole_numbers(make: Callable[..., RunLog]) -> None:
+    log = make(lines=changing())
+    (panel,) = [each for each in member_panels(log, "run", [log]) if each.title.startswith("Privacy spent")]
+    axis = panel.chart.to_dict()["layer"][0]["encoding"]["x"]["axis"]
+    assert (axis["tickMinStep"], axis["format"]) == (1, ",d")
 
 
 def test_late_uploads_are_found_in_the_next_line_of_their_roster_or_where_it_is_closed(

@@ -73,6 +73,18 @@ def test_uploads_used_one_round_late_are_drawn_in_the_round_that_they_are_of(mak
     assert "'next': 'entered the model one round late'" in colour["legend"]["labelExpr"]
 
 
+def test_uploads_of_a_void_round_are_not_called_late(make: Callable[..., RunLog]) -> None:
+    lines = logged(rounds=4)
+    lines[2] |= {"used": 0, "late": 6, "lost": 4}
+    lines[3] |= {"used": 8, "late": 1, "lost": 1}
+    panel = next(panel for panel in panels([make(lines=lines)]) if panel.title.startswith("Stragglers"))
+    spec = panel.chart.to_dict()
+    rows = [[row[key] for key in ("used", "late", "void", "lost")] for row in spec["data"]["values"][1:3]]
+    assert rows == [[0, 0, 6, 4], [8, 1, 0, 1]]
+    assert spec["layer"][0]["encoding"]["color"]["scale"]["domain"] == ["used", "late", "void", "lost"]
+    assert "'void': 'in a void round'" in spec["layer"][0]["encoding"]["color"]["legend"]["labelExpr"]
+
+
 def test_the_partition_is_drawn_as_recorded(three: tuple[Page, list[RunLog]]) -> None:
     rows = three[0].charts[7]["data"]["values"]
     counts = logged()[0]["partition"]["counts"]

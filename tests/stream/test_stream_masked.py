@@ -116,7 +116,7 @@ def test_data_beyond_all_noise_is_refused(name: str, kind: type, bad: float, mon
     [
         ({"values": np.zeros(3, np.int32)}, "values must be a float32 or float64 vector, got int32"),
         ({"values": np.zeros((3, 1))}, "values must be"),
-        ({"values": np.zeros(3, ">f4")}, "values must be"),
+        ({"values": np.zeros(3, np.dtype("f4").newbyteorder())}, "values must be"),
         ({"values": [0.0]}, "values must be a float32 or float64 vector, got list"),
         ({"step": 0.0}, "step must be > 0"),
         ({"step": float("nan")}, "step must be finite"),

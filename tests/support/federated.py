@@ -38,6 +38,8 @@ class World:
         self.random = random.Random(seed)  # noqa: S311  chooses what happens, protects nothing
         self.plan, self.weighted, self.options = plan, weighted, options
         self.crash_rate, self.crashed, self.equal = crashes, 0, 0
+        self.unsure: set[str] = set()  # members that have not said since a crash what they have answered
+        self.said: dict[tuple[str, int], frozenset[int]] = {}  # rounds that they said, by member and roster
         self.fed = Federation(plan, length=LENGTH, run=RUN, weighted=weighted, **options)
         self.nodes = Nodes(self.random, plan, weighted=weighted)
         self.sent = self.nodes.sent
@@ -78,7 +80,9 @@ class World:
         self.fed.leave(self.random.choice([*self.nodes.by_name]))
 
     def somebody_is_back(self) -> None:
-        self.fed.enrol(self.random.choice([*self.nodes.by_name.values()]).member.enrol())
+        name = self.random.choice([*self.nodes.by_name])
+        self.fed.enrol(self.nodes.by_name[name].member.enrol())
+        self.hears(name)
 
     def process_dies(self) -> None:
         self.nodes.restore(self.random.choice([*self.nodes.by_name]))
@@ -135,13 +139,38 @@ class World:
         assert all(s.roster in self.books for s in self.sent)  # nothing was sent of a roster that was not saved
         for number in self.fed.rosters:
             self.books[number].crashes()
+        self.unsure, self.said = set(self.nodes.by_name), {}
         for name, node in self.nodes.by_name.items():
             if self.chance(0.2):
                 self.nodes.restore(name)
             self.fed.enrol(node.member.enrol())
             if self.chance(0.8):
-                self.fed.heard(name, node.member.answered())
+                self.hears(name)
         self.check_rosters()
+
+    def hears(self, name: str) -> None:
+        """A member says which rounds it has answered; the server charges the same, and no other."""
+        answered = self.nodes.by_name[name].member.answered()
+        self.fed.heard(name, answered)
+        self.unsure.discard(name)
+        for number, table in self.fed.rosters.items():
+            if name in table.index and (number in answered or number > max(answered, default=-1)):
+                mine, ended = answered.get(number, frozenset()), frozenset(range(table.rounds.count))
+                assert charged(table, table.index[name]) == mine & ended
+                self.said[name, number] = mine
+
+    def check_charges(self, table: Table) -> None:
+        """Charged is what came, and what a member said; the member may count more that never came, and never less."""
+        book = self.books[table.number]
+        for i, name in enumerate(table.names):
+            came = {t for t in range(table.rounds.count) if i in book.late.get(t, ())}
+            came |= {t for t in range(table.rounds.count) for s in book.came[t] if s.client == i}
+            found, mine = charged(table, i), self.nodes.by_name[name].member.answered().get(table.number)
+            expected = came | (self.said.get((name, table.number), frozenset()) & frozenset(range(table.rounds.count)))
+            assert found >= expected
+            if name not in self.unsure:
+                assert found == expected
+                assert mine is None or found <= mine
 
     def check_rosters(self) -> None:
         for number, table in self.fed.rosters.items():
@@ -199,14 +228,15 @@ class World:
         assert (result.total is None) == (not own + joined)
         if result.total is not None:
             self.check_sum(table, result, own + joined)
+        self.check_charges(table)
         if self.chance(0.5):
             self.save()
 
     def request(self, table: Table, name: str, *, closing: bool) -> None:
         fate = self.random.choices(["arrives", "lost", "held", "away"], [12, 1, 1, 2])[0]
         node = self.nodes.by_name[name]
-        known = node.member.answered().get(table.number, 0)
-        since = self.random.choice([0, max(min(known - 1, table.server.round), 0)])
+        last = max(node.member.answered().get(table.number, ()), default=0)
+        since = self.random.choice([0, min(last, table.server.round)])
         start = table.server.announce(since=since, closing=closing)
         if fate == "away":
             return
@@ -235,17 +265,22 @@ class World:
         book = self.books[table.number]
         assert book.closed
         assert np.array_equal(book.left, book.owed(self.nodes.pairs, self.sent))
-        lost = {i for clients in table.rounds._lost.values() for i in clients}
         costs = table.rounds.odometer.counted().squares()
         for i, name in enumerate(table.names):
             mine = [s for s in self.sent if (s.name, s.roster) == (name, table.number)]
             client = self.nodes.by_name[name].member._clients.get(table.number)
-            if i in lost or client is None or any(i in table.server.late(t) for t in client._state.closing):
+            found = charged(table, i)
+            if name in self.unsure or client is None or found & client._state.closing:
                 continue  # the server counts rounds that it cannot know as if they had been answered, with data
             assert total(costs[i]) <= total(client.squares(worst=True)) * (1 + 1e-12)
-            if all(i in book.used[s.round] for s in mine) and book.round - 1 in {s.round for s in mine}:
+            alike = found == client.answered - client._state.closing and not self.plan.repairs
+            if alike and self.plan.late_is_seen:  # a round costs the same, whoever is in it
+                assert costs[i] == client.squares(worst=False)
+            elif all(i in book.used[s.round] for s in mine) and book.round - 1 in {s.round for s in mine}:
                 assert costs[i] == client.squares(worst=False)  # both know the same
-                self.equal += 1
+            else:
+                continue
+            self.equal += 1
 
     def finish(self) -> None:
         """Ledgers of all members, in all rosters: never below what was revealed, never over the budget."""
@@ -260,6 +295,10 @@ class World:
             and (s.roster, s.round) == (book.roster.number, t)
             and (s.client in book.late.get(t, ()) or s in book.came[t])
         ]
+        for name in self.nodes.by_name:
+            self.hears(name)  # afterwards the server charges exactly what each member counts
+        for table in self.fed.rosters.values():
+            self.check_charges(table)
         spent = self.fed.epsilon()
         for name in self.nodes.by_name:
             seen = exact_mu(self.books, known, name)
@@ -274,6 +313,12 @@ class World:
             assert exact <= node.member.mu(worst=True) * (1 + 1e-9)
             assert exact <= budget or not node.member._keeps
             assert exact == 0 or node.member.epsilon() > 0 or not self.plan.late_is_seen
+
+
+def charged(table: Table, client: int) -> set[int]:
+    """Rounds with data that the server counts for a client."""
+    sets = enumerate(map(table.rounds.seen, range(table.rounds.count)))
+    return {t for t, (on_time, used, other) in sets if client in other or client in (on_time if used is None else used)}
 
 
 def total(squares: Mapping[float, int]) -> float:

@@ -62,7 +62,7 @@ class Book:
 
     def __post_init__(self) -> None:
         self.left = np.zeros(self.length, np.int32)
-        self.names = [each.name for each in self.roster.enrolments]
+        self.names = list(self.roster.names)
         self.grid = masks.Grid.of(self.plan, self.length)
         self.rings: dict[int, Keyring] = {}
 

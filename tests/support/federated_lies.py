@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from lightdp.auditing._stories import Telling
+    from lightdp.client_set import ClientSet
     from lightdp.planning import Plan
 
 LENGTH = 2
@@ -31,9 +32,10 @@ def roster_message(roster: Roster) -> bytes:
 
 
 def announcement(
-    roster: Roster, number: int, past: Sequence[bytes] = (), *, grace: int = 0, closing: bool = False
+    roster: Roster, number: int, past: Sequence[tuple[ClientSet, ...]] = (), *, grace: int = 0, closing: bool = False
 ) -> bytes:
-    content = Announcement(round=number, clients=len(roster), grace=grace, past=b"".join(past), closing=closing)
+    told = tuple(each for sets in past for each in sets)
+    content = Announcement(round=number, clients=len(roster), grace=grace, past=told, closing=closing)
     return Message(kind=Kind.ANNOUNCE, run=RUN, round=number, roster=roster.hash, payload=content.to_bytes()).to_bytes()
 
 
@@ -60,7 +62,7 @@ class Liar:
 
     def tell(self, at: int, telling: Telling) -> bool:
         """Ask a client of a roster for an upload, as a story has it; returns whether it answered."""
-        book, past = self.books[at], [b"".join(each.to_bytes() for each in sets) for sets in telling.past]
+        book, past = self.books[at], telling.past
         name = book.names[telling.client]
         member = next(each for each in self.members if each.name == name)
         shape: Any = {"grace": book.plan.grace, "closing": telling.closing}

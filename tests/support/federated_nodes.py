@@ -106,7 +106,7 @@ class Nodes:
         node.member = Member.restore(self.plan, **options)
         assert node.member.serial == facts.serial >= before.serial
         answered = node.member.answered()
-        assert all(answered.get(number, next_) >= next_ for number, next_ in before.answered().items())
+        assert all(answered.get(number, rounds) >= rounds for number, rounds in before.answered().items())
         if node.member.serial == before.serial:
             assert node.member.answered() == before.answered()
             assert node.member.epsilon() == before.epsilon()
@@ -129,7 +129,7 @@ class Nodes:
                 content = Message.from_bytes(start, run=RUN, roster=Message.roster_of(start))
                 number = next(number for number, book in self.books.items() if book.roster.hash == content.roster)
                 self.restore(name)
-                if node.member.answered().get(number, 0) > content.round:  # it was saved, so it is spent
+                if content.round in node.member.answered().get(number, ()):  # it was saved, so it is spent
                     closing = Announcement.from_bytes(
                         content.payload,
                         round=content.round,
@@ -151,7 +151,7 @@ class Nodes:
                 member.begin(start)
             return None
         assert member.join(roster) == number
-        if content.round < member.answered()[number]:
+        if content.round <= max(member.answered()[number], default=-1):
             with pytest.raises(ProtocolError, match="was answered, or is over"):
                 member.begin(start)
             return None

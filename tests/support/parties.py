@@ -45,7 +45,7 @@ def joined(plan: Plan, length: int, *, folder: Path | None = None, **options: An
     for client in clients:
         server.enrol(client.enrol())
     for client in clients:
-        client.join(server.roster())
+        client.join(server.roster(client.name))
     return server, clients
 
 

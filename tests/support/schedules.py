@@ -267,9 +267,8 @@ class Schedules(RuleBasedStateMachine):
     def nobody_holds_more_than_grace_needs(self) -> None:
         if hasattr(self, "server"):
             assert len(self.server._open) <= 1 + self.plan.grace  # each with one sum
-            assert all(
-                len(debts) <= 1 + self.plan.grace for i in range(5) for debts in self.history(i).repairs.owed.values()
-            )
+            histories = [self.history(i) for i in range(5)]
+            assert all(len(each.repairs.owed(each._place)) <= 1 + self.plan.grace for each in histories)
 
     def everybody_answers(self) -> None:
         for i in range(5):

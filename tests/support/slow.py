@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 FILES = {
     "test_flower_examples.py",  # whole Flower deployments
     "test_flower_grace.py",
+    "test_native_processors.py",  # compiles
     "test_reproduce.py",
     "test_results.py",
 }
 TESTS = {
+    # files
+    "test_a_client_keeps_its_state_and_identity_without_flock_and_modes",
+    "test_importing_lightdp_needs_no_module_of_one_system",
     # auditing
     "test_a_closed_pipe_does_not_change_the_exit_code",
     "test_memory_does_not_grow_with_values",
@@ -45,6 +49,7 @@ TESTS = {
     # federation
     "test_sampled_batches_count_in_a_total_as_whole_ones",
     # flower
+    "test_after_a_crash_the_ledger_of_every_node_is_the_servers",
     "test_a_closing_round_is_held_only_if_something_is_left_to_repair",
     "test_a_plan_travels_as_its_arguments",
     "test_a_plan_whose_clip_or_batches_are_smaller_than_the_nodes_is_refused",

@@ -171,7 +171,12 @@ def test_what_is_not_finite_is_refused(length: int, where: int, bad: float) -> N
 def test_wrong_vectors_are_refused() -> None:
     rotation = Rotation(8, 4, b"x")
     wrong: Any
-    for wrong in (np.zeros(8, int), np.zeros(8, np.float16), np.zeros(8, ">f4"), np.zeros(8, complex)):
+    for wrong in (
+        np.zeros(8, int),
+        np.zeros(8, np.float16),
+        np.zeros(8, np.dtype("f4").newbyteorder()),
+        np.zeros(8, complex),
+    ):
         with pytest.raises(ArgumentError, match=f"vector must be float32 or float64, got {wrong.dtype}"):
             rotation.apply(wrong)
     for call in (rotation.apply, rotation.invert):

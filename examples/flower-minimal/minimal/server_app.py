@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-import lightdp.flower
+import lightdp
+from lightdp.flower import LightDP
 from minimal import task
 
 app = ServerApp()
@@ -15,20 +18,10 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """The whole training."""
-    config = context.run_config
-    plan = lightdp.plan(
-        clients=int(config["clients"]),
-        colluders=1,
-        stragglers=2,
-        rounds=int(config["rounds"]),
-        epsilon=float(config["epsilon"]),
-        delta=1e-5,
-        unit="client",
-        clip=1.0,
-        momentum=0.0,  # FedAvg has none
-    )
-    average = FedAvg(min_available_nodes=plan.clients, fraction_evaluate=0.0)
-    strategy = lightdp.flower.LightDP(average, plan, checkpoint=str(config["checkpoint"]) or None)
-    result = strategy.start(grid, ArrayRecord([task.model()]), num_rounds=plan.rounds, timeout=600)
-    np.save(str(config["model"]), result.arrays.to_numpy_ndarrays()[0])
+    """The whole training; its settings are in pyproject.toml."""
+    config: dict[str, Any] = dict(context.run_config)
+    plan = lightdp.plan(**{key[5:]: value for key, value in config.items() if key.startswith("plan.")})
+    average, checkpoint, log = FedAvg(fraction_evaluate=0.0), config["checkpoint"] or None, config["log"] or None
+    strategy = LightDP(average, plan, wait=config["wait"], least=config["least"], checkpoint=checkpoint, log=log)
+    result = strategy.start(grid, ArrayRecord([task.model()]), timeout=config["timeout"])
+    np.save(config["model"], result.arrays.to_numpy_ndarrays()[0])

@@ -4,6 +4,7 @@ from numpy.typing import NDArray
 
 BACKENDS: tuple[str, ...]
 ROTATIONS: tuple[str, ...]
+EXPANSIONS: tuple[str, ...]
 
 def accumulate(
     backend: str,
@@ -28,3 +29,4 @@ def rotate(
     back: bool,
     /,
 ) -> bool: ...
+def expand(way: str, prefix: bytes, records: bytes, /) -> bytes: ...

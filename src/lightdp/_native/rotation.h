@@ -67,7 +67,7 @@ static void levels(double *v, size_t count, size_t at)
 {
     for (; 4 * at <= count; at *= 4)
         for (size_t i = 0; i < count; i += 4 * at) {
-            double *restrict a = v + i, *restrict b = a + at, *restrict c = b + at, *restrict d = c + at;
+            double *__restrict a = v + i, *__restrict b = a + at, *__restrict c = b + at, *__restrict d = c + at;
             for (size_t j = 0; j < at; j++) {
                 const double p = a[j] + b[j], q = a[j] - b[j], r = c[j] + d[j], s = c[j] - d[j];
                 a[j] = p + r, b[j] = q + s, c[j] = p - r, d[j] = q - s;
@@ -109,7 +109,7 @@ static uint64_t turned_plain(const Turn *t, size_t start)
     return odd;
 }
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__GNUC__) && defined(__x86_64__)
 #include <immintrin.h>
 
 #define NAME(name) name##_avx2
@@ -117,7 +117,7 @@ static uint64_t turned_plain(const Turn *t, size_t start)
 #define WIDTH 4
 #define MIN _mm256_min_pd
 #define MAX _mm256_max_pd
-#define FUSED _mm256_fnmadd_pd
+#define LESS(a, b) _mm256_fnmadd_pd(b, one, a)
 #include "rows.h"
 
 #define NAME(name) name##_avx512
@@ -125,17 +125,59 @@ static uint64_t turned_plain(const Turn *t, size_t start)
 #define WIDTH 8
 #define MIN _mm512_min_pd
 #define MAX _mm512_max_pd
-#define FUSED _mm512_fnmadd_pd
+#define LESS(a, b) _mm512_fnmadd_pd(b, one, a)
 #include "rows.h"
+
+static const char *const WAYS[] = {"avx512", "avx2", "plain", NULL};
+
+#elif defined(__GNUC__) && defined(__aarch64__)
+#include <arm_neon.h>
+
+#define NAME(name) name##_neon
+#define TARGET
+#define WIDTH 2
+#define MIN(a, b) vminq_f64((float64x2_t)(a), (float64x2_t)(b))
+#define MAX(a, b) vmaxq_f64((float64x2_t)(a), (float64x2_t)(b))
+#define LESS(a, b) ((a) - (b))
+#include "rows.h"
+
+static const char *const WAYS[] = {"neon", "plain", NULL};
+
+#else
+
+static const char *const WAYS[] = {"plain", NULL};
+
 #endif
 
 /* how rows of LANES are turned; NULL if this machine cannot */
 static Turned *turning(const char *way)
 {
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__GNUC__) && defined(__x86_64__)
     __builtin_cpu_init();
     if (!strcmp(way, "avx512") && __builtin_cpu_supports("avx512f")) return turned_avx512;
     if (!strcmp(way, "avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return turned_avx2;
+#elif defined(__GNUC__) && defined(__aarch64__)
+    if (!strcmp(way, "neon")) return turned_neon;
 #endif
     return strcmp(way, "plain") ? NULL : turned_plain;
+}
+
+/* 1 if buffers of that many bytes are a turn's; sets how wide values are and how many a row has */
+static int turns(Turn *t, size_t out, size_t values, size_t signs)
+{
+    const size_t count = out / 8;
+    t->wide = values == out;
+    t->lanes = count == signs ? 1 : LANES;
+    return t->part >= t->lanes && t->part <= count && !(t->part & (t->part - 1)) && count % t->part == 0 && count * 8 == out
+        && t->lanes * signs == count && (t->wide || (!t->back && values == 4 * count)) && (!t->back || t->values == t->out)
+        && (uintptr_t)t->out % 8 == 0 && (uintptr_t)t->values % (t->wide ? 8 : 4) == 0;
+}
+
+/* turn all parts of `count` values; not 0 if one of the values is not finite */
+static uint64_t turn(const Turn *t, size_t count, Turned *turned)
+{
+    uint64_t odd = 0;
+    if (t->lanes != LANES || t->part < NEAR) turned = turned_plain;
+    for (size_t i = 0; i < count; i += t->part) odd |= turned(t, i);
+    return odd;
 }

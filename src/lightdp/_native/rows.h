@@ -8,10 +8,11 @@
 #define CLAMPED(x, bound) ((V)MAX(MIN(x, bound), -(bound)))
 #define SIGNED(scale, sign) ((const double[]){scale, -(scale)}[(uint8_t)(sign) >> 7])
 #define EACH _Pragma("GCC unroll 16") for (size_t r = 0; r < rows; r++)
-/* FUSED(b, one, a) has the bits of a - b, as the product is exact; sums and differences then use different units at once. */
+/* LESS(a, b) has the bits of a - b. Where it is a fused a - b * one, the product is exact, and sums and differences use different
+ * units at once. */
 #define PAIRS(distance) EACH if (!(r & (distance)) && (distance) < rows) { \
         const V sum = x[r] + x[r + (distance)]; \
-        x[r + (distance)] = (V)FUSED(x[r + (distance)], one, x[r]); \
+        x[r + (distance)] = (V)LESS(x[r], x[r + (distance)]); \
         x[r] = sum; \
     }
 #define LEVELS PAIRS(1) PAIRS(2) PAIRS(4) PAIRS(8)
@@ -23,7 +24,7 @@ typedef uint64_t B __attribute__((vector_size(8 * WIDTH)));
 TARGET INLINE void NAME(enter)(const Turn *t, size_t start, int wide, int back, B *odd)
 {
     typedef float F __attribute__((vector_size(4 * WIDTH), may_alias, aligned(4)));
-    const V one = 1.0 - (V){0}, most = t->most - (V){0};
+    const V one __attribute__((unused)) = 1.0 - (V){0}, most = t->most - (V){0};
     const size_t rows = 16;
     for (size_t i = start; i < start + NEAR; i += rows * LANES)
         for (size_t j = i; j < i + LANES; j += WIDTH) {
@@ -44,11 +45,11 @@ TARGET INLINE void NAME(enter)(const Turn *t, size_t start, int wide, int back, 
 /* so many rows at a time, `at` values apart, over `count` values; done: these are the last levels */
 TARGET INLINE void NAME(pass)(const Turn *t, size_t start, size_t count, size_t at, const size_t rows, int back, int done)
 {
-    const V one = 1.0 - (V){0}, bound = t->bound - (V){0};
+    const V one __attribute__((unused)) = 1.0 - (V){0}, bound = t->bound - (V){0};
     for (size_t i = start; i < start + count; i += rows * at)
         for (size_t j = i; j < i + at; j += WIDTH) {
             V x[16];
-            if (at >= NEAR) EACH _mm_prefetch((const char *)(t->out + j + r * at + 4 * LANES), _MM_HINT_T0);  /* from L2 */
+            if (at >= NEAR) EACH __builtin_prefetch(t->out + j + r * at + 4 * LANES);  /* from L2 */
             EACH x[r] = *(const V *)(t->out + j + r * at);
             LEVELS
             EACH {
@@ -87,7 +88,7 @@ TARGET static uint64_t NAME(turned)(const Turn *t, size_t start)
 #undef WIDTH
 #undef MIN
 #undef MAX
-#undef FUSED
+#undef LESS
 #undef V
 #undef B
 #undef CLAMPED

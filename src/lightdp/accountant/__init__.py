@@ -13,7 +13,8 @@ its squared μ in units of (Δ/σ)², σ = `plan.scale`: the individual noise wi
 True
 """
 
-from lightdp.accountant._composers import GaussianComposer, Ledger, SampledComposer
+from lightdp.accountant._composers import GaussianComposer, SampledComposer
+from lightdp.accountant._ledger import Ledger
 from lightdp.accountant._odometer import Odometer
 
 __all__ = ["GaussianComposer", "Ledger", "Odometer", "SampledComposer"]

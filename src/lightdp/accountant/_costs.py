@@ -1,20 +1,26 @@
-"""What each round costs a client: (R1) for plans that repair, a constant for the others."""
+"""What each round costs a client: (R1) for plans that repair, a constant for the others.
+
+Here clients are counted one by one, which is fast for one of them, at each of its messages. `_table_costs` counts many
+by the same rules.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightdp.accountant._composers import Ledger
+from lightdp.accountant._at_random import Measured, RandomRounds
+from lightdp.accountant._ledger import Ledger, LedgerList
+from lightdp.accountant._reserve import Reserve
 from lightdp.client_set import ClientSet
-from lightdp.neighbourhood import Neighbourhood
-from lightdp.noise_graph import Graph
-from lightdp.planning import Plan
-from lightdp.repair import RETRIES, Window, late_at_worst, late_cost, lies_cost, used_at_worst, worst_cost
+from lightdp.neighbourhood import Neighbourhood, Whole
+from lightdp.planning import Plan, used_at_random
+from lightdp.repair import Window, late_cost
 
 
 class Open(NamedTuple):
@@ -30,7 +36,7 @@ class Open(NamedTuple):
 
 
 class Costs(Protocol):
-    """How rounds enter the ledgers of clients.
+    """How rounds enter the ledgers of clients, a `LedgerList` or a `LedgerTable` each.
 
     Attributes:
         usual: cost of a used round with S̄ stragglers.
@@ -38,18 +44,20 @@ class Costs(Protocol):
 
     usual: float
 
-    def record(
-        self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet, *, void: bool
-    ) -> None:
-        """Add a round to the ledger of each client."""
+    def record(self, ledgers: Any, used: ClientSet, late: ClientSet, whole: Whole) -> None:  # noqa: ANN401  of both kinds
+        """Add a round to the ledger of each client.
 
-    def reserved(
-        self, clients: Sequence[int], ledgers: Sequence[Ledger], waits: Open | None, *, ahead: bool, lies: bool = False
-    ) -> list[Ledger]:
+        Args:
+            ledgers: to which it is added.
+            used: clients whose uploads were used.
+            late: others whose uploads may have been seen.
+            whole: what the used clients are in all; an odometer of a neighbourhood sees a part of them.
+        """
+
+    def reserved(self, ledgers: Any, waits: Open | None, *, ahead: bool, lies: bool = False) -> Any:  # noqa: ANN401
         """Copies with all that may still be added to past rounds, and the round that waits for its set at its worst.
 
         Args:
-            clients: whose ledgers they are.
             ledgers: what to copy.
             waits: the round whose set is not final yet, if there is one.
             ahead: add one more round at its worst, and what all lies may add.
@@ -58,38 +66,38 @@ class Costs(Protocol):
 
 
 class ConstantCosts:
-    """Plans without repair: each seen round costs the same, and nothing is added to it later."""
+    """Plans without repair: each seen round costs the same, and nothing is added to it later.
 
-    def __init__(self, plan: Plan) -> None:
-        self.usual = float(plan.used_cost(plan.honest))
+    Args:
+        plan: the noise.
+        clients: those whose ledgers are kept.
 
-    def record(
-        self,
-        clients: Sequence[int],
-        ledgers: Sequence[Ledger],
-        used: ClientSet,
-        late: ClientSet,
-        *,
-        void: bool,  # noqa: ARG002
-    ) -> None:
+    Attributes:
+        usual: cost of a used round.
+    """
+
+    def __init__(self, plan: Plan, clients: Sequence[int]) -> None:
+        self._clients = clients
+        self.usual = plan.seen_cost
+
+    def record(self, ledgers: LedgerList, used: ClientSet, late: ClientSet, whole: Whole) -> None:  # noqa: ARG002
         """Add a round to the ledger of each client."""
-        for seen, ledger in zip((used | late).holds(clients), ledgers, strict=True):
+        for seen, ledger in zip((used | late).holds(self._clients), ledgers, strict=True):
             ledger.usual[self.usual] += seen
 
     def reserved(
         self,
-        clients: Sequence[int],
-        ledgers: Sequence[Ledger],
+        ledgers: LedgerList,
         waits: Open | None,
         *,
         ahead: bool,
         lies: bool = False,  # noqa: ARG002
-    ) -> list[Ledger]:
+    ) -> LedgerList:
         """Copies with the round that waits and, if `ahead`, one more. Lies add nothing: nobody repeats noise."""
         copies = [Ledger(ledger.usual.copy()) for ledger in ledgers]
-        for on_time, late, each in zip(*_holds(waits, clients), copies, strict=True):
+        for on_time, late, each in zip(*_holds(waits, self._clients), copies, strict=True):
             each.usual[self.usual] += ahead + (on_time or late)
-        return copies
+        return LedgerList(copies)
 
 
 def _holds(waits: Open | None, clients: Sequence[int]) -> tuple[list[bool], list[bool]]:
@@ -105,32 +113,36 @@ class RepairCosts:
     Args:
         plan: the noise.
         clients: those whose ledgers are kept.
-        graph: who shares noise with whom.
+        near: the neighbourhood to which they and all sets belong, where that is not the whole graph.
 
     Attributes:
         usual: cost of a used round with S̄ stragglers.
     """
 
-    def __init__(self, plan: Plan, clients: Sequence[int], graph: Graph | Neighbourhood) -> None:
-        self.plan = plan
-        self._least = max(plan.honest - plan.stragglers, 1)
+    def __init__(self, plan: Plan, clients: Sequence[int], near: Neighbourhood | None = None) -> None:
+        self.plan, self._near = plan, near
+        self._clients, self._reserve, self._grace = clients, Reserve(plan), plan.request.grace
+        self._random = RandomRounds(plan, clients, near) if plan.request.random else None
+        if self._random is not None:
+            self.usual = used_at_random(plan.request, plan.gamma)
+            return
         self._cost: list[float] = [math.inf, *plan.used_cost(np.arange(1, plan.honest + 1)).tolist()]
-        self.usual = self._cost[self._least]
-        self._grace, self._seen = plan.request.grace, plan.request.late_is_seen
-        self._bounds = plan.gamma, plan.honest, plan.stragglers
-        self._lies = lies_cost(*self._bounds, self._grace) if self._seen else 0.0
-        self._worst = self._worst_round(0.0)
-        self._open = {lies: self._worst_open(0.0, lies=lies) for lies in (False, True)}
-        rows = None if graph.complete else graph.rows(clients)
-        self._peers = None if rows is None else dict(zip(clients, rows, strict=True))
+        self.usual = self._cost[self._reserve.least]
 
-    def record(
-        self, clients: Sequence[int], ledgers: Sequence[Ledger], used: ClientSet, late: ClientSet, *, void: bool
-    ) -> None:
+    @cached_property
+    def _peers(self) -> dict[int, NDArray[np.int64]] | None:
+        """The neighbours of each client, if it has not all others; a random graph must be placed."""
+        graph = self.plan.graph if self._near is None else self._near
+        return None if graph.complete else dict(zip(self._clients, graph.rows(self._clients), strict=True))
+
+    def record(self, ledgers: LedgerList, used: ClientSet, late: ClientSet, whole: Whole) -> None:
         """Add a round to the ledger of each client, and to its late rounds what they may cost after it."""
-        plan = self.plan
-        count = plan.clients - len(used)
-        for client, ledger, mine, sent in zip(clients, ledgers, used.holds(clients), late.holds(clients), strict=True):
+        if self._random is not None:
+            self._record_random(ledgers, used, late, self._random.measured(used, whole), void=whole.members == 0)
+            return
+        plan, void = self.plan, whole.members == 0
+        count, seen = plan.clients - len(used), (used.holds(self._clients), late.holds(self._clients))
+        for client, ledger, mine, sent in zip(self._clients, ledgers, *seen, strict=True):
             too_late = sent and not void
             absent = count - (not mine) if self._peers is None else _absent(self._peers[client], used)
             honest = plan.honest if void else max(plan.honest - absent, 1)
@@ -148,20 +160,47 @@ class RepairCosts:
             else:
                 ledger.usual[self._cost[honest]] += 1
 
+    def _record_random(
+        self,
+        ledgers: LedgerList,
+        used: ClientSet,
+        late: ClientSet,
+        found: Measured,
+        *,
+        void: bool,
+    ) -> None:
+        """As `record` on a random graph (S1), with what each client has in the round."""
+        seen = used.holds(self._clients), late.holds(self._clients)
+        measured = zip(found.peers.tolist(), found.costs.tolist(), strict=True)
+        for client, ledger, (others, cost), mine, sent in zip(self._clients, ledgers, measured, *seen, strict=True):
+            too_late = sent and not void
+            crossed = 0.0
+            if ledger.windows:
+                crossed = (1 / max(others, 1) if too_late else cost) * self._repaired(ledger, used, late, void=void)
+            if too_late:
+                self._add_late(ledger, others, self._used_peers(client, used), crossed)
+            elif mine or sent:
+                _add(ledger, min(1.0, cost + crossed), self.usual)
+
     def _repaired(self, ledger: Ledger, used: ClientSet, late: ClientSet, *, void: bool) -> float:
         """Update the open windows with a round; returns the sum of p over late rounds' repairs that it carries."""
         riding = 0.0
         for at, window in list(ledger.windows.items()):
             riding += window.riders(late if void else used) / window.honest
             window.close(used, late)
-            ledger.rare[at] = window.cost(self.plan.honest)
+            ledger.rare[at] = window.cost(self._everyone)
             if not window.waiting.any():
                 del ledger.windows[at]
         return riding
 
+    @property
+    def _everyone(self) -> float:
+        """1/q of a void round, which moves the individual noise of each peer by q for its own sake at most."""
+        return self.plan.honest if self._random is None else 1 / self._random.void
+
     def _add_late(self, ledger: Ledger, others: int, waiting: NDArray[np.bool_], crossed: float) -> None:
         """Add a round that came too late, with at least `others` honest peers used and a window while they repair."""
-        gamma, crossed = self.plan.gamma, crossed + 1 / self._least  # each repair that comes in time meets 1/least
+        gamma, crossed = self.plan.gamma, crossed + 1 / self._reserve.least  # a repair that comes in time meets 1/least
         if others > 0:
             ledger.windows[len(ledger.rare)] = Window.after(gamma, others, waiting, crossed, self._grace)
         ledger.rare.append(late_cost(gamma, others, crossed))
@@ -174,52 +213,27 @@ class RepairCosts:
         flags[self._peers[client]] = used.flags[self._peers[client]]
         return flags
 
-    def reserved(
-        self, clients: Sequence[int], ledgers: Sequence[Ledger], waits: Open | None, *, ahead: bool, lies: bool = False
-    ) -> list[Ledger]:
+    def reserved(self, ledgers: LedgerList, waits: Open | None, *, ahead: bool, lies: bool = False) -> LedgerList:
         """Copies with all that late repairs may still add, and the other rounds and lies at their worst (W5)."""
         copies = []
-        for ledger, on_time, may_be_late in zip(ledgers, *_holds(waits, clients), strict=True):
+        for ledger, on_time, may_be_late in zip(ledgers, *_holds(waits, self._clients), strict=True):
             after = Ledger(ledger.usual.copy(), ledger.rare.copy(), ledger.windows)
-            worst, (used, late) = self._worst, self._open[ahead or lies]
+            worst, riding = self._reserve.plain, 0.0
             if ledger.windows:
                 riding = sum(window.riders() / window.honest for window in ledger.windows.values())
                 # under grace another round comes before the next one, after which no window is quiet
-                awake = sum(window.riders(awake=True) / window.honest for window in ledger.windows.values())
-                worst, (used, late) = self._worst_round(awake), self._worst_open(riding, lies=ahead or lies)
+                worst = self._reserve.round(sum(w.riders(awake=True) / w.honest for w in ledger.windows.values()))
                 for at, window in ledger.windows.items():
-                    after.rare[at] = window.cost(self.plan.honest, all_late=True)
-            if on_time:
-                _add(after, used, self.usual)
-            elif may_be_late:
-                _add(after, late, self.usual)
+                    after.rare[at] = window.cost(self._everyone, all_late=True)
+            if on_time or may_be_late:
+                used, late = self._reserve.open(riding, lies=ahead or lies)
+                _add(after, used if on_time else late, self.usual)
             if ahead:
                 _add(after, worst, self.usual)
-            elif lies and self._lies > 0:
-                after.rare.append(self._lies)
+            elif lies and self._reserve.lies > 0:
+                after.rare.append(self._reserve.lies)
             copies.append(after)
-        return copies
-
-    def _worst_round(self, riding: float) -> float:
-        """The most that one more round and all lies can cost (W5), with repairs of late rounds `riding` in it."""
-        return worst_cost(*self._bounds, seen=self._seen, crossed=riding / self._least, grace=self._grace)
-
-    def _worst_open(self, riding: float, *, lies: bool) -> tuple[float, float]:
-        """The most that the round which waits costs a client that was on time, and one that was not.
-
-        Args:
-            riding: repairs of late rounds that ride in it.
-            lies: whether all lies are counted beside it, whose place retries of its own repairs take (W5).
-        """
-        crossed = riding / self._least
-        used = used_at_worst(*self._bounds, crossed)
-        if not self._seen:
-            return used, used
-        if lies:
-            return used, max(used, late_at_worst(*self._bounds, crossed))
-        gamma, honest, stragglers = self._bounds
-        peers = honest - stragglers
-        return used, max(used, late_cost(gamma, peers, crossed + 1 / self._least + RETRIES / honest, RETRIES * peers))
+        return LedgerList(copies)
 
 
 def _absent(peers: NDArray[np.int64], used: ClientSet) -> int:

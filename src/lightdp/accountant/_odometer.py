@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,13 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightdp._validate import integer
-from lightdp.accountant._composers import Composer, GaussianComposer, Ledger, SampledComposer
+from lightdp.accountant._composers import Composer, GaussianComposer, SampledComposer
 from lightdp.accountant._costs import ConstantCosts, Costs, Open, RepairCosts
+from lightdp.accountant._ledger import Ledger, LedgerList, Ledgers
+from lightdp.accountant._table import LedgerTable
+from lightdp.accountant._table_costs import ConstantTableCosts, RepairTableCosts
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
-from lightdp.neighbourhood import Neighbourhood
+from lightdp.neighbourhood import Neighbourhood, Whole
 from lightdp.planning import Plan
 
+_FEW = 64  # clients, up to which they are counted faster one by one than as arrays
 _ROUND_UP = 1 + 4e-15  # more than the ten roundings from a cost to μ² and to a cost of another roster
 
 
@@ -57,8 +60,7 @@ class Odometer:
     Args:
         plan: the noise, the budget and δ.
         clients: whom to track, by default all clients of the plan.
-        near: track the client of this neighbourhood alone, from sets of its places; `record` then needs to know how
-            many clients a set has in all.
+        near: track the client of this neighbourhood alone, from sets of its places.
 
     Attributes:
         plan: as given.
@@ -71,14 +73,18 @@ class Odometer:
         self.plan = plan
         self.rounds = 0
         self.waits: Open | None = None
-        self._near, graph = near, plan.graph if near is None else near
-        self._among = graph.clients  # of all sets
-        tracked = range(plan.clients) if clients is None else clients
-        if near is not None:
-            tracked = [near.place]
-        self.clients = [integer("clients", c, 0, self._among - 1) for c in tracked]
-        self._ledgers = [Ledger() for _ in self.clients]
-        self._costs: Costs = RepairCosts(plan, self.clients, graph) if plan.repairs else ConstantCosts(plan)
+        self._near, self._among = near, plan.clients if near is None else near.clients  # the size of all sets
+        clients = clients if near is None else [near.place]
+        checked = [] if clients is None else [integer("clients", c, 0, self._among - 1) for c in clients]
+        self.clients = list(range(plan.clients)) if clients is None else checked
+        self._ledgers: Ledgers
+        self._costs: Costs
+        if len(self.clients) > _FEW:
+            self._ledgers = LedgerTable(len(self.clients))
+            self._costs = (RepairTableCosts if plan.repairs else ConstantTableCosts)(plan, self.clients)
+        else:
+            self._ledgers = LedgerList([Ledger() for _ in self.clients])
+            self._costs = RepairCosts(plan, self.clients, near) if plan.repairs else ConstantCosts(plan, self.clients)
         self._composer: Composer = (GaussianComposer if plan.sampling_rate == 1 else SampledComposer)(plan)
 
     def admit(self, elsewhere: Mapping[float, int] | None = None) -> None:
@@ -90,12 +96,13 @@ class Odometer:
         Raises:
             BudgetError: it could take a tracked client over the budget; nothing was spent.
         """
-        over = self._over([elsewhere or {}] * len(self.clients))
-        if over:
-            client = max(over, key=lambda each: over[each])
-            name = client if self._near is None else self._near.me
+        after = self._after([elsewhere] * len(self.clients) if elsewhere else None)
+        if over := self._over(after):
+            most = over[int(np.argmax(after.totals()[over]))]
+            client = self.clients[most] if self._near is None else self._near.me
             raise BudgetError(
-                f"round {self.rounds + 1} could take client {name} to epsilon={over[client]:.6g}, "
+                f"round {self.rounds + 1} could take client {client} to "
+                f"epsilon={self._composer.epsilon(after[most]):.6g}, "
                 f"over the budget of {self.plan.budget:g} at delta={self.plan.delta:g}"
             )
 
@@ -105,14 +112,14 @@ class Odometer:
         Args:
             elsewhere: what else each tracked client has spent of the same budget, as `squares` returns it.
         """
-        return ClientSet.of(self._among, self._over([{}] * len(self.clients) if elsewhere is None else elsewhere))
+        return ClientSet.of(self._among, [self.clients[at] for at in self._over(self._after(elsewhere))])
 
     def record(
         self,
         used: ClientSet | Iterable[int],
         late: ClientSet | Iterable[int] | None = None,
         *,
-        members: int | None = None,
+        whole: Whole | None = None,
     ) -> None:
         """Count a round that happened.
 
@@ -121,16 +128,16 @@ class Odometer:
             late: other clients whose uploads the adversary may have seen. By default every other client: one cannot
                 know whether what was sent was seen. If the plan says that late uploads are unseen, then nobody, but
                 still everybody of a void round, whose uploads came in time.
-            members: how many clients were used in all, where `used` names those of a neighbourhood.
+            whole: what the used clients are in all, where `used` names those of a neighbourhood.
 
         Raises:
             ArgumentError: the sets cannot be those of a round; nothing was counted.
         """
-        used, late, members = self._sets(used, late, members)
+        used, late, whole = self._sets(used, late, whole)
         least = self.plan.clients - self.plan.stragglers
-        if 0 < members < least:
-            raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {members}")
-        self._costs.record(self.clients, self._ledgers, used, late, void=members == 0)
+        if 0 < (found := whole.members) < least:
+            raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {found}")
+        self._costs.record(self._ledgers, used, late, whole)
         self.rounds, self.waits = self.rounds + 1, None
 
     def open(self, on_time: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None = None) -> None:
@@ -150,18 +157,19 @@ class Odometer:
         self.waits = Open(on_time, late)
 
     def _sets(
-        self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None, members: int | None
-    ) -> tuple[ClientSet, ClientSet, int]:
+        self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None, whole: Whole | None
+    ) -> tuple[ClientSet, ClientSet, Whole]:
         used = ClientSet.of(self._among, used, name="used")
-        if members is None and self._among < self.plan.clients:
-            raise ArgumentError("members must be given with sets of a neighbourhood, got members=None")
-        members = len(used) if members is None else integer("members", members, len(used), self.plan.clients)
+        if whole is None and self._near is not None:
+            raise ArgumentError("whole must be given with sets of a neighbourhood, got whole=None")
+        whole = Whole(len(used)) if whole is None else whole
+        integer("members", whole.members, len(used), self.plan.clients)
         if late is None:
-            late = ClientSet.none(self._among) if not self.plan.late_is_seen and members > 0 else ~used
+            late = ClientSet.none(self._among) if not self.plan.late_is_seen and whole.members > 0 else ~used
         late = ClientSet.of(self._among, late, name="late")
         if not used.isdisjoint(late):
             raise ArgumentError(f"late must not name used clients, got {list(used & late)} in both")
-        return used, late, members
+        return used, late, whole
 
     def epsilon(self, delta: float | None = None) -> NDArray[np.float64]:
         """What each tracked client has spent, rounded up, at `delta` or the plan's δ. (clients,)"""
@@ -173,12 +181,12 @@ class Odometer:
         With sampled batches it is what whole batches would have cost, which bounds it from above.
         """
         share = self.plan.sensitivity / self.plan.scale
-        return np.array([math.sqrt(ledger.total()) * share for ledger in self._ledgers])
+        return np.asarray(np.sqrt(self._ledgers.totals()) * share)
 
     def squares(self) -> list[Counter[float]]:
         """μ² of every round of each tracked client, rounded up, and how many have it; they add up over rosters (C1)."""
         share = (self.plan.sensitivity / self.plan.scale) ** 2 * _ROUND_UP
-        found = [Counter[float]() for _ in self._ledgers]
+        found = [Counter[float]() for _ in self.clients]
         for ledger, squares in zip(self._ledgers, found, strict=True):
             for cost, count in (ledger.usual + Counter(ledger.rare)).items():
                 squares[cost * share] += count  # two costs may be rounded to one
@@ -186,7 +194,7 @@ class Odometer:
 
     def beside(self, elsewhere: Sequence[Mapping[float, int]]) -> Odometer:
         """An odometer that counts other rounds of each tracked client too, as `squares` returns them; to be read."""
-        return self._with(self._added([ledger.copied() for ledger in self._ledgers], elsewhere))
+        return self._with(self._added(self._ledgers.copied(), elsewhere))
 
     def counted(self, *, ahead: bool = False, worst: bool = False) -> Odometer:
         """An odometer that counts a round whose set is not final too, at its worst, and more if asked; to be read.
@@ -204,7 +212,9 @@ class Odometer:
 
         That is the most that they cost if late="unseen" was not true, whatever was announced to whom.
         """
-        return self._with([Ledger(Counter({1.0: integer("uploads", uploads, 0)})) for _ in self.clients])
+        ledgers = self._ledgers.emptied()
+        ledgers.put(1.0, integer("uploads", uploads, 0))
+        return self._with(ledgers)
 
     def max_epsilon(self) -> float:
         """The ε of the client that has spent most; with sampled batches an upper bound on it, by one composition."""
@@ -216,33 +226,33 @@ class Odometer:
         Negative when the budget does not last that long.
         """
         after = self._reserved(ahead=False)
-        for ledger in after:
-            ledger.usual[self._costs.usual] += integer("rounds", rounds, 0)
+        after.put(self._costs.usual, integer("rounds", rounds, 0))
         return self.plan.budget - max(self._composer.epsilon(ledger) for ledger in after)
 
     def copied(self) -> Odometer:
         """An odometer that goes on by itself from here; what was composed so far is shared."""
-        return self._with([ledger.copied() for ledger in self._ledgers])
+        return self._with(self._ledgers.copied())
 
-    def _with(self, ledgers: list[Ledger]) -> Odometer:
+    def _with(self, ledgers: Ledgers) -> Odometer:
         result = copy.copy(self)
         vars(result)["_ledgers"] = ledgers
         return result
 
-    def _reserved(self, *, ahead: bool, lies: bool = False) -> list[Ledger]:
-        return self._costs.reserved(self.clients, self._ledgers, self.waits, ahead=ahead, lies=lies)
+    def _reserved(self, *, ahead: bool, lies: bool = False) -> Ledgers:
+        found: Ledgers = self._costs.reserved(self._ledgers, self.waits, ahead=ahead, lies=lies)
+        return found
 
-    def _added(self, ledgers: list[Ledger], elsewhere: Sequence[Mapping[float, int]]) -> list[Ledger]:
+    def _added(self, ledgers: Ledgers, elsewhere: Sequence[Mapping[float, int]]) -> Ledgers:
         unit = (self.plan.sensitivity / self.plan.scale) ** 2
-        for ledger, more in zip(ledgers, elsewhere, strict=True):
-            for square, count in more.items():
-                ledger.usual[square / unit] += count
+        ledgers.add([{square / unit: count for square, count in more.items()} for more in elsewhere])
         return ledgers
 
-    def _over(self, elsewhere: Sequence[Mapping[float, int]]) -> dict[int, float]:
-        """The ε of each tracked client that one more round could take over the budget."""
-        after = self._added(self._reserved(ahead=True), elsewhere)
-        if self._composer.fit(after, left=self.plan.turns - self.rounds, usual=self._costs.usual):
-            return {}
-        spent = {client: self._composer.epsilon(ledger) for client, ledger in zip(self.clients, after, strict=True)}
-        return {client: epsilon for client, epsilon in spent.items() if epsilon > self.plan.budget}
+    def _after(self, elsewhere: Sequence[Mapping[float, int]] | None) -> Ledgers:
+        """The ledgers after one more round, at its worst."""
+        after = self._reserved(ahead=True)
+        return after if elsewhere is None else self._added(after, elsewhere)
+
+    def _over(self, after: Ledgers) -> list[int]:
+        """Places of the tracked clients that are over the budget."""
+        fits = self._composer.fit(after, left=self.plan.turns - self.rounds, usual=self._costs.usual)
+        return [] if fits else self._composer.over(after)

@@ -95,13 +95,15 @@ class Recorded:
         if self.plan is None or self.odometer is None or not self.plan.gdp:
             return []
         plan, nobody = self.plan, np.zeros((1, self.plan.clients), dtype=np.int64)
-        used, late = (np.vstack([nobody, *(sets[k].flags for sets in self.rounds)]).sum(axis=0) for k in (0, 1))
+        used, seen = (np.vstack([nobody, *(sets[k].flags for sets in self.rounds)]).sum(axis=0) for k in (0, 1))
+        void = np.vstack([nobody, *(late.flags for among, late in self.rounds if not among)]).sum(axis=0)
         mu, epsilon = self.odometer.mu(), self.odometer.epsilon()
         return [
             {
                 "client": i,
                 "used": int(used[i]),
-                "late": int(late[i]),
+                "late": int(seen[i] - void[i]),
+                "void": int(void[i]),
                 "mu": float(mu[i]),
                 "epsilon": float(epsilon[i]),
                 "mu_exact": None if self.exact is None else mu_of(plan, float(self.exact.squares[i])),
@@ -203,10 +205,10 @@ class Recorded:
         from rich.table import Table  # noqa: PLC0415  likewise
 
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for head in ("client", "used", "late", "μ", "ε", *([] if self.exact is None else ["μ exact"])):
+        for head in ("client", "used", "late", "void", "μ", "ε", *([] if self.exact is None else ["μ exact"])):
             table.add_column(head, justify="right")
         for row in sorted(self.clients, key=lambda row: -row["mu"])[:_SHOWN]:
-            cells = [f"{row[name]}" for name in ("client", "used", "late")]
+            cells = [f"{row[name]}" for name in ("client", "used", "late", "void")]
             cells += [rounded_up(row[name]) for name in ("mu", "epsilon")]
             table.add_row(*cells, *([] if self.exact is None else [rounded_up(row["mu_exact"])]))
         return table

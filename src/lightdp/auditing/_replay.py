@@ -68,7 +68,8 @@ def _replayed(state: ClientState) -> tuple[Odometer, Odometer, int | None]:
         raise ArgumentError("state must be of a client with a roster")
     plan, index = Plan.from_json(state.plan), state.roster.index(state.enrolment)
     sent, last = state.sent - state.closing, announced_rounds(state)
-    near = Neighbourhood(plan.clients, index, plan.graph.neighbours_of(index).tolist())
+    shown = [each for each in state.roster.enrolments if each != index]  # on a random graph, its neighbours
+    near = Neighbourhood(plan.clients, index, shown if plan.graph.random else plan.graph.neighbours_of(index).tolist())
     odometer, refused = Odometer(plan, near=near), None
     me, nobody = ClientSet.of(near.clients, [near.place]), ClientSet.none(near.clients)
     final_sets, on_time = final_rounds(state.rounds), state.on_time
@@ -84,7 +85,8 @@ def _replayed(state: ClientState) -> tuple[Odometer, Odometer, int | None]:
         if number < last and plan.grace and number not in state.closing:
             odometer.open(on_time[number], me - on_time[number] if number in sent else nobody)
     announced = odometer.counted(ahead=last in sent)
-    worst = odometer.alone(len(sent)) if not plan.late_is_seen else odometer.counted(ahead=last in sent, worst=True)
+    alone = plan.graph.random or not plan.late_is_seen  # as `Client.epsilon` counts at worst
+    worst = odometer.alone(len(sent)) if alone else odometer.counted(ahead=last in sent, worst=True)
     return announced, worst, refused
 
 
@@ -95,13 +97,13 @@ def announced_rounds(state: ClientState) -> int:
 
 def _record(plan: Plan, odometer: Odometer, told: LocalRound, me: ClientSet, *, sent: bool) -> None:
     """Count a round as the client did, but without an upload that held no data."""
-    used, members = told.sets[0], told.members[0]
-    seen = plan.late_is_seen or members == 0  # uploads of a void round came in time
-    others, count = used - me, members - len(used & me)
-    if not sent and members > 0 and count < plan.clients - plan.stragglers:
-        others, count = used, members  # its closing upload is counted: the odometer refuses a round without it
+    used, whole = told.sets[0], told.wholes[0]
+    seen = plan.late_is_seen or whole.members == 0  # uploads of a void round came in time
+    others, count = used - me, whole._replace(members=whole.members - len(used & me))
+    if not sent and whole.members > 0 and count.members < plan.clients - plan.stragglers:
+        others, count = used, whole  # its closing upload is counted: the odometer refuses a round without it
     late = (~used if sent else ~used - me) if seen else ClientSet.none(used.clients)
-    odometer.record(used if sent else others, late, members=members if sent else count)
+    odometer.record(used if sent else others, late, whole=whole if sent else count)
 
 
 def _of(plan: Plan, odometer: Odometer, *, whole: bool = False) -> Figure:

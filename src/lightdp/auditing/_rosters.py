@@ -54,7 +54,8 @@ class Recount:
 
     def __post_init__(self) -> None:
         clients = self.log.population
-        self.squares, self.used, self.late = np.zeros(clients), np.zeros(clients, int), np.zeros(clients, int)
+        self.squares = np.zeros(clients)
+        self.used, self.late, self.void = np.zeros((3, clients), int)
         self._seated: dict[int, _Seated] = {}
         self._formed = -1
         self._places: dict[int, tuple[int, int]] = {}  # of each line: its roster, and which of its rounds it is
@@ -99,8 +100,8 @@ class Recount:
         """Every client: its rounds, and its μ and ε."""
         mu = np.sqrt(self.totals()).tolist()
         return [
-            {"client": i, "used": int(self.used[i]), "late": int(self.late[i]), "mu": mu[i],
-             "epsilon": gaussian.epsilon(mu[i], self.plan.delta), "mu_exact": None}
+            {"client": i, "used": int(self.used[i]), "late": int(self.late[i]), "void": int(self.void[i]),
+             "mu": mu[i], "epsilon": gaussian.epsilon(mu[i], self.plan.delta), "mu_exact": None}
             for i in range(len(mu))
         ]  # fmt: skip
 
@@ -166,7 +167,7 @@ class Recount:
         seat.seen.append((used, late - more))
         seat.sent = seat.sent | used | late
         self.used[seat.members,] += used.flags
-        self.late[seat.members,] += (late - more).flags
+        (self.late if used else self.void)[seat.members,] += (late - more).flags
 
     def _amend(self, line: Round | Ended) -> None:
         """Count uploads that came since the lines of their rounds."""
@@ -180,7 +181,7 @@ class Recount:
             if more is None or more & (used | late):
                 raise ArgumentError(f"late_since: clients {list(clients)} had been seen in round {number} before")
             seat.seen[at], seat.sent = (used, late | more), seat.sent | more
-            self.late[seat.members,] += more.flags
+            (self.late if used else self.void)[seat.members,] += more.flags
             seat.odometer = Odometer(seat.odometer.plan)
             for each in seat.seen:
                 seat.odometer.record(*each)

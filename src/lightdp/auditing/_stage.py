@@ -78,10 +78,9 @@ class Stage:
         for i, pair in pairs.items():
             signed = Identity.generate().enrol(pair, run=self._run, name=names[i]).to_bytes()
             server.enrol(Message(kind=Kind.ENROL, run=self._run, payload=signed).to_bytes())
-        roster = server.roster()
         for client in self.clients.values():
-            client.join(roster)
-        content = Message.from_bytes(roster, run=self._run).payload
+            client.join(server.roster(client.name))
+        content = Message.from_bytes(server.roster(), run=self._run).payload
         terms = agreement(plan, length, weighted=False)
         self._roster = Roster.from_bytes(bytes(content), run=self._run, plan=terms)
         rows = plan.graph.neighbours()
@@ -97,7 +96,7 @@ class Stage:
             update: the client's data; None in a closing round.
         """
         telling = seen.telling
-        number, past = seen.round, b"".join(map(_bytes, telling.past))
+        number, past = seen.round, tuple(each for entry in telling.past for each in entry)
         shape = {"round": number, "clients": self.plan.clients, "grace": self.plan.grace}
         start = Announcement(**shape, past=past, closing=telling.closing)
         run, roster = self._run, self._roster.hash

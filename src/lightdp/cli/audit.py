@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemaining
 from lightdp import auditing, planning
 from lightdp.auditing import Finding, Lies
 from lightdp.cli import table
-from lightdp.cli.options import GRAPH, graph_of, with_settings
+from lightdp.cli.options import GRAPH, with_settings
 from lightdp.errors import ArgumentError
 from lightdp.planning import Request
 from lightdp.runlog import ContradictionError
@@ -94,7 +94,7 @@ def _audit(
         raise typer.Exit(1)
 
 
-command = with_settings(_audit, Request, leave_out=("degree", "graph_seed"), optional=True)
+command = with_settings(_audit, Request, leave_out=("degree", "graph_seed", "random"), optional=True)
 
 
 def _refuse_others(kinds: dict[str, Any], flags: dict[str, Any]) -> None:
@@ -133,8 +133,7 @@ def _planned(flags: dict[str, Any], graph: str) -> planning.Plan:
     needed = [each.name for each in dataclasses.fields(Request) if each.default is dataclasses.MISSING]
     if missing := [f"--{name}" for name in needed if name not in flags]:
         raise ArgumentError(f"a plan, FILE, --client or --claim must be given; the plan lacks {', '.join(missing)}")
-    degree, seed = graph_of(graph, flags["clients"])
-    return planning.plan(**flags, degree=degree, graph_seed=seed)
+    return planning.plan(**flags, graph=graph)
 
 
 def _page(html: Path) -> Callable[[Mapping[str, Any]], None]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -25,9 +24,7 @@ import click
 import typer
 from click.core import ParameterSource
 
-from lightdp.errors import ArgumentError
-
-GRAPH = "Who shares noise with whom: complete, circulant:DEGREE or circulant:DEGREE:SEED."
+GRAPH = "Who shares noise with whom: complete, circulant:DEGREE[:SEED], random:DEGREE (an expander), or auto."
 """Help text of `--graph`, which stands for the settings degree and graph_seed."""
 
 
@@ -64,24 +61,6 @@ def with_settings(
     command.__signature__ = inspect.Signature([*flags, *own])  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in [*flags, *own]}
     return command
-
-
-def graph_of(text: str, clients: int) -> tuple[int | None, int]:
-    """Degree and seed of `--graph`; a complete graph has no degree, and 0 stands for no seed.
-
-    Raises:
-        ArgumentError: the text names no graph, or one with too many peers.
-
-    >>> graph_of("circulant:4", clients=10)
-    (4, 0)
-    """
-    found = re.fullmatch("complete|circulant:([0-9]{1,20})(?::([0-9]{1,20}))?", text)
-    if found is None:
-        raise ArgumentError(f"graph must be complete, circulant:DEGREE or circulant:DEGREE:SEED, got graph={text!r}")
-    degree, seed = (None if part is None else int(part) for part in found.groups())
-    if degree is not None and degree >= clients:
-        raise ArgumentError(f"graph must have a degree below clients={clients}, got graph={text!r}")
-    return degree, 0 if seed is None else seed
 
 
 def _flag(field: dataclasses.Field[Any], kind: Any, *, optional: bool) -> inspect.Parameter:  # noqa: ANN401  a type

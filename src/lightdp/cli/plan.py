@@ -22,7 +22,7 @@ import typer
 from lightdp import gaussian, planning
 from lightdp._validate import rounded_up
 from lightdp.cli import table
-from lightdp.cli.options import GRAPH, graph_of, with_settings
+from lightdp.cli.options import GRAPH, with_settings
 from lightdp.planning import Plan, Request
 
 HELP = """How much noise must clients add, what does it really guarantee, and what does it cost?
@@ -36,6 +36,8 @@ Examples:
 - `lightdp plan --clients 20 --population 100 ...`: cohorts of 20 that take turns, beside all 100 and a fixed 20
 
 - `lightdp plan ... --graph circulant:20 --straggler-law binomial:0.05 --json`
+
+- `lightdp plan --clients 100000 ... --graph auto`: an expander of few peers each, for large rosters
 
 - `lightdp plan ... --plot plan.html`: noise against colluders, stragglers and ε
 """
@@ -54,8 +56,7 @@ def _plan(
         from lightdp.report import check_path, plan_chart, save  # noqa: PLC0415  an optional dependency
 
         check_path(plot, "plot")  # before the work
-    degree, seed = graph_of(graph, flags["clients"])
-    chosen = planning.plan(**flags, degree=degree, graph_seed=seed)
+    chosen = planning.plan(**flags, graph=graph)
     rows = planning.compare(chosen) if compare else ()
     if plot is not None:
         from rich.console import Console  # noqa: PLC0415  slow to import
@@ -77,7 +78,7 @@ def _plan(
         typer.echo(f"\nwrote {plot}")
 
 
-command = with_settings(_plan, Request, leave_out=("degree", "graph_seed"))  # `graph` says both
+command = with_settings(_plan, Request, leave_out=("degree", "graph_seed", "random"))  # `graph` says them
 
 
 def _row_json(row: planning.Comparison) -> dict[str, Any]:

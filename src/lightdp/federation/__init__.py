@@ -3,7 +3,7 @@
     members                                          server
     Member.enrol() ------------------- ENROL ------> Federation.enrol(message)     at any time, once
                                                      Federation.form()
-    Member.join(message) <------------ ROSTER ------ table.server.roster()         table = Federation.turn()
+    Member.join(message) <------------ ROSTER ------ table.server.roster(name)     table = Federation.turn()
     Member.begin(message) <----------- ANNOUNCE ---- table.server.announce()
       .upload(update) ---------------- UPLOAD -----> Federation.receive(message)
                                                      Federation.close(table.number) -> Aggregate

@@ -139,6 +139,15 @@ class Cohorts(Generic[M]):
         self._order += made
         return made
 
+    def renumber(self, number: int) -> int:
+        """Give a roster of which nobody has heard yet the next number, and return it."""
+        cohort, new = self.rosters.pop(number), self.next_number
+        cohort.number = new
+        self.rosters[new] = cohort
+        self._order[self._order.index(number)] = new
+        self.next_number += 1
+        return new
+
     @property
     def order(self) -> tuple[int, ...]:
         """The numbers of the rosters, in the order of their turns."""

@@ -21,6 +21,7 @@ from lightdp.protocol.enrolments import Enrolments
 from lightdp.wire import Message
 
 _VERSION = 1
+_DRAWS = 16  # numbers that a roster may try; a draw is bad once in a thousand times
 
 
 class Table:
@@ -39,7 +40,7 @@ class Table:
         self.server, self.number, self.rounds = server, server.number, Rounds(server)
         self.names = server.names
         self.index = {name: i for i, name in enumerate(self.names)}
-        self._next: dict[int, int] = {}  # the first round that clients say they may still answer
+        self._said: dict[int, Collection[int]] = {}  # rounds that clients say they have answered
 
     def resume(self, server: dict[str, Any], rounds: dict[str, Any], *, announced: bool) -> None:
         """Go on from what was saved of both. A round that may have been announced since then is void."""
@@ -49,20 +50,21 @@ class Table:
         if announced and not self.server.closed:
             self._void()
 
-    def heard(self, client: int, next_round: int) -> None:
-        """Take in which round a client may answer next, and skip rounds that too many have answered before.
+    def heard(self, client: int, answered: Collection[int]) -> None:
+        """Take in which rounds a client has answered, and skip rounds that too many have answered before.
 
         A server has announced such rounds and lost them, if its past was an older one. It cannot announce them again:
         each is answered once. What as many clients say as may straggle changes nothing, for they may lie.
         """
-        self._next[client] = next_round
-        said, bears = sorted(self._next.values(), reverse=True), self.server.plan.stragglers
+        self._said[client] = answered
+        last = sorted((max(rounds, default=-1) for rounds in self._said.values()), reverse=True)
+        bears, known = self.server.plan.stragglers, self.rounds.count
         while not (self.server.is_open or self.server.closing or self.server.full):
-            if len(said) <= bears or said[bears] <= self.server.round:
+            if len(last) <= bears or last[bears] < self.server.round:
                 break
             self._void()
-        for each, first in self._next.items():
-            self.rounds.not_sent(each, since=first)
+        for each, rounds in self._said.items():
+            self.rounds.answered(each, rounds, since=0 if each == client else known)
 
     def _void(self) -> None:
         """A round without uploads, in place of one that may have been answered."""
@@ -179,10 +181,21 @@ class Federation:
         """
         for name in [name for name in self.cohorts.waiting if not self.has_room(name)]:
             self.cohorts.leave(name)
-        made = self.cohorts.form(force=force)
-        for number in made:
-            self.rosters[number] = self._table(number)
-        return made
+        return [self._opened(number) for number in self.cohorts.form(force=force)]
+
+    def _opened(self, number: int) -> int:
+        """Make the server of a new roster; returns its number, another one if its hash places members badly (S1)."""
+        for _ in range(_DRAWS):
+            server = self._server(number)
+            try:
+                self.rosters[number] = Table(server)
+            except ArgumentError:
+                number = self.cohorts.renumber(number)
+            else:
+                return number
+        raise ProtocolError(
+            f"{_DRAWS} rosters in a row left a member too few neighbours: the plan's degree is too small"
+        )
 
     def turn(self) -> Table | None:
         """The roster whose turn it is; None if there is none."""
@@ -282,9 +295,11 @@ class Federation:
     def epsilon(self) -> dict[str, float]:
         """What each member that was in a roster has spent so far, in all of them, at the plan's δ.
 
-        It counts uploads that reached this server, and `Member.epsilon` those that were made. Both are equal where all
-        uploads of a member were used and it knows of all rounds. Otherwise the member's, at its worst, is the larger
-        one; but the server also charges what a crash may have lost, until `heard` says that it was not answered.
+        It counts uploads that reached this server, those that `heard` told of, and after a crash all that may have got
+        lost, until `heard` says which were made. `Member.epsilon` counts those that were made. So after `heard` both
+        charge the same rounds, and later the member those too whose uploads never come. For these rounds both say the
+        same where all uploads were used and the member knows of all rounds; otherwise the member's, at its worst, is
+        the larger one.
         """
         found = {name: _alone(self.plan, squares) for name, squares in self._spent.items()}
         for table in self.rosters.values():
@@ -301,18 +316,20 @@ class Federation:
             return max((table.rounds.odometer.counted().max_epsilon() for table in tables), default=0.0)
         return max(self.epsilon().values(), default=0.0)
 
-    def heard(self, name: str, answered: Mapping[int, int]) -> None:
-        """Take in what a member said it has answered, so that rounds lost in a crash are not charged for nothing.
+    def heard(self, name: str, answered: Mapping[int, Collection[int]]) -> None:
+        """Take in what a member said it has answered, so that the server charges what the member does.
 
-        If more members than may straggle have answered rounds that this server does not know, these are void.
+        It is charged for each round that it has answered, also if the upload never came, and for no other. If more
+        members than may straggle have answered rounds that this server does not know, these are void.
 
         Args:
             name: of the member.
-            answered: what `Member.answered` returned.
+            answered: what `Member.answered` returned. A member with a later roster may have forgotten this one: then
+                nothing changes.
         """
         for number, table in self.rosters.items():
-            if name in table.index:
-                table.heard(table.index[name], answered.get(number, 0))
+            if name in table.index and (number in answered or max(answered, default=-1) < number):
+                table.heard(table.index[name], answered.get(number, ()))
 
     def past(self, announcing: Collection[int] | None = None) -> bytes:
         """All that `resume` needs, as JSON; it holds no secret. Uploads of open rounds are not in it.
@@ -379,7 +396,7 @@ class Federation:
             result.cohorts.load_dict(facts["cohorts"])
             announced = {int(number) for number in facts["announcing"]}
             for number in result.cohorts.rosters:
-                table, part = result._table(number), facts["rosters"][str(number)]
+                table, part = Table(result._server(number)), facts["rosters"][str(number)]
                 table.resume(part["server"], part["rounds"], announced=number in announced)
                 result.rosters[number] = table
             result._spent = {name: Counter({x: int(k) for x, k in found}) for name, found in facts["spent"].items()}
@@ -392,13 +409,13 @@ class Federation:
             raise ArgumentError(f"the past must be that of a federation, got {error!r}") from None
         return result
 
-    def _table(self, number: int) -> Table:
+    def _server(self, number: int) -> Server:
         members = self.cohorts.rosters[number].members
         plan = self._planned(len(members))
         server = Server(plan, length=self.length, run=self.run, weighted=self.weighted, number=number)
         for name in members:
             server.enrol(self._messages[name])
-        return Table(server)
+        return server
 
 
 def _alone(plan: Plan, squares: Mapping[float, int]) -> float:

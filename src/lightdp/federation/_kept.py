@@ -56,7 +56,7 @@ class RosterRounds:
         sent = state.sent - state.closing
         final = [each for number, each in enumerate(final_rounds(state.rounds)) if number in sent]
         used = sum(each.place in each.sets[0] for each in final)
-        void = sum(each.members[0] == 0 for each in final)
+        void = sum(each.wholes[0].members == 0 for each in final)
         counts = used, len(final) - used - void, void, len(sent) - len(final), len(state.closing)
         return cls(state.roster.number, len(state.roster), len(sent), *counts)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from lightdp.accountant import Odometer
@@ -32,6 +33,7 @@ class Rounds:
         self._came: dict[int, set[int]] = {}  # clients whose uploads of a round came, at any time
         self._asked: dict[int, set[int]] = {}  # clients that were asked for an upload of a round
         self._lost: dict[int, set[int]] = {}  # clients whose uploads of a round may have got lost in a crash
+        self._said: dict[int, set[int]] = {}  # clients that say they have answered a round, whether or not that came
 
     def asked(self, number: int, client: int) -> None:
         """Note that a client was asked for an upload of a round: it may make one that never comes.
@@ -76,22 +78,37 @@ class Rounds:
         return number in self._lost
 
     def may_have_sent(self, client: int) -> bool:
-        """Whether an upload of a client has come, or may have got lost in a crash."""
-        return any(client in found for seen in (self._came, self._lost) for found in seen.values())
+        """Whether an upload of a client has come, or was made as it says, or may have got lost in a crash."""
+        return any(client in found for seen in (self._came, self._said, self._lost) for found in seen.values())
 
-    def not_sent(self, client: int, since: int) -> None:
-        """Note that a client has answered no round from `since` on, of those whose replies are lost."""
-        for number, clients in self._lost.items():
-            if number >= since and client in clients:
-                clients.remove(client)
+    def answered(self, client: int, rounds: Collection[int], since: int = 0) -> None:
+        """Note which rounds with data a client says it has answered, up to the open one.
+
+        It is charged for each of them, also if the upload never came, and not for others whose replies may have got
+        lost. If it lies, it is charged at most for all of them, and at least for its uploads that came.
+
+        Args:
+            client: who says it.
+            rounds: those that it has answered.
+            since: the first round that this is about.
+        """
+        for number in range(since, self.count + (self._server.is_open and not self._server.closing)):
+            if number in rounds:
+                self._said.setdefault(number, set()).add(client)
+            elif client in self._lost.get(number, ()):
+                self._lost[number].remove(client)
                 self._asked.get(number, set()).discard(client)
-                self._odometer = None
+        self._odometer = None
+
+    def _unseen(self, number: int) -> ClientSet:
+        """Clients that may have answered a round, or say so, and whose uploads need not have come."""
+        return ClientSet.of(self._plan.clients, self._lost.get(number, set()) | self._said.get(number, set()))
 
     def past(self) -> dict[str, Any]:
         """All of it as JSON values, for `resume`."""
         sets = {"used": self._used, "on_time": self._on_time}
         written = {name: [each.to_bytes().hex() for each in found] for name, found in sets.items()}
-        seen = {"came": self._came, "asked": self._asked, "lost": self._lost}
+        seen = {"came": self._came, "asked": self._asked, "lost": self._lost, "said": self._said}
         return (
             {"void": self.void}
             | written
@@ -110,9 +127,9 @@ class Rounds:
                 [ClientSet.from_bytes(bytes.fromhex(each), clients) for each in past[name]]
                 for name in ("used", "on_time")
             )
-            self._came, self._asked, self._lost = (
+            self._came, self._asked, self._lost, self._said = (
                 {int(number): {int(each) for each in found} for number, found in past[name]}
-                for name in ("came", "asked", "lost")
+                for name in ("came", "asked", "lost", "said")
             )
             self.void = int(past["void"])
         except (KeyError, TypeError, ValueError) as error:
@@ -131,12 +148,11 @@ class Rounds:
     def seen(self, number: int) -> tuple[ClientSet, ClientSet | None, ClientSet]:
         """Clients of a round with data: on time, used in the end (None while that is open), and seen otherwise.
 
-        The last are those whose uploads came too late, or may have got lost in a crash.
+        The last are those whose uploads came too late, or were made as they say, or may have got lost in a crash.
         """
         used = self._used[number] if number < len(self._used) else None
-        lost = ClientSet.of(self._plan.clients, self._lost.get(number, ()))
-        found = self._server.late(number) | lost
-        return self._on_time[number], used, found if used is None else found - used
+        found, on_time = self._server.late(number) | self._unseen(number), self._on_time[number]
+        return on_time, used, found - (on_time if used is None else used)
 
     @property
     def wait(self) -> bool:
@@ -149,8 +165,7 @@ class Rounds:
         if self._odometer is None:
             self._odometer = Odometer(self._plan)
         for t in range(self._odometer.rounds, len(self._used)):
-            lost = ClientSet.of(self._plan.clients, self._lost.get(t, ())) - self._used[t]
-            self._odometer.record(self._used[t], self._server.late(t) | lost)
+            self._odometer.record(self._used[t], self._server.late(t) | (self._unseen(t) - self._used[t]))
         if self.wait:
             on_time, asked = self._on_time[-1], self._asked.get(len(self._on_time) - 1)
             late = None if asked is None else ClientSet.of(self._plan.clients, asked) - on_time

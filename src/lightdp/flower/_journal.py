@@ -20,8 +20,8 @@ from lightdp.planning import Plan
 from lightdp.runlog import Ended, Line, LogWriter, Round, Started, guaranteed
 
 _SETTINGS = (
-    "unit", "adjacency", "clients", "colluders", "stragglers", "rounds", "epsilon", "delta", "clip", "reserve",
-    "sampling_rate", "momentum", "grace",
+    "unit", "adjacency", "clients", "population", "colluders", "stragglers", "rounds", "epsilon", "delta", "clip",
+    "reserve", "sampling_rate", "momentum", "grace",
 )  # fmt: skip  # of a request, under the names that `lightdp run` has
 _PACKAGES = ("lightdp-fl", "flwr", "numpy", "scipy", "dp-accounting")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ from flwr.serverapp import Grid
 
 from lightdp.errors import ProtocolError, code_of
 from lightdp.federation import Federation
+from lightdp.flower import _answered
 from lightdp.flower._notices import Waiting, said, told
 from lightdp.flower._settings import KEY, LOG
 
@@ -23,7 +23,6 @@ REFUSED = (ErrorCode.MOD_FAILED_PRECONDITION, ErrorCode.CLIENT_APP_RAISED_EXCEPT
 """Codes of errors for which asking again at once would not help."""
 _ASK_AGAIN = 30.0  # seconds after which nodes that have not enrolled are asked again; a message may be lost with a node
 _REFUSED_AGAIN = 300.0  # seconds after which nodes that refused are asked again; they are also if they reconnect
-_LONGEST = 2**16  # characters of what a node says that it has answered, which are two numbers for each roster
 _HINT = "is lightdp.flower.mod the first of the app's mods, and the node's version of lightdp the server's?"
 
 
@@ -192,22 +191,11 @@ class Members:
         self._rest.pop(node, None)
         self._spent.discard(name)
         try:
-            self._federation.heard(name, _answered(record))
+            self._federation.heard(name, _answered.from_text(record["answered"]))
         except Exception as error:  # noqa: BLE001  as above
             LOG.warning("lightdp: what node %d says that it has answered was left out: %s", node, said(repr(error)))
         if self._federation.cohorts.next_number > 0 and name not in before:
             LOG.info("lightdp: node %d joins as %s: it will be in the next roster that is formed", node, name)
-
-
-def _answered(record: ConfigRecord) -> dict[int, int]:
-    """What `Member.answered` returned, as a node says."""
-    text = record["answered"]
-    if not isinstance(text, str) or len(text) > _LONGEST:
-        raise ProtocolError(f"answered must be a text of at most {_LONGEST} characters")
-    found = json.loads(text)
-    if not isinstance(found, dict) or not all(type(first) is int and first >= 0 for first in found.values()):
-        raise ProtocolError(f"answered must have a number of a round for each roster, got {text[:80]!r}")
-    return {int(number): first for number, first in found.items()}
 
 
 def _octets(record: ConfigRecord, key: str) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from lightdp import gaussian
 from lightdp._validate import integer, octets, rounded_up
 from lightdp.errors import BudgetError, LightDPError, ProtocolError, remedy_of, to_text
 from lightdp.federation import Member, MemberRound
-from lightdp.flower import _arrays, _total, _update
+from lightdp.flower import _answered, _arrays, _total, _update
 from lightdp.flower._plans import planned, requested
 from lightdp.flower._settings import KEY, LOG, Settings, without_paths
 from lightdp.flower._vault import Vault, opened
@@ -136,7 +135,7 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
         asked: dict[str, Any] = {"length": length, "run": run, "name": settings.name, "identity": settings.identity}
         own = _own(settings, vault, records=records)
         member = vault.member(_like(settings, vault, records=records), lambda: Member.new(plan, **asked, **own))
-    answered = json.dumps(member.answered())  # for a server that has lost replies; Flower's mods fail on empty lists
+    answered = _answered.to_text(member.answered())  # for a server that has lost replies
     enrolment, proof = member.enrol(), member.prove(nonce)
     return RecordDict({KEY: ConfigRecord({"enrolment": enrolment, "proof": proof, "answered": answered})})
 
@@ -157,7 +156,7 @@ def _train(
     begun = _begun(member, _get(order, "start", bytes))  # before training, or it would train for nothing
     _total.check_round(settings, vault, plan, begun.roster, closing=begun.closing)
     # nothing as long as the key round's `length` is allocated before a message has brought arrays of that length
-    if begun.closing and member.answered()[begun.roster] == 0:
+    if begun.closing and not member.answered()[begun.roster]:
         raise ProtocolError(f"a closing round must follow one whose arrays hold length={member.length} floats")
     names = _update.names(order)
     if not begun.closing and (size := _arrays.length(_arrays.flat(message.content), names)) != member.length:

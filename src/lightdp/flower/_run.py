@@ -176,7 +176,7 @@ class Run:
         start = table.server.announce(since=0 if last is None else last, closing=closing)
         order = ConfigRecord({"run": self.federation.run, "start": start, "closing": closing})
         if last is None:  # it may not have the roster yet
-            order["roster"] = table.server.roster()
+            order["roster"] = table.server.roster(self.members.nodes[node])
         return order
 
     def take(

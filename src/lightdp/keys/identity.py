@@ -11,16 +11,19 @@ from functools import lru_cache
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from lightdp._files import contents, durable
 from lightdp._validate import octets
 from lightdp.errors import ArgumentError, WireError
-from lightdp.keys.pair import KeyPair, exchanged
+from lightdp.keys.pair import KeyPair
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
 
 _FIELD_PRIME = 2**255 - 19
+# X25519 is constant on points whose order divides 8. These are all of them, on the curve u³ + 486662 u² + u and on its
+# twist: 0 of order 2, 1 and -1 of order 4 (doubled, they give 0), two of order 8 (doubled, they give 1; none gives -1).
+_ORDER_8 = 325606250916557431795983626356110631294008115727848805560023387167927233504
+_SMALL_ORDER = {u.to_bytes(32, "little") for u in (0, 1, _FIELD_PRIME - 1, _ORDER_8, pow(_ORDER_8, -1, _FIELD_PRIME))}
 _KEYS = struct.Struct("32s32s32s64s")  # X25519 key, Ed25519 key of uploads, Ed25519 identity, signature
 _PEM = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
@@ -103,8 +106,8 @@ class Enrolment:
     """A client's signed statement of its one-time keys for one run.
 
     Formal guarantee: an enrolment that exists is signed by `identity` for this run, name and one-time keys, of which
-    `public` is a canonical point of large order; or that was so when the bytes came which `read_all` was told it was
-    `verified` of.
+    `public` is a canonical point of large order; or that was so when the bytes came of which `from_bytes` was told that
+    they were `verified`.
 
     Bytes: length of the name (1), name, X25519 key (32), Ed25519 key of uploads (32), Ed25519 identity (32), signature
     (64). The run id is not among them: the signature covers it, so an enrolment for another run does not verify.
@@ -159,67 +162,59 @@ class Enrolment:
         name = self.name.encode()
         return bytes([len(name)]) + name + self.public + self.signer + self.identity + self.signature
 
-    @classmethod
-    def from_bytes(cls, data: bytes, *, run: bytes) -> Enrolment:
-        """Decode and verify exactly one enrolment for this run.
+    @staticmethod
+    def end(data: bytes, start: int) -> int:
+        """Where the enrolment ends that begins at `start` of `data`.
 
         Raises:
-            WireError: `data` is not an enrolment that is valid in this run.
+            WireError: `data` is too short for it.
         """
-        return cls.read_all(bytes(data), run=run, count=1)[0]
+        size = 1 + (data[start] if start < len(data) else 0) + _KEYS.size
+        if start + size > len(data):
+            raise WireError(f"enrolment must have {size} bytes, got {len(data) - start}")
+        return start + size
 
     @classmethod
-    def read_all(cls, data: bytes, *, run: bytes, count: int, verified: bool = False) -> tuple[Enrolment, ...]:
-        """Decode and verify the enrolments of which `data` consists.
+    def from_bytes(cls, data: bytes, *, run: bytes, verified: bool = False) -> Enrolment:
+        """Decode and verify exactly one enrolment for this run.
 
         Args:
             data: the bytes.
             run: the run id, 16 bytes.
-            count: how many there must be; more or fewer are refused before a signature is verified, which takes longer
-                than all else.
-            verified: whether they were verified when they came, and were kept since where nobody else writes.
+            verified: whether it was verified when it came, and was kept since where nobody else writes.
 
         Raises:
-            WireError: `data` holds something other than `count` enrolments that are valid in this run.
+            WireError: `data` is not an enrolment that is valid in this run.
         """
-        places, start = [], 0
-        while start < len(data):
-            keys = start + 1 + data[start]
-            if len(data) < keys + _KEYS.size:
-                raise WireError(f"enrolment must have {keys + _KEYS.size - start} bytes, got {len(data) - start}")
-            places.append((start + 1, keys))
-            start = keys + _KEYS.size
-        if len(places) != count:
-            raise WireError(f"expected {count} enrolment{'s' if count != 1 else ''}, got {len(places)}")
-        make = cls._known if verified else cls
-        try:
-            return tuple(
-                make(run, data[name:keys].decode("latin-1"), *_KEYS.unpack_from(data, keys)) for name, keys in places
-            )  # decoding never fails; `_check_name` refuses what is no name
-        except ArgumentError as error:
-            raise WireError(f"enrolment is malformed: {error}") from None
-
-    @classmethod
-    def _known(cls, run: bytes, name: str, *keys: bytes) -> Enrolment:
-        """An enrolment of fields that have the right sizes and were verified before."""
-        fields = "run", "name", "public", "signer", "identity", "signature"
-        enrolment = object.__new__(cls)
-        vars(enrolment).update(zip(fields, (run, _check_name(name), *keys), strict=True))
+        data = bytes(data)
+        if (end := cls.end(data, 0)) != len(data):
+            raise WireError(f"enrolment must have {end} bytes, got {len(data)}")
+        name, keys = data[1 : -_KEYS.size].decode("latin-1"), _KEYS.unpack_from(data, end - _KEYS.size)  # never fails
+        if not verified:
+            try:
+                fault = _fault(run, _check_name(name), *keys)
+            except ArgumentError as error:
+                raise WireError(f"enrolment is malformed: {error}") from None
+            if fault is not None:
+                raise WireError(fault)
+        enrolment = object.__new__(cls)  # fields have the right sizes and were verified, here or before
+        public, signer, identity, signature = keys
+        fields = {"public": public, "signer": signer, "identity": identity, "signature": signature}
+        object.__setattr__(enrolment, "__dict__", {"run": run, "name": name, **fields})
         return enrolment
 
 
-@lru_cache(maxsize=4096)  # a server and its clients in one process read the same enrolments
+@lru_cache(maxsize=1 << 17)  # a server and its clients in one process read the same enrolments
 def _fault(  # noqa: PLR0917  the fields of an enrolment
     run: bytes, name: str, public: bytes, signer: bytes, identity: bytes, signature: bytes
 ) -> str | None:
     """What makes an enrolment invalid, if anything does."""
     if int.from_bytes(public, "little") >= _FIELD_PRIME:
         return f"X25519 key {public.hex()} of {name} is not canonical"
+    if public in _SMALL_ORDER:
+        return f"X25519 key {public.hex()} of {name} must be a point of large order"
     try:
-        exchanged(_PROBE, public)
         Ed25519PublicKey.from_public_bytes(identity).verify(signature, _statement(run, name, public, signer, identity))
-    except WireError as error:
-        return str(error)
     except (InvalidSignature, ValueError):
         return f"enrolment of {name} is not signed by its identity for this run"
     return None
@@ -234,6 +229,3 @@ def _check_name(name: str) -> str:
     if NAME.fullmatch(name) is None:
         raise ArgumentError(f"name must be 1 to 64 letters, digits or ._@+- (not first), got name={name!r}")
     return name
-
-
-_PROBE = X25519PrivateKey.from_private_bytes(bytes(range(32)))  # not secret: it detects points of small order

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -21,6 +22,8 @@ class KeyPair:
 
     The secret is that of an X25519 key pair, from which peers get shared noise. The Ed25519 key that signs uploads is
     derived from it by HKDF, so that a client has one secret to keep, and its long-lived identity need not be at hand.
+    Two pairs of the same bytes are one object: what a client has agreed on is not computed again when it is restored in
+    the process where it lives.
 
     Args:
         private: 32 secret bytes; `generate` draws them.
@@ -33,10 +36,20 @@ class KeyPair:
     True
     """
 
-    def __init__(self, private: bytes) -> None:
-        self._key = X25519PrivateKey.from_private_bytes(octets("private", private, 32))
-        self.public = self._key.public_key().public_bytes_raw()
-        self._agreed: dict[bytes, bytes] = {}  # by key of the other: a new roster of known peers needs no new secrets
+    public: bytes
+    _key: X25519PrivateKey
+    _agreed: dict[bytes, bytes]  # by key of the other: a new roster of known peers needs no new secrets
+
+    def __new__(cls, private: bytes) -> KeyPair:  # noqa: PYI034  it has no subclasses
+        """The pair of these bytes that is in use already, with the secrets that it has agreed on, or a new one."""
+        secret = bytes(octets("private", private, 32))
+        if (pair := _alive.get(secret)) is None:
+            pair = super().__new__(cls)
+            pair._key = X25519PrivateKey.from_private_bytes(secret)
+            pair.public = pair._key.public_key().public_bytes_raw()
+            pair._agreed = {}
+            _alive[secret] = pair
+        return pair
 
     def __repr__(self) -> str:
         return f"KeyPair(public={self.public.hex()})"
@@ -74,13 +87,13 @@ class KeyPair:
             return known
         if len(self._agreed) >= _MOST:
             self._agreed.clear()
-        self._agreed[bytes(public)] = secret = exchanged(self._key, octets("public", public, 32))
+        other = X25519PublicKey.from_public_bytes(octets("public", public, 32))
+        try:
+            secret = self._key.exchange(other)
+        except ValueError:
+            raise WireError(f"X25519 key {public.hex()} must be a point of large order") from None
+        self._agreed[bytes(public)] = secret
         return secret
 
 
-def exchanged(private: X25519PrivateKey, public: bytes) -> bytes:
-    """As `KeyPair.agree`, and keeps nothing."""
-    try:
-        return private.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError:
-        raise WireError(f"X25519 key {public.hex()} must be a point of large order") from None
+_alive: WeakValueDictionary[bytes, KeyPair] = WeakValueDictionary()  # by private bytes; no secret outlives its owners

@@ -6,56 +6,63 @@ import hashlib
 import os
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from lightdp._validate import integer, octets
 from lightdp.errors import ArgumentError, WireError
 from lightdp.keys.identity import NAME, Enrolment
+from lightdp.keys.tree import Tree
 
 _PIN = re.compile(rf"({NAME.pattern})\s+([0-9a-f]{{64}})")
-_VERSION = 3
+_VERSION = 4
+_LIST = 3  # the version before, without a tree
+_FEWEST = 2  # clients
 _ROSTER = struct.Struct("<7sB16sI32sI")  # magic, version, run id, roster number, plan digest, number of clients
 
 
-@dataclass(frozen=True)
 class Roster:
-    """The clients of a run: their enrolments in the order of their names. Client i is `enrolments[i]`.
+    """The clients of a run, in the order of their names: all of them, or an excerpt that shows some.
 
-    Formal guarantee: a roster that exists holds at least two valid enrolments, all for its run, sorted by name, with
-    unique names, identities and one-time keys; equal rosters have equal bytes and hashes. A run may have several
-    rosters, told apart by their numbers: as the hash goes into every key, no two of them share noise (C1).
+    Formal guarantees:
+    - a roster that exists has at least two clients. The enrolments that it shows are valid, for its run, and have
+      unique names, identities and one-time keys;
+    - its hash binds all enrolments, shown or not: in all excerpts of one hash a name has one enrolment and one place,
+      and a place has one name (`lightdp.keys.tree`). That identities and one-time keys are unique can be verified only
+      among those that are shown;
+    - equal rosters have equal bytes, and a roster and its excerpts have one hash. A run may have several rosters, told
+      apart by their numbers: as the hash goes into every key, no two of them share noise (C1).
 
-    Bytes: "lightdp", version (1), run id (16), number (4), plan digest (32), number of clients (4), the enrolments.
+    Bytes: "lightdp", version (1), run id (16), number (4), plan digest (32), number of clients (4), the tree. The hash
+    is SHA-256 of "lightdp roster", these 64 bytes before the tree, and the hash of its root.
 
     Attributes:
         run: the run id, 16 bytes.
         plan: 32 bytes on which all clients must agree.
-        enrolments: one for each client.
         number: of the roster in its run, from 0.
-
-    Raises:
-        WireError: the enrolments break one of these rules.
+        enrolments: those that are shown, by the client's place: client i is `enrolments[i]`.
+        hash: 32 bytes.
+        kept: whether it comes from where its client keeps it, and was verified before.
     """
 
-    run: bytes
-    plan: bytes
-    enrolments: tuple[Enrolment, ...]
-    number: int = 0
-
-    def __post_init__(self) -> None:
-        if not 2 <= len(self) < 2**32 - 1:
-            raise WireError(f"roster must have at least 2 clients, got {len(self)}")
-        names = [enrolment.name for enrolment in self.enrolments]
-        if names != sorted(names):
-            raise WireError("roster must be sorted by name")
-        for what in ("name", "identity", "public"):
-            if len({getattr(enrolment, what) for enrolment in self.enrolments}) < len(self):
-                raise WireError(f"roster has two clients with one {what}")
-        if any(enrolment.run != self.run for enrolment in self.enrolments):
-            raise WireError("roster has an enrolment for another run")
+    def __init__(
+        self,
+        run: bytes,
+        plan: bytes,
+        number: int,
+        tree: Tree,
+        enrolments: Mapping[int, Enrolment],
+        *,
+        kept: bool = False,
+    ) -> None:
+        self.run, self.plan, self.number, self.enrolments, self.kept = run, plan, number, enrolments, kept
+        self._tree = tree
+        self._header = _ROSTER.pack(b"lightdp", _VERSION, run, number, plan, tree.counts[0])
+        self.hash = hashlib.sha256(b"lightdp roster" + self._header + tree.hashes[0]).digest()
 
     @classmethod
     def of(cls, enrolments: Iterable[Enrolment], *, run: bytes, plan: bytes, number: int = 0) -> Roster:
@@ -67,26 +74,69 @@ class Roster:
             plan: 32 bytes on which all clients must agree.
             number: of the roster in its run.
 
+        Raises:
+            WireError: there are fewer than two, one is of another run, or two share a name, an identity or a key.
+
         >>> from lightdp.keys import Identity, KeyPair
         >>> run = bytes(16)
         >>> def enrol(name): return Identity.generate().enrol(KeyPair.generate(), run=run, name=name)
-        >>> roster = Roster.of([enrol("bob"), enrol("ann")], run=run, plan=bytes(32))
-        >>> [client.name for client in roster.enrolments]
-        ['ann', 'bob']
+        >>> roster = Roster.of([enrol("bob"), enrol("ann"), enrol("eve")], run=run, plan=bytes(32))
+        >>> roster.names
+        ('ann', 'bob', 'eve')
         >>> Roster.from_bytes(roster.to_bytes(), run=run, plan=bytes(32)).hash == roster.hash
         True
         """
-        ordered = tuple(sorted(enrolments, key=lambda e: e.name))
-        number = integer("number", number, 0, 2**32 - 1)
-        return cls(octets("run", run, 16), octets("plan", plan, 32), ordered, number)
+        ordered = sorted(enrolments, key=lambda e: e.name)
+        run, plan = octets("run", run, 16), octets("plan", plan, 32)
+        if not _FEWEST <= len(ordered) < 2**32 - 1:
+            raise WireError(f"roster must have at least 2 clients, got {len(ordered)}")
+        if any(enrolment.run != run for enrolment in ordered):
+            raise WireError("roster has an enrolment for another run")
+        _refuse_twins(ordered)
+        tree = Tree.of([enrolment.to_bytes() for enrolment in ordered])
+        return cls(run, plan, integer("number", number, 0, 2**32 - 1), tree, dict(enumerate(ordered)))
+
+    def excerpt(self, clients: Iterable[int]) -> Roster:
+        """The roster that shows these clients alone, with the same hash.
+
+        Args:
+            clients: their places.
+
+        Raises:
+            ArgumentError: there are none, or one is not shown here.
+
+        >>> from lightdp.keys import Identity, KeyPair
+        >>> run, names = bytes(16), [f"client-{i}" for i in range(8)]
+        >>> enrolled = [Identity.generate().enrol(KeyPair.generate(), run=run, name=name) for name in names]
+        >>> roster = Roster.of(enrolled, run=run, plan=bytes(32))
+        >>> some = roster.excerpt([2, 5])
+        >>> some.names, len(some), some.hash == roster.hash
+        (('client-2', 'client-5'), 8, True)
+        """
+        tree = self._tree.excerpt(clients)
+        return Roster(self.run, self.plan, self.number, tree, {i: self.enrolments[i] for i in tree.leaves()})
 
     def __len__(self) -> int:
-        return len(self.enrolments)
+        return self._tree.counts[0]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Roster) and self.to_bytes() == other.to_bytes()
+
+    def __hash__(self) -> int:
+        return hash(self.hash)
+
+    def __repr__(self) -> str:
+        return f"Roster({len(self)} clients, shows {len(self.enrolments)}, hash={self.hash.hex()})"
+
+    @property
+    def whole(self) -> bool:
+        """Whether it shows all clients."""
+        return len(self.enrolments) == len(self)
 
     @cached_property
-    def hash(self) -> bytes:
-        """SHA-256 of the canonical bytes."""
-        return hashlib.sha256(self.to_bytes()).digest()
+    def names(self) -> tuple[str, ...]:
+        """Those of the clients that it shows, in order."""
+        return tuple(enrolment.name for enrolment in self.enrolments.values())
 
     @staticmethod
     def claims(data: bytes) -> tuple[int, int]:
@@ -101,48 +151,96 @@ class Roster:
         return number, count
 
     def index(self, enrolment: Enrolment) -> int:
-        """The number of the client with exactly this enrolment.
+        """The place of the client with exactly this enrolment.
 
         Raises:
-            WireError: the roster omits or alters the enrolment.
+            WireError: the roster omits or alters the enrolment, or does not show it.
         """
-        if enrolment not in self.enrolments:
+        place = self._tree.find(enrolment.to_bytes()) if enrolment.run == self.run else None
+        if place is None:
             raise WireError(f"roster does not contain the enrolment of {enrolment.name}")
-        return self.enrolments.index(enrolment)
+        return place
 
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
-        header = _ROSTER.pack(b"lightdp", _VERSION, self.run, self.number, self.plan, len(self))
-        return header + b"".join(enrolment.to_bytes() for enrolment in self.enrolments)
+        return b"".join((self._header, *self._tree.parts))
 
     @classmethod
     def from_bytes(
         cls, data: bytes, *, run: bytes, plan: bytes | None, clients: int | None = None, verified: bool = False
     ) -> Roster:
-        """Decode and verify the roster of this run and plan.
+        """Decode and verify the roster of this run and plan, or an excerpt of it.
 
         Args:
             data: the bytes.
             run: the run id, 16 bytes.
             plan: 32 bytes on which all clients must agree; None if the caller compares them with `plan` of the result.
             clients: how many there must be, if that is known; another number is refused before a signature is verified.
-            verified: as for `Enrolment.read_all`.
+            verified: as for `Enrolment.from_bytes`. Then it may also be of version 3, a list of enrolments, whose hash
+                was another one: what its client has spent can be counted, and none of its messages be read.
 
         Raises:
             WireError: `data` is not a valid roster of this run and plan.
         """
         data = bytes(data)
-        if len(data) < _ROSTER.size:
-            raise WireError(f"roster must have at least {_ROSTER.size} bytes, got {len(data)}")
-        magic, version, its_run, number, its_plan, count = _ROSTER.unpack_from(data)
-        if (magic, version) != (b"lightdp", _VERSION):
+        number, count = cls.claims(data)
+        magic, version, its_run, _, its_plan, _ = _ROSTER.unpack_from(data)
+        if magic != b"lightdp" or version not in ({_VERSION, _LIST} if verified else {_VERSION}):
             raise WireError(f"roster must be of version {_VERSION}, got {magic!r} version {version}")
         if its_run != run or plan not in {None, its_plan}:
             raise WireError("roster is of another run or plan")
         if clients not in {None, count}:
             raise WireError(f"roster must have {clients} clients, got {count}")
-        enrolments = Enrolment.read_all(data[_ROSTER.size :], run=run, count=count, verified=verified)
-        return cls(run, its_plan, enrolments, number)
+        known = _alive.get(digest := hashlib.sha256(data).digest())
+        if known is not None and known.kept <= verified:
+            return known
+        nodes = data[_ROSTER.size :]
+        tree = Tree.read(nodes) if version == _VERSION else Tree.of(list(_listed(nodes)))
+        if tree.counts[0] != count or count < _FEWEST or len(tree.parts) == 1:
+            raise WireError(f"roster must show some of {count} clients, and have at least 2, got {tree.counts[0]}")
+        shown = _Shown(tree.leaves(), run, verified=verified)
+        if not verified:
+            _refuse_twins(shown.values())
+        _alive[digest] = result = cls(run, its_plan, number, tree, shown, kept=verified)
+        return result
+
+
+class _Shown(Mapping[int, Enrolment]):
+    """Enrolments that are decoded when they are looked at: a client that is restored may need few of them."""
+
+    def __init__(self, leaves: Mapping[int, bytes], run: bytes, *, verified: bool) -> None:
+        self._leaves, self._run, self._verified = leaves, run, verified
+        self._decoded: dict[int, Enrolment] = {}
+
+    def __getitem__(self, place: int) -> Enrolment:
+        found = self._decoded.get(place)
+        if found is None:
+            leaf = self._leaves[place][1:]
+            self._decoded[place] = found = Enrolment.from_bytes(leaf, run=self._run, verified=self._verified)
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._leaves)
+
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+
+def _refuse_twins(enrolments: Collection[Enrolment]) -> None:
+    for what in ("name", "identity", "public"):
+        if len(set(map(attrgetter(what), enrolments))) < len(enrolments):
+            raise WireError(f"roster has two clients with one {what}")
+
+
+def _listed(data: bytes) -> Iterator[bytes]:
+    """The enrolments that follow each other in a roster of version 3."""
+    at = 0
+    while at < len(data):
+        yield data[at : (end := Enrolment.end(data, at))]
+        at = end
+
+
+_alive: WeakValueDictionary[bytes, Roster] = WeakValueDictionary()  # by their bytes: a process reads each once
 
 
 @dataclass(frozen=True)
@@ -199,7 +297,7 @@ class Pins:
         Raises:
             WireError: the roster contradicts the pins.
         """
-        for client in roster.enrolments:
+        for client in roster.enrolments.values():
             self.check_one(client, complete=complete)
 
     def check_one(self, client: Enrolment, *, complete: bool = False) -> None:

@@ -10,13 +10,15 @@ for each calibration, and nothing outside this package asks for its name.
 """
 
 from lightdp.planning._advice import Remedy, noise_advice, noise_ratio, remedies
+from lightdp.planning._at_random import used_at_random, worst_at_random
 from lightdp.planning._calibrate import GAMMA_MAX, on_grid
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
 from lightdp.planning._cohorts import Membership, memberships
 from lightdp.planning._compare import Comparison, compare
+from lightdp.planning._graphs import graph_settings, plan
 from lightdp.planning._per_client import PerClientPlan, plan_per_client
-from lightdp.planning._plan import Plan, plan, solve
+from lightdp.planning._plan import Plan, solve
 from lightdp.planning._request import FINEST_STEPS, CalibrationName, Late, Request, Reserve, Unit
 from lightdp.planning._wire import Wire
 
@@ -39,6 +41,7 @@ __all__ = [
     "Unit",
     "Wire",
     "compare",
+    "graph_settings",
     "memberships",
     "noise_advice",
     "noise_ratio",
@@ -48,4 +51,6 @@ __all__ = [
     "plan_per_client",
     "remedies",
     "solve",
+    "used_at_random",
+    "worst_at_random",
 ]

@@ -21,11 +21,10 @@ _GRID = math.log(1.02)
 def exposure(law: StragglerLaw, graph: Graph) -> float:
     """m = E[S/(N−S)]/E[1/(N−S)] (D2): how many of a client's pairwise terms stragglers leave, on average.
 
-    On a sparse graph a straggler is one of the client's neighbours with probability degree/(N−1).
+    On a sparse graph a straggler is one of the client's neighbours with probability `met`.
     """
-    clients = graph.clients
-    left = law.mean(lambda s: s / (clients - s)) / law.mean(lambda s: 1 / (clients - s))
-    return left * graph.degree / (clients - 1)
+    left, each = law.odds(graph.clients)
+    return left / each * graph.met
 
 
 def exact_gamma(m: float, honest: int) -> float:

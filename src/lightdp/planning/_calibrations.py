@@ -15,6 +15,7 @@ from lightdp._validate import non_negative, positive
 from lightdp.errors import InfeasibleError
 from lightdp.noise_graph import gain
 from lightdp.planning import _calibrate as calibrate
+from lightdp.planning._at_random import seen_at_random, worst_at_random
 from lightdp.planning._provision import absent_neighbours, expected, provision
 from lightdp.planning._request import FINEST_STEPS, Request
 from lightdp.repair import worst_cost
@@ -95,7 +96,7 @@ class Calibration(ABC):
 
     def in_mean(self, asked: Request, noise: Noise) -> float:
         """(D3): that in the mean of a round, averaged over the straggler law."""
-        return self.own(asked, noise) * asked.law.mean(lambda s: 1 / (asked.clients - s))
+        return self.own(asked, noise) * asked.law.odds(asked.clients)[1]
 
     def required(self, asked: Request, gamma: float = 0.0) -> float:
         """The σ (of `scale` with sampled batches, of σ_eff otherwise) that keeps the budget (E5), rounded up."""
@@ -120,10 +121,14 @@ class Exact(Calibration):
 
     def noise(self, asked: Request) -> Noise:
         """(E3) at the γ of (D2), or at the γ that was asked for."""
-        gamma = asked.gamma
+        gamma, sigma = asked.gamma, self.required(asked)
+        exposure = calibrate.exposure(asked.law, asked.graph)
+        if asked.random:
+            if gamma is None:
+                gamma = calibrate.repair_gamma(exposure, 1.0, lambda each: seen_at_random(asked, each))
+            return Noise(gamma, sigma * math.sqrt(seen_at_random(asked, gamma)), sigma)
         if gamma is None:
-            gamma = calibrate.exact_gamma(calibrate.exposure(asked.law, asked.graph), asked.honest)
-        sigma = self.required(asked)
+            gamma = calibrate.exact_gamma(exposure, asked.honest)
         return Noise(gamma, sigma / math.sqrt(float(gain(asked.honest, gamma))), sigma)
 
 
@@ -166,7 +171,9 @@ class Repair(Calibration):
 
     @staticmethod
     def _worst(asked: Request, gamma: float) -> float:
-        """What the last round may cost, with all lies (W5)."""
+        """What the last round may cost, with all lies (W5), or on a random graph without them (S1)."""
+        if asked.random:
+            return worst_at_random(asked, gamma)
         return worst_cost(gamma, asked.honest, asked.stragglers, seen=asked.late_is_seen, grace=asked.grace)
 
     def scale(self, noise: Noise) -> float:

@@ -46,7 +46,10 @@ def memberships(chosen: Plan) -> tuple[Membership, ...]:
     asked = chosen.request
     if asked.population is None:
         return ()
-    cohorts = Membership("cohorts", f"{asked.clients:,} of {asked.members:,} in turn", chosen)
+    title = (
+        f"{asked.clients:,} of {asked.members:,} in turn" if asked.cohorts > 1 else f"one roster of {asked.clients:,}"
+    )
+    cohorts = Membership("cohorts", title, chosen)
     everybody, fixed = f"all {asked.members:,}", f"the same {asked.clients:,}"
     return (
         cohorts,

@@ -6,6 +6,8 @@ import math
 import textwrap
 
 from lightdp import attack
+from lightdp._validate import counted
+from lightdp.errors import ArgumentError
 from lightdp.noise_graph import price_of_sparsity
 from lightdp.planning._cohorts import memberships
 from lightdp.planning._plan import Plan
@@ -17,8 +19,8 @@ _MUCH = 0.2  # of the budget, kept for what may never happen
 
 def page(plan: Plan) -> str:
     """The page, without a trailing newline."""
-    of = "" if plan.request.population is None else f" of {plan.request.population:,}"
-    title = f"{plan.calibration.title}, {plan.clients:,}{of} clients, {plan.rounds:,} rounds"
+    of = f" of {plan.request.population:,}" if plan.request.cohorts > 1 else ""
+    title = f"{plan.calibration.title}, {plan.clients:,}{of} clients, {counted(plan.rounds, 'round')}"
     lines = [title[0].upper() + title[1:], ""]
     for head, sentences in _sections(plan).items():
         wrapped = [line for text in sentences for line in textwrap.wrap(text, _WIDTH - _MARGIN, break_on_hyphens=False)]
@@ -49,12 +51,14 @@ def _sections(plan: Plan) -> dict[str, list[str]]:
 
 def _cohorts(plan: Plan) -> list[str]:
     """Who takes turns, and what that costs and gains beside everybody and beside the same clients in every round."""
-    rows = memberships(plan)
+    rows, rosters, own = memberships(plan), plan.request.cohorts, plan.noise_in_mean()
     if not rows:
         return []
-    rosters, own = plan.request.cohorts, plan.noise_in_mean()
-    each = f"each client takes part in {plan.turns:,} of {plan.rounds:,} rounds, and pays for these alone"
-    result = [f"{rosters:,} roster{'s take turns' if rosters > 1 else ''}; {each}"]
+    if rosters == 1:
+        first = f"one roster of {plan.request.members:,} plays in every round: two that take turns need a population"
+        return [f"{first} of at least {2 * plan.clients:,}", *_sizes(plan)]
+    each = f"each client takes part in {plan.turns:,} of {counted(plan.rounds, 'round')}, and pays for these alone"
+    result = [f"{rosters:,} rosters take turns; {each}", *_sizes(plan)]
     for row in rows[1:]:
         if row.plan is None:
             result.append(f"{row.title} in every round: impossible, {row.reason}")
@@ -64,6 +68,20 @@ def _cohorts(plan: Plan) -> list[str]:
         whom = f"{row.plan.colluders:,} colluders, {row.plan.stragglers:,} stragglers"
         result.append(f"{row.title} in every round ({whom}): variance {other:.4g} in the mean, {times}, at the same ε")
     return result
+
+
+def _sizes(plan: Plan) -> list[str]:
+    """What is played where the population cannot be dealt to rosters of the plan's size."""
+    least, more = divmod(plan.request.members, plan.request.cohorts)
+    if (least, more) == (plan.clients, 0):
+        return []
+    size = f"{least:,}" if more == 0 else f"{least:,} or {least + 1:,}"
+    try:
+        noise = f"variance {plan.among(least).noise_in_mean():.4g} in the mean of {least:,}"
+    except ArgumentError as error:
+        noise = f"there is none for {least:,}, {error}"
+    whose = "the roster" if plan.request.cohorts == 1 else "a roster"
+    return [f"{whose} will have {size} clients and noise for them: {noise}; all other figures are for {plan.clients:,}"]
 
 
 def _stragglers(plan: Plan) -> list[str]:
@@ -128,7 +146,12 @@ def _noise(plan: Plan) -> list[str]:
     average = ", root mean square over rounds" if plan.repairs else ""
     result.append(f"effective  σ   {plan.sigma_effective:.6g}, what protects one client{average}")
     result.append(f"noise multiplier {plan.noise_multiplier:.6g} = effective σ / sensitivity {plan.sensitivity:g}")
-    if not plan.graph.complete and plan.gamma > 0:
+    if plan.graph.random and plan.gamma > 0:
+        result.append(
+            f"an expander of about {plan.graph.degree} peers each, placed by the roster's hash; at most "
+            f"{plan.request.near_colluders} of a client's peers collude, but for draws that δ covers"
+        )
+    elif not plan.graph.complete and plan.gamma > 0:
         price = price_of_sparsity(plan.graph, plan.colluders, plan.gamma)
         result.append(f"the graph of degree {plan.graph.degree} needs {price:.3g} times the σ of the complete one")
     return result

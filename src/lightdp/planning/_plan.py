@@ -9,17 +9,19 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lightdp import attack, gaussian, sampling
-from lightdp._settings import takes
 from lightdp._validate import probability
+from lightdp.errors import ArgumentError
 from lightdp.noise_graph import Graph
+from lightdp.planning._at_random import seen_at_random
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._request import Request
 from lightdp.planning._wire import Wire
 from lightdp.stragglers import StragglerLaw
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
 
@@ -106,7 +108,7 @@ class Plan:
         return self.sigma_effective / self.sensitivity
 
     def epsilon(self, delta: float | None = None) -> float:
-        """What the plan really costs, rounded up: exact (E5), or by dp-accounting where batches are sampled."""
+        """What the plan really costs, rounded up: exact (E5), or by `lightdp.sampling` where batches are sampled."""
         asked, delta = self.request, self.delta if delta is None else probability("delta", delta)
         if asked.sampling_rate == 1:
             return gaussian.epsilon(math.sqrt(self.turns) * self.sensitivity / self.sigma_effective, delta)
@@ -159,6 +161,72 @@ class Plan:
         """k, the squared μ in units of (Δ/`scale`)², of rounds with `honest` honest clients, this one included."""
         return self.calibration.used_cost(self.noise, honest)
 
+    @cached_property
+    def seen_cost(self) -> float:
+        """k of a round whose uploads are all seen and of which nothing is repaired: without repair, or void (R1)."""
+        if self.request.random:
+            return seen_at_random(self.request, self.gamma) if self.repairs else 1.0
+        return float(self.used_cost(self.honest))
+
+    def placed(self, place: bytes, *, checked: bool = False) -> Plan:
+        """The plan with its graph placed by the hash of a roster: itself, unless the graph is random (S1).
+
+        Args:
+            place: 32 bytes.
+            checked: whether this draw was looked at before.
+
+        Raises:
+            ArgumentError: the draw leaves a client too few neighbours; a roster with another number has another hash.
+        """
+        if not self.graph.random:
+            return self
+        graph = self.graph.placed(place)
+        least = self.request.least_degree
+        if not checked and (found := int(graph.degrees(np.ones(self.clients, dtype=bool)).min())) < least:
+            raise ArgumentError(
+                f"the roster must give every client at least {least} neighbours on its random graph, and gives one "
+                f"{found}: another number gives it another hash"
+            )
+        result = replace(self)
+        object.__setattr__(result, "graph", graph)
+        return result
+
+    def counts(self, came: NDArray[np.bool_]) -> bool:
+        """Whether a round in which these clients came counts, or is void: too few, or a client has too few neighbours.
+
+        Args:
+            came: flags. (clients,)
+        """
+        enough = int(np.count_nonzero(came)) >= self.clients - self.stragglers
+        return enough and not (self.graph.random and int(self.graph.degrees(came).min()) < self.request.least_used)
+
+    @property
+    def withstands_lies(self) -> bool:
+        """Whether the budget is kept if a server tells clients different histories (W5)."""
+        return self.late_is_seen and self.gdp and not self.graph.random
+
+    def used_neighbours(self, used: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """How many used neighbours each client has in a round of a random graph. (clients,)
+
+        Raises:
+            ArgumentError: one has fewer than `request.least_used`; such a round is void (S1).
+        """
+        near = self.graph.degrees(used)
+        self.refuse_few(int(near.min()))
+        return near
+
+    def refuse_few(self, found: int) -> None:
+        """Refuse a round of a random graph in which a client has so few used neighbours.
+
+        Raises:
+            ArgumentError: they are fewer than `request.least_used`; such a round is void (S1).
+        """
+        if found < self.request.least_used:
+            raise ArgumentError(
+                f"a round must leave every client at least {self.request.least_used} used neighbours, or be void, "
+                f"got one with {found}"
+            )
+
     def noise_in_mean(self) -> float:
         """(D3): variance, per coordinate, of the noise that a round leaves in the mean of the used uploads.
 
@@ -189,7 +257,7 @@ class Plan:
         )
 
     def _residual_in_mean(self) -> float:
-        return self.law.mean(lambda s: s / (self.clients - s)) * self._met * self.sigma_pairwise**2
+        return self.law.odds(self.clients)[0] * self._met * self.sigma_pairwise**2
 
     def residual_in_sum(self, used: int) -> float:
         """Variance of the pairwise noise that `used` uploads share with absent clients, averaged over who is absent."""
@@ -198,7 +266,7 @@ class Plan:
     @property
     def _met(self) -> float:
         """The share of the others that a client is paired with."""
-        return self.graph.degree / (self.clients - 1)
+        return self.graph.met
 
     def individual_in_sum(self, used: int) -> float:
         """Variance of the individual noise of `used` uploads and of their rounding to the wire (W1)."""
@@ -289,6 +357,8 @@ class Plan:
         facts = self.request.to_dict() | chosen | {"pmf": self.law.pmf.tolist()}
         if self.request.population is None:  # as digests were before there were populations, which states keep
             del facts["population"]
+        if not self.request.random:
+            del facts["random"]
         rounded = {
             name: [f"{x:.9g}" for x in value]
             if isinstance(value, list)
@@ -329,28 +399,3 @@ def solve(request: Request) -> Plan:
     if found.deployable and not found.calibration.floats:
         found.wire.check()
     return found
-
-
-@takes(Request)
-def plan(**settings: Any) -> Plan:  # noqa: ANN401  checked by `Request`
-    """The least noise that keeps (`epsilon`, `delta`) for the whole training.
-
-    Args:
-        **settings: the fields of `Request`: clients, colluders, stragglers, rounds, epsilon, delta and, where they
-            are not as usual, calibration, clip, unit, adjacency, sampling_rate, momentum, ema, population, degree,
-            graph_seed, straggler_law, gamma, reserve, grace, late, records, parameters, coordinate_range, wire_steps
-            and rotate; `help(lightdp.Request)` describes each.
-
-    >>> found = plan(clients=20, colluders=4, stragglers=4, rounds=60, epsilon=3, delta=1e-5, calibration="repair")
-    >>> round(found.noise_in_mean(), 3)
-    0.58
-
-    Raises:
-        ArgumentError: a setting is out of range; the message names it and its value.
-        InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄, or sums of
-            uploads do not fit the wire.
-    """
-    try:
-        return solve(Request(**settings))
-    except TypeError as error:
-        raise TypeError(str(error).replace("Request.__init__()", "plan()")) from None

@@ -7,12 +7,14 @@ the budget last.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtri
 
 from lightdp.noise_graph import gain
+from lightdp.planning._at_random import provision_at_random
 from lightdp.planning._request import Request
 from lightdp.repair import late_costs
 from lightdp.stragglers import StragglerLaw, uniform
@@ -35,24 +37,47 @@ def provision(asked: Request, gamma: float, rounds: int) -> float:
         gamma: γ.
         rounds: how many.
     """
-    absent = absent_neighbours(asked)
-    counts = np.flatnonzero(absent.pmf)  # of many stragglers, few counts are left
-    chances = absent.pmf[counts]
-    others = np.maximum(asked.honest - counts, 1.0)  # honest clients that were used, for each count
+    if asked.random:
+        return provision_at_random(asked, gamma, rounds)
+    chances, others, missed, margins = _facts(asked)
     used = 1 / gain(others, gamma)
     always = rounds * float(chances @ used)
     if gamma == 0:
         return always
-    missed = expected(asked).mean(lambda s: s) / asked.clients
     late = missed * asked.late_share
     too_late = _late_costs(asked, gamma, others, 1 - missed) if late > 0 else np.zeros(len(others))
     given = (1 - missed) * used + late * too_late  # expected cost, given the stragglers of the round
     mean = float(chances @ given)
     shared = max(float(chances @ given**2) - mean**2, 0.0)
     own = max(float(chances @ ((1 - missed) * used**2 + late * too_late**2)) - mean**2 - shared, 0.0)
-    margin = _OFTEN * shared**0.5 + _deviations(asked, _SPARE if late > 0 else 1) * own**0.5
+    margin = _OFTEN * shared**0.5 + margins[late > 0] * own**0.5
     most = rounds * float(max(used.max(), too_late.max()))  # in few rounds a quantile may lie above it
     return max(always, min(rounds * mean + margin * rounds**0.5, most))
+
+
+class _Facts(NamedTuple):
+    """What `provision` needs of a request, whatever γ is.
+
+    Attributes:
+        chances: of the numbers of absent neighbours that occur.
+        others: honest clients that were used, for each of these numbers.
+        missed: the share of the rounds that a client misses on average.
+        margins: standard deviations above its mean cost that a client may be if none can be late, and if some can.
+    """
+
+    chances: NDArray[np.float64]
+    others: NDArray[np.float64]
+    missed: float
+    margins: tuple[float, float]
+
+
+@lru_cache(maxsize=16)
+def _facts(asked: Request) -> _Facts:
+    pmf = absent_neighbours(asked).pmf
+    counts = np.flatnonzero(pmf)  # of many stragglers, few counts are left
+    missed = expected(asked).mean(lambda s: s) / asked.clients
+    others = np.maximum(asked.honest - counts, 1.0)
+    return _Facts(pmf[counts], others, missed, (_deviations(asked, 1), _deviations(asked, _SPARE)))
 
 
 def expected(asked: Request) -> StragglerLaw:

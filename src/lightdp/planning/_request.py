@@ -14,6 +14,7 @@ from lightdp._validate import choice, integer, number, positive, probability, sh
 from lightdp.errors import ArgumentError
 from lightdp.noise_graph import Graph
 from lightdp.planning._calibrate import GAMMA_MAX, weight
+from lightdp.random_graph import DELTA_MAX, Certificate, RandomGraph
 from lightdp.sampling import Adjacency
 from lightdp.stragglers import StragglerLaw, custom, parse
 
@@ -78,6 +79,10 @@ class Request:
     )
     degree: int | None = setting("Number of peers that share noise with a client, or all.", None, group="Clients")
     graph_seed: int = setting("Shuffles who is whose peer; public and the same for all.", 0, group="Clients")
+    random: bool = setting(
+        "Place clients on an expander of about `degree` peers each, by the hash of their roster (S1).", False,
+        group="Clients",
+    )
     straggler_law: StragglerLaw | str = setting(
         "Expected number of stragglers: uniform, binomial:P or pmf:P0,P1,...; it tunes the noise, not the guarantee.",
         "uniform", group="Clients", flag=str,
@@ -167,6 +172,8 @@ class Request:
 
     def _check_graph(self) -> None:
         complete = self.graph.complete  # a graph that exists is valid
+        if self.random:
+            self._check_random()
         if self.calibration != "paper":
             return
         if not complete:
@@ -175,6 +182,18 @@ class Request:
             raise ArgumentError(
                 f"the paper's calibration has the same clients in every round, got population={self.population}"
             )
+
+    def _check_random(self) -> None:
+        if self.graph_seed != 0:
+            raise ArgumentError(
+                f"graph_seed must be 0 for a random graph, which its roster places, got {self.graph_seed}"
+            )
+        if self.sampling_rate != 1:
+            raise ArgumentError(f"a random graph needs whole batches, got sampling_rate={self.sampling_rate:g}")
+        if self.delta > DELTA_MAX:
+            raise ArgumentError(f"delta must be <= {DELTA_MAX:g} for a random graph, got delta={self.delta:g}")
+        if self.calibration in {"paper", "smpc", "central", "local"}:
+            raise ArgumentError(f"a random graph is for auto, exact and repair, got calibration={self.calibration!r}")
 
     def _check_wire(self) -> None:
         if self.wire_steps.bit_count() != 1:
@@ -222,6 +241,10 @@ class Request:
     @cached_property
     def graph(self) -> Graph:
         """Who shares pairwise noise with whom."""
+        if self.random:
+            if self.degree is None:
+                raise ArgumentError("random=True needs a degree, got degree=None")
+            return RandomGraph(self.clients, self.degree)
         return Graph(self.clients, self.clients - 1 if self.degree is None else self.degree, self.graph_seed)
 
     @cached_property
@@ -233,7 +256,44 @@ class Request:
     @property
     def honest(self) -> int:
         """The client and the neighbours it can count on: n = N − C̄ on the complete graph."""
-        return self.graph.closed_honest(self.colluders)
+        return self.graph.closed_honest(self.near_colluders)
+
+    @cached_property
+    def near_colluders(self) -> int:
+        """The most colluders among the neighbours of a client; on a random graph but for draws that δ covers (S1)."""
+        if isinstance(self.graph, RandomGraph):
+            return self.graph.colluding(self.colluders, self.delta)
+        return self.colluders
+
+    @cached_property
+    def near_stragglers(self) -> int:
+        """How many of the neighbours that a client counts on may miss a round, or it is void (S1)."""
+        if isinstance(self.graph, RandomGraph):
+            return self.honest - 1 - max(self.least_used - self.near_colluders, 0)
+        return self.stragglers
+
+    def certificate(self, used: int, least: int) -> Certificate:
+        """(S1): what a round gives on a random graph, if everybody has at least `least` used neighbours.
+
+        Args:
+            used: number of clients that were used.
+            least: at least `least_used`.
+        """
+        if not isinstance(self.graph, RandomGraph):
+            raise ArgumentError("only a random graph has certificates")
+        return self.graph.certificate(used, least, self.colluders, self.near_colluders)
+
+    @property
+    def least_degree(self) -> int:
+        """How many neighbours every client of a roster must have, or its draw is refused: 0 unless it is random."""
+        return self.graph.least_degree if isinstance(self.graph, RandomGraph) else 0
+
+    @cached_property
+    def least_used(self) -> int:
+        """How many used neighbours every client must have in a round, or it is void: 0 unless the graph is random."""
+        if isinstance(self.graph, RandomGraph):
+            return self.graph.least_used(self.stragglers, (1 + self.grace) * self.turns)
+        return 0
 
     @property
     def sensitivity(self) -> float:
@@ -283,7 +343,9 @@ class Request:
             changed["straggler_law"] = "uniform"  # another one says nothing of fewer stragglers
         if self.population is not None:
             changed["population"] = self.cohorts * clients
-        if self.degree is not None:
+        if self.random and self.degree is not None:
+            changed["degree"] = min(self.degree, clients // 2)
+        elif self.degree is not None:
             degree = min(self.degree, clients - 1)
             changed["degree"] = None if self.graph.complete else degree + (degree & clients & 1)
         if self.records is not None:

@@ -4,7 +4,7 @@ One run, from both sides:
 
     clients                                        server
     Client.enrol() ------------------ ENROL -----> Server.enrol(message)
-    Client.join(message) <----------- ROSTER ----- Server.roster()
+    Client.join(message) <----------- ROSTER ----- Server.roster(name)
     each round:
     Client.begin(message) <---------- ANNOUNCE --- Server.announce()
       .upload(update) --------------- UPLOAD ----> Server.receive(message)
@@ -17,7 +17,7 @@ One run, from both sides:
 >>> for client in clients:
 ...     _ = server.enrol(client.enrol())
 >>> for client in clients:
-...     client.join(server.roster())
+...     client.join(server.roster(client.name))
 >>> start = server.announce()
 >>> for client in clients[:2]:                                           # the third straggles
 ...     _ = server.receive(client.begin(start).upload(numpy.zeros(6)))

@@ -50,7 +50,7 @@ class Client:
     >>> [server.enrol(client.enrol()) for client in clients]
     ['ann', 'bob']
     >>> for client in clients:
-    ...     client.join(server.roster())
+    ...     client.join(server.roster(client.name))
     >>> start = server.announce()
     >>> [server.receive(client.begin(start).upload(numpy.full(4, 0.1))) for client in clients]
     [True, True]
@@ -179,6 +179,11 @@ class Client:
         """16 bytes that name the run."""
         return self._state.run
 
+    @property
+    def name(self) -> str:
+        """The client's name in the roster."""
+        return self._state.enrolment.name
+
     def enrol(self) -> bytes:
         """The ENROL message: this client's signed one-time key."""
         with self._alone():
@@ -241,6 +246,11 @@ class Client:
             return ClientRound(self, self._seat, start, self._history, history)
 
     @property
+    def answered(self) -> frozenset[int]:
+        """The rounds that this client has answered, closing ones too; it answers none before the last of them."""
+        return self._state.sent
+
+    @property
     def next_round(self) -> int:
         """The first round that this client may still answer."""
         return max(self._state.sent, default=-1) + 1
@@ -255,8 +265,9 @@ class Client:
 
         Args:
             worst: bound the truth at this moment for any server, whatever it announced to whom (W5). With whole
-                batches that never exceeds the budget, for which `begin` kept room, unless the plan says late="unseen":
-                then every upload counts as seen. With repair, sampled batches count as whole (R2).
+                batches that never exceeds the budget, for which `begin` kept room, unless the plan says late="unseen"
+                or its graph is random: then every upload counts as seen behind its own noise alone. With repair,
+                sampled batches count as whole (R2).
         """
         if self._history is None:
             return 0.0
@@ -298,15 +309,17 @@ class Client:
         """
         if self._history is None or not self._state.sent - self._state.closing:
             return Counter()  # nor can lies cost anything where no data was sent
+        if self.plan.graph.random:  # which are for one history, whatever else was spent
+            return self._history.odometer.counted(ahead=self._history.pending, worst=worst).squares()[0]
         return self._spent(self._history, worst=worst).squares()[0]
 
     @property
     def _most(self) -> float:
         """The ε that is kept against any server (W5)."""
-        return self.plan.budget if self.plan.late_is_seen and self.plan.sampling_rate == 1 else math.inf
+        return self.plan.budget if self.plan.withstands_lies else math.inf
 
     def _spent(self, history: ClientHistory, *, worst: bool) -> Odometer:
-        if worst and not self.plan.late_is_seen:
+        if worst and not (self.plan.late_is_seen and not self.plan.graph.random):
             return history.odometer.alone(len(history.sent - history.closing))
         return history.odometer.counted(ahead=history.pending, worst=worst)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
-from lightdp.neighbourhood import Neighbourhood
+from lightdp.neighbourhood import Neighbourhood, Whole
 from lightdp.planning import Plan
 from lightdp.protocol.rounds import LocalRound, on_time_sets, used_sets
 from lightdp.repair import Repairs
@@ -68,7 +68,8 @@ class ClientHistory:
     """
 
     def __init__(self, plan: Plan, me: int, start: bytes, neighbours: Iterable[int]) -> None:
-        self._near = Neighbourhood(plan.clients, me, neighbours)
+        degrees = plan.graph.degrees if plan.graph.random else None
+        self._near = Neighbourhood(plan.clients, me, neighbours, degrees)
         self.plan, self.me, self.neighbours = plan, me, self._near.neighbours
         self.odometer = Odometer(plan, near=self._near)
         self.repairs = Repairs(self._near, [self._near.place])
@@ -169,12 +170,12 @@ class ClientHistory:
             raise ProtocolError(
                 f"announcement says that client {self.me} was used in round {number}, which it did not send"
             )
-        if final < 0 and told.members[0] > 0:
+        if final < 0 and told.wholes[0].members > 0:
             raise ProtocolError("announcement says who was used before the first round")
         if grace and final >= 0:
             self._check_final(final, told)
         if final >= 0:
-            self._count(final, used, told.members[0])  # the last that may refuse
+            self._count(final, used, told.wholes[0])  # the last that may refuse
         if number in self.sent:
             self.repairs.ride(number, self._alone)
         if final >= 0 and self.plan.repairs:
@@ -187,21 +188,26 @@ class ClientHistory:
 
     def _check_final(self, number: int, told: LocalRound) -> None:
         """Whether the final set of a round agrees with who was on time in it (R5), as far as it is near."""
-        before, least = self.rounds[number], self.plan.clients - self.plan.stragglers
-        used, members, on_time, came = told.sets[0], told.members[0], before.sets[-1], before.members[-1]
+        before = self.rounds[number]
+        used, on_time, members, came = told.sets[0], before.sets[-1], told.wholes[0].members, before.wholes[-1]
         if number not in self.sent and self._place in used:
             raise ProtocolError(
                 f"announcement says that client {self.me} was used in round {number}, which it did not send"
             )
-        if not (on_time <= used and came <= members) and (members > 0 or came >= least):
+        if not (on_time <= used and came.members <= members) and (members > 0 or self._counts(came)):
             raise ProtocolError(f"announcement of round {number} leaves out clients that were on time before")
 
-    def _count(self, number: int, used: ClientSet, members: int) -> None:
+    def _counts(self, came: Whole) -> bool:
+        """As `Plan.counts`, of what is known of a set as a whole."""
+        enough = came.members >= self.plan.clients - self.plan.stragglers
+        return enough and came.least >= self.plan.request.least_used
+
+    def _count(self, number: int, used: ClientSet, whole: Whole) -> None:
         """Count a round whose set is final."""
         sent, late = number in self.sent, self._nobody
-        if self.plan.late_is_seen or members == 0:  # uploads of a void round came in time: they were seen
+        if self.plan.late_is_seen or whole.members == 0:  # uploads of a void round came in time: they were seen
             late = ~used if sent else self._others - used
         try:
-            self.odometer.record(used, late, members=members)
+            self.odometer.record(used, late, whole=whole)
         except ArgumentError as error:
             raise ProtocolError(f"announcement of round {number} breaks the protocol: {error}") from None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightdp._files import contents
+from lightdp._files import contents, flush, write
 from lightdp.errors import ArgumentError
 
 _PATTERN = re.compile(r"([0-9a-f]{32}) ([0-9]{1,20})")
@@ -76,9 +75,9 @@ class Mark:
 
     def write(self, descriptor: int, *, wait: bool) -> None:
         """Put the mark into a file, in place; the first of a run waits for the disk, or the state would not be read."""
-        os.pwrite(descriptor, f"{self.run} {self.serial:<20}\n".encode(), 0)
+        write(descriptor, f"{self.run} {self.serial:<20}\n".encode())
         if wait:
-            os.fsync(descriptor)
+            flush(descriptor)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lightdp import masks
-from lightdp.errors import WireError
+from lightdp.errors import ArgumentError, WireError
 from lightdp.keys import Keyring, Pins, Roster
 from lightdp.planning import Plan
 from lightdp.protocol.history import ClientHistory
@@ -21,7 +21,7 @@ class Seat:
     Args:
         plan: the noise.
         state: the client's keys and the shape of its uploads.
-        roster: everybody's enrolments.
+        roster: the enrolments of all clients; where the graph is random, of the client and its neighbours alone.
         pins: identities expected of peers; whoever is not among them counts as a colluder.
         grid: on which uploads are made.
 
@@ -29,22 +29,24 @@ class Seat:
         grid: as given.
 
     Raises:
-        WireError: the roster is of another size, lacks the client, or is not to be trusted.
+        WireError: the roster is of another size, lacks the client, shows others than it should, or is not to be
+            trusted.
     """
 
     def __init__(self, plan: Plan, state: ClientState, roster: Roster, pins: Pins | None, grid: masks.Grid) -> None:
         if len(roster) != plan.clients:
             raise WireError(f"roster must have {plan.clients} clients, got {len(roster)}")
-        me, name = roster.index(state.enrolment), state.enrolment.name
+        self.grid = grid
+        self._pair, self._run, self._roster = state.pair, state.run, roster.hash
+        self._me = roster.index(state.enrolment)
+        self._plan = _placed(plan, roster)
+        self._neighbours = _neighbours(self._plan, roster, self._me)
         if pins is not None:
             pins.check(roster)
-            unknown = [e.name for e in roster.enrolments if e.name not in pins.identities and e.name != name]
-            if len(unknown) > plan.colluders:
-                raise WireError(f"roster must have at most {plan.colluders} clients that are not pinned, got {unknown}")
-        self.grid = grid
-        self._plan, self._me, self._pair, self._run, self._roster = plan, me, state.pair, state.run, roster.hash
-        self._neighbours = plan.graph.neighbours_of(me).tolist()
-        self._keyring = Keyring(state.pair, roster, me, self._neighbours)
+            unknown = [e.name for i, e in roster.enrolments.items() if e.name not in pins.identities and i != self._me]
+            if len(unknown) > (most := plan.request.near_colluders):
+                raise WireError(f"roster must have at most {most} clients that are not pinned, got {unknown}")
+        self._keyring = Keyring(state.pair, roster, self._me, self._neighbours)
 
     def history(self) -> ClientHistory:
         """That of the client, before anything was announced."""
@@ -79,3 +81,35 @@ class Seat:
             return []
         keys = self._keyring.stream_keys(peers, round=of, chain=history.chain(of))
         return masks.pairwise_terms(keys, self._me, self.grid, undo=undo)
+
+
+def _placed(plan: Plan, roster: Roster) -> Plan:
+    """The plan with its graph placed by the roster's hash (S1); that of a kept one was looked at when it was joined."""
+    try:
+        return plan.placed(roster.hash, checked=roster.kept)
+    except ArgumentError as error:
+        raise WireError(str(error)) from None
+
+
+def _neighbours(plan: Plan, roster: Roster, me: int) -> list[int]:
+    """The clients with whom client `me` shares noise, in order, if the roster shows exactly whom it must.
+
+    On a random graph the server can neither choose whose neighbour a client is nor leave one out. A roster that was
+    kept was compared with its graph when it was joined, and nobody is placed again.
+
+    Args:
+        plan: placed by the roster.
+        roster: the roster.
+        me: the client's index.
+
+    Raises:
+        WireError: the roster shows more or fewer clients, or others.
+    """
+    shown = roster.enrolments.keys()
+    if plan.graph.random and roster.kept:
+        return [i for i in shown if i != me]
+    found: list[int] = plan.graph.neighbours_of(me).tolist()
+    if len(shown) != (1 + len(found) if plan.graph.random else plan.clients) or not shown >= set(found):
+        whom = f"client {me} and its {len(found)} neighbours" if plan.graph.random else f"all {plan.clients} clients"
+        raise WireError(f"roster must show {whom}, got {len(shown)} clients, or others")
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,18 +59,18 @@ class _Round:
         sum: of the uploads that no aggregate has yet.
         came: whether the upload of each client has come. (N,)
         summed: clients whose uploads are in an aggregate.
-        least: uploads that it must have to count.
+        rule: whether it counts if these clients have come.
     """
 
     sum: Accumulator
     came: NDArray[np.bool_]
     summed: ClientSet
-    least: int
+    rule: Callable[[NDArray[np.bool_]], bool]
 
     @property
     def counts(self) -> bool:
         """Whether enough uploads have come."""
-        return int(self.came.sum()) >= self.least
+        return self.rule(self.came)
 
 
 class Server:
@@ -114,10 +115,11 @@ class Server:
         self.number = integer("number", number, 0, 2**32 - 1)
         self._enrolments = Enrolments(self.run, pins, limit=plan.clients)
         self._roster: Roster | None = None
+        self._whole: bytes | None = None  # the message with the whole roster
         self._used: list[ClientSet] = []  # of each round whose set is final
         self._on_time: list[ClientSet] = []  # of each past round, under grace
         self._chains: list[bytes] = []  # of each round, as it goes into its keys
-        self._late: dict[int, ClientSet] = {}
+        self._late: dict[int, NDArray[np.bool_]] = {}  # clients whose uploads of a round were seen and not used. (N,)
         self._closing = 0  # closing rounds that were announced
         self._open: dict[int, _Round] = {}  # the round that was announced last and, under grace, the one before it
 
@@ -134,20 +136,42 @@ class Server:
             raise ProtocolError("the roster is fixed; a client that joins later needs a new run")
         return self._enrolments.add(message)
 
-    def roster(self) -> bytes:
-        """Fix the roster, once all have enrolled, and return the ROSTER message for everybody."""
+    def roster(self, name: str | None = None) -> bytes:
+        """Fix the roster, once all have enrolled, and return the ROSTER message.
+
+        Args:
+            name: of the client that it is for. Where the graph is random, a client gets its own message, with its own
+                enrolment and those of its neighbours, and accepts no other; elsewhere the same goes to everybody. None
+                for the roster of all clients.
+
+        Raises:
+            ProtocolError: too few have enrolled, or nobody with this name.
+            ArgumentError: this roster's hash places clients badly on a random graph, which is rare (S1): a server with
+                the same enrolments and another number places them anew.
+        """
         if self._roster is None:
             found = self._enrolments.by_name.values()
             if len(found) != self.plan.clients:
                 raise ProtocolError(f"{self.plan.clients} clients must enrol, {len(found)} have")
-            self._roster = Roster.of(found, run=self.run, plan=self._agreement, number=self.number)
-            self._chains = [self._roster.hash]
-        return Message(kind=Kind.ROSTER, run=self.run, payload=self._roster.to_bytes()).to_bytes()
+            roster = Roster.of(found, run=self.run, plan=self._agreement, number=self.number)
+            self.plan = self.plan.placed(roster.hash)
+            self._roster, self._chains = roster, [roster.hash]
+        if name is not None and name not in self._enrolments.by_name:
+            raise ProtocolError(f"there is no client {name}")
+        if name is not None and self.plan.graph.random:
+            me = self._roster.index(self._enrolments.by_name[name])
+            return self._rostered(self._roster.excerpt([me, *self.plan.graph.neighbours_of(me).tolist()]))
+        if self._whole is None:
+            self._whole = self._rostered(self._roster)
+        return self._whole
+
+    def _rostered(self, roster: Roster) -> bytes:
+        return Message(kind=Kind.ROSTER, run=self.run, payload=roster.to_bytes()).to_bytes()
 
     @property
     def names(self) -> tuple[str, ...]:
         """The clients of the roster, by index."""
-        return tuple(enrolment.name for enrolment in self._fixed().enrolments)
+        return self._fixed().names
 
     @property
     def roster_hash(self) -> bytes:
@@ -203,12 +227,12 @@ class Server:
                     f"a run of a plan of {self.plan.rounds} rounds has at most {limit}, with void and closing ones; "
                     "a longer training needs a new run"
                 )
-            self._open[self.round] = self._new_round(least=0 if closing else self.minimum)
+            self._open[self.round] = self._new_round(_always if closing else self.plan.counts)
             self._closing += closing
         elif closing != (self._closing > 0):
             raise ProtocolError(f"round {self.round} was announced with closing={self._closing > 0}")
         first = integer("since", max(self.round - 1, 0) if since is None else since, 0, self.round)
-        past = b"".join(self._known(number) for number in range(first, self.round))
+        past = tuple(each for number in range(first, self.round) for each in self._known(number))
         shape = {"round": self.round, "clients": self.plan.clients, "grace": self.plan.grace}
         payload = Announcement(**shape, past=past, closing=self._closing > 0).to_bytes()
         return Message(
@@ -272,7 +296,7 @@ class Server:
             if joined:
                 sums.append(before.sum)
             if not before.counts:
-                self._late[final] = came
+                self._late[final] = before.came
             self._used.append(came if before.counts else nobody)
         if self.plan.grace:
             self._on_time.append(ClientSet(now.came))
@@ -288,7 +312,7 @@ class Server:
             self._used.append(ClientSet(now.came))  # nothing follows that could use more of them
         elif now.summed:
             now.sum = Accumulator(self.length + self.weighted, self._grid.bits)
-        self._chains.append(link(self._chains[-1], round=number, announcement=self._known(number)))
+        self._link(number)
         return Aggregate(number, used, total, weight, joined, settled)
 
     def past(self) -> dict[str, Any]:
@@ -296,10 +320,11 @@ class Server:
 
         Neither sums nor the open round are among them: it is as before that round was announced.
         """
+        late = {number: ClientSet(flags) for number, flags in self._late.items()}
         return {
             "used": [each.to_bytes().hex() for each in self._used],
             "on_time": [each.to_bytes().hex() for each in self._on_time],
-            "late": {str(number): each.to_bytes().hex() for number, each in self._late.items()},
+            "late": {str(number): each.to_bytes().hex() for number, each in late.items()},
             "closing": self._closing - (self._closing > 0 and self.round in self._open),
         }
 
@@ -326,19 +351,21 @@ class Server:
         over = closing == 1 + grace  # then the last set is final, too
         if len(used) != (max(len(on_time) - (not over), 0) if grace else len(used)) or (on_time and not grace):
             raise ArgumentError(f"past must have a final set for each round but the last, got {len(used)}")
-        self._used, self._on_time, self._late, self._closing = used, on_time, late, closing
+        self._used, self._on_time, self._closing = used, on_time, closing
+        self._late = {number: each.flags.copy() for number, each in late.items()}
         for number in range(self.round):
-            self._chains.append(link(self._chains[-1], round=number, announcement=self._known(number)))
+            self._link(number)
         if grace and on_time and not over:
-            came, least = on_time[-1], 0 if closing else self.minimum
-            waits = self._new_round(least if len(came) >= least else clients + 1)  # too few then, and their sum is lost
+            came = on_time[-1]
+            enough = closing > 0 or self.plan.counts(came.flags)
+            waits = self._new_round(_always if enough else _never)  # if too few then, their sum is lost
             waits.came = came.flags.copy()
-            waits.summed = came if len(came) >= least else waits.summed
+            waits.summed = came if enough else waits.summed
             self._open[self.round - 1] = waits
 
-    def _new_round(self, least: int) -> _Round:
+    def _new_round(self, rule: Callable[[NDArray[np.bool_]], bool]) -> _Round:
         length, clients = self.length + self.weighted, self.plan.clients
-        return _Round(Accumulator(length, self._grid.bits), np.zeros(clients, np.bool_), ClientSet.none(clients), least)
+        return _Round(Accumulator(length, self._grid.bits), np.zeros(clients, np.bool_), ClientSet.none(clients), rule)
 
     def _total(self, sums: list[Accumulator]) -> tuple[NDArray[np.float64] | None, float | None]:
         """Updates and weights of these sums together, each read by itself: both together may exceed the modulus."""
@@ -353,21 +380,35 @@ class Server:
         weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None
         return values[: self.length], weight
 
-    def _known(self, number: int) -> bytes:
-        sets = known(self._used, self._on_time, number, self.plan.clients)
-        return b"".join(each.to_bytes() for each in sets)
+    def _known(self, number: int) -> tuple[ClientSet, ...]:
+        return known(self._used, self._on_time, number, self.plan.clients)
+
+    def _link(self, number: int) -> None:
+        """Bind what became known when a round closed into the keys of the next one."""
+        announced = b"".join(each.to_bytes() for each in self._known(number))
+        self._chains.append(link(self._chains[-1], round=number, announcement=announced))
 
     def late(self, round: int) -> ClientSet:  # noqa: A002  the paper's word
         """Clients whose uploads of a past round were seen but not used."""
-        return self._late.get(round, ClientSet.none(self.plan.clients))
+        return ClientSet(self._late[round]) if round in self._late else ClientSet.none(self.plan.clients)
 
     def _record_late(self, past: int, client: int) -> None:
-        late = self.late(past)
-        if client in late or client in self._used[past]:
+        late = self._late.get(past)
+        if client in self._used[past] or (late is not None and late[client]):
             raise ProtocolError(f"client {client} has answered round {past} before")
-        self._late[past] = late | ClientSet.of(self.plan.clients, [client])
+        self._late.setdefault(past, np.zeros(self.plan.clients, np.bool_))[client] = True
 
     def _fixed(self) -> Roster:
         if self._roster is None:
             raise ProtocolError("the roster is not fixed yet")
         return self._roster
+
+
+def _always(came: NDArray[np.bool_]) -> bool:  # noqa: ARG001
+    """A closing round counts whoever came."""
+    return True
+
+
+def _never(came: NDArray[np.bool_]) -> bool:  # noqa: ARG001
+    """A round whose sum was lost does not."""
+    return False

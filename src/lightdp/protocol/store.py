@@ -12,9 +12,7 @@ from lightdp._files import contents, durable, extend, locked, overwritten, synch
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.protocol.marks import Found, Mark
 
-_LARGEST = (
-    2**30
-)  # bytes of a state: about 450 for each client of the roster, and 300 and 1/4 a neighbour for each round
+_LARGEST = 2**30  # bytes of a state: about 450 for each client of the roster, 300 and 1/4 a neighbour for each round
 
 
 class Store(Protocol):

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 from rich.text import Text
 
-from lightdp._validate import rounded_up
+from lightdp._validate import counted, rounded_up
 from lightdp.runlog import RunLog
 from lightdp.schemes import schemes
 
@@ -132,8 +132,7 @@ def waited(log: RunLog) -> list[str]:
     """How many rounds waited for late uploads, if any did: in the log none of their uploads is on time."""
     if log.waited == 0:
         return []
-    rounds = f"{log.waited:,} round{'' if log.waited == 1 else 's'}"
-    return [f"{rounds} waited for late uploads: there even uploads on time {ONE_LATE}."]
+    return [f"{counted(log.waited, 'round')} waited for late uploads: there even uploads on time {ONE_LATE}."]
 
 
 def caveats(logs: Sequence[RunLog]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
-from lightdp._validate import rounded_up
+from lightdp._validate import counted, rounded_up
 from lightdp.report._chart import alt, data
 from lightdp.report._panel import Panel, rounds_axis, within
 from lightdp.runlog import RunLog
@@ -32,15 +32,20 @@ def member_panels(log: RunLog, name: str, logs: Sequence[RunLog]) -> Iterator[Pa
 def whereabouts(log: RunLog) -> list[dict[str, int]]:
     """How many clients were where in each round; each client is counted once.
 
+    A client whose upload came was in the round's roster, although a log of a Flower training names it among those that
+    have no budget for another round, or wait, once the round is over.
+
     Args:
         log: of a run whose rosters change.
     """
     rosters, found = log.rosters, []
     for line in log.rounds:
-        spent = set(line.spent_clients or ())
-        away = set(line.away_clients or ()) - spent
-        waiting = set(line.waiting_clients or ()) - away - spent
-        playing = set(rosters.get(-1 if line.roster is None else line.roster, ())) - away - spent - waiting
+        roster = set(rosters.get(-1 if line.roster is None else line.roster, ()))
+        came = roster - set(roster if line.lost_clients is None else line.lost_clients)
+        spent = set(line.spent_clients or ()) - came
+        away = set(line.away_clients or ()) - spent - came
+        waiting = set(line.waiting_clients or ()) - away - spent - came
+        playing = roster - away - spent - waiting
         counts = {"playing": len(playing), "waiting": len(waiting), "away": len(away), "spent": len(spent)}
         found.append(counts | {"seated": log.population - sum(counts.values()), "round": line.round})
     return found
@@ -80,7 +85,7 @@ def _membership(log: RunLog, name: str, logs: Sequence[RunLog]) -> Panel:
     )
     marks = marks.encode(x=x, y=top, tooltip=[alt.Tooltip("made:N", title="rosters formed")])
     rosters, closed = len(log.rosters), sum(len(line.closed or ()) for line in log.rounds)
-    note = f"{log.population:,} clients, {rosters:,} roster{'' if rosters == 1 else 's'} formed (triangles)"
+    note = f"{counted(log.population, 'client')}, {counted(rosters, 'roster')} formed (triangles)"
     note += f", {closed:,} closed in the course of the training." if closed else "."
     idle = sum(line.roster is None for line in log.rounds)
     note += f" Rounds for which too few were there: {idle:,}." if idle else ""
@@ -99,9 +104,8 @@ def _spent(epsilon: Sequence[float], budget: float | None, name: str) -> Panel:
         if at % step == 0
     ]
     top = 1.12 * max([value for _, value in order] + ([] if budget is None else [budget]))
-    x = alt.X(
-        "start:Q", title="clients, by what they spent", axis=alt.Axis(grid=False), scale=within(-0.5, len(order) - 0.5)
-    )
+    axis = alt.Axis(grid=False, tickMinStep=1, format=",d")
+    x = alt.X("start:Q", title="clients, by what they spent", axis=axis, scale=within(-0.5, len(order) - 0.5))
     bars = data(rows).mark_rect(color="#2563eb", opacity=0.75, stroke="white", strokeWidth=0.4 if step == 1 else 0)
     bars = bars.encode(
         x=x, x2="end:Q", y=alt.Y("epsilon:Q", title=None, scale=within(0, top)), y2=alt.datum(0),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import Any, TypeAlias
 
+from lightdp._validate import counted
 from lightdp.report._chart import LOOK, SOFT, Chart, alt, data
 from lightdp.report._figures import ONE_LATE, labels, waited
 from lightdp.report._members import member_panels
@@ -21,6 +22,7 @@ _STATUS = {  # what became of uploads: words and colour
     "used": ("on time", "rgba(120, 136, 160, 0.35)"),
     "next": (ONE_LATE, "#38bdf8"),
     "late": ("too late", "#f59e0b"),
+    "void": ("in a void round", "#a16207"),
     "lost": ("lost", "#dc2626"),
 }
 _MOST_COLUMNS = 200  # clients of the partition that are drawn; more would be thinner than a pixel or two
@@ -173,8 +175,9 @@ def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     log, name = logs[place], labels(logs)[place]
     if not log.rounds:
         return None
-    states = [state for state in _STATUS if state != "next" or log.grace]
     fates = [_fates(log, line) for line in log.rounds]
+    unusual = {"next": log.grace > 0, "void": any(each["void"] for each in fates)}
+    states = [state for state in _STATUS if unusual.get(state, True)]
     rows = [{"start": each["round"] - 0.5, "end": each["round"] + 0.5} | each for each in fates]
     base = data([*rows, rows[-1] | {"start": rows[-1]["end"]}])  # closes the last step
     base = base.encode(x=rounds_axis("start", logs))
@@ -182,7 +185,7 @@ def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     words = {state: _STATUS[state][0] for state in states}
     legend = alt.Legend(
         title=None, orient="top", symbolType="square", labelExpr=f"{words}[datum.label]", labelLimit=220,
-        columns=2 if log.grace else 3,  # fits a small panel
+        columns=2 if len(states) > 3 else 3,  # fits a small panel
     )  # fmt: skip
     folded = base.transform_fold(states, as_=["status", "clients"])
     steps = folded.transform_calculate(place=f"indexof({states}, datum.status)").encode(
@@ -191,11 +194,16 @@ def _stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
         order="place:Q",
     )
     tips = [alt.Tooltip(f"{state}:Q", title=words[state]) for state in states]
-    hover = base.transform_calculate(all="datum.used + datum.next + datum.late + datum.lost").encode(
+    hover = base.transform_calculate(all="datum.used + datum.next + datum.late + datum.void + datum.lost").encode(
         x2="end:Q", y="all:Q", y2=alt.datum(0), tooltip=["round:Q", *tips]
     )
-    note = "Of each round's roster. " if log.federated else f"{sum(fates[0][state] for state in states):,} clients. "
-    note += _often(sum(each["late"] + each["lost"] for each in fates), len(fates), "did not enter the model")
+    note = (
+        "Of each round's roster. "
+        if log.federated
+        else f"{counted(sum(fates[0][state] for state in states), 'client')}. "
+    )
+    unused = sum(each["late"] + each["void"] + each["lost"] for each in fates)
+    note += _often(unused, len(fates), "did not enter the model")
     if log.grace:
         note += " " + _often(sum(each["next"] for each in fates), len(fates), ONE_LATE)
     note = " ".join([note, *waited(log)])
@@ -210,16 +218,18 @@ def _often(uploads: int, rounds: int, what: str) -> str:
     """How many uploads did something, on average over the rounds if it is at least one a round."""
     mean = uploads >= rounds
     count = f"{uploads / rounds:.3g}" if mean else f"{uploads:,}"
-    noun = "upload" if count == "1" else "uploads"
     if mean:
-        return f"On average {count} {noun} a round {what}."
-    return f"{count} {noun} in {rounds:,} round{'' if rounds == 1 else 's'} {what}."
+        return f"On average {count} upload{'' if count == '1' else 's'} a round {what}."
+    return f"{counted(uploads, 'upload')} in {counted(rounds, 'round')} {what}."
 
 
 def _fates(log: RunLog, line: Round) -> dict[str, int]:
-    """What became of the uploads of a round."""
+    """What became of the uploads of a round. Those of a void round came, and too few of them."""
     joined = log.late_by_one(line)
-    return {"round": line.round, "used": line.used, "next": joined, "late": line.late - joined, "lost": line.lost}
+    unused = line.late - joined
+    void = unused if line.used == 0 and joined == 0 else 0
+    fates = {"used": line.used, "next": joined, "late": unused - void, "void": void, "lost": line.lost}
+    return {"round": line.round} | fates
 
 
 def _partition(logs: Sequence[RunLog]) -> Panel | None:
@@ -242,7 +252,7 @@ def _partition(logs: Sequence[RunLog]) -> Panel | None:
         tooltip=["client:Q", "class:O", "records:Q"],
     )
     sizes = [sum(row) for row in counts]
-    note = f"{sum(sizes):,} records at {len(counts):,} clients, {min(sizes):,} to {max(sizes):,} each"
+    note = f"{sum(sizes):,} records at {counted(len(counts), 'client')}, {min(sizes):,} to {max(sizes):,} each"
     note += f"; the first {_MOST_COLUMNS} clients are drawn. " if len(counts) > _MOST_COLUMNS else ". "
     if len(logs) > 1:
         same = all(log.counts == counts for log in logs)

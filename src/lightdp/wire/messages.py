@@ -1,7 +1,8 @@
 """The envelope of every message and its structured payloads.
 
-Whatever the bytes, decoding returns a value or raises `WireError`, and it copies no more than it was given. A
-length is believed only after it was compared with the bytes that are there. The checksum finds accidents. It
+Whatever the bytes, decoding returns a value or raises `WireError`, and it copies no more than it was given, but for the
+sets of an announcement, whose number is limited. A length is believed only after it was compared with the bytes that
+are there. The checksum finds accidents. It
 does not authenticate: anyone can compute it. Enrolments and uploads are signed; `lightdp.protocol` verifies that, and
 the checksum leaves out the vector of an upload, so that it is read once.
 """
@@ -16,16 +17,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-import numpy as np
-
 from lightdp._validate import integer, octets
-from lightdp.client_set import ClientSet, bitmap_size
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, WireError
 from lightdp.wire.packing import packed_size
+from lightdp.wire.sets import packed_set, read_set
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-VERSION = 3
+VERSION = 4
 NO_ROSTER = bytes(32)  # the roster hash of messages that are sent before there is a roster
 NOBODY = 2**32 - 1  # the client index of messages whose sender is the server, or has no index yet
 
@@ -133,46 +133,55 @@ class Announcement:
     """Payload of ANNOUNCE: start a round, after these sets of clients became known in the rounds just before it.
 
     Number of clients (4 bytes), closing (4 bytes, 0 or 1), then what became known when each past round closed, oldest
-    first: the `ClientSet` that was used in it; or, under grace, the set that was used in the round before it, empty if
-    there was none, and the set that was on time in it (R5). A client that was away needs all that it missed; the
-    others need the last round.
+    first, as `lightdp.wire.sets` writes sets: the clients that were used in it; or, under grace, those that were used
+    in the round before it, nobody if there was none, and those that were on time in it (R5). A client that was away
+    needs all that it missed; the others need the last round.
+
+    Attributes:
+        round: that begins.
+        clients: N.
+        past: the sets of past rounds, oldest first: one of each round or, under grace, two.
+        closing: whether the round has no data.
+        grace: rounds for which uploads may be late and are used all the same.
     """
 
     round: int
     clients: int
-    past: bytes = b""
+    past: tuple[ClientSet, ...] = ()
     closing: bool = False
     grace: int = 0
 
     def history(self) -> Iterator[tuple[int, tuple[ClientSet, ...]]]:
         """Past rounds, oldest first, each with the sets that became known when it closed; the last is `round` - 1."""
-        size = bitmap_size(self.clients)
-        sets = [ClientSet.from_bytes(self.past[at : at + size], self.clients) for at in range(0, len(self.past), size)]
         each = 1 + self.grace
-        rounds = len(sets) // each
+        rounds = len(self.past) // each
         for index in range(rounds):
-            yield self.round - rounds + index, tuple(sets[index * each : (index + 1) * each])
+            yield self.round - rounds + index, self.past[index * each : (index + 1) * each]
 
     def to_bytes(self) -> bytes:
         """The payload."""
-        return _ANNOUNCEMENT.pack(self.clients, self.closing) + self.past
+        return b"".join((_ANNOUNCEMENT.pack(self.clients, self.closing), *map(packed_set, self.past)))
 
     @classmethod
     def from_bytes(cls, data: Buffer, *, round: int, clients: int, grace: int = 0) -> Announcement:  # noqa: A002 - as its field
-        """Decode the payload of the announcement of this round, among this many clients, with this much grace."""
+        """Decode the payload of the announcement of this round, among this many clients, with this much grace.
+
+        It makes as many sets as there are past rounds, of N bits each, however short the bytes are.
+        """
         if len(data) < _ANNOUNCEMENT.size:
             raise WireError(f"announcement must have at least {_ANNOUNCEMENT.size} bytes, got {len(data)}")
         its_clients, closing = _ANNOUNCEMENT.unpack_from(data)
         if its_clients != clients or closing not in {0, 1}:
             raise WireError(f"announcement has {its_clients} clients, closing={closing}; expected {clients}")
-        past = np.frombuffer(data, np.uint8)[_ANNOUNCEMENT.size :]
-        size = bitmap_size(clients)
-        each = size * (1 + grace)
-        if past.size % each != 0 or past.size // each > round:
-            raise WireError(f"announcement of round {round} has {past.size} bytes of past rounds of {each}")
-        if clients % 8 != 0 and (past[size - 1 :: size] >> (clients % 8)).any():
-            raise WireError(f"announcement has members beyond its {clients} clients")
-        return cls(round=round, clients=clients, past=past.tobytes(), closing=closing == 1, grace=grace)
+        view, at, past = memoryview(data), _ANNOUNCEMENT.size, list[ClientSet]()
+        while at < len(view) and len(past) < round * (1 + grace):
+            found, size = read_set(view[at:], clients)
+            past.append(found)
+            at += size
+        if at < len(view) or len(past) % (1 + grace) != 0:
+            left = f"{len(past)} sets and {len(view) - at} bytes"
+            raise WireError(f"announcement of round {round} has {left}; expected {1 + grace} for each past round")
+        return cls(round=round, clients=clients, past=tuple(past), closing=closing == 1, grace=grace)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,8 +45,8 @@ class Exact(Scheme, name="exact"):
                 self.server.enrol(message)
         net.stage("roster")
         with net.server():
-            roster = self.server.roster()
-        net.hand_out([roster] * self.task.clients, lambda i, message: self.clients[i].join(message))
+            rosters = [self.server.roster(self.clients[i].name) for i in range(self.task.clients)]
+        net.hand_out(rosters, lambda i, message: self.clients[i].join(message))
 
     def round(self, updates: Updates, net: Net) -> Result:
         """One announcement down, one masked upload up."""

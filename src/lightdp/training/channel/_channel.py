@@ -11,7 +11,7 @@ import torch
 
 from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
-from lightdp.repair import Debt, Repairs, Settled
+from lightdp.repair import Debtors, Repairs, Settled
 from lightdp.training.arrivals import Arrivals
 from lightdp.training.clients import Piece
 
@@ -141,8 +141,8 @@ class Schedule:
         self.plan, self.repairs = plan, Repairs(plan.graph)
         self.waits: ClientSet | None = None
 
-    def ride(self, number: int, senders: ClientSet) -> dict[int, Debt]:
-        """The repair in each upload of a round."""
+    def ride(self, number: int, senders: ClientSet) -> Debtors:
+        """The repairs in the uploads of a round."""
         return self.repairs.ride(number, senders) if self.plan.repairs else {}
 
     def end(self, number: int, final: ClientSet) -> Settled:
@@ -157,7 +157,7 @@ class Schedule:
             number, settled, self.waits = number - 1, self.waits, final
         return Settled({}, {}) if settled is None or not self.plan.repairs else self.repairs.close(number, settled)
 
-    def closing(self, number: int, present: ClientSet | None = None) -> Iterator[dict[int, Debt]]:
+    def closing(self, number: int, present: ClientSet | None = None) -> Iterator[Debtors]:
         """The repairs in each closing round (R4), to which everybody `present` comes that has one to make."""
         everybody = ClientSet.all(self.plan.clients)
         coming = everybody if present is None else present
@@ -171,9 +171,9 @@ class Schedule:
     def left(self, came: Arrivals) -> Left:
         """How much noise the uploads of a round leave in their sums."""
         absent, pairwise = self.repairs.absent(came.final), self.plan.sigma_pairwise**2
+        whole = int(absent.sum())
         if not came.next:
-            return Left(sum(count * pairwise for count in absent.values()), 0.0, 0.0)
-        in_time = came.used.flags.tolist()
-        used = sum(count for client, count in absent.items() if in_time[client])
-        between = sum(self.repairs.absent(came.used).values()) - used
-        return Left(used * pairwise, (sum(absent.values()) - used) * pairwise, between * pairwise)
+            return Left(whole * pairwise, 0.0, 0.0)
+        used = int(absent[came.used.flags].sum())
+        between = int(self.repairs.absent(came.used).sum()) - used
+        return Left(used * pairwise, (whole - used) * pairwise, between * pairwise)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
-from lightdp.repair import Debt
+from lightdp.repair import Debt, Debtors
 from lightdp.training.arrivals import Arrivals
 from lightdp.training.channel._channel import Channel, Schedule, Sum, Updates
 
@@ -29,7 +30,7 @@ class Distribution(Channel):
         lasting: the variance of the noise that stays, in the sum of so many clients: that of the plan's individual
             noise, its rounding to the wire included (W1), unless a package sets that of a compared scheme.
         schedule: who repairs what when; None without noise.
-        noise: uncancelled pairwise noise that clients still owe, by round, with the number of wires of each of them.
+        noise: uncancelled pairwise noise that clients still owe, by round, with the number of wires of each client.
         held: what the next sum will have of the last round, under grace (R5).
     """
 
@@ -40,7 +41,7 @@ class Distribution(Channel):
         self.plan, self.parameters, self.seed, self.device, self.roster = plan, parameters, seed, device, roster
         self.lasting: Callable[[int], float] = (lambda _: 0.0) if plan is None else plan.individual_in_sum
         self.schedule = None if plan is None else Schedule(plan)
-        self.noise: dict[int, tuple[torch.Tensor, dict[int, int]]] = {}
+        self.noise: dict[int, tuple[torch.Tensor, NDArray[np.int64]]] = {}
         self.held = Sum()
 
     def round(self, number: int, came: Arrivals, updates: Updates) -> Sum:
@@ -77,13 +78,13 @@ class Distribution(Channel):
         return total
 
     def _noisy(
-        self, clients: ClientSet, updates: Updates, riding: Mapping[int, Debt], draw: torch.Generator
+        self, clients: ClientSet, updates: Updates, riding: Debtors, draw: torch.Generator
     ) -> torch.Tensor | None:
         """The sum of the uploads of these clients: with individual noise and repairs, without new pairwise noise."""
         total = self._summed(clients, updates)
         if total is not None:
             total.add_(self._normal(draw), alpha=self.lasting(len(clients)) ** 0.5)
-            total.sub_(self._taken({i: debt for i, debt in riding.items() if i in clients}, draw))
+            total.sub_(self._taken({debt: who & clients for debt, who in riding.items()}, draw))
         return total
 
     def close(self, number: int, present: ClientSet | None = None) -> torch.Tensor | None:
@@ -97,20 +98,23 @@ class Distribution(Channel):
         for closing, riding in enumerate(self.schedule.closing(number, present), number):
             if riding:
                 draw = self._generator(closing)
-                mended = self.lasting(len(riding)) ** 0.5 * self._normal(draw) - self._taken(riding, draw)
+                coming = sum(map(len, riding.values()))
+                mended = self.lasting(coming) ** 0.5 * self._normal(draw) - self._taken(riding, draw)
                 total = mended if total is None else total + mended
         return total
 
-    def _taken(self, leaving: Mapping[int, Debt], draw: torch.Generator) -> torch.Tensor:
+    def _taken(self, leaving: Debtors, draw: torch.Generator) -> torch.Tensor:
         """Take the parts of `leaving` out of each round's noise, drawn given their sum with the rest."""
         out = torch.zeros(self.parameters, device=self.device)
         for number, (noise, wires) in list(self.noise.items()):
-            going = {client for client, debt in leaving.items() if debt.round == number}
-            rest = {client: count for client, count in wires.items() if client not in going}
-            whole, stays = sum(wires.values()), sum(rest.values())
-            if not rest:
+            rest = wires.copy()
+            for debt, clients in leaving.items():
+                if debt.round == number:
+                    rest[clients.flags] = 0
+            whole, stays = int(wires.sum()), int(rest.sum())
+            if stays == 0:
                 out += self.noise.pop(number)[0]
-            elif going:
+            elif stays < whole:
                 pairwise = 0.0 if self.plan is None else self.plan.sigma_pairwise**2
                 spread = (pairwise * (whole - stays) * stays / whole) ** 0.5
                 taken = noise * ((whole - stays) / whole) + spread * self._normal(draw)
@@ -133,12 +137,10 @@ class Distribution(Channel):
             return held
         waits, repairs = self.schedule.waits, self.schedule.repairs
         return held | {
-            "noise": dict(self.noise),
-            "waits": None if waits is None else tuple(waits),
-            "waiting": {i: [(d.round, d.absent, d.tries) for d in debts] for i, debts in repairs.waiting.items()},
-            "flying": {
-                t: {i: (d.round, d.absent, d.tries) for i, d in riding.items()} for t, riding in repairs.flying.items()
-            },
+            "noise": {number: (noise, torch.from_numpy(wires)) for number, (noise, wires) in self.noise.items()},
+            "waits": None if waits is None else waits.to_bytes(),
+            "waiting": _packed(repairs.waiting),
+            "flying": {number: _packed(riding) for number, riding in repairs.flying.items()},
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -146,11 +148,19 @@ class Distribution(Channel):
         self.held = Sum(*state["held"])
         if self.plan is None or self.schedule is None:
             return
-        self.noise = dict(state["noise"])
-        self.schedule.waits = None if state["waits"] is None else ClientSet.of(self.plan.clients, state["waits"])
-        repairs = self.schedule.repairs
-        repairs.waiting = {i: tuple(Debt(*each) for each in debts) for i, debts in state["waiting"].items()}
-        repairs.flying = {t: {i: Debt(*each) for i, each in riding.items()} for t, riding in state["flying"].items()}
+        clients, waits, repairs = self.plan.clients, state["waits"], self.schedule.repairs
+        self.noise = {number: (noise, wires.cpu().numpy()) for number, (noise, wires) in state["noise"].items()}
+        self.schedule.waits = None if waits is None else ClientSet.from_bytes(waits, clients)
+        repairs.waiting = _unpacked(state["waiting"], clients)
+        repairs.flying = {number: _unpacked(riding, clients) for number, riding in state["flying"].items()}
+
+
+def _packed(debtors: Debtors) -> list[tuple[int, int, bytes]]:
+    return [(*debt, clients.to_bytes()) for debt, clients in debtors.items()]
+
+
+def _unpacked(packed: list[tuple[int, int, bytes]], clients: int) -> dict[Debt, ClientSet]:
+    return {Debt(number, tries): ClientSet.from_bytes(found, clients) for number, tries, found in packed}
 
 
 def _add(total: torch.Tensor | None, *noises: torch.Tensor | None) -> None:

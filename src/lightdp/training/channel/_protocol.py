@@ -49,9 +49,8 @@ class Protocol(Channel):
         ]
         for client in self.clients:
             self.server.enrol(client.enrol())
-        roster = self.server.roster()
         for client in self.clients:
-            client.join(roster)
+            client.join(self.server.roster(client.name))
 
     def away(self, exhausted: ClientSet) -> ClientSet:
         """With clients whose own odometers refuse: they do not know which of their peers had sent (R8)."""
@@ -92,7 +91,7 @@ class Protocol(Channel):
             sums.append(self._closed())  # a round that was announced before its clients refused it
         for riding in self.schedule.closing(number, present):
             start = self.server.announce(since=0, closing=True)
-            for i in riding:
+            for i in sorted(i for clients in riding.values() for i in clients):
                 self.server.receive(self.clients[i].begin(start).upload(None))
             sums.append(self._closed())
         found = [each for each in sums if each is not None]

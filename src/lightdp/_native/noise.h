@@ -1,0 +1,171 @@
+/* Noise of keys, added up tile by tile, with data where there is some: the compiled path of lightdp.stream, without Python.
+ *
+ * lightdp/stream.py specifies the samples. Where no header for the processor exists, `supports` is false for every path.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* what is masked: values / step, with noise of its own from the first three terms */
+typedef struct {
+    const void *values;               /* float or, if wide, double; NULL: there is no data */
+    int wide;
+    double step;
+} Data;
+
+#define TILE 1024                     /* samples; two keystreams (6 KiB each) and the sums stay in L1 */
+#define PAIRS (TILE / 2)
+#define BLOCKS (TILE * 6 / 16)        /* AES blocks a tile */
+#define ROUNDS 14                     /* AES-256 */
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define PROCESSOR "x86.h"
+#elif defined(__GNUC__) && defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#if !defined(__clang__) || __clang_major__ >= 16 || defined(__ARM_FEATURE_AES) || defined(__ARM_FEATURE_CRYPTO)
+#define PROCESSOR "arm.h"             /* older versions of clang have no AES for a single function */
+#endif
+#endif
+
+#ifdef PROCESSOR
+
+typedef struct {
+    unsigned char round[ROUNDS + 1][16];
+    float scale;                      /* |sigma| * 2^15 */
+    int32_t sum;                      /* the one to which its samples are added */
+} __attribute__((aligned(64))) Term;
+
+typedef union {
+    unsigned char block[BLOCKS][16];
+    uint32_t word[3][PAIRS];
+} __attribute__((aligned(64))) Stream;
+
+/* add to sum the samples of `in`, and fill `out` with the keystream of a term's tile */
+typedef void Pass(uint32_t *sum, const Stream *in, float scale, Stream *out, const Term *next, uint64_t tile);
+
+typedef struct {
+    const char *name;
+    Pass *pass;
+} Path;
+
+static void wipe(void *memory, size_t size)
+{
+    for (volatile char *p = memory; size--;) *p++ = 0;
+}
+
+/* ---- three words -> two samples (Box-Muller), for vectors of any width ---- */
+
+/* u = U 2^-62 in (0, 1], U = 2^(62 + e) m with m in [sqrt(1/2), sqrt(2)); square = -2 ln u = -2 e ln 2 - 4 artanh(w) */
+#define UNIFORM(a, b) (FLOAT((a) & 0x7fffffffu) * 0x1p31f + FLOAT(((b) & 0x7fffffffu) | 1))
+#define CUT 0x5e3504f3
+#define EXPONENT(bits) FLOAT((bits) & ~0x7fffff)
+#define MANTISSA(bits) (((bits) & 0x7fffff) + 0x3f3504f3)
+#define SQUARE(e, w, v) ((e) * -0x1.62e430p-23f - (((v) * 0x1.a6e112p-1f + 0x1.554262p+0f) * (v) + 0x1.000002p+2f) * (w))
+
+/* a quarter turn to each side, by doubling an eighth; the top bit turns by a half */
+#define ANGLE(c) (FLOAT((c) + (c)) * 0x1p-32f)
+#define S(x, y) (((((y) * -0x1.af30fcp-8f + 0x1.cdabb0p-4f) * (y) - 0x1.d3ba9cp-1f) * (y) + 0x1.1c5832p+1f) * (x))
+#define K(y) ((((y) * -0x1.d8dc86p-6f + 0x1.6f402cp-2f) * (y) - 0x1.bea566p+0f) * (y) + 0x1.6a09e6p+0f)
+#define SAMPLE(z) ((RINT(z) + 0x4000) >> 15)
+
+#include PROCESSOR
+
+/* ---- data: its own noise on three scales, and one rounding ---- */
+
+enum { PLUS, MINUS, WHOLE, FINE };     /* sums of a tile: terms by their sign; the data's own noise in steps, and in 2^-22 steps */
+
+/* Add the nearest integers to values / step + noise, modulo 2^32. For |x| < 2^51, x + 1.5 * 2^52 has units of 1: this rounds x
+ * to the nearest integer, ties to even, and ends in its bits. Returns 0 if an x is not below 2^51: its integer means nothing. */
+SETTLE static int settle(uint32_t *__restrict out, const uint32_t *__restrict whole, const uint32_t *__restrict fine, uint64_t n, Data data)
+{
+    int64_t beyond = -1;
+    for (uint64_t i = 0; i < n; i++) {
+        const double value = data.wide ? ((const double *)data.values)[i] : (double)((const float *)data.values)[i];
+        const double noise = (double)(int32_t)fine[i] * 0x1p-22 + (double)(int32_t)whole[i];
+        const union { double value; int64_t bits; } x = {value / data.step + noise}, sum = {x.value + 0x1.8p52};
+        beyond &= (x.bits & INT64_MAX) - 0x4320000000000000;  /* negative if |x| < 2^51 */
+        out[i] += (uint32_t)sum.bits;
+    }
+    return beyond < 0;
+}
+
+/* Data comes from far while noise is made, a little of it with each term: all at once would wait. */
+static void fetch(const void *data, uint64_t from, uint64_t to)
+{
+    for (uint64_t i = from / 64 * 64; i < to; i += 64) __builtin_prefetch((const char *)data + i);
+}
+
+/* ---- tiles outside, keys inside; 0 if a value of the data was out of range ---- */
+
+SETTLE static int add(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, size_t n, Data data, Pass *pass)
+{
+    uint32_t sum[4][TILE] __attribute__((aligned(64)));
+    const Rounding before = rounding_to_nearest();
+    Stream stream[2];
+    int now = 0, fits = 1;
+    memset(sum, 0, sizeof(sum));
+    memset(&stream[1], 0, sizeof(stream[1]));
+    pass(sum[0], &stream[1], 1.0f, &stream[now], terms, start / TILE);  /* for the first keystream; its samples are for nothing */
+    for (uint64_t done = 0; done < count;) {
+        const uint64_t tile = (start + done) / TILE, from = (start + done) % TILE;
+        const uint64_t size = TILE - from < count - done ? TILE - from : count - done;
+        const uint64_t bytes = size * (data.wide ? 8 : 4);
+        memset(sum, 0, sizeof(sum[0]) * (data.values ? 4 : 2));
+        for (size_t j = 0; j < n; j++) {
+            const int last = j + 1 == n;  /* the next keystream is of the next tile, and the very last one is for nothing */
+            if (data.values) fetch(data.values, bytes * j / n, bytes * (j + 1) / n);
+            pass(sum[terms[j].sum], &stream[now], terms[j].scale, &stream[!now], &terms[last ? 0 : j + 1], tile + (uint64_t)last);
+            if (data.values && j == 1)
+                for (int i = 0; i < TILE; i++) sum[FINE][i] <<= 11;
+            now = !now;
+        }
+        for (uint64_t i = 0; i < size; i++) out[done + i] += sum[PLUS][from + i] - sum[MINUS][from + i];
+        if (data.values) {
+            fits &= settle(out + done, sum[WHOLE] + from, sum[FINE] + from, size, data);
+            data.values = (const char *)data.values + size * (data.wide ? 8 : 4);
+        }
+        done += size;
+    }
+    rounding_restore(before);
+    return fits;
+}
+
+/* Add the noise of n keys of 32 bytes to `count` integers, and data if there is some. `backend` must be supported.
+ * Returns 0 if a value of the data was out of range, -1 if there is no memory. */
+static int accumulated(const char *backend, uint32_t *out, uint64_t count, uint64_t start, const unsigned char *keys,
+                       const float *scales, size_t n, Data data)
+{
+    const Path *path = PATHS;
+    char *memory;
+    Term *terms;
+    int fits;
+    if (count == 0 || n == 0) return 1;
+    if (!(memory = malloc(sizeof(Term) * (n + 1)))) return -1;
+    terms = (Term *)(memory + (64 - (uintptr_t)memory % 64));
+    for (size_t j = 0; j < n; j++) {
+        expand(&terms[j], keys + 32 * j);
+        terms[j].scale = scales[j] < 0 ? -scales[j] : scales[j];
+        terms[j].sum = data.values && j < 3 ? (j == 0 ? WHOLE : FINE) : (scales[j] < 0 ? MINUS : PLUS);
+    }
+    while (strcmp(path->name, backend)) path++;
+    fits = add(out, start, count, terms, n, data, path->pass);
+    wipe(terms, sizeof(Term) * n);
+    free(memory);
+    return fits;
+}
+
+#else
+
+static const struct { const char *name; } PATHS[] = {{NULL}};
+
+static int supports(const char *backend)
+{
+    return (void)backend, 0;
+}
+
+static int accumulated(const char *backend, uint32_t *out, uint64_t count, uint64_t start, const unsigned char *keys,
+                       const float *scales, size_t n, Data data)
+{
+    return (void)backend, (void)out, (void)count, (void)start, (void)keys, (void)scales, (void)n, (void)data, -1;
+}
+
+#endif

@@ -1,0 +1,87 @@
+/* One pass for one kind of processor: samples of one keystream, added up, while the next keystream is made.
+ *
+ * Included once for each kind, which defines:
+ *   NAME(name), TARGET       a suffix for names; the attribute of functions
+ *   WIDTH, FLOATS, INTS, WORDS   numbers of a vector; vectors of float, int32_t and uint32_t
+ *   FLOAT(v), RINT(v)        int32 to float and back, to nearest, ties to even
+ *   ROOT(v)                  square root
+ *   BLOCK, CHAINS            one or more AES blocks; how many of them fill VECTORS vectors of pairs
+ *   VECTORS                  vectors of pairs that a step takes
+ *   KEY(bytes)               a round key for a BLOCK
+ *   COUNTER(n), NEXT(counter)  the counter blocks from n on; the following ones
+ *   START(counter), ROUND(x, r), END(x)   AES-256 with key[0 ... 14] in scope: the bytes of counters and the first key; rounds 1 ... 13;
+ *                            the last round
+ *
+ * AES and Box-Muller do not depend on each other and partly use different units of the processor: in this order both are busy. The
+ * logarithm's quotient takes long and is begun one step ahead. On Zen 4 AES and multiplications share two of four units: 256-bit VAES
+ * and Box-Muller together need two cycles a sample there, of which AES alone takes 1.3.
+ */
+#define AES(r) _Pragma("GCC unroll 12") for (int j = 0; j < CHAINS; j++) block[j] = ROUND(block[j], r)
+#define ALL _Pragma("GCC unroll 2") for (int h = 0; h < VECTORS; h++)
+#define QUOTIENT(i) \
+    ALL bits[h] = (INTS)UNIFORM(WORD(0, i), WORD(1, i)) - CUT; \
+    ALL w[h] = ((FLOATS)MANTISSA(bits[h]) - 1.0f) / ((FLOATS)MANTISSA(bits[h]) + 1.0f)
+#define WORD(k, i) (*(const WORDS *)&in->word[k][(i) + WIDTH * h])
+
+TARGET static void NAME(pass)(uint32_t *sum, const Stream *in, float scale, Stream *out, const Term *next, uint64_t tile)
+{
+    BLOCK key[ROUNDS + 1], counter = COUNTER(tile * BLOCKS), *to = (BLOCK *)out;
+    INTS bits[VECTORS];
+    FLOATS w[VECTORS];
+    for (int r = 0; r <= ROUNDS; r++) key[r] = KEY(next->round[r]);
+    QUOTIENT(0);
+    for (int i = 0; i < PAIRS; i += VECTORS * WIDTH, to += CHAINS) {
+        const int then = (i + VECTORS * WIDTH) % PAIRS;  /* the last step begins one that nobody ends */
+        BLOCK block[CHAINS];
+        WORDS c[VECTORS];
+        FLOATS turned[VECTORS], x[VECTORS], s[VECTORS], k[VECTORS];
+        for (int j = 0; j < CHAINS; j++) block[j] = START(counter), counter = NEXT(counter);
+        AES(1);
+        ALL turned[h] = SQUARE(EXPONENT(bits[h]), w[h], w[h] * w[h]);
+        AES(2);
+        ALL turned[h] = (FLOATS)ROOT(turned[h]) * scale;
+        AES(3);
+        QUOTIENT(then);
+        AES(4);
+        AES(5);
+        AES(6);
+        ALL c[h] = WORD(2, i), x[h] = ANGLE(c[h]);
+        AES(7);
+        ALL s[h] = S(x[h], x[h] * x[h]);
+        AES(8);
+        AES(9);
+        ALL k[h] = K(x[h] * x[h]);
+        AES(10);
+        ALL k[h] = s[h] * k[h], s[h] = 1.0f - s[h] * s[h];
+        AES(11);
+        ALL turned[h] = (FLOATS)((WORDS)turned[h] ^ (c[h] & 0x80000000u));
+        ALL *(WORDS *)&sum[i + WIDTH * h] += (WORDS)SAMPLE(turned[h] * k[h]);
+        AES(12);
+        AES(13);
+        ALL *(WORDS *)&sum[i + WIDTH * h + PAIRS] += (WORDS)SAMPLE(turned[h] * s[h]);
+        for (int j = 0; j < CHAINS; j++) to[j] = END(block[j]);
+    }
+}
+
+#undef NAME
+#undef TARGET
+#undef WIDTH
+#undef FLOATS
+#undef INTS
+#undef WORDS
+#undef FLOAT
+#undef RINT
+#undef ROOT
+#undef BLOCK
+#undef CHAINS
+#undef VECTORS
+#undef KEY
+#undef COUNTER
+#undef NEXT
+#undef START
+#undef ROUND
+#undef END
+#undef AES
+#undef ALL
+#undef WORD
+#undef QUOTIENT

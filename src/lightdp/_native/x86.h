@@ -1,0 +1,121 @@
+/* From a key to samples on x86-64: AES-NI with AVX2, VAES with AVX2, VAES with AVX-512. */
+#include <cpuid.h>
+#include <immintrin.h>
+
+typedef float v8f __attribute__((vector_size(32), may_alias));
+typedef int32_t v8i __attribute__((vector_size(32), may_alias));
+typedef uint32_t v8u __attribute__((vector_size(32), may_alias));
+typedef float v16f __attribute__((vector_size(64), may_alias));
+typedef int32_t v16i __attribute__((vector_size(64), may_alias));
+typedef uint32_t v16u __attribute__((vector_size(64), may_alias));
+
+#define WITH(features) __attribute__((target(features)))
+#define SETTLE WITH("avx2")
+
+typedef unsigned int Rounding;
+
+static Rounding rounding_to_nearest(void)
+{
+    const Rounding before = _mm_getcsr();
+    _mm_setcsr(0x1f80);               /* to nearest, no flushing, no traps */
+    return before;
+}
+
+static void rounding_restore(Rounding before)
+{
+    _mm_setcsr(before);
+}
+
+WITH("aes,avx2") static inline __m128i mix(__m128i key, __m128i word)
+{
+    key = _mm_xor_si128(key, _mm_slli_si128(key, 4));
+    key = _mm_xor_si128(key, _mm_slli_si128(key, 8));
+    return _mm_xor_si128(key, word);
+}
+
+#define EVEN(i, rcon) k[i] = mix(k[i - 2], _mm_shuffle_epi32(_mm_aeskeygenassist_si128(k[i - 1], rcon), 0xff))
+#define ODD(i) k[i] = mix(k[i - 2], _mm_shuffle_epi32(_mm_aeskeygenassist_si128(k[i - 1], 0), 0xaa))
+
+WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
+{
+    __m128i *k = (__m128i *)term->round;
+    k[0] = _mm_loadu_si128((const __m128i *)key);
+    k[1] = _mm_loadu_si128((const __m128i *)(key + 16));
+    EVEN(2, 0x01), ODD(3), EVEN(4, 0x02), ODD(5), EVEN(6, 0x04), ODD(7), EVEN(8, 0x08), ODD(9);
+    EVEN(10, 0x10), ODD(11), EVEN(12, 0x20), ODD(13), EVEN(14, 0x40);
+}
+
+#define SWAP _mm_set_epi64x(0x0001020304050607, 0x08090a0b0c0d0e0f)
+
+#define NAME(name) name##_aesni
+#define TARGET WITH("aes,avx2")
+#define WIDTH 8
+#define FLOATS v8f
+#define INTS v8i
+#define WORDS v8u
+#define FLOAT(v) ((v8f)_mm256_cvtepi32_ps((__m256i)(v)))
+#define RINT(v) ((v8i)_mm256_cvtps_epi32((__m256)(v)))
+#define ROOT(v) _mm256_sqrt_ps((__m256)(v))
+#define BLOCK __m128i
+#define VECTORS 1
+#define CHAINS 6
+#define KEY(bytes) _mm_load_si128((const __m128i *)(bytes))
+#define COUNTER(n) _mm_set_epi64x(0, (int64_t)(n))
+#define NEXT(counter) _mm_add_epi64(counter, _mm_set_epi64x(0, 1))
+#define START(counter) _mm_xor_si128(_mm_shuffle_epi8(counter, SWAP), key[0])
+#define ROUND(x, r) _mm_aesenc_si128(x, key[r])
+#define END(x) _mm_aesenclast_si128(x, key[ROUNDS])
+#include "pass.h"
+
+#define NAME(name) name##_vaes
+#define TARGET WITH("vaes,avx2")
+#define WIDTH 8
+#define FLOATS v8f
+#define INTS v8i
+#define WORDS v8u
+#define FLOAT(v) ((v8f)_mm256_cvtepi32_ps((__m256i)(v)))
+#define RINT(v) ((v8i)_mm256_cvtps_epi32((__m256)(v)))
+#define ROOT(v) _mm256_sqrt_ps((__m256)(v))
+#define BLOCK __m256i
+#define VECTORS 2
+#define CHAINS 6
+#define KEY(bytes) _mm256_broadcastsi128_si256(*(const __m128i *)(bytes))
+#define COUNTER(n) _mm256_set_epi64x(0, (int64_t)(n) + 1, 0, (int64_t)(n))
+#define NEXT(counter) _mm256_add_epi64(counter, _mm256_set_epi64x(0, 2, 0, 2))
+#define START(counter) _mm256_xor_si256(_mm256_shuffle_epi8(counter, _mm256_broadcastsi128_si256(SWAP)), key[0])
+#define ROUND(x, r) _mm256_aesenc_epi128(x, key[r])
+#define END(x) _mm256_aesenclast_epi128(x, key[ROUNDS])
+#include "pass.h"
+
+#define NAME(name) name##_vaes512
+#define TARGET WITH("vaes,avx512f,avx512bw")
+#define WIDTH 16
+#define FLOATS v16f
+#define INTS v16i
+#define WORDS v16u
+#define FLOAT(v) ((v16f)_mm512_cvtepi32_ps((__m512i)(v)))
+#define RINT(v) ((v16i)_mm512_cvtps_epi32((__m512)(v)))
+#define ROOT(v) _mm512_sqrt_ps((__m512)(v))
+#define BLOCK __m512i
+#define VECTORS 2
+#define CHAINS 6
+#define KEY(bytes) _mm512_broadcast_i32x4(*(const __m128i *)(bytes))
+#define COUNTER(n) _mm512_set_epi64(0, (int64_t)(n) + 3, 0, (int64_t)(n) + 2, 0, (int64_t)(n) + 1, 0, (int64_t)(n))
+#define NEXT(counter) _mm512_add_epi64(counter, _mm512_set_epi64(0, 4, 0, 4, 0, 4, 0, 4))
+#define START(counter) _mm512_xor_si512(_mm512_shuffle_epi8(counter, _mm512_broadcast_i32x4(SWAP)), key[0])
+#define ROUND(x, r) _mm512_aesenc_epi128(x, key[r])
+#define END(x) _mm512_aesenclast_epi128(x, key[ROUNDS])
+#include "pass.h"
+
+static int supports(const char *backend)
+{
+    unsigned int a, b, c, d;
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("aes") || !__builtin_cpu_supports("avx2")) return 0;
+    if (!strcmp(backend, "aesni")) return 1;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(c & 1u << 9)) return 0;  /* VAES, a name that not every compiler knows */
+    if (!strcmp(backend, "vaes")) return 1;
+    return !strcmp(backend, "vaes512") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+}
+
+static const Path PATHS[] = {{"vaes512", pass_vaes512}, {"vaes", pass_vaes}, {"aesni", pass_aesni}, {NULL, NULL}};

@@ -1,0 +1,71 @@
+"""What a round gives the clients of a random graph (S1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightdp.client_set import ClientSet
+from lightdp.neighbourhood import Neighbourhood, Whole
+from lightdp.planning import Plan
+
+_BITS = 11  # of a cost
+
+
+class Measured(NamedTuple):
+    """A round, for each of some clients.
+
+    Attributes:
+        peers: neighbours that were used and are honest for sure; 0 in a void round.
+        costs: k, if the client was used, or the round is void and it has sent; it also bounds how much the round moves
+            the individual noise of each peer.
+    """
+
+    peers: NDArray[np.int64]
+    costs: NDArray[np.float64]
+
+
+class RandomRounds:
+    """Rounds on a random graph, which its roster has placed.
+
+    Args:
+        plan: the noise.
+        clients: those to measure.
+        near: the neighbourhood of the only one of them, if sets are of its places; then nothing need be placed.
+    """
+
+    def __init__(self, plan: Plan, clients: Sequence[int], near: Neighbourhood | None = None) -> None:
+        self._plan, self._clients, self._near = plan, np.asarray(clients), near
+        self.void = plan.seen_cost
+
+    def measured(self, used: ClientSet, whole: Whole) -> Measured:
+        """A round with these used clients, none in a void one.
+
+        Args:
+            used: the clients, or those of a neighbourhood.
+            whole: what they are in all; without a neighbourhood, the fewest neighbours are counted here.
+
+        Raises:
+            ArgumentError: a client has too few used neighbours; such a round is void (S1).
+        """
+        if whole.members == 0:
+            nothing = np.zeros(self._clients.size, dtype=np.int64)
+            return Measured(nothing, np.full(self._clients.size, self.void))
+        if self._near is None:
+            near = self._plan.used_neighbours(used.flags)
+            least = int(near.min())
+        else:
+            near, least = self._near.degrees(used.flags), whole.least
+            self._plan.refuse_few(least)
+        certificate = self._plan.request.certificate(whole.members, least)
+        peers = np.maximum(near[self._clients] - self._plan.request.near_colluders, 0)
+        return Measured(peers, _rounded_up(certificate.cost(self._plan.gamma, peers)))
+
+
+def _rounded_up(costs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """To 11 bits, by at most a thousandth: a training then has few different costs, the same on every machine."""
+    mantissas, exponents = np.frexp(costs)
+    return np.asarray(np.minimum(np.ldexp(np.ceil(mantissas * 2**_BITS), exponents - _BITS), 1.0))

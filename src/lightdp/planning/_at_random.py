@@ -1,0 +1,95 @@
+"""(S1): what rounds cost on a random graph, at worst and as a plan expects them."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightdp.planning._request import Request
+from lightdp.random_graph import RandomGraph, largest
+from lightdp.repair import RETRIES, late_cost
+from lightdp.stragglers import StragglerLaw, hypergeometric
+
+_POINTS = 48  # of the straggler law
+_SURE = 1e-2  # chance that a client of a round has fewer used neighbours than is taken for the least
+
+
+def seen_at_random(asked: Request, gamma: float) -> float:
+    """k of a round of which every upload may be seen and none is repaired: exact noise, and void rounds."""
+    least = asked.honest - 1 + asked.near_colluders
+    return float(asked.certificate(asked.clients, least).cost(gamma, asked.honest - 1))
+
+
+def used_at_random(asked: Request, gamma: float, riding: float = 0.0) -> float:
+    """The most that a used or void round can cost: all stragglers that there may be, and the fewest used neighbours.
+
+    Args:
+        asked: the request.
+        gamma: γ.
+        riding: repairs of late rounds that ride in it.
+    """
+    certificate = asked.certificate(asked.clients - asked.stragglers, asked.least_used)
+    used = float(certificate.cost(gamma, asked.least_used - asked.near_colluders))
+    return min(1.0, max(used, seen_at_random(asked, gamma)) * (1 + riding))
+
+
+def worst_at_random(asked: Request, gamma: float, riding: float = 0.0) -> float:
+    """The most that one more round can cost, if all clients are told one history; with late uploads if they are seen.
+
+    A late round is explained by the client's own star (R1): by noise that it shares with used neighbours, each behind
+    its individual noise in the round, in the repair that is used and in two that are late. Arguments as for
+    `used_at_random`.
+    """
+    used = used_at_random(asked, gamma, riding)
+    if not asked.late_is_seen:
+        return used
+    peers = max(asked.least_used - asked.near_colluders, 0)
+    crossed = (1 + riding) / max(peers, 1) + RETRIES * seen_at_random(asked, gamma)
+    return max(used, late_cost(gamma, peers, crossed, RETRIES * peers))
+
+
+def provision_at_random(asked: Request, gamma: float, rounds: int) -> float:
+    """Costs of `rounds` rounds that the budget must cover, in units of (Δ/σ_U)²; no guarantee hangs on it (R6)."""
+    weights, moments = _moments(asked, gamma)
+    mean = float(weights @ moments[0])
+    shared = max(float(weights @ moments[0] ** 2) - mean**2, 0.0)
+    own = float(weights @ np.maximum(moments[1] - moments[0] ** 2, 0.0))
+    late = _law(asked).mean(lambda s: s) / asked.clients * asked.late_share
+    mean += 2 * late * worst_at_random(asked, gamma)  # its repairs meet used rounds too
+    margin = 2.4 * math.sqrt(shared) + 4.5 * math.sqrt(own)
+    return rounds * mean + margin * math.sqrt(rounds)
+
+
+def _moments(asked: Request, gamma: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Points of the straggler law with their weights, and the first two moments of a used round's cost at each."""
+    points = _rounds(asked)
+    found = np.empty((2, len(points)))
+    for at, (used, least, neighbours, chances, _) in enumerate(points):
+        cost = asked.certificate(used, least).cost(gamma, neighbours)
+        found[:, at] = chances @ cost, chances @ cost**2
+    return np.array([weight for *_, weight in points]), found
+
+
+@lru_cache(maxsize=8)
+def _rounds(asked: Request) -> list[tuple[int, int, NDArray[np.float64], NDArray[np.float64], float]]:
+    """Rounds as expected: used clients, least used neighbours, a client's honest ones with chances, and a weight."""
+    graph = asked.graph
+    assert isinstance(graph, RandomGraph)  # noqa: S101  the caller asked
+    empty = graph.seats - graph.clients
+    degree = graph.reach - 1 - largest(graph.seats, empty, graph.reach, 1 / asked.clients)  # the least, for good
+    result = []
+    for away, weight in _law(asked).points(_POINTS):
+        least = graph.reach - 1 - largest(graph.seats, away + empty, graph.reach, _SURE / asked.clients)
+        first, chances = hypergeometric(graph.seats - 1, away, graph.reach - 1)
+        used = degree - first - np.arange(len(chances))
+        result.append(
+            (asked.clients - away, max(least, asked.least_used), used - asked.near_colluders, chances, weight)
+        )
+    return result
+
+
+def _law(asked: Request) -> StragglerLaw:
+    return asked.law.worst() if asked.reserve == "worst" else asked.law

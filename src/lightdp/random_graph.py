@@ -1,0 +1,313 @@
+"""(S1): expanders on which clients are placed at random, for rosters that are too large for the complete graph.
+
+Seats are pairs (a, b) of residues modulo a prime q, 1 <= a <= `height`. In each of `layers` layers, seat (a, b) has one
+neighbour (c, d) for each c, with b + d = ac + l(a² + c²) in layer l. Neighbours need no graph in memory, and no
+eigenvalue but the first is above `layers` times the square root of q. Clients take seats by a permutation that the hash
+of the finished roster decides, so that colluders, who are fixed before, sit at random.
+
+>>> graph = RandomGraph(clients=10_000, degree=100).placed(bytes(32))
+>>> graph.neighbours_of(7).size, round(graph.second, 2)
+(96, 10.15)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lightdp._validate import integer, octets
+from lightdp.errors import ArgumentError
+from lightdp.noise_graph import Graph
+
+DRAWS = 2.0**40
+"""How many rosters a server may try before it takes one; the chance of a bad draw counts so many times."""
+
+BAD_DRAW = 1e-6
+"""The share of δ that bad draws of all these rosters may have together."""
+
+COVERED = 1 + 1e-5
+"""By this factor on μ², the Gaussian's share of δ leaves room for `BAD_DRAW` (S1)."""
+
+DELTA_MAX = 0.01
+"""The largest δ for which `COVERED` is proven to be enough."""
+
+_RARELY = 1e-3  # chance that honest rounds of a whole training break the rule on used neighbours
+_NEAR = 0.97  # of the degree that was asked for
+_SMALL = 64  # rows up to which the second eigenvalue is computed where there are several layers
+_LOGARITHMS = 1.01  # more than differences of logarithms of factorials up to 2^31 are rounded
+
+
+@dataclass(frozen=True)
+class RandomGraph(Graph):
+    """A graph of about `degree` neighbours each, an expander (S1).
+
+    Attributes:
+        clients: number of clients, >= 8.
+        degree: about how many neighbours a client has, from 2 to half of `clients`.
+        place: what decides who sits where, 32 bytes: the hash of the roster; None before it is known.
+
+    Raises:
+        ArgumentError: an attribute is out of range.
+    """
+
+    place: bytes | None = None
+
+    def __post_init__(self) -> None:
+        integer("clients", self.clients, 8, 2**31 - 1)
+        if not 2 <= integer("degree", self.degree, 2) <= self.clients // 2:
+            raise ArgumentError(
+                f"a random graph must have a degree from 2 to half of clients={self.clients}, got degree={self.degree}"
+            )
+        if self.place is not None:
+            octets("place", self.place, 32)
+
+    @property
+    def complete(self) -> bool:
+        """Never."""
+        return False
+
+    @property
+    def random(self) -> bool:
+        """Always."""
+        return True
+
+    def placed(self, place: bytes) -> RandomGraph:
+        """The graph with its clients seated by the hash of their roster."""
+        return replace(self, place=place)
+
+    # Seats.
+
+    @cached_property
+    def _shape(self) -> tuple[int, int]:
+        """Layers and q: as few layers as come near the degree that was asked for."""
+        fewest = -(-self.degree // (math.isqrt(self.clients - 1) + 1))
+        shapes = [(layers, _prime(self.clients, self.degree, layers)) for layers in range(fewest, fewest + 6)]
+        near = [shape for shape in shapes if shape[0] * self.clients >= _NEAR * self.degree * shape[1]]
+        return near[0] if near else max(shapes, key=lambda shape: shape[0] / shape[1])
+
+    @property
+    def layers(self) -> int:
+        """How many layers there are: one for degrees up to the square root of `clients`, where a prime is near."""
+        return self._shape[0]
+
+    @property
+    def width(self) -> int:
+        """q, a prime that leaves 3 modulo 4, so that a² + c² is never 0 and no two layers share an edge."""
+        return self._shape[1]
+
+    @cached_property
+    def height(self) -> int:
+        """Number of values of a."""
+        return -(-self.clients // self.width)
+
+    @property
+    def seats(self) -> int:
+        """Number of seats, of which a few stay empty."""
+        return self.height * self.width
+
+    @property
+    def reach(self) -> int:
+        """Neighbours of a seat, perhaps itself and empty ones among them."""
+        return self.layers * self.height
+
+    @property
+    def met(self) -> float:
+        """The chance that two clients are neighbours."""
+        return self.reach / (self.seats - 1)
+
+    @cached_property
+    def second(self) -> float:
+        """A bound on the second largest eigenvalue of the adjacency matrix, that of empty seats included."""
+        most = self.layers * math.sqrt(self.width)
+        return min(most, _norm(*self._shape, self.height)) if self.layers > 1 and self.height <= _SMALL else most
+
+    def _sums(self, row: int) -> NDArray[np.int64]:
+        """b + d of neighbours, in each layer and for each c, if a = `row` + 1. (layers, height)"""
+        return _sums(np.int64(row + 1), *self._shape, self.height)
+
+    @cached_property
+    def _seating(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The seat of each client, and the client on each seat or −1. (clients,), (seats,)"""
+        if self.place is None:
+            raise ArgumentError("a random graph must be placed by the hash of a roster before it has neighbours")
+        stream = hashlib.shake_128(b"lightdp seats" + self.place).digest(8 * self.seats)
+        seats = np.argsort(np.frombuffer(stream, dtype="<u8"), kind="stable")[: self.clients]
+        clients = np.full(self.seats, -1)
+        clients[seats] = np.arange(self.clients)
+        return seats, clients
+
+    def neighbours_of(self, client: int) -> NDArray[np.int64]:
+        """The neighbours of one client, sorted; about `degree` of them."""
+        integer("client", client, 0, self.clients - 1)
+        seats, clients = self._seating
+        row, column = divmod(int(seats[client]), self.width)
+        found = clients[np.arange(self.height) * self.width + (self._sums(row) - column) % self.width].ravel()
+        return np.sort(found[(found >= 0) & (found != client)])
+
+    def neighbours(self) -> NDArray[np.int64]:
+        """Refused: clients have different numbers of neighbours; see `rows` and `degrees`."""
+        raise ArgumentError("a random graph has no table of neighbours: ask for those of one client")
+
+    def rows(self, clients: Sequence[int]) -> list[NDArray[np.int64]]:  # type: ignore[override]
+        """The neighbours of some clients, each sorted."""
+        return [self.neighbours_of(client) for client in clients]
+
+    def adjacency(self) -> NDArray[np.bool_]:
+        """The adjacency matrix, for small graphs. (clients, clients)"""
+        matrix = np.zeros((self.clients, self.clients), dtype=bool)
+        for client in range(self.clients):
+            matrix[client, self.neighbours_of(client)] = True
+        return matrix
+
+    def degrees(self, among: ArrayLike) -> NDArray[np.int64]:
+        """How many neighbours each client has among these. (clients,)
+
+        Args:
+            among: flags. (clients,)
+        """
+        seats, _ = self._seating
+        flags = np.asarray(among, dtype=bool)
+        table = np.zeros(self.seats, dtype=np.uint8)
+        table[seats] = flags
+        mirrored = table.reshape(self.height, self.width)[:, ::-1]  # column w − b of a row is a window of its mirror
+        windows = np.lib.stride_tricks.sliding_window_view(np.hstack([mirrored, mirrored]), self.width, axis=1)
+        every, found = np.arange(self.height), np.empty((self.height, self.width), dtype=np.int64)
+        for row in range(self.height):
+            starts = (self.width - 1 - self._sums(row)) % self.width
+            found[row] = sum(windows[every, start].sum(axis=0, dtype=np.int32) for start in starts)
+        return np.asarray(found.ravel()[seats] - (self._loops & flags))
+
+    @cached_property
+    def _loops(self) -> NDArray[np.bool_]:
+        """Which clients sit on seats that are their own neighbours, in one layer at most. (clients,)"""
+        rows, columns = np.divmod(self._seating[0], self.width)
+        own = np.array([self._sums(row)[:, row] for row in range(self.height)])  # (height, layers)
+        return np.asarray((own[rows] == (2 * columns % self.width)[:, None]).any(axis=1))
+
+    # What may be relied on (S1).
+
+    def colluding(self, colluders: int, delta: float) -> int:
+        """The most colluders among the neighbours of any client, but for draws that `BAD_DRAW` covers.
+
+        Args:
+            colluders: how many there are, fixed before the roster.
+            delta: δ of the guarantee.
+        """
+        return largest(self.seats, colluders, self.reach, BAD_DRAW * delta / (DRAWS * self.clients))
+
+    def least_used(self, stragglers: int, rounds: int) -> int:
+        """How many used neighbours every client must have in a round, or it is void.
+
+        In honest trainings fewer happen in one of a thousand, if as many clients straggle as may, wherever they sit.
+        """
+        away = stragglers + self.seats - self.clients
+        return self.reach - 1 - largest(self.seats, away, self.reach, _RARELY / (rounds * self.clients))
+
+    def closed_honest(self, colluders: int) -> int:
+        """The fewest honest clients in a client's neighbourhood, itself included.
+
+        Args:
+            colluders: the most of them among its neighbours.
+        """
+        return max(self.least_degree - colluders, 0) + 1
+
+    @cached_property
+    def least_degree(self) -> int:
+        """How many neighbours every client must have, or the draw is refused, which one of a thousand is."""
+        return self.reach - 1 - largest(self.seats, self.seats - self.clients, self.reach, _RARELY / self.clients)
+
+    def certificate(self, used: int, least: int, colluders: int, near: int) -> Certificate:
+        """What a round gives in which everybody has at least `least` used neighbours.
+
+        Args:
+            used: number of clients that were used.
+            least: the least number of used neighbours of any client.
+            colluders: how many there are.
+            near: the most of them among the neighbours of a client.
+        """
+        return Certificate(used - colluders - 1, least - near - 1 - self.second)
+
+
+class Certificate(NamedTuple):
+    """(S1): what a round of a random graph gives each of its clients.
+
+    Attributes:
+        others: honest clients that were surely used, beside the client itself.
+        spread: Λ, the least eigenvalue above zero of their Laplacian, at least.
+    """
+
+    others: int
+    spread: float
+
+    def cost(self, gamma: float, neighbours: ArrayLike) -> NDArray[np.float64]:
+        """k of a used round for clients with so many honest used neighbours, an entry each; at most 1.
+
+        >>> Certificate(others=7999, spread=10.0).cost(50.0, [40]).round(6)
+        array([0.000674])
+        """
+        h = np.maximum(np.asarray(neighbours, dtype=float), 0.0)
+        if gamma == 0 or self.others < 1:
+            return np.ones(h.shape)
+        beyond = 1 / (1 + gamma * self.spread) if self.spread > 0 else 1.0  # each behind its own noise alone (E4)
+        mean = 1 / self.others if self.spread > 0 else 0.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            resistance = (1 / gamma + beyond) / h + mean
+            core = np.where(h > 0, resistance / (1 + resistance), 1.0)
+            star = (1 + gamma) / (1 + gamma + h * gamma)
+        return np.minimum(np.minimum(core, star) * COVERED, 1.0)
+
+
+def _sums(a: ArrayLike, layers: int, width: int, height: int) -> NDArray[np.int64]:
+    """ac + l(a² + c²) modulo `width`, in each layer, for each a and c. (layers, ..., height)"""
+    a, c = np.asarray(a)[..., None], np.arange(1, height + 1)
+    every = np.arange(layers).reshape(-1, *[1] * (a.ndim - 1), 1) if a.ndim > 1 else np.arange(layers)[:, None]
+    return np.asarray((a * c + every * (a * a + c * c)) % width)
+
+
+@lru_cache(maxsize=16)
+def _norm(layers: int, width: int, height: int) -> float:
+    """The largest norm of the blocks into which characters modulo `width` split the adjacency matrix, rounded up."""
+    sums, turn = _sums(np.arange(1, height + 1), layers, width, height), 2j * np.pi / width
+    blocks = (np.exp(turn * u * sums).sum(axis=0) for u in range(1, width // 2 + 1))
+    return max(float(np.linalg.norm(block, 2)) for block in blocks) * (1 + 1e-9)
+
+
+@lru_cache(maxsize=64)
+def _prime(clients: int, degree: int, layers: int) -> int:
+    """The least prime that leaves 3 modulo 4 and seats `clients` in fewer rows than columns, with this degree."""
+    least = max(-(-clients * layers // degree), 7)
+    numbers = range(least + (3 - least) % 4, 4 * (least + math.isqrt(clients)) + 100, 4)
+    return next(n for n in numbers if n > -(-clients // n) and _is_prime(n))
+
+
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % p for p in range(2, math.isqrt(number) + 1))
+
+
+@lru_cache(maxsize=64)
+def largest(seats: int, marked: int, drawn: int, chance: float) -> int:
+    """The least x with P(X > x) <= `chance`, X how many of `drawn` seats beside one's own are `marked`."""
+    total, x = 0.0, min(drawn, marked)
+    for x, weight in _downwards(seats - 1, marked, drawn):
+        total += weight
+        if total * _LOGARITHMS > chance:
+            return x
+    return x
+
+
+def _downwards(population: int, marked: int, drawn: int) -> Iterator[tuple[int, float]]:
+    """P(X = x) of the hypergeometric law, from the largest x down."""
+    for x in range(min(drawn, marked), max(drawn + marked - population, 0) - 1, -1):
+        log = _choose(marked, x) + _choose(population - marked, drawn - x) - _choose(population, drawn)
+        yield x, math.exp(log) if log > -740 else 0.0
+
+
+def _choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)

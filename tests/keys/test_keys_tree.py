@@ -1,0 +1,323 @@
+"""The roster's hash tree: against an oracle, under any pruning, and against whoever makes trees of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lightdp.errors import ArgumentError, WireError
+from lightdp.keys import Roster
+from lightdp.keys.tree import Tree
+from support import roster_trees
+from support.key_holders import ENROLMENTS, PLAN, ROSTER, RUN, enrolment_of
+
+LETTERS = "019ABZabz._@+-"  # neighbours in the table, names that begin with others, and a wide range of bits
+NAME = st.builds(str.__add__, st.sampled_from("09Aaz"), st.text(LETTERS, max_size=5))
+NAMES = st.lists(NAME, min_size=2, max_size=12, unique=True).map(sorted)
+
+
+def enrolled(name: str) -> bytes:
+    """Bytes of the form of an enrolment; the tree does not verify what is in them."""
+    return bytes([len(name)]) + name.encode() + hashlib.shake_128(name.encode()).digest(160)
+
+
+def leaves_of(names: Sequence[str]) -> list[roster_trees.Leaf]:
+    return [(name, enrolled(name)) for name in names]
+
+
+def tree_of(names: Sequence[str]) -> Tree:
+    return Tree.of([enrolled(name) for name in names])
+
+
+def written(tree: Tree) -> bytes:
+    return b"".join(tree.parts)
+
+
+def shown_by(tree: Tree) -> dict[int, str]:
+    return {place: leaf[2 : 2 + leaf[1]].decode() for place, leaf in tree.leaves().items()}
+
+
+# --- what it is ---
+
+
+@given(names=NAMES)
+def test_tree_equals_the_oracle(names: list[str]) -> None:
+    tree, leaves = tree_of(names), leaves_of(names)
+    assert written(tree) == roster_trees.node_bytes(leaves, names)
+    assert tree.hashes[0] == roster_trees.node_hash(leaves)
+    assert tree.counts[0] == len(names)
+    assert shown_by(tree) == dict(enumerate(names))
+
+
+@given(names=NAMES, data=st.data())
+def test_every_excerpt_has_the_hash_of_the_whole_and_shows_what_was_asked_for(names: list[str], data: Any) -> None:
+    places = data.draw(st.lists(st.integers(0, len(names) - 1), min_size=1, unique=True))
+    tree = tree_of(names)
+    excerpt = tree.excerpt(places)
+    assert written(excerpt) == roster_trees.node_bytes(leaves_of(names), [names[i] for i in places])
+    again = Tree.read(written(excerpt))
+    for each in (excerpt, again):
+        assert (each.hashes, each.counts, each.bits) == (again.hashes, again.counts, again.bits)
+        assert (each.hashes[0], each.counts[0]) == (tree.hashes[0], len(names))
+        assert shown_by(each) == {i: names[i] for i in sorted(places)}
+        for i, name in enumerate(names):
+            assert each.find(enrolled(name)) == (i if i in places else None)
+    fewer = data.draw(st.lists(st.sampled_from(places), min_size=1, unique=True))
+    assert written(again.excerpt(fewer)) == written(tree.excerpt(fewer))
+    for hidden in set(range(len(names))) - set(places):
+        with pytest.raises(ArgumentError, match=f"client {hidden} is not"):
+            again.excerpt([*places, hidden])
+
+
+@given(names=NAMES, other=NAME)
+def test_find_tells_a_name_that_is_not_there_and_another_enrolment_of_one_that_is(names: list[str], other: str) -> None:
+    tree = tree_of(names)
+    if other not in names:
+        assert tree.find(enrolled(other)) is None
+    assert tree.find(enrolled(names[0])[:-1] + b"\0") is None
+
+
+@pytest.mark.parametrize("wrong", [[], [-1], [4], [0, 4]])
+def test_excerpt_of_clients_that_are_not_there_is_refused(wrong: list[int]) -> None:
+    with pytest.raises(ArgumentError, match="clients must be some of 0 to 3"):
+        ROSTER.excerpt(wrong)
+
+
+def test_a_tree_as_deep_as_names_are_long_needs_no_stack() -> None:
+    """Names that differ in one bit more each: every inner node has a leaf on one side."""
+    names = sorted(
+        {bytes([0xFF] * (k // 8) + [0xFF << (8 - k % 8) & 0xFF or 1] + [1] * (63 - k // 8)) for k in range(512)}
+    )
+    enrolments = [b"\x40" + name + bytes(160) for name in names]
+    limit = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(len_of_stack() + 60)
+        tree = Tree.of(enrolments)
+        again = Tree.read(written(tree.excerpt([0, len(names) - 1])))
+    finally:
+        sys.setrecursionlimit(limit)
+    assert len(names) > 400
+    assert len(again.parts) > 400
+    assert again.hashes[0] == tree.hashes[0]
+
+
+def len_of_stack() -> int:
+    frame, depth = sys._getframe(), 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1  # type: ignore[assignment]
+    return depth
+
+
+# --- what it refuses ---
+
+
+def inner(bit: int, left: bytes, right: bytes) -> bytes:
+    return b"\1" + struct.pack("<H", bit) + left + right
+
+
+def pruned(count: int) -> bytes:
+    return b"\2" + struct.pack("<I", count) + bytes(32)
+
+
+def leaf(name: str) -> bytes:
+    return b"\0" + enrolled(name)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0",
+        b"\3" + bytes(36),
+        pruned(2)[:-1],
+        leaf("a")[:-1],
+        leaf("a") + b"\0",
+        inner(6, leaf("a"), b""),
+        inner(6, leaf("b"), leaf("a")),  # in the wrong order
+        inner(6, leaf("a"), leaf("a")),  # one name twice
+        inner(5, leaf("a"), leaf("b")),  # not the first bit in which they differ
+        inner(7, leaf("a"), leaf("b")),
+        inner(6, leaf("b"), pruned(1)),  # on the side of others
+        inner(6, pruned(1), leaf("a")),
+        inner(520, leaf("a"), pruned(1)),  # no bit of a name
+        inner(65535, leaf("a"), pruned(1)),
+        inner(520, pruned(1), leaf("a")),
+        inner(6, leaf("a"), pruned(0)),
+        inner(6, leaf("a"), pruned(2**32 - 1)),  # more clients than a count holds
+        inner(6, pruned(1), pruned(1)),  # which must be pruned itself
+        inner(6, leaf("a"), inner(7, pruned(1), pruned(1))),
+        inner(6, inner(6, leaf("a"), pruned(1)), leaf("b")),  # bits that do not grow
+        inner(6, inner(5, pruned(1), leaf("a")), leaf("b")),
+        inner(6, leaf("a"), inner(6, pruned(1), leaf("b"))),
+    ],
+)
+def test_what_is_no_tree_is_refused(data: bytes) -> None:
+    with pytest.raises(WireError):
+        Tree.read(data)
+
+
+def test_the_trees_of_these_tests_are_good_but_for_their_faults() -> None:
+    for data in (
+        inner(6, leaf("a"), leaf("b")),
+        inner(6, leaf("a"), pruned(1)),
+        inner(6, pruned(1), leaf("b")),
+        inner(519, leaf("a"), pruned(1)),
+        inner(6, leaf("a"), pruned(2**32 - 2)),
+        inner(6, leaf("a"), inner(7, pruned(1), leaf("c"))),
+        inner(5, inner(6, leaf("a"), pruned(1)), pruned(1)),
+    ):
+        assert written(Tree.read(data)) == data
+
+
+@pytest.mark.parametrize("places", [range(4), [0], [1, 2], [0, 3]], ids=str)
+@pytest.mark.parametrize("change", [0x01, 0x02, 0x80, 0xFF])
+def test_every_byte_of_a_roster_is_refused_or_gives_another_hash_if_it_changes(
+    places: Sequence[int], change: int
+) -> None:
+    """Nobody who is shown has signed the number and what is pruned: another one is another roster, with other keys."""
+    data = ROSTER.excerpt(places).to_bytes()
+    other = set()
+    for at in range(len(data)):
+        changed = data[:at] + bytes([data[at] ^ change]) + data[at + 1 :]
+        try:
+            roster = Roster.from_bytes(changed, run=RUN, plan=PLAN)
+        except WireError:
+            continue
+        assert roster.hash != ROSTER.hash
+        other.add(at)
+    assert other >= set(range(24, 28))
+    if len(places) == len(ROSTER):
+        assert other == set(range(24, 28))
+
+
+# --- who makes trees of its own ---
+
+
+@dataclass(frozen=True)
+class Forged:
+    """A node of a tree that keeps to no rule: any bits, any leaf anywhere, and counts that lie."""
+
+    name: str = ""
+    bit: int = 0
+    sides: tuple[Forged, ...] = ()
+    claimed: int = 1
+
+    def digest(self) -> bytes:
+        if not self.sides:
+            return hashlib.sha256(leaf(self.name)).digest()
+        parts = b"".join(struct.pack("<I", side.claimed) + side.digest() for side in self.sides)
+        return hashlib.sha256(b"\1" + struct.pack("<H", self.bit) + parts).digest()
+
+    def paths(self) -> list[bytes]:
+        """The excerpts that show one leaf each."""
+        if not self.sides:
+            return [leaf(self.name)]
+        left, right = (b"\2" + struct.pack("<I", side.claimed) + side.digest() for side in self.sides)
+        return [inner(self.bit, path, right) for path in self.sides[0].paths()] + [
+            inner(self.bit, left, path) for path in self.sides[1].paths()
+        ]
+
+
+FEW = st.sampled_from(["a", "b", "c", "ab", "a0", "q"])
+CLAIMED = st.integers(1, 3)
+FORGED = st.recursive(
+    st.builds(Forged, name=FEW),
+    lambda below: st.builds(
+        lambda bit, left, right, lie: Forged(
+            bit=bit, sides=(left, right), claimed=max(left.claimed + right.claimed + lie, 1)
+        ),
+        st.sampled_from([2, 3, 5, 6, 7, 8, 9, 10, 14, 15]),
+        below,
+        below,
+        st.sampled_from([0, 0, 0, -1, 1]),
+    ),
+    max_leaves=8,
+)
+
+
+def accepted(root: Forged) -> list[tuple[int, str]]:
+    """Place and name of each leaf that verifies against the root of a forged tree."""
+    found = []
+    for path in root.paths():
+        try:
+            tree = Tree.read(path)
+        except WireError:
+            continue
+        if (tree.hashes[0], tree.counts[0]) == (root.digest(), root.claimed):
+            found += list(shown_by(tree).items())
+    return found
+
+
+@given(root=FORGED)
+def test_under_one_hash_a_name_has_one_place_and_a_place_one_name(root: Forged) -> None:
+    found = accepted(root)
+    assert len({name for _, name in found}) == len(found)
+    assert len({place for place, _ in found}) == len(found)
+    assert all(0 <= place < root.claimed for place, _ in found)
+
+
+def test_leaves_of_a_forged_tree_verify_where_it_does_not_lie() -> None:
+    """So that the property above says something."""
+    a, b, c = (Forged(name=name) for name in "abc")
+    good = Forged(bit=6, sides=(a, Forged(bit=7, sides=(b, c), claimed=2)), claimed=3)
+    assert accepted(good) == [(0, "a"), (1, "b"), (2, "c")]
+    assert accepted(Forged(bit=6, sides=(a, a), claimed=2)) == [(0, "a")]
+    lying = Forged(bit=6, sides=(a, Forged(bit=7, sides=(b, c), claimed=1)), claimed=2)
+    assert accepted(lying) == [(0, "a")]
+
+
+@given(names=NAMES, data=st.data())
+def test_a_whole_tree_that_is_accepted_is_the_one_of_its_names(names: list[str], data: Any) -> None:
+    """Swap two nodes, or change a bit: it is refused, or nothing has changed."""
+    parts = list(tree_of(names).parts)
+    for _ in range(data.draw(st.integers(1, 3))):
+        i, j = (data.draw(st.integers(0, len(parts) - 1)) for _ in range(2))
+        parts[i], parts[j] = parts[j], parts[i]
+        if parts[i][0] == 1 and data.draw(st.booleans()):
+            parts[i] = b"\1" + struct.pack("<H", data.draw(st.integers(0, 50)))
+    changed = b"".join(parts)
+    if changed != written(tree_of(names)):
+        with pytest.raises(WireError):
+            Tree.read(changed)
+
+
+# --- excerpts of rosters ---
+
+
+def test_an_excerpt_shows_its_clients_and_counts_all() -> None:
+    some = Roster.from_bytes(ROSTER.excerpt([3, 1]).to_bytes(), run=RUN, plan=PLAN, clients=4)
+    assert (some.names, list(some.enrolments), len(some)) == (("bob", "dave"), [1, 3], 4)
+    assert (some.whole, ROSTER.whole) == (False, True)
+    assert some.enrolments[3] == ENROLMENTS[3]
+    with pytest.raises(KeyError):
+        some.enrolments[0]
+    assert [some.index(ENROLMENTS[i]) for i in (1, 3)] == [1, 3]
+    for hidden in (ENROLMENTS[0], enrolment_of("bob", bytes(16))):
+        with pytest.raises(WireError, match="does not contain"):
+            some.index(hidden)
+    assert some != ROSTER
+    assert hash(some) == hash(ROSTER)
+
+
+def test_an_excerpt_with_a_bad_signature_is_refused() -> None:
+    data = bytearray(ROSTER.excerpt([0]).to_bytes())
+    start = data.index(b"\x05alice") + 6 + 96
+    data[start] ^= 1
+    with pytest.raises(WireError, match="not signed"):
+        Roster.from_bytes(bytes(data), run=RUN, plan=PLAN)
+
+
+def test_a_roster_that_shows_nobody_is_refused() -> None:
+    data = ROSTER.to_bytes()[:64] + b"\2" + struct.pack("<I", 4) + bytes(32)
+    with pytest.raises(WireError, match="must show some of 4 clients"):
+        Roster.from_bytes(data, run=RUN, plan=PLAN)
+    with pytest.raises(WireError, match="must show some of 4 clients"):
+        Roster.from_bytes(data, run=RUN, plan=PLAN, verified=True)

@@ -1,0 +1,217 @@
+"""The kernel's inner loops give the bits of numpy on this processor and, emulated, on ARMv8 (`make test-arm`)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lightdp._native import plain
+from lightdp.stream import LENGTH_MAX, SIGMA_MAX, TILE
+from lightdp.wire import packing, rotation
+
+TESTS = Path(__file__).parents[1]
+NATIVE = TESTS.parent / "src" / "lightdp" / "_native"
+FLAGS = ["-O3", "-ffp-contract=off", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-static"]
+VECTORS = json.loads((TESTS / "vectors" / "stream.json").read_text())["vectors"]
+PROCESSORS = {  # compiler, and what runs its programs
+    "this": (["cc"], []),
+    "armv8": (["aarch64-linux-gnu-gcc"], ["qemu-aarch64"]),
+}
+ACCUMULATE, PACK, UNPACK, ROTATE = range(4)
+REQUEST = struct.Struct("<11q4d16s")
+
+
+@dataclass
+class Call:
+    """One request to the driver; the first buffer is what it writes."""
+
+    what: int
+    buffers: tuple[NDArray[Any], ...]
+    path: str = ""
+    start: int = 0
+    part: int = 0
+    back: bool = False
+    shift: int = 0
+    bits: int = 0
+    upward: bool = False
+    step: float = 1.0
+    scale: float = 1.0
+    limits: tuple[float, float] = (np.inf, np.inf)
+
+    def sent(self) -> bytes:
+        buffers = [each.tobytes() for each in self.buffers] + [b""] * (4 - len(self.buffers))
+        numbers = self.what, *map(len, buffers), self.start, self.part, self.back, self.shift, self.bits, self.upward
+        header = REQUEST.pack(*numbers, self.step, self.scale, *self.limits, self.path.encode())
+        return header + b"".join(buffers)
+
+
+@dataclass
+class Processor:
+    """A built driver, and what it says it can run."""
+
+    command: list[str]
+    paths: list[str] = field(default_factory=list)
+    ways: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        first = subprocess.run(self.command, input=b"", capture_output=True, check=True).stdout.decode()
+        self.paths, self.ways = (half.split() for half in first.split("/"))
+
+    def answers(self, calls: list[Call]) -> list[tuple[int, NDArray[Any]]]:
+        text = b"".join(call.sent() for call in calls)
+        answer = subprocess.run(self.command, input=text, capture_output=True, check=True).stdout
+        at, found = answer.index(b"\n") + 1, []
+        for call in calls:
+            first = call.buffers[0]
+            result = int.from_bytes(answer[at : at + 8], "little", signed=True)
+            found.append((result, np.frombuffer(answer, first.dtype, first.size, at + 8)))
+            at += 8 + first.nbytes
+        assert at == len(answer)
+        return found
+
+
+@pytest.fixture(scope="module", params=PROCESSORS)
+def processor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Processor:
+    compiler, emulator = PROCESSORS[request.param]
+    for tool in compiler + emulator:
+        if shutil.which(tool) is None:
+            pytest.skip(f"needs {tool}")
+    driver = tmp_path_factory.mktemp("native") / "driver"
+    built = [*compiler, *FLAGS, f"-I{NATIVE}", str(TESTS / "native" / "driver.c"), "-o", str(driver), "-lm"]
+    done = subprocess.run(built, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return Processor([*emulator, str(driver)])
+
+
+def scales(generator: np.random.Generator, count: int) -> NDArray[np.float32]:
+    sigmas = np.exp(generator.uniform(np.log(1e-3), np.log(SIGMA_MAX), count)) * generator.choice([-1, 1], count)
+    return sigmas.astype(np.float32) * np.float32(2**15)
+
+
+def compared(processor: Processor, calls: list[Call], expected: list[tuple[bool, NDArray[Any]]]) -> None:
+    for call, (result, out), (fits, wanted) in zip(calls, processor.answers(calls), expected, strict=True):
+        assert result == fits, call
+        if fits:
+            assert np.array_equal(out, wanted), call
+
+
+def test_a_processor_lists_its_paths(processor: Processor) -> None:
+    assert processor.ways[-1] == "plain"
+    if processor.command[0] == "qemu-aarch64":
+        assert (processor.paths, processor.ways) == (["armv8"], ["neon", "plain"])
+
+
+def test_golden_vectors_hold(processor: Processor) -> None:
+    calls, expected = [], []
+    for path in processor.paths:
+        for vector in VECTORS:
+            key = np.frombuffer(bytes.fromhex(vector["key"]), np.uint8)
+            scale = np.array([vector["sign"] * 2**15 * np.float32(vector["sigma"])], np.float32)
+            out = np.zeros(len(vector["samples"]), np.int32)
+            calls.append(Call(ACCUMULATE, (out, key, scale), path, vector["start"]))
+            expected.append((True, np.array(vector["samples"], np.int32)))
+    compared(processor, calls, expected)
+
+
+def test_noise_has_the_bits_of_numpy_for_any_length_and_start_and_rounding_mode(processor: Processor) -> None:
+    generator = np.random.default_rng(20)
+    calls, expected = [], []
+    for path in processor.paths:
+        for count in [0, 1, 3, 511, 513, 1023, 1024, 1025, 5000, *generator.integers(1, 9000, 6)]:
+            start = int(generator.integers(0, 3 * TILE)) if count % 2 else int(generator.integers(0, LENGTH_MAX - 9000))
+            terms = int(generator.integers(0, 5))
+            key, scale = generator.integers(0, 256, 32 * terms, np.uint8), scales(generator, terms)
+            out = generator.integers(-(2**31), 2**31, count, np.int32)
+            calls.append(Call(ACCUMULATE, (out, key, scale), path, start, upward=len(calls) % 2 == 1))
+            wanted = out.copy()
+            plain.accumulate(wanted, start, key.tobytes(), scale)
+            expected.append((True, wanted))
+    compared(processor, calls, expected)
+
+
+def test_every_bit_of_many_samples_is_that_of_numpy(processor: Processor) -> None:
+    key, scale = np.arange(32, dtype=np.uint8), np.array([SIGMA_MAX * 2**15], np.float32)
+    wanted = np.zeros(1 << 20, np.int32)
+    plain.accumulate(wanted, 0, key.tobytes(), scale)
+    calls = [Call(ACCUMULATE, (np.zeros_like(wanted), key, scale), path) for path in processor.paths]
+    compared(processor, calls, [(True, wanted)] * len(calls))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_data_is_rounded_with_its_noise_as_numpy_does(processor: Processor, kind: type) -> None:
+    generator = np.random.default_rng(21)
+    calls, expected = [], []
+    for path in processor.paths:
+        for count, largest in [(1, 1.0), (1000, 2.0**20), (1025, 2.0**40), (3333, 2.0**52), (4096, 1e-9)]:
+            values = (generator.uniform(-largest, largest, count)).astype(kind)
+            key, scale = generator.integers(0, 256, 32 * 5, np.uint8), scales(generator, 5)
+            scale[:3] = np.array([1000.1, SIGMA_MAX, SIGMA_MAX], np.float32) * np.float32(2**15)
+            out, start = np.zeros(count, np.int32), 700 * (count % 7)
+            calls.append(Call(ACCUMULATE, (out, key, scale, values), path, start, step=0.3, upward=count % 2 == 1))
+            wanted = np.zeros(count, np.int32)
+            fits = plain.accumulate(wanted, start, key.tobytes(), scale, (values, 0.3))
+            assert fits == (largest < 2.0**50)
+            expected.append((fits, wanted))
+    compared(processor, calls, expected)
+
+
+def test_data_that_is_no_number_is_refused(processor: Processor) -> None:
+    key, scale = np.zeros(96, np.uint8), np.full(3, 2.0**20, np.float32)
+    bad = [np.array([1, value, 2], np.float64) for value in (np.nan, np.inf, -np.inf, 1e300)]
+    calls = [
+        Call(ACCUMULATE, (np.zeros(3, np.int32), key, scale, values), path)
+        for path in processor.paths
+        for values in bad
+    ]
+    assert all(result == 0 for result, _ in processor.answers(calls))
+
+
+def test_packing_has_the_bytes_of_numpy(processor: Processor) -> None:
+    generator = np.random.default_rng(22)
+    calls, expected = [], []
+    for bits in range(2, 33):
+        length, shift = int(generator.integers(1, 700)), int(generator.integers(0, 33 - bits))
+        values = generator.integers(0, 2**32, length, np.uint32)
+        words = np.zeros(packing.packed_size(length, bits) // 4, np.uint32)
+        calls.append(Call(PACK, (words.copy(), values), shift=shift, bits=bits))
+        packing._pack(values, words, shift, bits)
+        expected.append((True, words))
+        calls.append(Call(UNPACK, (values, words), bits=bits))
+        total = values.copy()
+        packing._unpack(total, words, bits)
+        expected.append((True, total))
+    compared(processor, calls, expected)
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_rotation_has_the_bits_of_numpy(processor: Processor, lanes: int, back: bool) -> None:
+    generator = np.random.default_rng(23)
+    calls, expected = [], []
+    for way in processor.ways:
+        for rows, parts in [(1, 3), (4, 2), (256, 3), (512, 2), (1024, 1), (4096, 1)]:
+            part = rows * lanes
+            signs = generator.choice(np.array([-1, 1], np.int8), rows * parts)
+            wanted, limits = generator.normal(size=part * parts), (2.0, 1.5)
+            values = wanted.astype(np.float32) if rows % 512 and not back else wanted.copy()
+            buffers = (wanted.copy(), values, signs) if not back else (wanted.copy(), np.empty(0), signs)
+            calls.append(Call(ROTATE, buffers, way, part=part, back=back, scale=rows**-0.5, limits=limits))
+            rotation._rotate(wanted, wanted if back else values, signs, part, rows**-0.5, *limits, back)
+            expected.append((True, wanted))
+    compared(processor, calls, expected)
+
+
+def test_rotation_says_that_a_value_is_not_finite(processor: Processor) -> None:
+    signs, values = np.ones(512, np.int8), np.zeros(4096)
+    values[4000] = np.inf
+    calls = [Call(ROTATE, (np.zeros(4096), values, signs), way, part=4096) for way in processor.ways]
+    assert [result for result, _ in processor.answers(calls)] == [0] * len(calls)
