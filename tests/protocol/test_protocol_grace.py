@@ -247,14 +247,12 @@ def test_a_state_whose_sets_do_not_fit_its_rounds_is_refused(tmp_path: Path, gra
     assert (state.used, state.on_time) == (((three,), (three, three)) if grace else ((three, three), ()))
     Client.restore(plan, length=5, store=File(path))
     first, last = state.rounds
-    sets, members = (last.sets[:1], (3,)) if grace else (last.sets * 2, (3, 3))
+    count = 1 if grace else 2
     changed = {
-        "sets": (first, replace(last, sets=sets, members=members)),
+        "sets": (first, replace(last, sets=last.sets[:1] * count, wholes=last.wholes[:1] * count)),
         "place": (first, replace(last, place=1)),
         "places": (first, replace(last, sets=(ClientSet.of(4, [0, 1, 2]),) * (1 + grace))),
-        "before": (replace(first, sets=last.sets, members=(3,) * (1 + grace)), last)
-        if grace
-        else (first, last, first, last),
+        "before": (replace(first, sets=last.sets, wholes=last.wholes), last) if grace else (first, last, first, last),
         "twice": (first, last, last, last),
     }
     path.write_bytes(replace(state, rounds=changed[broken]).to_bytes())
