@@ -39,8 +39,7 @@ DELTA_MAX = 0.01
 """The largest δ for which `COVERED` is proven to be enough."""
 
 _RARELY = 1e-3  # chance that honest rounds of a whole training break the rule on used neighbours
-_NEAR = 0.97  # of the degree that was asked for
-_SMALL = 64  # rows up to which the second eigenvalue is computed where there are several layers
+_SMALL = 64  # rows, and a quarter of the columns, up to which the second eigenvalue of several layers is computed
 _LOGARITHMS = 1.01  # more than differences of logarithms of factorials up to 2^31 are rounded
 
 
@@ -86,11 +85,8 @@ class RandomGraph(Graph):
 
     @cached_property
     def _shape(self) -> tuple[int, int]:
-        """Layers and q: as few layers as come near the degree that was asked for."""
-        fewest = -(-self.degree // (math.isqrt(self.clients - 1) + 1))
-        shapes = [(layers, _prime(self.clients, self.degree, layers)) for layers in range(fewest, fewest + 6)]
-        near = [shape for shape in shapes if shape[0] * self.clients >= _NEAR * self.degree * shape[1]]
-        return near[0] if near else max(shapes, key=lambda shape: shape[0] / shape[1])
+        """Layers and q: of those that come near the degree that was asked for, what leaves most above `second`."""
+        return _shape(self.clients, self.degree)
 
     @property
     def layers(self) -> int:
@@ -125,8 +121,7 @@ class RandomGraph(Graph):
     @cached_property
     def second(self) -> float:
         """A bound on the second largest eigenvalue of the adjacency matrix, that of empty seats included."""
-        most = self.layers * math.sqrt(self.width)
-        return min(most, _norm(*self._shape, self.height)) if self.layers > 1 and self.height <= _SMALL else most
+        return _second(*self._shape, self.height)
 
     def _sums(self, row: int) -> NDArray[np.int64]:
         """b + d of neighbours, in each layer and for each c, if a = `row` + 1. (layers, height)"""
@@ -271,7 +266,25 @@ def _sums(a: ArrayLike, layers: int, width: int, height: int) -> NDArray[np.int6
     return np.asarray((a * c + every * (a * a + c * c)) % width)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
+def _shape(clients: int, degree: int) -> tuple[int, int]:
+    fewest = max(degree // (math.isqrt(clients) + 1), 1)
+    shapes = [(layers, _prime(clients, degree, layers)) for layers in range(fewest, fewest + 6)]
+
+    def gap(shape: tuple[int, int]) -> float:
+        layers, width = shape
+        return layers * clients / width - _second(layers, width, -(-clients // width))
+
+    return max(shapes, key=gap)
+
+
+def _second(layers: int, width: int, height: int) -> float:
+    most = layers * math.sqrt(width)
+    small = layers > 1 and height <= _SMALL and width <= 4 * _SMALL
+    return min(most, _norm(layers, width, height)) if small else most
+
+
+@lru_cache(maxsize=64)
 def _norm(layers: int, width: int, height: int) -> float:
     """The largest norm of the blocks into which characters modulo `width` split the adjacency matrix, rounded up."""
     sums, turn = _sums(np.arange(1, height + 1), layers, width, height), 2j * np.pi / width

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from lightdp import gaussian
+from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError, ProtocolError, WireError
 from lightdp.federation import Member, MemberState, _member
 from lightdp.keys import Identity, Pins, Roster
@@ -132,7 +133,7 @@ def test_pins_that_change_end_a_roster_and_not_the_member() -> None:
     again = Member.restore(planned(), length=LENGTH, store=store, pins=pins)
     assert again.mu(worst=True) == one.mu(worst=True) > 0
     with pytest.raises(WireError, match="roster 0 is not answered any more"):
-        again.begin(announcement(joined, 1, [bytes([15])]))
+        again.begin(announcement(joined, 1, [(ClientSet.all(4),)]))
     assert again.join(roster_message(roster([*everyone[:2], member("c")], 1))) == 1
 
 
@@ -178,7 +179,7 @@ def test_other_rosters_count_at_their_worst_while_they_are_answered_and_after(mo
     monkeypatch.setattr(Client, "begin", spied)
     first = roster(everyone)
     answer(one, first)
-    one.begin(announcement(first, 1, [bytes([15])], closing=True)).upload(None)
+    one.begin(announcement(first, 1, [(ClientSet.all(4),)], closing=True)).upload(None)
     worst, told = (one._clients[0].squares(worst=each) for each in (True, False))
     assert total(worst) > total(told) > 0
     answer(one, roster(everyone, 1))
@@ -221,9 +222,9 @@ def test_a_member_of_a_file_goes_on_where_it_was_and_one_of_two_copies_does(tmp_
     assert (again.answered(), again.serial) == (one.answered(), one.serial)
     with pytest.raises(ProtocolError, match="was answered"):
         again.begin(announcement(first, 0))
-    answer(again, first, 1, [bytes([15])])
+    answer(again, first, 1, [(ClientSet.all(4),)])
     with pytest.raises(ProtocolError, match="saved by another client"):
-        answer(copied, first, 1, [bytes([15])])
+        answer(copied, first, 1, [(ClientSet.all(4),)])
 
 
 def test_an_enrolment_is_saved_before_it_leaves() -> None:

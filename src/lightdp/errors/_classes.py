@@ -117,7 +117,8 @@ class WireError(LightDPError, ValueError):
     refusals: ClassVar[tuple[Refusal, ...]] = (
         Refusal(
             "clients that are not pinned",
-            "The roster has more clients without a pin than the plan has colluders: the server may have invented them.",
+            "The roster has more clients without a pin than the plan has colluders, or on a random graph than it has "
+            "among the neighbours of a client: the server may have invented them.",
             "If they are new members, check their identities by another way than the server and add them to "
             "`lightdp-pins`. Otherwise do not trust the server.",
         ),
@@ -136,6 +137,17 @@ class WireError(LightDPError, ValueError):
             "does not contain the enrolment of",
             "The roster was made without this node, or with another key of it.",
             "Nothing: it is in the next roster. If the server has the node in its list, do not trust it.",
+        ),
+        Refusal(
+            "roster must show",
+            "The server left clients out of the roster that it sent, or on a random graph showed others than the "
+            "neighbours of this node.",
+            "Use one version of lightdp everywhere. If it persists, do not trust the server.",
+        ),
+        Refusal(
+            "the roster must give every client at least … neighbours",
+            "The roster's hash places a client badly on a random graph. A server notices that, and forms another one.",
+            "Use one version of lightdp everywhere. If it persists, do not trust the server.",
         ),
         Refusal(
             "roster is of another run or plan",

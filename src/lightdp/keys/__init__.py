@@ -1,8 +1,8 @@
 """Identities, one-time keys, the roster, and a fresh stream key for each pair and round (W2)-(W4).
 
 A client has one long-lived Ed25519 identity and, for each roster, a new X25519 key pair that it enrols with a
-signature, together with the Ed25519 key of its uploads. The roster is the sorted list of all enrolments, and its hash
-goes into every key:
+signature, together with the Ed25519 key of its uploads. The roster is a hash tree over all enrolments, sorted by name,
+and its hash goes into every key. Who shares noise with few sees those few alone: an excerpt has the same hash.
 
     upload = Ed25519 key from HKDF-SHA256(private_i, info = "lightdp/2 upload key")              once
     secret = X25519(private_i, public_j) = X25519(private_j, public_i)
@@ -14,7 +14,8 @@ Formal guarantees:
 | attempt | result |
 | --- | --- |
 | show clients different rosters, runs, rounds or announcements | unrelated keys: noise stays, nothing leaks (W4) |
-| alter a byte of an enrolment or roster | `WireError`: an `Enrolment` or `Roster` that exists is valid |
+| alter a byte of an enrolment or roster | `WireError`, or another hash: an `Enrolment` or `Roster` that exists is valid |
+| show a client another enrolment of a name, or in another place, than others see | another hash (`lightdp.keys.tree`) |
 | enrol a key that makes secrets predictable (a point of small order) | `WireError` |
 | upload in the name of another client, or alter its upload | `WireError` from `Enrolment.verify` |
 | swap a pinned identity or name | `WireError` from `Pins.check` |

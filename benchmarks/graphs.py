@@ -1,0 +1,104 @@
+"""Noise of plans on random graphs beside the complete graph's, against degree and number of clients (S1).
+
+python benchmarks/graphs.py                   a table
+python benchmarks/graphs.py --json            the same as one JSON object
+python benchmarks/graphs.py --chart FILE.svg  and the chart of docs/theory.md
+
+Nothing here is timed: the figures are the planner's, the same on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import lightdp
+
+CLIENTS = (1_000, 10_000, 100_000)
+DEGREES = (80, 96, 116, 128, 160, 198, 240, 284, 400)
+GOALS = {1_000: 116, 10_000: 198, 100_000: 284}  # the degree at which at most twice the complete graph's noise is asked
+TICKS = [1, 1.25, 1.5, 2, 3, 5, 8, 12]
+LATE = {"unseen": "late uploads stay unseen", "seen": "late uploads may be seen"}
+
+
+def asked(clients: int, late: str) -> dict[str, Any]:
+    """A tenth of colluders, up to a tenth of stragglers."""
+    tenth = clients // 10
+    return {
+        "clients": clients, "colluders": tenth, "stragglers": tenth, "rounds": 150, "epsilon": 3, "delta": 1e-5,
+        "unit": "client", "calibration": "repair", "late": "unseen" if late == "unseen" else None,
+    }  # fmt: skip
+
+
+def measure() -> list[dict[str, Any]]:
+    """A row for each number of clients, degree and kind of late uploads."""
+    rows = []
+    for late in LATE:
+        for clients in CLIENTS:
+            whole = lightdp.plan(**asked(clients, late))
+            for degree in DEGREES:
+                found = lightdp.plan(**asked(clients, late), graph=f"random:{degree}")
+                rows.append(
+                    {
+                        "clients": clients,
+                        "degree": degree,
+                        "late": late,
+                        "ratio": found.noise_carried() / whole.noise_carried(),
+                        "lasting": found.noise_in_mean() / whole.noise_in_mean(),
+                        "gamma": found.gamma,
+                    }
+                )
+    return rows
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print the ratios, a line for each kind and number of clients."""
+    print(f"{'':32}" + "".join(f"{degree:>8}" for degree in DEGREES))
+    for late, title in LATE.items():
+        for clients in CLIENTS:
+            found = [row["ratio"] for row in rows if (row["late"], row["clients"]) == (late, clients)]
+            print(f"{title + ',':26}{clients:>6,}" + "".join(f"{ratio:8.2f}" for ratio in found))
+    for clients, degree in GOALS.items():
+        [row] = [r for r in rows if (r["clients"], r["degree"], r["late"]) == (clients, degree, "unseen")]
+        print(f"{clients:,} clients, degree {degree}: at most twice: {'yes' if row['ratio'] <= 2 else 'NO'}")
+
+
+def chart(rows: list[dict[str, Any]], path: Path) -> None:
+    """Ratios against degrees, a line for each number of clients."""
+    import altair as alt  # noqa: PLC0415  an optional dependency
+
+    from lightdp.report import save  # noqa: PLC0415
+
+    shown = [row | {"clients": f"{row['clients']:,}", "late": LATE[row["late"]]} for row in rows if row["ratio"] < 12]
+    across = alt.Scale(type="log", domain=[90, 420], nice=False)
+    up = alt.Scale(type="log", domain=[1, 12], nice=False)
+    base = alt.Chart(alt.Data(values=[row for row in shown if row["degree"] >= 90])).encode(
+        x=alt.X("degree:Q", scale=across, axis=alt.Axis(values=list(DEGREES)), title="Peers of a client"),
+        y=alt.Y("ratio:Q", scale=up, axis=alt.Axis(values=TICKS), title="Noise, times the complete graph's"),
+        color=alt.Color("clients:N", sort=[f"{n:,}" for n in CLIENTS], title="Clients"),
+    )
+    dash = alt.StrokeDash("late:N", sort=list(LATE.values()), title=None)
+    goal = alt.Chart(alt.Data(values=[{"y": 2}])).mark_rule(color="#999", strokeDash=[2, 3]).encode(y="y:Q")
+    layers = base.mark_line(strokeWidth=2).encode(strokeDash=dash) + base.mark_point(filled=True, size=40) + goal
+    save(layers.properties(width=520, height=320, title="What a sparse graph costs"), path)
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--chart", type=Path, help="also draw the chart")
+    arguments = parser.parse_args()
+    rows = measure()
+    if arguments.chart is not None:
+        chart(rows, arguments.chart)
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        show(rows)
+
+
+if __name__ == "__main__":
+    main()
