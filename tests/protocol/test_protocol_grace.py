@@ -247,15 +247,15 @@ def test_a_state_whose_sets_do_not_fit_its_rounds_is_refused(tmp_path: Path, gra
     assert (state.used, state.on_time) == (((three,), (three, three)) if grace else ((three, three), ()))
     Client.restore(plan, length=5, store=File(path))
     first, last = state.rounds
-    count = 1 if grace else 2
+    count, four = 1 if grace else 2, ClientSet.of(4, [0, 1, 2])
     changed = {
-        "sets": (first, replace(last, sets=last.sets[:1] * count, wholes=last.wholes[:1] * count)),
-        "place": (first, replace(last, place=1)),
-        "places": (first, replace(last, sets=(ClientSet.of(4, [0, 1, 2]),) * (1 + grace))),
-        "before": (replace(first, sets=last.sets, wholes=last.wholes), last) if grace else (first, last, first, last),
-        "twice": (first, last, last, last),
+        "sets": [replace(each, sets=each.sets[:1] * count, wholes=each.wholes[:1] * count) for each in state.rounds],
+        "place": [replace(each, place=1) for each in state.rounds],
+        "places": [replace(each, sets=(four,) * (1 + grace)) for each in state.rounds],
+        "before": [replace(first, sets=last.sets, wholes=last.wholes), last] if grace else [first, last, first, last],
+        "twice": [first, last, last, last],
     }
-    path.write_bytes(replace(state, rounds=changed[broken]).to_bytes())
+    path.write_bytes(replace(state, rounds=tuple(changed[broken])).to_bytes())
     with pytest.raises(ArgumentError, match="store must hold a client's state, got ProtocolError"):
         Client.restore(plan, length=5, store=File(path))
 

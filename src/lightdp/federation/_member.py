@@ -365,7 +365,7 @@ class Member:
         with self._alone():
             self._refuse_ended(number)
             before, entry = self._state, Entry.of(json.loads(line))
-            state = before.after([(number, entry)])
+            state = before.after(number, entry)
             if before.host == Host.here() and appended(self._store, before.line(number, entry)):
                 self._state = state
             else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,15 +59,11 @@ class MemberState:
         serial = self.serial + 1
         return replace(self, serial=serial, first=self.first or serial, host=Host.here())
 
-    def after(self, entries: Iterable[tuple[int, Entry]]) -> MemberState:
-        """The state once these entries of rosters, by number, are kept too, each with a serial number of its own."""
-        found: dict[int, list[Entry]] = {number: [] for number in self.rosters}
-        serial = self.serial
-        for roster, entry in entries:
-            found[roster].append(entry)
-            serial += 1
-        parts = {number: part.after(found[number]) if found[number] else part for number, part in self.rosters.items()}
-        return replace(self, rosters=parts, serial=serial)
+    def after(self, roster: int, entry: Entry) -> MemberState:
+        """The state once this entry of a roster is kept too."""
+        return replace(
+            self, rosters=dict(self.rosters) | {roster: self.rosters[roster].after(entry)}, serial=self.serial + 1
+        )
 
     def line(self, roster: int, entry: Entry) -> bytes:
         """An entry of a roster as it is kept after this state."""
@@ -103,19 +99,22 @@ class MemberState:
         """
         try:
             base, entries = numbered(data)
-            state = cls._of(base)
-            return state.after((each["roster"], Entry.of(each)) for each in entries) if entries else state
+            return cls._of(base, entries)
         except DAMAGED as error:
             raise unreadable("member", error) from None
 
     @classmethod
-    def _of(cls, facts: dict[str, Any]) -> MemberState:
+    def _of(cls, facts: dict[str, Any], entries: Sequence[dict[str, Any]]) -> MemberState:
         if facts["member"] not in {_TEXTS, _VERSION}:
             raise ArgumentError(f"store must hold a member's state of version {_VERSION}, got {facts['member']!r}")
         run = bytes.fromhex(facts["run"])
         parts = {
             int(each): json.loads(part) if isinstance(part, str) else part for each, part in facts["rosters"].items()
         }
+        states = {each: ClientState.of(part) for each, part in parts.items()}
+        added: dict[int, list[dict[str, Any]]] = {each: [] for each in states}
+        for entry in entries:
+            added[entry["roster"]].append(entry)
         return cls(
             json.dumps(facts["plan"], sort_keys=True),
             integer("length", facts["length"], 1),
@@ -123,10 +122,10 @@ class MemberState:
             run,
             KeyPair(bytes.fromhex(facts["pair"])),
             Enrolment.from_bytes(bytes.fromhex(facts["enrolment"]), run=run),
-            {each: ClientState.of(part) for each, part in parts.items()},
+            {each: state.read(added[each]) if added[each] else state for each, state in states.items()},
             Counter({number("spent", square): integer("spent", count, 1) for square, count in facts["spent"]}),
             integer("last", facts["last"], -1),
-            integer("serial", facts["serial"], 1),
+            integer("serial", facts["serial"], 1) + len(entries),
             Host(*(None if facts[what] is None else str(facts[what]) for what in ("machine", "boot"))),
             integer("first", facts["first"], 1, facts["serial"]),
         )

@@ -107,8 +107,8 @@ class Vault:
     def append(self, entry: bytes) -> None:
         """Store one more entry of a member together with what else has changed in the record."""
         member, self._member = self._member, None
-        changes = {} if self.record["layout"] == self._layout else {"layout": self.record["layout"]}
-        changes |= {"serial": self.record["serial"] + 1, "run": self.record["run"], "client": entry.decode()}
+        changes = {"serial": self.record["serial"] + 1, "run": self.record["run"], "client": entry.decode()}
+        changes |= {} if self.record["layout"] == self._layout else {"layout": self.record["layout"]}
         line = json.dumps(changes).encode()
         if self._file is not None:
             self._file.append(line)

@@ -380,7 +380,7 @@ class Client:
 
     def _add(self, entry: Entry) -> None:
         """Go on from the state with one more entry once that is kept; what another machine saved is written anew."""
-        before, state = self._state, self._state.after([entry])
+        before, state = self._state, self._state.after(entry)
         if before.host == Host.here() and appended(self._store, before.line(entry)):
             self._state = state
         else:

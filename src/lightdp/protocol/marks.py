@@ -11,6 +11,7 @@ from lightdp._files import contents, flush, write
 from lightdp.errors import ArgumentError
 
 _PATTERN = re.compile(r"([0-9a-f]{32}) ([0-9]{1,20})")
+_ENTRY = re.compile(rb'\{"serial": ([0-9]{1,20}), "run": "([0-9a-f]{32})"(?:, "first": ([0-9]{1,20}))?, [^\n]*\}')
 _BYTES = 4096  # the most that is read of a mark, which has 54
 
 
@@ -24,7 +25,9 @@ class Mark:
 
     @classmethod
     def of(cls, state: bytes) -> Mark | None:
-        """That of a state, or None if the bytes are no state; whoever goes on from it refuses those."""
+        """That of a state or an entry, or None if the bytes are neither; whoever goes on from it refuses those."""
+        if (match := _ENTRY.fullmatch(state)) is not None:
+            return cls(match[2].decode(), int(match[1]), None if match[3] is None else int(match[3]))
         try:
             facts = json.loads(state)
             match = _PATTERN.fullmatch(f"{facts['run']} {facts['serial']}")

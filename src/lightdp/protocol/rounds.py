@@ -5,13 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from lightdp.client_set import ClientSet, bitmap_size
 from lightdp.errors import WireError
 from lightdp.keys import link
 from lightdp.neighbourhood import Neighbourhood, Whole
 
-_HEAD = struct.Struct("<II32sB")  # places, place, chain, number of sets
+_HEAD = struct.Struct("<IIB")  # places, place, number of sets
 _WHOLE = struct.Struct("<II")  # members, least
 
 
@@ -22,15 +23,10 @@ class LocalRound:
     Without grace that is one set, of whom the round used. Under grace (R5) it is whom the round before it used, and who
     was on time in it. On the complete graph sets are whole; otherwise they are those of `Neighbourhood.near`.
 
-    Bytes: places (4), place (4), chain (32), number of sets (1); for each set its members among all clients (4), the
-    fewest neighbours of any client in it (4), and a bitmap of places.
-
     >>> near = Neighbourhood(clients=9, me=4, neighbours=[2, 7])
     >>> told = LocalRound.of(near, bytes(32), 0, (ClientSet.of(9, [0, 4, 7]),))
-    >>> told.wholes, told.sets, len(told.to_bytes())
-    ((Whole(members=3, least=0),), (ClientSet.of(3, [1, 2]),), 50)
-    >>> LocalRound.from_bytes(told.to_bytes()) == told
-    True
+    >>> told.wholes, told.sets
+    ((Whole(members=3, least=0),), (ClientSet.of(3, [1, 2]),))
 
     Attributes:
         place: of the client.
@@ -51,31 +47,68 @@ class LocalRound:
         after = link(chain, round=number, announcement=announced)
         return cls(near.place, after, tuple(map(near.near, sets)), tuple(map(near.whole, sets)))
 
-    def to_bytes(self) -> bytes:
-        """As it is kept in a state."""
-        parts = [_HEAD.pack(self.sets[0].clients, self.place, self.chain, len(self.sets))]
-        for each, whole in zip(self.sets, self.wholes, strict=True):
+
+def packed(rounds: Sequence[LocalRound]) -> bytes:
+    """Rounds of one client as they are kept in its state: nothing if there are none.
+
+    Places (4 bytes), place (4), number of sets (1); then for each round its chain (32) and, for each set, its members
+    among all clients (4), the fewest neighbours of any client in it (4), and a bitmap of places.
+
+    >>> near = Neighbourhood(clients=9, me=4, neighbours=[2, 7])
+    >>> told = LocalRound.of(near, bytes(32), 0, (ClientSet.of(9, [0, 4, 7]),))
+    >>> len(packed([told])), unpacked(packed([told, told])) == (told, told)
+    (50, True)
+    """
+    if not rounds:
+        return b""
+    parts = [_HEAD.pack(rounds[0].sets[0].clients, rounds[0].place, len(rounds[0].sets))]
+    for told in rounds:
+        parts.append(told.chain)
+        for each, whole in zip(told.sets, told.wholes, strict=True):
             parts += _WHOLE.pack(*whole), each.to_bytes()
-        return b"".join(parts)
+    return b"".join(parts)
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> LocalRound:
-        """The inverse of `to_bytes`.
 
-        Raises:
-            WireError: the bytes are no such thing.
-        """
-        if len(data) < _HEAD.size:
-            raise WireError(f"a kept round must have at least {_HEAD.size} bytes, got {len(data)}")
-        places, place, chain, count = _HEAD.unpack_from(data)
-        each = _WHOLE.size + bitmap_size(places)
-        if place >= places or count not in {1, 2} or len(data) != _HEAD.size + count * each:
-            raise WireError(f"a kept round has {len(data)} bytes, {count} sets and place {place} of {places}")
-        sets, wholes = [], []
-        for at in range(_HEAD.size, len(data), each):
-            wholes.append(Whole(*_WHOLE.unpack_from(data, at)))
-            sets.append(ClientSet.from_bytes(data[at + _WHOLE.size : at + each], places))
-        return cls(place, chain, tuple(sets), tuple(wholes))
+def unpacked(*parts: bytes) -> tuple[LocalRound, ...]:
+    """The inverse of `packed`, for several parts of one client one after the other.
+
+    Raises:
+        WireError: the bytes are no such thing.
+    """
+    head, data = _joined(parts)
+    if not head:
+        return ()
+    places, place, count = _HEAD.unpack(head)
+    if place >= places or count not in {1, 2}:
+        raise WireError(f"kept rounds have {count} sets each and place {place} of {places}")
+    record, read = _record(places, count), ClientSet.from_bytes
+    if not data or len(data) % record.size != 0:
+        raise WireError(f"kept rounds have {len(data)} bytes, which are no records of {record.size}")
+    if count == 1:
+        return tuple(
+            LocalRound(place, chain, (read(bits, places),), (Whole(members, least),))
+            for chain, members, least, bits in record.iter_unpack(data)
+        )
+    return tuple(
+        LocalRound(
+            place, chain, (read(final, places), read(came, places)), (Whole(used, least), Whole(on_time, fewest))
+        )
+        for chain, used, least, final, on_time, fewest, came in record.iter_unpack(data)
+    )
+
+
+def _joined(parts: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """What some parts have in common, and all that follows it."""
+    some = [part for part in parts if part]
+    heads = {part[: _HEAD.size] for part in some}
+    if len(heads) > 1 or any(len(head) < _HEAD.size for head in heads):
+        raise WireError(f"kept rounds begin in {len(heads)} ways, or with less than {_HEAD.size} bytes")
+    return heads.pop() if heads else b"", b"".join([part[_HEAD.size :] for part in some])
+
+
+@lru_cache(maxsize=64)
+def _record(places: int, sets: int) -> struct.Struct:
+    return struct.Struct("<32s" + f"II{bitmap_size(places)}s" * sets)
 
 
 def final_rounds(rounds: Sequence[LocalRound]) -> Sequence[LocalRound]:

@@ -18,7 +18,7 @@ from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.keys import Enrolment, KeyPair, Roster
 from lightdp.neighbourhood import Neighbourhood
 from lightdp.protocol.host import Host
-from lightdp.protocol.rounds import LocalRound, on_time_sets, used_sets
+from lightdp.protocol.rounds import LocalRound, on_time_sets, packed, unpacked, used_sets
 
 _VERSION = 4
 _WHOLE = 3  # the version that kept whole sets, and no chain
@@ -48,7 +48,7 @@ def numbered(data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         ArgumentError: an entry has another number.
         DAMAGED: a line is something else.
     """
-    base, *entries = [json.loads(line) for line in data.removesuffix(b"\n").split(b"\n")]
+    base, *entries = json.loads(b"[%s]" % data.removesuffix(b"\n").replace(b"\n", b","))
     for number, facts in enumerate(entries, base["serial"] + 1):
         if facts["serial"] != number:
             raise ArgumentError(f"store must hold all entries, got {facts['serial']!r} in the place of {number}")
@@ -75,8 +75,13 @@ class Entry:
 
     def facts(self) -> dict[str, Any]:
         """As it is written, with a checksum that finds accidents."""
-        told = [each.to_bytes().hex() for each in self.told]
-        return {"round": self.round, "closing": self.closing, "told": told, "check": self._checksum(told)}
+        told = packed(self.told).hex()
+        return {
+            "round": self.round,
+            "closing": self.closing,
+            "told": told,
+            "check": _checksum(self.round, told, closing=self.closing),
+        }
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Entry:
@@ -86,15 +91,20 @@ class Entry:
             ArgumentError: it is damaged.
             DAMAGED: it is something else.
         """
-        told = [str(each) for each in facts["told"]]
-        rounds = tuple(LocalRound.from_bytes(bytes.fromhex(each)) for each in told)
-        result = cls(integer("round", facts["round"], 0), _flag("closing", facts["closing"]), rounds)
-        if facts["check"] != result._checksum(told):
-            raise ArgumentError(f"store must hold whole entries, and that of round {result.round} is damaged")
-        return result
+        number, closing, told = _checked(facts)
+        return cls(number, closing, unpacked(told))
 
-    def _checksum(self, told: list[str]) -> int:
-        return zlib.crc32(f"{self.round} {self.closing} {' '.join(told)}".encode())
+
+def _checked(facts: dict[str, Any]) -> tuple[int, bool, bytes]:
+    """What an entry says, as far as that is whole."""
+    number, closing, told = facts["round"], facts["closing"], facts["told"]
+    if facts["check"] != _checksum(number, told, closing=closing):
+        raise ArgumentError(f"store must hold whole entries, and that of round {number!r} is damaged")
+    return integer("round", number, 0), _flag("closing", closing), bytes.fromhex(told)
+
+
+def _checksum(number: int, told: str, *, closing: bool) -> int:
+    return zlib.crc32(f"{number} {closing} {told}".encode())
 
 
 @dataclass(frozen=True)
@@ -156,15 +166,28 @@ class ClientState:
         serial = self.serial + 1
         return replace(self, serial=serial, first=self.first or serial, host=Host.here())
 
-    def after(self, entries: Iterable[Entry]) -> ClientState:
-        """The state once these entries are kept too, each with a serial number of its own."""
-        rounds, sent, closing, serial = list(self.rounds), set(self.sent), set(self.closing), self.serial
-        for each in entries:
-            rounds += each.told
-            sent.add(each.round)
-            closing.update([each.round] if each.closing else [])
-            serial += 1
-        return replace(self, rounds=tuple(rounds), sent=frozenset(sent), closing=frozenset(closing), serial=serial)
+    def after(self, entry: Entry) -> ClientState:
+        """The state once this entry is kept too."""
+        closing = self.closing | ({entry.round} if entry.closing else set())
+        sent, rounds = self.sent | {entry.round}, self.rounds + entry.told
+        return replace(self, rounds=rounds, sent=sent, closing=closing, serial=self.serial + 1)
+
+    def read(self, entries: Iterable[dict[str, Any]]) -> ClientState:
+        """As `after`, from what `Entry.facts` returned.
+
+        Raises:
+            ArgumentError: an entry is damaged.
+            DAMAGED: it is something else.
+        """
+        found = [_checked(each) for each in entries]
+        told = unpacked(*(part for _, _, part in found))
+        return replace(
+            self,
+            rounds=self.rounds + told,
+            sent=self.sent.union(number for number, _, _ in found),
+            closing=self.closing.union(number for number, closing, _ in found if closing),
+            serial=self.serial + len(found),
+        )
 
     def line(self, entry: Entry) -> bytes:
         """An entry as it is kept after this state."""
@@ -187,7 +210,7 @@ class ClientState:
             "pair": self.pair.to_bytes().hex(),
             "enrolment": self.enrolment.to_bytes().hex(),
             "roster": None if self.roster is None else self.roster.to_bytes().hex(),
-            "rounds": [each.to_bytes().hex() for each in self.rounds],
+            "rounds": packed(self.rounds).hex(),
             "sent": sorted(self.sent),
             "closing": sorted(self.closing),
         }
@@ -210,7 +233,7 @@ class ClientState:
         try:
             base, entries = numbered(data)
             state = cls.of(base, agreement=agreement)
-            return state.after(map(Entry.of, entries)) if entries else state
+            return state.read(entries) if entries else state
         except DAMAGED as error:
             raise unreadable("client", error) from None
 
@@ -233,7 +256,7 @@ class ClientState:
         if facts["version"] == _WHOLE:
             rounds = _local(facts, joined, enrolment)
         else:
-            rounds = tuple(LocalRound.from_bytes(bytes.fromhex(each)) for each in facts["rounds"])
+            rounds = unpacked(bytes.fromhex(facts["rounds"]))
         return cls(
             agreed,
             json.dumps(facts["plan"], sort_keys=True),
