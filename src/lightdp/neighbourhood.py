@@ -6,11 +6,11 @@ keeps of each announced set what `Neighbourhood.near` returns, whose size does n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from lightdp._validate import integer
 from lightdp.client_set import ClientSet
@@ -32,12 +32,12 @@ class Whole(NamedTuple):
 class Neighbourhood:
     """A client and its neighbours, numbered by their places in ascending order.
 
-    On the complete graph the place of a client is its number. For what costs and repairs ask of a graph, a
-    neighbourhood is one, with places for clients.
+    On the complete graph the place of a client is its number. For what costs and repairs ask of a graph, it is as if
+    the places were all clients, and everybody's neighbours.
 
     >>> near = Neighbourhood(clients=9, me=4, neighbours=[7, 2])
-    >>> near.clients, near.place, near.rows([near.place]).tolist()
-    (3, 1, [[0, 2]])
+    >>> near.clients, near.place, near.neighbours
+    (3, 1, (2, 7))
     >>> near.near(ClientSet.of(9, [0, 4, 7])), near.whole(ClientSet.of(9, [0, 4, 7]))
     (ClientSet.of(3, [1, 2]), Whole(members=3, least=0))
     >>> near.absent(ClientSet.of(3, [1, 2]))
@@ -55,13 +55,10 @@ class Neighbourhood:
         place: that of the client.
         neighbours: as given, sorted.
         complete: whether they are all clients.
-        random: never: what a random graph must know of others is in `Whole`.
 
     Raises:
         ArgumentError: a client is out of range, or there twice.
     """
-
-    random = False
 
     def __init__(
         self,
@@ -93,15 +90,3 @@ class Neighbourhood:
         """The neighbours that are not in a set of places, as clients."""
         missing = ~used - ClientSet.of(self.clients, [self.place])
         return tuple(self._members[list(missing)].tolist())
-
-    def rows(self, clients: Sequence[int]) -> NDArray[np.int64]:
-        """The places of the neighbours of the client, whose own place must be the only one given. (1, degree)"""
-        if list(clients) != [self.place]:
-            raise ArgumentError(f"clients must be the place of client {self.me}, got clients={list(clients)}")
-        return np.delete(np.arange(self.clients), self.place)[None]
-
-    def degrees(self, among: ArrayLike) -> NDArray[np.int64]:
-        """How many neighbours the client has among these places; 0 for others, of whom it is not known. (clients,)"""
-        result = np.zeros(self.clients, np.int64)
-        result[self.place] = np.count_nonzero(np.delete(np.asarray(among), self.place))
-        return result

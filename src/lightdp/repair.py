@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lightdp.client_set import ClientSet
-from lightdp.neighbourhood import Neighbourhood
 from lightdp.noise_graph import Graph, gain
 
 RETRIES = 2
@@ -224,7 +223,7 @@ class Repairs:
         flying: the debts that ride in uploads whose fate is not known yet, by round.
     """
 
-    def __init__(self, graph: Graph | Neighbourhood, clients: Iterable[int] | None = None) -> None:
+    def __init__(self, graph: Graph, clients: Iterable[int] | None = None) -> None:
         self._tracked = ClientSet.all(graph.clients) if clients is None else ClientSet.of(graph.clients, clients)
         self._places = slice(None) if clients is None else np.array(list(self._tracked), np.int64)
         self._graph, self._rows = graph, None  # neighbours of tracked clients, unless the graph counts them itself

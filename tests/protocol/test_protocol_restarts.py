@@ -147,8 +147,8 @@ def test_the_stored_format_is_that_of_version_4(tmp_path: Path) -> None:
     play(server, clients, [0, 1, 2])
     clients[0].begin(server.announce(closing=True)).upload(None)
     facts, *entries = map(json.loads, (tmp_path / "client-00.json").read_bytes().splitlines())
-    first = ["version", "serial", "first", "machine", "boot", "agreement", "plan", "length", "weighted"]
-    assert list(facts) == [*first, "run", "pair", "enrolment", "roster", "rounds", "sent", "closing"]
+    first = ["serial", "run", "first", "version", "machine", "boot", "agreement", "plan", "length", "weighted"]
+    assert list(facts) == [*first, "pair", "enrolment", "roster", "rounds", "sent", "closing"]
     assert {name: facts[name] for name in ("version", "serial", "run", "rounds", "sent", "closing")} == {
         "version": 4, "serial": 2, "run": RUN.hex(), "rounds": "", "sent": [], "closing": [],
     }  # fmt: skip
@@ -173,7 +173,7 @@ def test_a_state_of_version_3_is_read(tmp_path: Path, grace: int) -> None:
             server.receive(clients[i].begin(start).upload(np.zeros(5)))
         server.close()
     state = clients[0]._state
-    facts = state.facts() | {"version": 3}
+    facts = state.facts() | {"version": 3, "plan": json.loads(state.plan)}
     del facts["rounds"]
     facts |= {name: [each.to_bytes().hex() for each in getattr(state, name)] for name in ("used", "on_time")}
     assert len(facts["used"]) == len(state.rounds) - grace > 0

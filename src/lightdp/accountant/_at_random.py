@@ -55,13 +55,13 @@ class RandomRounds:
             nothing = np.zeros(self._clients.size, dtype=np.int64)
             return Measured(nothing, np.full(self._clients.size, self.void))
         if self._near is None:
-            near = self._plan.used_neighbours(used.flags)
-            least = int(near.min())
+            counts = self._plan.used_neighbours(used.flags)
+            near, least = counts[self._clients], int(counts.min())
         else:
-            near, least = self._near.degrees(used.flags), whole.least
+            near, least = np.array([len(used) - (self._near.place in used)]), whole.least
             self._plan.refuse_few(least)
         certificate = self._plan.request.certificate(whole.members, least)
-        peers = np.maximum(near[self._clients] - self._plan.request.near_colluders, 0)
+        peers = np.maximum(near - self._plan.request.near_colluders, 0)
         return Measured(peers, _rounded_up(certificate.cost(self._plan.gamma, peers)))
 
 

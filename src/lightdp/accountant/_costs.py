@@ -131,9 +131,10 @@ class RepairCosts:
 
     @cached_property
     def _peers(self) -> dict[int, NDArray[np.int64]] | None:
-        """The neighbours of each client, if it has not all others; a random graph must be placed."""
-        graph = self.plan.graph if self._near is None else self._near
-        return None if graph.complete else dict(zip(self._clients, graph.rows(self._clients), strict=True))
+        """The neighbours of each client, if they are not all others of the sets; a random graph must be placed."""
+        if self.plan.graph.complete or self._near is not None:
+            return None
+        return dict(zip(self._clients, self.plan.graph.rows(self._clients), strict=True))
 
     def record(self, ledgers: LedgerList, used: ClientSet, late: ClientSet, whole: Whole) -> None:
         """Add a round to the ledger of each client, and to its late rounds what they may cost after it."""
@@ -141,7 +142,7 @@ class RepairCosts:
             self._record_random(ledgers, used, late, self._random.measured(used, whole), void=whole.members == 0)
             return
         plan, void = self.plan, whole.members == 0
-        count, seen = plan.clients - len(used), (used.holds(self._clients), late.holds(self._clients))
+        count, seen = used.clients - len(used), (used.holds(self._clients), late.holds(self._clients))
         for client, ledger, mine, sent in zip(self._clients, ledgers, *seen, strict=True):
             too_late = sent and not void
             absent = count - (not mine) if self._peers is None else _absent(self._peers[client], used)

@@ -73,15 +73,15 @@ class MemberState:
     def to_bytes(self) -> bytes:
         """The whole state in one line of JSON, with the private key in it."""
         facts = {
-            "member": _VERSION,
             "serial": self.serial,
+            "run": self.run.hex(),
             "first": self.first,
+            "member": _VERSION,
             "machine": self.host.machine,
             "boot": self.host.boot,
-            "plan": json.loads(self.plan),
+            "plan": self.plan,
             "length": self.length,
             "weighted": self.weighted,
-            "run": self.run.hex(),
             "pair": self.pair.to_bytes().hex(),
             "enrolment": self.enrolment.to_bytes().hex(),
             "rosters": {str(each): state.facts() for each, state in self.rosters.items()},
@@ -116,7 +116,7 @@ class MemberState:
         for entry in entries:
             added[entry["roster"]].append(entry)
         return cls(
-            json.dumps(facts["plan"], sort_keys=True),
+            facts["plan"] if isinstance(facts["plan"], str) else json.dumps(facts["plan"], sort_keys=True),
             integer("length", facts["length"], 1),
             facts["weighted"] is True,
             run,

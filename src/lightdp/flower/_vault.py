@@ -98,7 +98,7 @@ class Vault:
         member, self._member = self._member, None  # if this fails, nobody knows which state counts: read it again
         self.record |= {"serial": self.record.get("serial", 0) + 1, "client": state.decode()}
         self.record.setdefault("path", self._path)
-        line = json.dumps(self.record).encode()
+        line = json.dumps({"serial": self.record["serial"], "run": self.record["run"]} | self.record).encode()
         if self._file is not None:
             self._file.save(line)
         self._member = member

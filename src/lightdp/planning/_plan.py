@@ -353,6 +353,10 @@ class Plan:
 
     def digest(self) -> bytes:
         """32 bytes on which all parties of a training must agree: request, noise to nine digits, blocks of rotation."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> bytes:
         chosen = vars(self.noise) | {"rotate": self.rotates and self.wire.block}
         facts = self.request.to_dict() | chosen | {"pmf": self.law.pmf.tolist()}
         if self.request.population is None:  # as digests were before there were populations, which states keep

@@ -14,6 +14,7 @@ from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.neighbourhood import Neighbourhood, Whole
+from lightdp.noise_graph import Graph
 from lightdp.planning import Plan
 from lightdp.protocol.rounds import LocalRound, on_time_sets, used_sets
 from lightdp.repair import Repairs
@@ -72,7 +73,8 @@ class ClientHistory:
         self._near = Neighbourhood(plan.clients, me, neighbours, degrees)
         self.plan, self.me, self.neighbours = plan, me, self._near.neighbours
         self.odometer = Odometer(plan, near=self._near)
-        self.repairs = Repairs(self._near, [self._near.place])
+        among = self._near.clients
+        self.repairs = Repairs(Graph(clients=among, degree=among - 1), [self._near.place])
         self.rounds: list[LocalRound] = []
         self.sent: frozenset[int] = frozenset()
         self.closing: frozenset[int] = frozenset()

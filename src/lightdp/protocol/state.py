@@ -197,16 +197,16 @@ class ClientState:
     def facts(self) -> dict[str, Any]:
         """The state as JSON values, with the private key among them."""
         return {
-            "version": _VERSION,
             "serial": self.serial,
+            "run": self.run.hex(),
             "first": self.first,
+            "version": _VERSION,
             "machine": self.host.machine,
             "boot": self.host.boot,
             "agreement": self.agreement.hex(),
-            "plan": json.loads(self.plan),
+            "plan": self.plan,
             "length": self.length,
             "weighted": self.weighted,
-            "run": self.run.hex(),
             "pair": self.pair.to_bytes().hex(),
             "enrolment": self.enrolment.to_bytes().hex(),
             "roster": None if self.roster is None else self.roster.to_bytes().hex(),
@@ -259,7 +259,7 @@ class ClientState:
             rounds = unpacked(bytes.fromhex(facts["rounds"]))
         return cls(
             agreed,
-            json.dumps(facts["plan"], sort_keys=True),
+            facts["plan"] if isinstance(facts["plan"], str) else json.dumps(facts["plan"], sort_keys=True),
             integer("length", facts["length"], 1),
             _flag("weighted", facts["weighted"]),
             run,
