@@ -83,7 +83,7 @@ def stored(plan: lightdp.Plan, rounds: int) -> bytes:
     state = ClientState(agreed, plan.to_json(), LENGTH, False, RUN, pairs[0], signed[0], roster).next()
     near, chain = Neighbourhood(plan.clients, 0, plan.graph.neighbours_of(0).tolist()), roster.hash
     final, came = [ClientSet(each) for each in used], [ClientSet(each) for each in on_time] if plan.grace else []
-    lines, told = [state.to_bytes()], ()
+    lines, told = [state.to_bytes()], tuple[LocalRound, ...]()
     for number in range(rounds):
         entry = Entry(number, closing=False, told=told)
         lines.append(state.line(entry))

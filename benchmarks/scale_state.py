@@ -47,7 +47,13 @@ ENTRY_BYTES, RESTORE_MS, GOAL_CLIENTS, GOAL_ROUNDS = 2000, 10.0, 100_000, 150
 
 def planned(clients: int, degree: int, rounds: int) -> Plan:
     """The plan of so many clients."""
-    asked = {"colluders": clients // 10, "stragglers": clients // 10, "rounds": rounds, "epsilon": 8.0, "delta": 1e-6}
+    asked: dict[str, Any] = {
+        "colluders": clients // 10,
+        "stragglers": clients // 10,
+        "rounds": rounds,
+        "epsilon": 8.0,
+        "delta": 1e-6,
+    }
     graph = "complete" if clients <= degree else f"random:{degree}"
     return lightdp.plan(clients=clients, graph=graph, unit="client", calibration="repair", **asked)
 

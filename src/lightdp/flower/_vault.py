@@ -63,7 +63,7 @@ class Vault:
         self._node, self._unnamed = (context.run_id, context.node_id), unnamed(context)
         kept = context.state.config_records.get(KEY)
         if path is None or self._file is None:
-            blobs = [_NEWEST[self._node]] if self._node in _NEWEST else []
+            blobs: list[object] = [_NEWEST[self._node]] if self._node in _NEWEST else []
             blobs += [] if kept is None else [kept.get("state")]
             self.record: dict[str, Any] = max(map(_parsed, blobs), key=lambda state: state["serial"], default={})
             self._digest = b""

@@ -26,8 +26,8 @@ class Mark:
     @classmethod
     def of(cls, state: bytes) -> Mark | None:
         """That of a state or an entry, or None if the bytes are neither; whoever goes on from it refuses those."""
-        if (match := _ENTRY.fullmatch(state)) is not None:
-            return cls(match[2].decode(), int(match[1]), None if match[3] is None else int(match[3]))
+        if (plain := _ENTRY.fullmatch(state)) is not None:  # as all are written; reading JSON takes longer
+            return cls(plain[2].decode(), int(plain[1]), None if plain[3] is None else int(plain[3]))
         try:
             facts = json.loads(state)
             match = _PATTERN.fullmatch(f"{facts['run']} {facts['serial']}")

@@ -209,10 +209,10 @@ class File:
         """
         try:
             if self._seen is not None and serial is not None:
-                stamp, found = self._seen
-                same = serial.run == found.newest.run and serial.serial == found.newest.serial
+                stamp, left = self._seen
+                same = (serial.run, serial.serial) == (left.newest.run, left.newest.serial)
                 if same and stamp == _stamp(self.path.stat()):
-                    return found
+                    return left
             data = contents(self.path, limit=_LARGEST)
         except FileNotFoundError:
             return None
