@@ -3,6 +3,11 @@
 python benchmarks/masks.py                 as `lightdp bench masks`, with more turns
 python benchmarks/masks.py --json          the same as one JSON object
 python benchmarks/masks.py --billion FILE  statistics of 1e9 samples, written to FILE as JSON
+python benchmarks/masks.py --paths FILE    whole uploads on each compiled path, written to FILE as JSON
+
+The last one is kept in records/mask-paths.json; its keystream is OpenSSL's, without VAES. The limit of the AVX2 path on
+the machine of the record (Zen 4): AES and multiplications share two of four vector units, and 32 samples take 84 AES
+instructions and 44 multiplications, divisions and roots, so 2 cycles a sample, against 1.3 for AES alone.
 """
 
 from __future__ import annotations
@@ -10,11 +15,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
 
 from lightdp import stream
@@ -85,11 +95,56 @@ def judge(counts: NDArray[np.int64]) -> dict[str, Any]:
     }
 
 
+def keystream(d: int, terms: int) -> None:
+    """The AES-256-CTR keystream of so many terms alone, by OpenSSL: 6 bytes a sample."""
+    zeros, part = bytes(6 * bench.CHUNK), bytearray(6 * bench.CHUNK + 15)
+    for term in range(terms):
+        cipher = Cipher(AES256(term.to_bytes(32, "big")), CTR(bytes(16))).encryptor()
+        for _ in range(0, d, bench.CHUNK):
+            cipher.update_into(zeros, part)
+
+
+def paths(d: int, peers: int, rounds: int) -> dict[str, Any]:
+    """Whole uploads on each compiled path, beside Philox and the keystream, in turns; CPU seconds, best and ratios.
+
+    An upload has three terms more than peers. Philox makes an eighth of the parameters, times eight.
+    """
+
+    def timed(name: str) -> float:
+        begin = time.process_time()
+        if name == "philox":
+            bench.philox(d // 8, peers)
+        elif name == "keystream":
+            keystream(d, peers + 3)
+        else:
+            with mock.patch.object(stream, "_PATH", stream.paths()[name]):
+                bench.upload(d, peers)
+        return (time.process_time() - begin) * (8 if name == "philox" else 1)
+
+    names = ["philox", "keystream", *(name for name in stream.paths() if name != "numpy")]
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            times[name].append(timed(name))
+    rows = {
+        name: {
+            "best_s": min(taken),
+            **{
+                f"x_{other}": statistics.median(a / b for a, b in zip(times[other], taken, strict=True))
+                for other in ("philox", "keystream")
+            },
+        }
+        for name, taken in times.items()
+    }
+    return {"conditions": bench.conditions(), "d": d, "peers": peers, "rounds": rounds, "methods": rows}
+
+
 def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--billion", type=Path, metavar="FILE")
+    parser.add_argument("--paths", type=Path, metavar="FILE")
     parser.add_argument("--samples", type=int, default=10**9, help="for --billion")
     parser.add_argument("--rounds", type=int, default=21)
     arguments = parser.parse_args()
@@ -99,6 +154,14 @@ def main() -> None:
         record = {"conditions": bench.conditions(), "seconds": round(time.perf_counter() - begin, 1), **verdict}
         arguments.billion.write_text(json.dumps(record, indent=2) + "\n")
         print(json.dumps(record, indent=2))
+        return
+    if arguments.paths is not None:
+        record = paths(11_200_000, 49, arguments.rounds)
+        arguments.paths.write_text(json.dumps(record, indent=2) + "\n")
+        for name, row in record["methods"].items():
+            print(
+                f"{name:<10} {row['best_s']:6.3f} s  {row['x_philox']:5.2f} x Philox  {row['x_keystream']:4.2f} x AES"
+            )
         return
     record = bench.masks(11_200_000, 49, arguments.rounds)
     if arguments.json:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lightdp
+from lightdp import gaussian
 from lightdp.accountant import Odometer, _odometer
 from lightdp.accountant._table import LedgerTable
 from lightdp.client_set import ClientSet
@@ -75,7 +76,7 @@ def same(together: Odometer, alone: list[Odometer]) -> None:
     assert together.remaining(2) == min(each.remaining(2) for each in alone)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(trainings())
 def test_a_table_has_the_ledgers_of_odometers_of_one_client_each(training: tuple[Plan, list[int], list[Step]]) -> None:
     plan, tracked, steps = training
@@ -101,26 +102,47 @@ def refused(admit: Callable[[], None]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("degree", [None, 40])
+@pytest.mark.parametrize("graph", ["complete", "circulant:40", "random:70"])
 @pytest.mark.parametrize("grace", [0, 1])
-def test_many_clients_have_a_table_that_agrees_with_single_ones(degree: int | None, grace: int) -> None:
-    rng, clients = np.random.default_rng(5), 200
+def test_many_clients_have_a_table_that_agrees_with_single_ones(graph: str, grace: int) -> None:
+    rng, clients = np.random.default_rng(5), 150
     plan = lightdp.plan(
-        clients=clients, colluders=10, stragglers=12, rounds=60, epsilon=3, delta=1e-5, calibration="repair",
-        degree=degree, grace=grace,
-    )  # fmt: skip
-    together, some = Odometer(plan), rng.choice(clients, 12, replace=False).tolist()
+        clients=clients, colluders=5, stragglers=12, rounds=60, epsilon=3, delta=1e-5, calibration="repair",
+        graph=graph, grace=grace,
+    ).placed(bytes(range(32)))  # fmt: skip
+    together, some = Odometer(plan), rng.choice(30, 8, replace=False).tolist()
     assert isinstance(together._ledgers, LedgerTable)
     alone = [Odometer(plan, [client]) for client in some]
-    for number in range(20):
-        order = rng.permutation(clients).tolist()
-        missing = clients if number == 11 else int(rng.integers(2, 13))
+    for number in range(14):
+        order = [*rng.permutation(30).tolist(), *range(30, clients)]  # the same clients straggle again and again
+        missing = clients if number in {4, 11} else int(rng.integers(6, 13))
         for each in (together, *alone):
             each.record(order[missing:], order[: missing // 2])
+    if grace:
+        for each in (together, *alone):
+            each.open(range(4, clients), [0, 1])
     for more in ({}, {"ahead": True}, {"worst": True}):
         found = together.counted(**more)
         assert [costs(found)[client] for client in some] == [costs(each.counted(**more))[0] for each in alone]
     assert len(together._ledgers.late) > 0
+
+
+@pytest.mark.parametrize("calibration", ["repair", "exact"])
+def test_clients_that_have_spent_their_budgets_are_those_that_odometers_of_their_own_refuse(calibration: str) -> None:
+    plan = lightdp.plan(
+        clients=100, colluders=10, stragglers=20, rounds=30, epsilon=3, delta=1e-5, calibration=calibration
+    )
+    rng, together = np.random.default_rng(2), Odometer(plan)
+    alone = [Odometer(plan, [client]) for client in range(100)]
+    for each in (together, *alone):
+        each.record(range(90), range(90, 95))
+    budget = gaussian.mu(plan.budget, plan.delta) ** 2
+    elsewhere = [{budget / 64: int(rng.integers(0, 80)), budget / 4096: int(rng.integers(0, 3))} for _ in range(100)]
+    refused = [client for client, each in enumerate(alone) if each.exhausted([elsewhere[client]])]
+    assert list(together.exhausted(elsewhere)) == refused
+    assert 10 < len(refused) < 60
+    with pytest.raises(BudgetError, match="could take client"):
+        together.admit({budget: 1})
 
 
 def test_a_copy_of_a_table_goes_on_by_itself() -> None:
@@ -136,7 +158,7 @@ def test_a_copy_of_a_table_goes_on_by_itself() -> None:
     assert costs(second) == costs(straight) != before
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.7]), max_size=7), min_size=1, max_size=6), st.data())
 def test_the_dominating_costs_of_a_table_are_the_largest_of_each_rank(
     rows: list[list[float]], data: st.DataObject

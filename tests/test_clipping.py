@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from lightdp.clipping import clamp, clip_norm
+from lightdp.clipping import clamp, clip_norm, within_norm
 from lightdp.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -87,6 +87,17 @@ def test_out_gets_what_in_place_would_give_and_the_input_stays(values: list[Arra
     assert all(map(np.array_equal, values, before))
     assert clip_norm(values, clip) == factor
     assert all(map(np.array_equal, values, out))
+
+
+@given(vector=st.one_of(floats("f4"), floats("f8")), clip=BOUNDS)
+def test_vector_within_the_norm_is_itself_or_a_copy_as_clipping_makes_it(vector: Array, clip: float) -> None:
+    before, expected = vector.copy(), vector.copy()
+    factor = clip_norm(expected, clip)
+    found = within_norm(vector, clip)
+    assert (found is vector) == (factor == 1)
+    assert np.array_equal(found, expected)
+    assert (found.dtype, found.shape) == (vector.dtype, vector.shape)
+    assert np.array_equal(vector, before)
 
 
 def test_vector_inside_the_ball_is_left_alone() -> None:
@@ -194,6 +205,12 @@ def test_read_only_array_is_refused() -> None:
     with pytest.raises(ArgumentError, match="writeable"):
         clamp(vector, 1.0)
     assert clip_norm(vector, 1.0, out=np.empty(4)) < 1
+
+
+def test_vector_that_is_not_finite_is_within_no_norm() -> None:
+    for bad in (math.nan, math.inf, -math.inf):
+        with pytest.raises(ArgumentError, match="finite"):
+            within_norm(np.array([1.0, bad]), 5.0)
 
 
 def test_float32_is_not_copied_whole() -> None:

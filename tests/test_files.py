@@ -93,7 +93,7 @@ except lightdp.errors.ArgumentError:
 assert len(store.give_up()) == 3
 """
     run = on_windows(code, tmp_path)
-    assert run.communicate()[0] == "one client\nnever replaced\n"
+    assert run.communicate(timeout=60)[0] == "one client\nnever replaced\n"
     assert run.returncode == 0
     assert {path.name for path in tmp_path.iterdir()} == {"ann.state.serial", "ann.pem"}  # nothing temporary is left
 
@@ -106,16 +106,16 @@ def test_a_lock_of_windows_is_held_by_one_and_beyond_what_its_file_holds(tmp_pat
     assert holder.stdin is not None
     assert holder.stdout.readline() == "held\n"
     tries = "try:\n    with _files.locked('lock', wait=False): print('mine')\nexcept BlockingIOError: print('blocked')"
-    assert on_windows(tries, tmp_path).communicate()[0] == "blocked\n"
+    assert on_windows(tries, tmp_path).communicate(timeout=60)[0] == "blocked\n"
     waits = "print('asks', flush=True)\nwith _files.locked('lock'): print('mine', flush=True)"
     waiter = on_windows(waits, tmp_path)
     assert waiter.stdout is not None
     assert waiter.stdout.readline() == "asks\n"
     time.sleep(0.2)
     assert waiter.poll() is None
-    assert holder.communicate("\n")[0] == "free\n"
-    assert waiter.communicate()[0] == "mine\n"
-    assert on_windows(tries, tmp_path).communicate()[0] == "mine\n"
+    assert holder.communicate("\n", timeout=60)[0] == "free\n"
+    assert waiter.communicate(timeout=60)[0] == "mine\n"
+    assert on_windows(tries, tmp_path).communicate(timeout=60)[0] == "mine\n"
 
 
 @pytest.mark.parametrize("has_it", [True, False])

@@ -141,12 +141,24 @@ def test_circulant_graphs_are_regular_and_as_connected_as_can_be(n: int, k: int,
             assert connected_without(a, removed)
 
 
+@pytest.mark.parametrize(("n", "k"), [(9, 2), (9, 4), (12, 5), (12, 10), (30, 7)])
+def test_neighbours_on_the_ring_are_the_nearest_and_perhaps_the_opposite(n: int, k: int) -> None:
+    graph = Graph(n, k, 3)
+    seat = {client: at for at, client in enumerate(graph._seats.tolist())}
+    apart = [[min((seat[i] - seat[j]) % n, (seat[j] - seat[i]) % n) for j in range(n)] for i in range(n)]
+    near = [[j for j in range(n) if 0 < apart[i][j] <= k // 2 or (k % 2 and apart[i][j] == n // 2)] for i in range(n)]
+    assert graph.neighbours().tolist() == near
+    assert graph.rows([n - 1, 0]).tolist() == [near[n - 1], near[0]]
+    flags = np.random.default_rng(k).random(n) < 0.6
+    assert graph.degrees(flags).tolist() == [sum(flags[j] for j in row) for row in near]
+
+
 def test_relabelling_depends_on_the_seed_and_on_nothing_else() -> None:
     assert np.array_equal(Graph(30, 4, 5).neighbours(), Graph(30, 4, 5).neighbours())
     assert not np.array_equal(Graph(30, 4, 5).neighbours(), Graph(30, 4, 6).neighbours())
     stream = hashlib.shake_256(b"lightdp graph v1" + bytes(7) + b"\x01").digest(64)
     expected = sorted(range(8), key=lambda i: stream[8 * i : 8 * i + 8])
-    assert Graph(8, 2, 1)._seats().tolist() == expected == [2, 1, 3, 0, 7, 4, 5, 6]  # all clients must agree on it
+    assert Graph(8, 2, 1)._seats.tolist() == expected == [2, 1, 3, 0, 7, 4, 5, 6]  # all clients must agree on it
 
 
 def test_price_of_sparsity_is_what_the_certified_noise_says() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lightdp.client_set import ClientSet
 from lightdp.noise_graph import Graph
-from lightdp.repair import RETRIES, Debt, Repairs, Settled, Window, late_cost, lie_cost, worst_cost
+from lightdp.repair import RETRIES, Debt, Debtors, Repairs, Settled, Window, late_cost, lie_cost, worst_cost
 from support.repair_rules import Rules
 
 
@@ -105,7 +105,10 @@ def test_debts_are_those_of_the_rules_whoever_is_tracked(data: st.DataObject, de
     everybody, one = Repairs(graph), Repairs(graph, [me])
     mine = {number for number, each in enumerate(sent) if me in each}
     rules = Rules(me, graph.neighbours_of(me).tolist(), used, mine, grace)
-    mine_of = lambda debtors: [debt for debt, clients in debtors.items() if me in clients]  # noqa: E731
+
+    def mine_of(debtors: Debtors) -> list[Debt]:
+        return [debt for debt, clients in debtors.items() if me in clients]
+
     for number in range(rounds):
         riding, alone = everybody.ride(number, sent[number]), one.ride(number, sent[number])
         assert mine_of(riding) == mine_of(alone)

@@ -59,12 +59,35 @@ def clip_norm(arrays: Arrays, clip: float, *, out: Arrays | None = None) -> floa
     _refuse_mismatch(sources, targets)
     factor = _factor(sources, positive("clip", clip))
     for source, target in zip(sources, targets, strict=True):
-        if factor < 1:  # as if in float64, then rounded to the target's type; for two float32 that is one rounding
-            kind = np.float32 if source.dtype == np.float32 and float(np.float32(factor)) == factor else np.float64
-            np.multiply(source, kind(factor), out=target, dtype=kind, casting="same_kind")
+        if factor < 1:
+            _scale(source, factor, target)
         elif target is not source:
             target[...] = source
     return factor
+
+
+def within_norm(vector: Array, clip: float) -> Array:
+    """`vector` itself if its norm is at most `clip`, otherwise a copy scaled to it, as `clip_norm` does (P4).
+
+    Args:
+        vector: a float32 or float64 array, which is not changed.
+        clip: bound on the norm, > 0.
+
+    Raises:
+        ArgumentError: an argument is wrong, or `vector` holds NaN or infinity.
+
+    >>> vector = np.array([30.0, 40.0])
+    >>> within_norm(vector, 50.1) is vector
+    True
+    >>> within_norm(vector, 5.0).round(6), vector
+    (array([3., 4.]), array([30., 40.]))
+    """
+    factor = _factor(_floats("vector", [vector]), positive("clip", clip))
+    if factor == 1:
+        return vector
+    result = np.empty_like(vector)
+    _scale(vector, factor, result)
+    return result
 
 
 def clamp(vector: Array, bound: float) -> None:
@@ -130,6 +153,12 @@ def _factor(arrays: list[Array], clip: float) -> float:
     kind = np.float32 if single and exact >= Fraction(1, 2**126) else np.float64  # float32 has no small factors
     factor = kind(float(exact))
     return float(factor if Fraction(float(factor)) <= exact else np.nextafter(factor, kind(0)))
+
+
+def _scale(source: Array, factor: float, target: Array) -> None:
+    """As if in float64, then rounded to the target's type; for two float32 that is one rounding."""
+    kind = np.float32 if source.dtype == np.float32 and float(np.float32(factor)) == factor else np.float64
+    np.multiply(source, kind(factor), out=target, dtype=kind, casting="same_kind")
 
 
 def _largest(name: str, arrays: list[Array]) -> float:

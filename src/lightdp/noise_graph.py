@@ -19,6 +19,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -73,6 +74,11 @@ class Graph:
         """The chance that two clients are neighbours."""
         return self.degree / (self.clients - 1)
 
+    @property
+    def most(self) -> int:
+        """The most neighbours that a client may have."""
+        return self.degree
+
     def placed(self, place: bytes) -> Graph:  # noqa: ARG002  random graphs are
         """The graph with its clients placed by the hash of their roster: itself, unless it is random."""
         return self
@@ -89,7 +95,15 @@ class Graph:
         flags = np.asarray(among, dtype=bool)
         if self.complete:
             return np.asarray(np.count_nonzero(flags) - flags, dtype=np.int64)
-        return np.count_nonzero(flags[self.neighbours()], axis=1)
+        seats, half = self._seats, self.degree // 2
+        ring = flags[seats].astype(np.int64)
+        around = np.concatenate([[0], ring[self.clients - half :], ring, ring[:half]]).cumsum()
+        found = around[2 * half + 1 :] - around[: self.clients] - ring
+        if self.degree % 2:
+            found += np.roll(ring, self.clients // 2)
+        result = np.empty_like(found)
+        result[seats] = found
+        return result
 
     def closed_honest(self, colluders: int) -> int:
         """The fewest honest clients in a client's neighbourhood, itself included, if `colluders` clients collude.
@@ -101,12 +115,7 @@ class Graph:
 
     def neighbours(self) -> NDArray[np.int64]:
         """The neighbours of every client, each row sorted. (clients, degree)"""
-        if self.complete:  # as below, without sorting
-            rest = np.arange(self.clients - 1)
-            return rest[None, :] + (rest[None, :] >= np.arange(self.clients)[:, None])
-        seats = self._seats()
-        ring = (np.arange(self.clients)[:, None] + self._offsets()) % self.clients
-        return np.sort(seats[ring], axis=1)[np.argsort(seats)]
+        return self.rows(range(self.clients))
 
     def neighbours_of(self, client: int) -> NDArray[np.int64]:
         """The neighbours of one client, sorted, in the memory of a row and not of the whole graph. (degree,)
@@ -115,19 +124,20 @@ class Graph:
         [0, 1]
         """
         integer("client", client, 0, self.clients - 1)
-        if self.complete:
-            return np.delete(np.arange(self.clients), client)
-        seats = self._seats()
-        mine = int(np.flatnonzero(seats == client)[0])
-        return np.sort(seats[(mine + self._offsets()) % self.clients])
+        return np.delete(np.arange(self.clients), client) if self.complete else self.rows([client])[0]
 
     def rows(self, clients: Sequence[int]) -> NDArray[np.int64]:
-        """The neighbours of some clients, each sorted; of one alone, without making the whole graph. (clients, degree)
+        """The neighbours of some clients, each sorted, without making the whole graph. (clients, degree)
 
         >>> Graph(clients=5, degree=2, seed=1).rows([3]).tolist()
         [[0, 1]]
         """
-        return self.neighbours_of(clients[0])[None] if len(clients) == 1 else self.neighbours()[list(clients)]
+        if self.complete:  # as below, without sorting
+            rest = np.arange(self.clients - 1)
+            return rest[None, :] + (rest[None, :] >= np.asarray(clients)[:, None])
+        ring = np.empty(self.clients, np.int64)
+        ring[self._seats] = np.arange(self.clients)
+        return np.sort(self._seats[(ring[clients][:, None] + self._offsets()) % self.clients], axis=1)
 
     def _offsets(self) -> NDArray[np.int64]:
         """Where on the ring the neighbours of a seat are, counted from it. (degree,)"""
@@ -140,6 +150,7 @@ class Graph:
         np.put_along_axis(matrix, self.neighbours(), values=True, axis=1)
         return matrix
 
+    @cached_property
     def _seats(self) -> NDArray[np.int64]:
         """The client on each seat of the ring: a permutation that is the same on every platform."""
         stream = hashlib.shake_256(b"lightdp graph v1" + self.seed.to_bytes(8, "big")).digest(8 * self.clients)

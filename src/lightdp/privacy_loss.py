@@ -10,7 +10,7 @@ are those of dp-accounting, so that both give the same ε; here they are operati
 
 >>> (remove, add) = sampled(1.0, rate=0.01, adjacency="add-remove", step=2.0**-12)
 >>> round(remove.repeated(100).epsilon(1e-5), 2), round(add.repeated(100).epsilon(1e-5), 2)
-(0.72, 0.64)
+(0.72, 0.34)
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,6 +41,7 @@ DELTA_MAX = 0.01
 
 _RARELY = 1e-3  # chance that honest rounds of a whole training break the rule on used neighbours
 _SMALL = 64  # rows, and a quarter of the columns, up to which the second eigenvalue of several layers is computed
+_AT_ONCE = 4096  # clients whose neighbours are found together
 _LOGARITHMS = 1.01  # more than differences of logarithms of factorials up to 2^31 are rounded
 
 
@@ -78,8 +80,11 @@ class RandomGraph(Graph):
         return True
 
     def placed(self, place: bytes) -> RandomGraph:
-        """The graph with its clients seated by the hash of their roster."""
-        return replace(self, place=place)
+        """The graph with its clients seated by the hash of their roster; all who use it in a process share it."""
+        key = self.clients, self.degree, bytes(place)
+        if (known := _alive.get(key)) is None:
+            _alive[key] = known = replace(self, place=place)
+        return known
 
     # Seats.
 
@@ -114,6 +119,11 @@ class RandomGraph(Graph):
         return self.layers * self.height
 
     @property
+    def most(self) -> int:
+        """The most neighbours that a client may have."""
+        return self.reach
+
+    @property
     def met(self) -> float:
         """The chance that two clients are neighbours."""
         return self.reach / (self.seats - 1)
@@ -140,11 +150,7 @@ class RandomGraph(Graph):
 
     def neighbours_of(self, client: int) -> NDArray[np.int64]:
         """The neighbours of one client, sorted; about `degree` of them."""
-        integer("client", client, 0, self.clients - 1)
-        seats, clients = self._seating
-        row, column = divmod(int(seats[client]), self.width)
-        found = clients[np.arange(self.height) * self.width + (self._sums(row) - column) % self.width].ravel()
-        return np.sort(found[(found >= 0) & (found != client)])
+        return self.rows([integer("client", client, 0, self.clients - 1)])[0]
 
     def neighbours(self) -> NDArray[np.int64]:
         """Refused: clients have different numbers of neighbours; see `rows` and `degrees`."""
@@ -152,7 +158,16 @@ class RandomGraph(Graph):
 
     def rows(self, clients: Sequence[int]) -> list[NDArray[np.int64]]:  # type: ignore[override]
         """The neighbours of some clients, each sorted."""
-        return [self.neighbours_of(client) for client in clients]
+        (seats, occupants), every = self._seating, np.asarray(clients)
+        result: list[NDArray[np.int64]] = []
+        for some in np.split(every, range(_AT_ONCE, every.size, _AT_ONCE)):
+            rows, columns = np.divmod(seats[some], self.width)
+            across = (_sums(rows + 1, *self._shape, self.height) - columns[:, None]) % self.width
+            found = np.hstack(occupants[np.arange(self.height) * self.width + across])  # (some, layers · height)
+            found[found == some[:, None]] = -1
+            found.sort(axis=1)
+            result += [row[empty:] for row, empty in zip(found, (found < 0).sum(axis=1).tolist(), strict=True)]
+        return result
 
     def adjacency(self) -> NDArray[np.bool_]:
         """The adjacency matrix, for small graphs. (clients, clients)"""
@@ -178,6 +193,11 @@ class RandomGraph(Graph):
             starts = (self.width - 1 - self._sums(row)) % self.width
             found[row] = sum(windows[every, start].sum(axis=0, dtype=np.int32) for start in starts)
         return np.asarray(found.ravel()[seats] - (self._loops & flags))
+
+    @cached_property
+    def fewest(self) -> int:
+        """The least number of neighbours of a client."""
+        return int(self.degrees(np.ones(self.clients, dtype=bool)).min())
 
     @cached_property
     def _loops(self) -> NDArray[np.bool_]:
@@ -257,6 +277,9 @@ class Certificate(NamedTuple):
             core = np.where(h > 0, resistance / (1 + resistance), 1.0)
             star = (1 + gamma) / (1 + gamma + h * gamma)
         return np.minimum(np.minimum(core, star) * COVERED, 1.0)
+
+
+_alive: WeakValueDictionary[tuple[int, int, bytes], RandomGraph] = WeakValueDictionary()
 
 
 def _sums(a: ArrayLike, layers: int, width: int, height: int) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -226,9 +226,13 @@ class Repairs:
     def __init__(self, graph: Graph, clients: Iterable[int] | None = None) -> None:
         self._tracked = ClientSet.all(graph.clients) if clients is None else ClientSet.of(graph.clients, clients)
         self._places = slice(None) if clients is None else np.array(list(self._tracked), np.int64)
-        self._graph, self._rows = graph, None  # neighbours of tracked clients, unless the graph counts them itself
+        self._graph = graph
+        self._rows: Sequence[NDArray[np.int64]] | NDArray[np.int64] | None = None  # if the graph counts by itself
         if not graph.complete and (clients is not None or not graph.random):
             self._rows = graph.rows(list(self._tracked))
+        self._circle: ClientSet | None = None  # neighbours of the one client that is followed
+        if self._rows is not None and len(self._rows) == 1:
+            self._circle = ClientSet.of(graph.clients, self._rows[0].tolist())
         self.waiting: dict[Debt, ClientSet] = {}
         self.flying: dict[int, dict[Debt, ClientSet]] = {}
 
@@ -289,8 +293,11 @@ class Repairs:
 
     def _owing(self, used: ClientSet) -> ClientSet:
         """Tracked and used clients that miss neighbours in a round."""
+        here = self._tracked & used
         if self._graph.complete:
-            return self._tracked & used if len(used) < used.clients else ClientSet.none(used.clients)
+            return here if len(used) < used.clients else ClientSet.none(used.clients)
+        if self._circle is not None:
+            return ClientSet.none(used.clients) if self._circle <= used else here
         flags = np.zeros(used.clients, np.bool_)
         flags[self._places] = self.absent(used) > 0
         return ClientSet(flags)

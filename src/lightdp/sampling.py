@@ -16,7 +16,9 @@ from collections.abc import Mapping
 
 from lightdp import gaussian, privacy_loss
 from lightdp.errors import InfeasibleError
-from lightdp.privacy_loss import Adjacency, LossDistribution
+from lightdp.privacy_loss import LossDistribution
+
+Adjacency = privacy_loss.Adjacency
 
 _ROUNDS = 10**6  # the error of the transforms was measured up to here
 _ERROR = 2.0**-50  # in δ, for each round composed: more than ten times the largest measured error

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from lightdp._validate import integer, probability
 from lightdp.errors import ArgumentError
 
+_UNDERFLOW = -746.0  # whose exponential, and all below, is 0
 _BLOCKS = 512  # counts of stragglers that `StragglerLaw.among` tells apart
 
 
@@ -85,7 +86,9 @@ class StragglerLaw:
         (0.25, 0.41666666666666663)
         """
         if clients not in self._odds:
-            self._odds[clients] = self.mean(lambda s: s / (clients - s)), self.mean(lambda s: 1 / (clients - s))
+            counts = self.counts
+            rest = clients - counts
+            self._odds[clients] = float((self.pmf * (counts / rest)).sum()), float((self.pmf * (1 / rest)).sum())
         return self._odds[clients]
 
     @cached_property
@@ -145,7 +148,8 @@ class StragglerLaw:
                 continue
             first, chances = hypergeometric(others, s, degree)
             pmf[first : first + len(chances)] += weight * chances
-        return StragglerLaw(f"{self.name}, among {degree} of {others}", pmf / pmf.sum())
+        pmf /= pmf.sum()
+        return StragglerLaw(f"{self.name}, among {degree} of {others}", pmf)
 
     def points(self, most: int) -> list[tuple[int, float]]:
         """Counts that occur and their probabilities; of more than `most`, the largest of each of so many blocks.
@@ -204,9 +208,12 @@ def binomial(bound: int, clients: int, failure: float) -> StragglerLaw:
     bound, failure = integer("stragglers", bound, 0, clients), probability("failure", failure)
     s = np.arange(bound)
     steps = np.log((clients - s) / (s + 1)) + math.log(failure) - math.log1p(-failure)
-    log_pmf = np.concatenate([[0.0], np.cumsum(steps)])  # log P(S = s)/P(S = 0)
-    pmf = np.exp(log_pmf - log_pmf.max())
-    return StragglerLaw(f"binomial({clients}, {failure:g}) up to {bound}", pmf / pmf.sum())
+    log_pmf, pmf = np.zeros(bound + 1), np.zeros(bound + 1)
+    np.cumsum(steps, out=log_pmf[1:])  # log P(S = s)/P(S = 0)
+    log_pmf -= log_pmf.max()
+    np.exp(log_pmf, out=pmf, where=log_pmf > _UNDERFLOW)
+    pmf /= pmf.sum()
+    return StragglerLaw(f"binomial({clients}, {failure:g}) up to {bound}", pmf)
 
 
 def custom(bound: int, pmf: Sequence[float] | NDArray[np.float64]) -> StragglerLaw:

@@ -171,6 +171,11 @@ def test_reset_says_what_is_lost_and_a_new_run_may_begin(
     assert "in all runs" in done.out
     assert not node.exists()
     assert run("state", "reset", path, "--yes").code == 0
+    for command in (["show", path], ["reset", path, "--yes"]):
+        refused = run("state", *command)
+        assert_refused(refused, "it was given up, and a node begins anew there")
+        assert "Errno" not in refused.err
+    assert "Errno" not in run("audit", "--client", path).err
     assert not path.exists()
     Client.new(planned(), length=4, run=bytes(16), name="ann", store=File(path)).enrol()
 

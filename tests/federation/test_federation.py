@@ -416,6 +416,35 @@ def test_a_server_that_is_rolled_back_gets_no_second_answer_and_goes_on_with_a_n
     assert all(member.mu() > spent[name] for name, member in party.members.items())
 
 
+def test_the_roster_whose_turn_it_was_has_it_after_a_crash() -> None:
+    party = Party(12, consecutive=1)
+    party.fed.form()
+    for number in (0, 1):
+        party.play(party.fed.rosters[number])
+    assert party.fed.cohorts.order == (2, 0, 1)
+    party.crash()
+    assert party.fed.cohorts.order == (2, 0, 1)
+    assert [*party.fed.rosters] == [0, 1, 2]
+    turn = party.fed.turn()
+    assert turn is not None
+    assert turn.number == 2
+
+
+def test_a_member_whose_uploads_come_one_round_late_has_missed_none() -> None:
+    party = Party(4, planned(grace=1), patience=2)
+    table, late = party.first(), []
+    for _ in range(3):
+        table.server.announce()
+        late.append(party.make(table, "m00"))
+        for name in ("m01", "m02", "m03"):
+            party.fed.receive(party.make(table, name))
+        if len(late) > 1:
+            assert party.fed.receive(late[-2])[1]
+        party.fed.close(0)
+        assert party.fed.cohorts.rosters[0].gone(2) == set()
+    assert "m00" not in party.fed.cohorts.rosters[0].missed
+
+
 def test_a_round_is_void_after_a_crash_if_it_may_have_been_announced() -> None:
     party = Party(9)
     first, second = party.fed.form()

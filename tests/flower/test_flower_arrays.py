@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,6 +95,22 @@ def test_values_are_those_that_flower_reads(given: Any) -> None:
     assert found.tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        np.array(3.5, np.float32), np.zeros((0, 3)), np.arange(6.0).reshape(2, 3), np.arange(6.0).reshape(2, 3).T,
+        np.arange(4, dtype=">f4"), np.arange(5, dtype=np.float16)[::2], np.array([True, False]),
+        np.frombuffer(b"read only", np.uint8),
+    ],
+)  # fmt: skip
+def test_arrays_that_are_written_are_those_that_flower_writes(given: Any) -> None:
+    found, expected = _arrays.as_array(given), Array(given)
+    assert (found.dtype, found.shape, found.stype) == (expected.dtype, expected.shape, expected.stype)
+    assert found.data == Array(np.asarray(given, order="C")).data
+    for read in (found.numpy(), _arrays.values(found)):
+        assert (read.dtype, read.tolist()) == (given.dtype, given.tolist())
+
+
 @pytest.mark.parametrize("cut", [0, 5, 9, 100, -1])
 def test_values_of_broken_bytes_are_refused(cut: int) -> None:
     whole = Array(np.arange(50.0))
@@ -118,6 +137,13 @@ def test_long_arrays_of_any_order_move_by_their_part_of_the_vector() -> None:
     assert np.array_equal(after["b"].numpy(), arrays["b"] + step[300 * 301 :])
 
 
+def test_arrays_move_by_the_sum_over_the_number_of_clients_in_float64() -> None:
+    total = np.array([1.0, 2.0**-40, -7.0])
+    after = _arrays.moved(ArrayRecord({"w": Array(np.array([0.5, 1.0, 0.1]))}), total, over=3)
+    assert after["w"].numpy().tolist() == [0.5 + 1 / 3, 1.0 + 2.0**-40 / 3, 0.1 - 7 / 3]
+    assert total.tolist() == [1.0, 2.0**-40, -7.0]
+
+
 def test_what_a_type_cannot_hold_becomes_its_largest_value() -> None:
     moved = _arrays.moved(ArrayRecord({"w": Array(np.array([60000.0, 0.0], np.float16))}), np.array([1e6, -1e6]))
     assert moved["w"].numpy().tolist() == [65504.0, -65504.0]
@@ -131,6 +157,32 @@ def test_arrays_that_are_no_numbers_are_refused_before_anything_is_sent(odd: Any
             grid=grid, initial_arrays=ArrayRecord({"w": Array(np.zeros(2)), "odd": Array(odd)}), timeout=1
         )
     assert grid.left == []
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries keep memory by rules of their own")
+def test_memory_of_long_vectors_is_reused_in_the_next_round_and_was_not_before() -> None:
+    code = """
+import resource
+from lightdp.flower import _arrays
+alive = [bytes(1000) for _ in range(100_000)]  # as in a process that has trained
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def rounds():
+    for _ in range(5):
+        held = [bytes([k]) * 4_000_000 for k in range(1, 5)]
+        del held
+for keep in (False, True):
+    if keep:
+        _arrays.reuse_memory(1_000_000)
+    rounds()
+    before = faults()
+    rounds()
+    print(faults() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    without, kept = map(int, done.stdout.split())
+    assert without > 5000
+    assert kept < 500
 
 
 def test_a_model_without_floats_is_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
-from flwr.serverapp.strategy import FedAdam, FedAvgM
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
 from lightdp.errors import ArgumentError
 from lightdp.federation import Kept
@@ -112,6 +112,24 @@ def test_the_state_of_a_strategy_is_kept_bit_by_bit(inner: Any) -> None:
     assert fresh.m_t["a"].tolist() == np.eye(2).tolist()
     assert [each.numpy().tolist() for each in fresh.current_arrays.values()] == [[1, 1]]
     assert (fresh.rounds_seen, float(fresh.single)) == (7, 2.5)
+
+
+def test_state_that_a_checkpoint_cannot_keep_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Remembers(FedAvg):
+        def __init__(self) -> None:
+            super().__init__(fraction_evaluate=0.0)
+            self.losses: list[float] = []
+            self.names, self.rule, self.count, self.mean = {"a": 1}, lambda: 0, 0, np.zeros(1)
+
+        def configure_train(self, *arguments: Any, **more: Any) -> Any:
+            self.losses.append(0.5)
+            self.count, self.mean = self.count + 1, self.mean + 1
+            return super().configure_train(*arguments, **more)
+
+    started(tmp_path / "checkpoint", named(LocalGrid(an_app(), 5)), planned(), Remembers(), linear=True, num_rounds=3)
+    said = [record.getMessage() for record in caplog.records if "the checkpoint keeps" in record.getMessage()]
+    assert len(said) == 1
+    assert "but not Remembers.losses, which has changed" in said[0]
 
 
 def test_a_training_that_has_ended_is_not_trained_again(tmp_path: Path) -> None:

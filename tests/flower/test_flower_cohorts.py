@@ -154,7 +154,9 @@ def test_a_roster_that_lost_too_many_is_closed_and_the_others_go_on(
     assert used[:2] == [5, 5]
     assert used[-5:] == [3] * 5  # rounds 3 and 4 are void, then there is a roster of three
     assert strategy.stopped is None
-    assert "roster 0 has lost too many of its clients" in caplog.text
+    assert "roster 0 is closed: it can bear 1 of its 5 clients missing: 2 missed too many" in caplog.text
+    assert "round 2 used 5 of 5 clients;" in caplog.text
+    assert "round 9 of roster 1 used 3 of 3 clients;" in caplog.text
     assert "roster 1 of 3 clients" in caplog.text
     total = mean_of([set(range(5))] * 2 + [{2, 3, 4}] * used.count(3))
     assert the_change(result) == close_to(total, plan)
@@ -254,3 +256,21 @@ def test_a_roster_of_which_too_few_nodes_are_here_misses_its_turn_and_nobody_pay
     assert {sent[at] for at in second} == {3}  # rounds 2 and 4, and 5 in the place of the others
     assert max(sent[at] for at in first) <= 2  # no round is for the one that is left
     assert [row["lightdp-used"] for row in result.train_metrics_clientapp.values()][-2:] == [3, 3]
+
+
+def test_in_a_loop_of_ones_own_a_void_round_does_not_lose_what_closing_a_roster_repaired() -> None:
+    plan, grid, arrays = planned(clients=3, stragglers=1, calibration="repair"), LocalGrid(an_app(), 5), weights()
+    grid.faults = {(2, 0): "drop"}  # leaves noise to be repaired
+    strategy, found = LightDP(FedAvg(fraction_evaluate=0.0), plan, wait=0.05, patience=2), list[Any]()
+    for t in range(1, 7):
+        for node in grid.nodes[:2]:
+            node.online = t < 3
+        messages = strategy.configure_train(t, arrays, ConfigRecord(), grid)
+        replies = list(grid.send_and_receive(messages, timeout=1))
+        new, metrics = strategy.aggregate_train(t, replies if t < 3 else [])  # from the third round on all are void
+        found.append((metrics["lightdp-used"], None if new is None else arrays["w"].numpy() - new["w"].numpy()))
+        arrays = arrays if new is None else new
+    assert [used for used, _ in found] == [5, 4, 0, 0, 0, 0]
+    assert [change is None for _, change in found] == [False, False, True, True, False, True]
+    left = (plan.among(5).transient_in_mean()) ** 0.5
+    assert 0 < np.abs(found[4][1]).max() < 8 * left

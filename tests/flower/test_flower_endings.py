@@ -122,7 +122,7 @@ def test_start_raises_with_the_reason_that_all_nodes_give_and_keeps_what_was_tra
             node.config["lightdp-max-epsilon"] = most
 
     grid.before = lambda t: allow(1.0 if t >= 3 else 1e9)
-    strategy = made(path if kept else None, planned(epsilon=200.0))  # type: ignore[arg-type]
+    strategy = made(path if kept else None, planned(epsilon=200.0))
     with pytest.raises(ProtocolError, match=r"every node refuses: .* above lightdp-max-epsilon=1"):
         strategy.start(grid=grid, initial_arrays=weights(), num_rounds=6, timeout=1)
     assert used(strategy.result) == [5, 5, 0]

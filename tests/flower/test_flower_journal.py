@@ -103,11 +103,16 @@ def test_a_log_is_never_overwritten_and_is_refused_before_anything_is_sent(tmp_p
     path = tmp_path / "run.jsonl"
     path.write_text("kept")
     for wrong in (path, tmp_path / "nowhere" / "run.jsonl"):
-        grid = LocalGrid(an_app(), 5)
         with pytest.raises(ArgumentError, match="log must be a new file in a folder that exists, got log="):
-            LightDP(FedAvg(), planned(), wait=0.01, log=wrong).start(grid, weights(), timeout=1)
-        assert grid.pushed == []
+            LightDP(FedAvg(), planned(), wait=0.01, log=wrong)
     assert path.read_text() == "kept"
+    path.unlink()
+    grid, strategy = LocalGrid(an_app(), 5), LightDP(FedAvg(), planned(), wait=0.01, log=path)
+    path.write_text("made since")
+    with pytest.raises(ArgumentError, match="log must be a new file in a folder that exists, got log="):
+        strategy.start(grid, weights(), timeout=1)
+    assert grid.pushed == []
+    assert path.read_text() == "made since"
 
 
 def test_a_log_that_is_interrupted_is_one_without_an_end(tmp_path: Path) -> None:
@@ -167,7 +172,7 @@ def test_a_roster_of_another_size_is_audited_with_its_own_plan(tmp_path: Path) -
 
 @pytest.mark.parametrize(("fault", "since"), [("drop", None), ("lost", {"3": [2]})])
 def test_a_log_goes_on_after_a_crash_and_counts_the_round_that_was_lost(
-    fault: Any, since: dict[str, list[int]] | None, tmp_path: Path
+    fault: Any, since: dict[str, list[int]] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, grid = tmp_path / "run.jsonl", LocalGrid(an_app(), 5)
     for i, node in enumerate(grid.nodes):
@@ -189,7 +194,13 @@ def test_a_log_goes_on_after_a_crash_and_counts_the_round_that_was_lost(
     with pytest.raises(SystemExit):
         start()
     grid.send_and_receive = real  # type: ignore[method-assign]
-    result = start()
+    with caplog.at_level("INFO", "flwr"):
+        result = start()
+    said = [r.getMessage() for r in caplog.records if "of the log" in r.getMessage()]
+    assert said == [
+        "lightdp: round 4 of the log was open when the server stopped",
+        *(f"lightdp: round {number} is round {number + 1} of the log" for number in (4, 5, 6)),
+    ]
     log, found = RunLog.read(path), recorded(path)
     assert found.problems == ()
     assert [(line.used, line.late) for line in log.rounds] == [(5, 0), (4, 0), (4, 0), (0, 5), *[(5, 0)] * 3]

@@ -230,3 +230,39 @@ def test_an_evaluation_that_a_node_spoils_is_left_out(caplog: pytest.LogCaptureF
     assert list(result.train_metrics_clientapp) == [1, 2]
     assert result.evaluate_metrics_clientapp == {}
     assert "evaluation of round 2 left out: InconsistentMessageReplies" in caplog.text
+
+
+# ---- why there is no roster, or why one is closed ----
+
+
+def test_the_reason_counts_those_without_budget() -> None:
+    grid = LocalGrid(an_app(), 5)
+    run = Run(Federation(planned(clients=3, stragglers=1), length=40, run=RUN), grid, {"config": ConfigRecord()})
+    run.members.gather(0.01, wanted=5, least=5)
+    first, second, *others = sorted(run.members.nodes)
+    for node in (first, second):
+        run.members.leave(node)
+    run.federation.leave(run.members.nodes[others[0]])
+    word, why = run.nobody_left()
+    assert (word, why) == (
+        "members",
+        "too few clients are left for a roster: 2 of at least 3; 2 of 5 clients can take no further round",
+    )
+    run.members.leave(others[0])
+    assert run.nobody_left() == ("budget", "the budget is used up: 3 of 5 clients can take no further round")
+
+
+def test_a_roster_that_is_closed_says_how_many_have_no_budget_and_how_many_are_away() -> None:
+    grid = LocalGrid(an_app(), 6)
+    run = Run(Federation(planned(clients=3, stragglers=1), length=40, run=RUN), grid, {"config": ConfigRecord()})
+    run.members.gather(0.01, wanted=6, least=6)
+    assert run.form(0.01)
+    first, second = run.federation.cohorts.rosters.values()
+    first.left.add(first.members[0])
+    first.missed[first.members[1]] = run.federation.cohorts.patience
+    second.void = run.federation.cohorts.patience
+    assert run.federation.failing() == [0, 1]
+    assert run.why_closed(0) == "can bear 1 of its 3 clients missing: 1 can take no further round, 1 missed too many"
+    assert run.why_closed(1) == "had 3 void rounds in a row"
+    run.federation.rosters[1].server.announce(closing=True)
+    assert run.why_closed(1) == "has had all its rounds"

@@ -66,6 +66,21 @@ def test_strategies_that_need_each_update_are_refused(inner: Strategy) -> None:
 
 
 @pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"least": 1}, "least must be in 2..3, got least=1"),
+        ({"least": 4}, "least must be in 2..3, got least=4"),
+        ({"checkpoint": "/nowhere/at/all"}, "checkpoint must be a file in a folder that exists, got checkpoint="),
+        ({"checkpoint": "/tmp"}, "checkpoint must be a file in a folder that exists, got checkpoint='/tmp'"),  # noqa: S108
+        ({"log": "/nowhere/run.jsonl"}, "log must be a new file in a folder that exists, got log="),
+    ],
+)
+def test_arguments_are_refused_where_they_are_given(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        LightDP(FedAvg(), a_plan(), **wrong)
+
+
+@pytest.mark.parametrize(
     ("inner", "plan", "why"),
     [
         (

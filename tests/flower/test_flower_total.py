@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import mpmath
+import numpy as np
 import pytest
 
+import lightdp
 from lightdp import gaussian
 from lightdp.accountant import Odometer
 from lightdp.errors import BudgetError
@@ -18,6 +21,7 @@ from lightdp.flower._plans import planned
 from lightdp.flower._settings import Settings
 from lightdp.protocol import Server
 from lightdp.protocol.host import Host
+from support.federated_nodes import Memory
 from support.flower_talk import Talk, a_plan, a_record_app, enrolment, record_of, records_of, refused
 
 if TYPE_CHECKING:
@@ -212,6 +216,33 @@ def test_sampled_batches_count_without_amplification_and_each_round_beyond_the_p
     assert _total.at_worst(plan, 3 * each) == pytest.approx(10 * each, rel=1e-6)
     assert _total.at_worst(plan, 15 * each) == pytest.approx(15 * each, rel=1e-6)
     assert _total.at_worst(plan) > float(mu_of(plan.budget, plan.delta)) ** 2  # sampling hides more
+
+
+def test_the_upload_that_is_about_to_be_made_counts_in_the_total_and_a_closing_round_does_not() -> None:
+    asked: Any = {"clients": 3, "colluders": 0, "stragglers": 0, "rounds": 2, "epsilon": 8.0, "delta": 1e-5}
+    plan = lightdp.plan(**asked, unit="record", sampling_rate=0.5, calibration="exact")
+    federation = lightdp.Federation(plan, length=4, run=bytes(16))
+    stores = [Memory() for _ in range(3)]
+    members = [
+        lightdp.Member.new(plan, length=4, run=bytes(16), name=f"m{i}", store=store) for i, store in enumerate(stores)
+    ]
+    for member in members:
+        federation.enrol(member.enrol())
+    federation.form()
+    table = federation.rosters[0]
+    all_of_it = gaussian.epsilon(math.sqrt(2) * plan.sensitivity / plan.scale, plan.delta) * (1 + 1e-6)
+    settings: Any = SimpleNamespace(total_epsilon=all_of_it, total_delta=plan.delta)
+    vault: Any = SimpleNamespace(load=stores[0].load, record={"before": 1e-15})
+    for _ in range(2):
+        for member in members:
+            member.join(table.server.roster())
+            if member is members[0]:
+                _total.check_round(settings, vault, plan, 0, closing=False)
+            federation.receive(member.begin(table.server.announce(since=0)).upload(np.zeros(4)))
+        federation.close(0)
+    _total.check_round(settings, vault, plan, 0, closing=True)
+    with pytest.raises(BudgetError):
+        _total.check_round(settings, vault, plan, 0, closing=False)
 
 
 def test_a_total_needs_a_state_that_no_server_can_lead_astray(tmp_path: Path) -> None:

@@ -124,7 +124,8 @@ def test_golden_vectors_hold(processor: Processor) -> None:
 
 def test_noise_has_the_bits_of_numpy_for_any_length_and_start_and_rounding_mode(processor: Processor) -> None:
     generator = np.random.default_rng(20)
-    calls, expected = [], []
+    calls: list[Call] = []
+    expected = []
     for path in processor.paths:
         for count in [0, 1, 3, 511, 513, 1023, 1024, 1025, 5000, *generator.integers(1, 9000, 6)]:
             start = int(generator.integers(0, 3 * TILE)) if count % 2 else int(generator.integers(0, LENGTH_MAX - 9000))
@@ -152,7 +153,7 @@ def test_data_is_rounded_with_its_noise_as_numpy_does(processor: Processor, kind
     calls, expected = [], []
     for path in processor.paths:
         for count, largest in [(1, 1.0), (1000, 2.0**20), (1025, 2.0**40), (3333, 2.0**52), (4096, 1e-9)]:
-            values = (generator.uniform(-largest, largest, count)).astype(kind)
+            values: NDArray[Any] = generator.uniform(-largest, largest, count).astype(kind)
             key, scale = generator.integers(0, 256, 32 * 5, np.uint8), scales(generator, 5)
             scale[:3] = np.array([1000.1, SIGMA_MAX, SIGMA_MAX], np.float32) * np.float32(2**15)
             out, start = np.zeros(count, np.int32), 700 * (count % 7)

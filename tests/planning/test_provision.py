@@ -88,7 +88,7 @@ def test_neighbours_that_straggle_are_counted_as_the_graph_has_them(stragglers: 
     law = ",".join(["0"] * stragglers + ["1"])
     asked = planned((30, 2, 12, 10), degree=8, straggler_law=f"pmf:{law}").request
     found, rng = absent_neighbours(asked), np.random.default_rng(0)
-    adjacent = asked.graph.adjacency().astype(int)
+    adjacent = asked.noise_graph.adjacency().astype(int)
     counts = [adjacent[0] @ (rng.permutation(30) < stragglers) for _ in range(20_000)]
     drawn = np.bincount(counts, minlength=9)[: len(found.pmf)] / 20_000
     # one of the other 29 straggles for sure; client 0 itself is one of them in some draws, which changes little

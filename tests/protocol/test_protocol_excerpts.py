@@ -132,7 +132,7 @@ def test_a_roster_that_was_kept_does_not_place_everybody_again(table: Table, mon
     name, neighbours = table.whole.names[me], table.graph.neighbours_of(me).tolist()
     data = table.whole.excerpt([me, *neighbours]).to_bytes()
     kept = Roster.from_bytes(data, run=RUN, plan=table.whole.plan, verified=True)
-    monkeypatch.setattr(RandomGraph, "_seating", None)
+    monkeypatch.setattr(RandomGraph, "neighbours_of", None)
     assert table.seat(name, kept)._neighbours == neighbours
     verified = Roster.from_bytes(data, run=RUN, plan=table.whole.plan)
     with pytest.raises(TypeError):

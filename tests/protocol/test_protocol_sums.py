@@ -16,7 +16,7 @@ from lightdp.clipping import clip_norm
 from lightdp.errors import ProtocolError
 from lightdp.noise_graph import Graph
 from lightdp.protocol.seat import Seat
-from lightdp.protocol.vector import clipped
+from lightdp.protocol.vector import clipped, weight_share
 from support.parties import Tape, joined, planned, play, residual, seat
 
 
@@ -171,6 +171,28 @@ def test_the_example_runs_and_is_short(capsys: pytest.CaptureFixture[str]) -> No
     assert len(path.read_text().splitlines()) < 60
     runpy.run_path(str(path))
     assert "ann has spent ε = " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+@pytest.mark.parametrize("weight", [None, 1.0, 0.25])
+@pytest.mark.parametrize("size", [0.1, 7.0])
+@pytest.mark.parametrize("reach", [0.05, 100.0])
+def test_an_update_is_clipped_weighted_and_clamped_and_itself_stays(
+    unit: str, weight: float | None, size: float, reach: float
+) -> None:
+    plan = planned(unit=unit, clip=1.0, coordinate_range=reach)
+    update = np.random.default_rng(3).normal(size=50).astype(np.float32)
+    update *= np.float32(size / np.linalg.norm(update))
+    before, share = update.copy(), 0.0 if weight is None else weight_share(plan)
+    found = clipped(plan, update, 1.0 if weight is None else weight, 50, weighted=weight is not None)
+    assert np.array_equal(update, before)
+    assert not (size == 0.1 and (unit, weight, reach) == ("client", None, 100.0)) or found is update
+    expected = update.astype(np.float64)
+    if unit == "client":
+        expected *= min(1.0, math.sqrt(1 - share**2) / size)
+    expected = np.clip(expected * (1.0 if weight is None else weight), -plan.upload_range, plan.upload_range)
+    assert found[:50] == pytest.approx(expected, rel=1e-5)
+    assert found[50:].tolist() == ([] if weight is None else [np.float32(share * weight)])
 
 
 def test_a_weighted_upload_is_within_the_clip_also_where_its_weight_is_rounded_up() -> None:

@@ -102,7 +102,7 @@ def test_numbers_of_any_type_make_a_term() -> None:
         np.zeros(4, np.int64),
         np.zeros((2, 2), np.int32),
         np.zeros(8, np.int32)[::2],
-        np.zeros(4, np.int32).astype(">i4"),
+        np.zeros(4, np.dtype("i4").newbyteorder()),
         np.frombuffer(bytes(16), np.int32),
         [0, 0],
     ],

@@ -36,12 +36,15 @@ def again(grid: LocalGrid) -> None:
     grid._later.clear()
 
 
-def made(path: Path, plan: Any, inner: Strategy | None = None, **more: Any) -> LightDP:
+def made(path: Path | None, plan: Any, inner: Strategy | None = None, **more: Any) -> LightDP:
     return LightDP(FedAvg(fraction_evaluate=0.0) if inner is None else inner, plan, wait=0.2, checkpoint=path, **more)
 
 
-def started(path: Path, grid: LocalGrid, plan: Any, inner: Strategy | None = None, **more: Any) -> tuple[LightDP, Any]:
-    strategy = made(path, plan, inner, **{name: more.pop(name) for name in ("log", "trained") if name in more})
+def started(
+    path: Path | None, grid: LocalGrid, plan: Any, inner: Strategy | None = None, **more: Any
+) -> tuple[LightDP, Any]:
+    own = {name: more.pop(name) for name in ("log", "trained", "linear") if name in more}
+    strategy = made(path, plan, inner, **own)
     options: dict[str, Any] = {"initial_arrays": weights(), "num_rounds": 6, "timeout": 0.3 if plan.grace else 1} | more
     return strategy, strategy.start(grid=grid, **options)
 

@@ -49,6 +49,7 @@ TESTS = {
     # federation
     "test_sampled_batches_count_in_a_total_as_whole_ones",
     # flower
+    "test_memory_of_long_vectors_is_reused_in_the_next_round_and_was_not_before",
     "test_after_a_crash_the_ledger_of_every_node_is_the_servers",
     "test_a_closing_round_is_held_only_if_something_is_left_to_repair",
     "test_a_plan_travels_as_its_arguments",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,6 +47,46 @@ def toy() -> Dataset:
 
 def played(path: Path, toy: Dataset, settings: dict[str, Any], **changed: Any) -> RunLog:
     return Run(Config(**settings | changed), path, dataset=toy).finish()
+
+
+def test_members_leave_and_come_back_once_before_a_round_also_after_a_checkpoint(tmp_path: Path, toy: Dataset) -> None:
+    run, fresh = (Run(Config(**CHURN | {"churn": "0.5:0.5"}), tmp_path / name, dataset=toy) for name in "ab")
+    members = run.members
+    for number in (1, 2):
+        members.come_and_go(number)
+        away = set(members.away)
+        members.come_and_go(number)
+        assert members.away == away
+    assert members.away
+    fresh.members.load(members.state())
+    fresh.members.come_and_go(2)
+    assert fresh.members.away == away
+    fresh.members.come_and_go(3)
+    assert fresh.members.away != away
+
+
+def test_who_waits_and_leaves_or_is_away_when_its_roster_is_closed_waits_no_more(tmp_path: Path, toy: Dataset) -> None:
+    members = Run(Config(**CHURN | {"churn": "1:0"}), tmp_path / "run.jsonl", dataset=toy).members
+    found = members.next()
+    assert found is not None
+    roster, gone = found[0], found[0].members[0]
+    members.away.add(gone)
+    members.close(roster)
+    assert members.waiting == [*roster.members[1:]]
+    members.come_and_go(1)  # everybody leaves
+    assert members.waiting == []
+
+
+def test_who_has_no_budget_for_a_first_round_is_out_when_its_roster_is_closed(tmp_path: Path, toy: Dataset) -> None:
+    run = Run(Config(**COHORTS), tmp_path / "run.jsonl", dataset=toy)
+    members, found = run.members, run.members.next()
+    assert run.plan is not None
+    assert found is not None
+    roster, client = found[0], found[0].members[2]
+    members._spent[client] = Counter({0.999 * gaussian.mu(run.plan.budget, run.plan.delta) ** 2: 1})
+    members.close(roster)
+    assert members.spent == [client]
+    assert members.waiting == [each for each in roster.members if each != client]
 
 
 def lines_of(log: RunLog) -> list[Line]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import io
 import json
 import pkgutil
 from typing import TYPE_CHECKING, Any
@@ -220,3 +222,16 @@ def test_resume_refuses_other_settings_a_missing_checkpoint_and_real_noise(tmp_p
         list(Run(Config(**(QUICK | {"grace": 0})), path, resume=True, dataset=toy).lines())
     with pytest.raises(ArgumentError, match=r"resume needs the settings .*: epsilon was 20.0, got epsilon=19.0"):
         list(Run(Config(**(QUICK | {"epsilon": 19.0})), path, resume=True, dataset=toy).lines())
+
+
+def test_resume_refuses_a_checkpoint_of_a_version_that_laid_it_out_otherwise(tmp_path: Path, toy: Dataset) -> None:
+    path = tmp_path / "run.jsonl"
+    interrupted(path, toy, 3)
+    packed = path.with_suffix(".checkpoint").read_bytes()[32:]
+    content = torch.load(io.BytesIO(packed), weights_only=True)
+    del content["format"]  # as before there were formats
+    changed = io.BytesIO()
+    torch.save(content, changed)
+    path.with_suffix(".checkpoint").write_bytes(hashlib.sha256(changed.getvalue()).digest() + changed.getvalue())
+    with pytest.raises(ArgumentError, match="resume needs a checkpoint of this version"):
+        list(Run(Config(**QUICK), path, resume=True, dataset=toy).lines())

@@ -13,8 +13,7 @@
  *                            the last round
  *
  * AES and Box-Muller do not depend on each other and partly use different units of the processor: in this order both are busy. The
- * logarithm's quotient takes long and is begun one step ahead. On Zen 4 AES and multiplications share two of four units: 256-bit VAES
- * and Box-Muller together need two cycles a sample there, of which AES alone takes 1.3.
+ * logarithm's quotient takes long and is begun one step ahead. benchmarks/masks.py says what the limit is.
  */
 #define AES(r) _Pragma("GCC unroll 12") for (int j = 0; j < CHAINS; j++) block[j] = ROUND(block[j], r)
 #define ALL _Pragma("GCC unroll 2") for (int h = 0; h < VECTORS; h++)

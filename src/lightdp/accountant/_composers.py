@@ -8,9 +8,10 @@ from collections import Counter
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightdp import gaussian, sampling
-from lightdp.accountant._ledger import Ledger, Ledgers
+from lightdp.accountant._ledger import CLOSE, Ledger, Ledgers
 from lightdp.planning import Plan, on_grid
 
 _CLEARLY = 0.999  # a share of the budget that is below it by more than all roundings
@@ -66,10 +67,18 @@ class GaussianComposer:
 
     def over(self, ledgers: Ledgers) -> list[int]:
         """Which of `ledgers` are over the budget: with one that is within it, all that cost no more."""
-        totals = ledgers.totals()
-        prices = np.unique(totals).tolist()
-        within = bisect_left(prices, True, key=lambda price: self._epsilon(price, self._plan.delta) > self._plan.budget)
-        return np.flatnonzero(totals >= prices[within]).tolist() if within < len(prices) else []
+        about = ledgers.about()
+        within, beyond = self._edge(about)
+        near = np.flatnonzero((about >= within * (1 - 4 * CLOSE)) & (about <= beyond * (1 + 4 * CLOSE)))
+        over, totals = about > beyond, ledgers.totals(near)
+        over[near] = totals >= self._edge(totals)[1]
+        return np.flatnonzero(over).tolist()
+
+    def _edge(self, totals: NDArray[np.float64]) -> tuple[float, float]:
+        """The largest of these totals that is within the budget, or 0, and the least that is not, or infinity."""
+        prices, delta = [0.0, *np.unique(totals).tolist(), math.inf], self._plan.delta
+        first = bisect_left(prices, True, key=lambda price: self._epsilon(price, delta) > self._plan.budget)
+        return prices[first - 1], prices[first]
 
     def _epsilon(self, total: float, delta: float) -> float:
         return gaussian.epsilon(self._mu(total), delta)

@@ -63,12 +63,17 @@ class Reserve:
         return used, max(used, late_cost(gamma, peers, crossed + 1 / self.least + RETRIES / honest, RETRIES * peers))
 
     def rounds(self, riding: NDArray[np.float64]) -> NDArray[np.float64]:
-        """`round` of each of many clients, of which most have the same repairs."""
-        values, which = np.unique(riding, return_inverse=True)
-        return np.array([self.round(each) for each in values.tolist()])[which]
+        """`round` of each of many clients, of which most have no repairs, and many the same."""
+        result, some = np.full(riding.size, self.plain), np.flatnonzero(riding)
+        values, which = np.unique(riding[some], return_inverse=True)
+        result[some] = np.array([self.round(each) for each in values.tolist()])[which]
+        return result
 
     def opens(self, riding: NDArray[np.float64], *, lies: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """`open` of each of many clients, of which most have the same repairs."""
-        values, which = np.unique(riding, return_inverse=True)
-        used, late = np.array([self.open(each, lies=lies) for each in values.tolist()]).T
-        return used[which], late[which]
+        """`open` of each of many clients, of which most have no repairs, and many the same."""
+        used, late = (np.full(riding.size, cost) for cost in self._plain_open[lies])
+        some = np.flatnonzero(riding)
+        values, which = np.unique(riding[some], return_inverse=True)
+        found = np.array([self.open(each, lies=lies) for each in values.tolist()]).reshape(-1, 2)
+        used[some], late[some] = found[which].T
+        return used, late

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,11 +77,6 @@ class RepairTableCosts:
         least = self._reserve.least
         self.usual = float(plan.used_cost(least)) if self._random is None else used_at_random(plan.request, plan.gamma)
 
-    @cached_property
-    def _peers(self) -> Neighbours | None:
-        """Who are neighbours, unless all are; a random graph must be placed."""
-        return None if self.plan.graph.complete else Neighbours(self.plan.graph)
-
     def record(self, ledgers: LedgerTable, used: ClientSet, late: ClientSet, whole: Whole) -> None:
         """Add a round to the ledger of each client, and to its late rounds what they may cost after it."""
         mine, sent = used.flags[self._clients], late.flags[self._clients]
@@ -94,9 +88,8 @@ class RepairTableCosts:
             own = np.where(too_late, 1 / np.maximum(peers, 1), moved)
             crossed = own * self._repaired(ledgers, used, late)
         seen = (mine | sent) & ~too_late
-        plain = seen & (crossed == 0)
-        for cost in np.unique(costs[plain]).tolist():
-            ledgers.count(cost, plain & (costs == cost))
+        at = np.flatnonzero(seen & (crossed == 0))
+        ledgers.tally(at, costs[at])
         at = np.flatnonzero(seen & (crossed > 0))
         ledgers.charge(at, np.minimum(1.0, costs[at] + crossed[at]))
         at = np.flatnonzero(too_late)
@@ -111,15 +104,9 @@ class RepairTableCosts:
         if self._random is not None:
             peers, costs = self._random.measured(used, whole)
             return peers, costs, costs
-        absent = self._absent(used)
+        absent = plan.graph.degree - plan.graph.degrees(used.flags)[self._clients]
         honest = np.maximum(plan.honest - absent, 1) if used else np.full(absent.size, plan.honest)
         return plan.honest - 1 - absent, plan.used_cost(honest), plan.gamma / (honest * plan.gamma + 1)
-
-    def _absent(self, used: ClientSet) -> NDArray[np.int64]:
-        """How many neighbours of each client were not used. (clients,)"""
-        if self._peers is not None:
-            return self._peers.members(~used)[self._clients]
-        return self.plan.clients - len(used) - ~used.flags[self._clients]
 
     def _repaired(self, ledgers: LedgerTable, used: ClientSet, late: ClientSet) -> NDArray[np.float64]:
         """Update the late rounds with a round; returns the sum of p over the repairs of each client's that it carries.
@@ -134,7 +121,7 @@ class RepairTableCosts:
             window.close(used, late)
             after = replace(each, window=window)
             after = replace(after, costs=self._late_costs(after))
-            waiting = np.broadcast_to(self._count(window.waiting, after.at) > 0, after.at.shape)
+            waiting = np.broadcast_to(after.count(window.waiting) > 0, after.at.shape)
             over = after.only(~waiting)
             ledgers.charge(over.at, over.costs)
             if waiting.any():
@@ -154,7 +141,8 @@ class RepairTableCosts:
         window = Window.after(self.plan.gamma, self.plan.honest, used.flags, 0.0, self._grace)
         crossed = crossed + 1 / self._reserve.least  # each repair that comes in time meets 1/least
         costs = _late_costs(self.plan.gamma, others, crossed, np.zeros(at.size))
-        late, repaired = LateRound(at, others, crossed, costs, window), others > 0
+        near, repaired = _rows(self.plan.graph, self._clients[at]), others > 0
+        late = LateRound(at, others, crossed, costs, window, near)
         ledgers.charge(at[~repaired], costs[~repaired])
         if repaired.any():
             ledgers.late.append(late.only(repaired))
@@ -179,16 +167,10 @@ class RepairTableCosts:
 
     def _add(self, ledgers: LedgerTable, costs: NDArray[np.float64], seen: NDArray[np.bool_]) -> None:
         """Add a round of the clients that are `seen`; costs above the usual one are kept apart, since few repeat."""
-        at, usual = np.flatnonzero(seen & (costs > self.usual)), seen & (costs <= self.usual)
+        at = np.flatnonzero(seen & (costs > self.usual))
         ledgers.charge(at, costs[at])
-        for cost in np.unique(costs[usual]).tolist():
-            ledgers.count(cost, usual & (costs == cost))
-
-    def _count(self, flags: NDArray[np.bool_], at: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many neighbours of each client `at` these places are among `flags`, to which none of `at` belongs."""
-        if self._peers is None:
-            return np.array([np.count_nonzero(flags)])
-        return self._peers.members_near(flags, self._clients[at])
+        at = np.flatnonzero(seen & (costs <= self.usual))
+        ledgers.tally(at, costs[at])
 
     def _riders(
         self, late: LateRound, carriers: NDArray[np.bool_] | None = None, *, awake: bool = False
@@ -197,50 +179,28 @@ class RepairTableCosts:
         if late.window.quiet > 0 and not awake:
             return np.zeros_like(late.at)
         left = late.window.waiting if carriers is None else late.window.waiting & carriers
-        return np.minimum(self._count(left, late.at), late.honest)
+        return np.minimum(late.count(left), late.honest)
 
     def _late_costs(self, late: LateRound, *, all_late: bool = False) -> NDArray[np.float64]:
         """As `Window.cost`, of each client of a late round. (late,)"""
         window, retries = late.window, np.zeros_like(late.at)
         for k in range(RETRIES):
             some = window.retries > k
-            retries += np.minimum(self._count(some | window.waiting if all_late else some, late.at), late.honest)
+            retries += np.minimum(late.count(some | window.waiting if all_late else some), late.honest)
         everyone = self.plan.honest if self._random is None else 1 / self._random.void
         crossed = late.crossed + retries / (late.honest * everyone)
         return _late_costs(self.plan.gamma, late.honest, crossed, retries)
 
 
-class Neighbours:
-    """Counts members of sets among the neighbours of clients, on a graph that is not complete.
-
-    Args:
-        graph: who shares noise with whom.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        rows = graph.rows(range(graph.clients))
-        self._ends = np.cumsum([len(row) for row in rows])
-        self._flat = np.empty(int(self._ends[-1]), np.int32)
-        for row, end in zip(rows, self._ends.tolist(), strict=True):
-            self._flat[end - len(row) : end] = row
-
-    def members(self, some: ClientSet) -> NDArray[np.int64]:
-        """How many neighbours of each client are members; best if few clients are. (N,)"""
-        flat, _ = self._rows(np.flatnonzero(some.flags))
-        return np.bincount(flat, minlength=some.clients)
-
-    def members_near(self, flags: NDArray[np.bool_], clients: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many neighbours of each of `clients`, at least one of them, have a flag. (clients,)"""
-        flat, starts = self._rows(clients)
-        return np.add.reduceat(flags[flat], starts, dtype=np.int64)
-
-    def _rows(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The neighbours of `clients`, one after the other, and where those of each begin."""
-        ends = self._ends[clients]
-        sizes = ends - np.where(clients > 0, self._ends[clients - 1], 0)
-        starts = np.cumsum(sizes) - sizes
-        places = np.repeat(ends - sizes - starts, sizes) + np.arange(int(sizes.sum()))
-        return self._flat[places], starts
+def _rows(graph: Graph, clients: NDArray[np.int64]) -> NDArray[np.int32] | None:
+    """The neighbours of some clients, filled up with N; None on the complete graph. (clients, most neighbours)"""
+    if graph.complete:
+        return None
+    rows = graph.rows(clients.tolist())
+    result = np.full((len(rows), max(len(row) for row in rows)), graph.clients, np.int32)
+    for at, row in enumerate(rows):
+        result[at, : len(row)] = row
+    return result
 
 
 def _late_costs(

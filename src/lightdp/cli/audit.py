@@ -94,7 +94,7 @@ def _audit(
         raise typer.Exit(1)
 
 
-command = with_settings(_audit, Request, leave_out=("degree", "graph_seed", "random"), optional=True)
+command = with_settings(_audit, Request, leave_out=("degree", "graph", "graph_seed", "random"), optional=True)
 
 
 def _refuse_others(kinds: dict[str, Any], flags: dict[str, Any]) -> None:

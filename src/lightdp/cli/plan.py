@@ -78,7 +78,7 @@ def _plan(
         typer.echo(f"\nwrote {plot}")
 
 
-command = with_settings(_plan, Request, leave_out=("degree", "graph_seed", "random"))  # `graph` says them
+command = with_settings(_plan, Request, leave_out=("degree", "graph", "graph_seed", "random"))  # `graph` says them
 
 
 def _row_json(row: planning.Comparison) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import typer
 
 from lightdp import gaussian
 from lightdp._files import locked
-from lightdp._validate import positive, probability, rounded_down, rounded_up
+from lightdp._validate import counted, positive, probability, rounded_down, rounded_up
 from lightdp.cli import table
 from lightdp.errors import ArgumentError, LightDPError
 from lightdp.federation import Kept
@@ -45,7 +45,7 @@ def show(
 ) -> None:
     """Print what a state file holds: its run, plan and rounds, what is spent and what is left. No key is printed."""
     total = _total(total_epsilon, total_delta)
-    kept = Kept.read(_file(path), anchor=anchor)
+    kept = Kept.read(_file(path, anchor), anchor=anchor)
     if as_json:
         typer.echo(json.dumps(_facts(path, kept, total), indent=2, allow_nan=False))
         return
@@ -66,7 +66,7 @@ def reset(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Give a state up: say what is lost, ask, and remove the file, its serial and its anchor. Stop the node first."""
-    store = File(_file(path), anchor=anchor)
+    store = File(_file(path, anchor), anchor=anchor)
     for line in _lost(path, anchor):
         typer.echo(line)
     files = [str(each) for each in (store.path, anchor, f"{store.path}.serial") if each and Path(each).exists()]
@@ -84,14 +84,17 @@ def reset(
     typer.echo("given up: the node begins anew at its next key round")
 
 
-def _file(path: Path) -> Path:
+def _file(path: Path, anchor: Path | None) -> Path:
     if path.is_dir():
         found = sorted(each.name for each in path.glob("*.json"))
         raise ArgumentError(
             f"PATH must be a state file, got the folder {str(path)!r} with {', '.join(found) or 'none'}"
         )
-    if not path.exists() and not Path(f"{path.expanduser()}.serial").exists():
-        raise ArgumentError(f"PATH must be a state file, got PATH={str(path)!r}: there is no such file")
+    serial = Path(f"{path.expanduser()}.serial")
+    marked = (serial.exists() and serial.stat().st_size > 0) or (anchor is not None and anchor.exists())
+    if not path.exists() and not marked:
+        why = "it was given up, and a node begins anew there" if serial.exists() else "there is no such file"
+        raise ArgumentError(f"PATH must be a state file, got PATH={str(path)!r}: {why}")
     return path
 
 
@@ -207,7 +210,8 @@ def _lost(path: Path, anchor: Path | None) -> list[str]:
     spent = _sums(kept, None)["spent"]
     figures = f"ε = {rounded_up(spent['epsilon'])} at δ = {kept.plan.delta:g} (μ = {rounded_up(spent['mu'])})"
     runs = "in this run" if kept.before is None else "in all runs"
+    rounds = counted(kept.answered, "round")
     return [
-        f"{path}: {kept.name} in run {kept.run}, {kept.answered} rounds answered. It can answer no further one there.",
+        f"{path}: {kept.name} in run {kept.run}, {rounds} answered. It can answer no further one there.",
         f"Its data has cost {figures} at worst, {runs}. This is forgotten, but stays spent: lower the total.",
     ]

@@ -72,7 +72,6 @@ class Cohorts(Generic[M]):
         shuffle: puts a list into random order, in place.
 
     Attributes:
-        waiting: members that are in no roster, in the order in which they came.
         rosters: those that take turns, by number.
         next_number: of the next roster that is formed.
     """
@@ -90,15 +89,25 @@ class Cohorts(Generic[M]):
         self.size = integer("size", size, 2)
         self.least = self.size if least is None else integer("least", least, 2, size)
         self.patience, self.consecutive = integer("patience", patience, 1), integer("consecutive", consecutive, 1)
-        self.waiting: list[M] = []
         self.rosters: dict[int, Cohort[M]] = {}
         self.next_number = 0
         self._bears, self._shuffle = bears, shuffle
+        self._waiting: dict[M, None] = {}  # in the order in which they came
+        self._homes: dict[M, int] = {}  # the roster of each member that is in one
         self._order: list[int] = []  # of turns: the first is the roster that plays, or played last
+
+    @property
+    def waiting(self) -> list[M]:
+        """Members that are in no roster, in the order in which they came."""
+        return [*self._waiting]
+
+    def waits(self, member: M) -> bool:
+        """Whether a member waits for a roster."""
+        return member in self._waiting
 
     def home(self, member: M) -> Cohort[M] | None:
         """The roster of a member, or None."""
-        return next((each for each in self.rosters.values() if member in each.members), None)
+        return self.rosters[self._homes[member]] if member in self._homes else None
 
     def join(self, member: M) -> None:
         """Let a member wait for a roster; one that is in a roster is welcome back there."""
@@ -106,13 +115,13 @@ class Cohorts(Generic[M]):
         if home is not None:
             home.left.discard(member)
             home.missed.pop(member, None)
-        elif member not in self.waiting:
-            self.waiting.append(member)
+        else:
+            self._waiting.setdefault(member)
 
     def leave(self, member: M) -> None:
         """Let a member go: it waits for nothing, and its roster has one less to bear."""
-        if member in self.waiting:
-            self.waiting.remove(member)
+        if member in self._waiting:
+            del self._waiting[member]
         elif (home := self.home(member)) is not None:
             home.left.add(member)
 
@@ -125,15 +134,16 @@ class Cohorts(Generic[M]):
         Returns:
             The numbers of the new rosters. They come after the others in turn.
         """
-        if len(self.waiting) < (self.least if force else self.size):
+        if len(self._waiting) < (self.least if force else self.size):
             return []
-        members, self.waiting = self.waiting, []
+        members, self._waiting = self.waiting, {}
         self._shuffle(members)
         count = max(len(members) // self.size, 1)
         made = []
         for at in range(count):
             chosen = tuple(members[at::count])
             self.rosters[self.next_number] = Cohort(self.next_number, chosen, self._bears(len(chosen)))
+            self._homes |= dict.fromkeys(chosen, self.next_number)
             made.append(self.next_number)
             self.next_number += 1
         self._order += made
@@ -167,11 +177,8 @@ class Cohorts(Generic[M]):
             came: members whose uploads came in time, or joined since.
         """
         cohort, seen = self.rosters[number], set(came)
-        for member in cohort.members:
-            if member in seen:
-                cohort.missed.pop(member, None)
-            else:
-                cohort.missed[member] = cohort.missed.get(member, 0) + 1
+        absent = [member for member in cohort.members if member not in seen]
+        cohort.missed = {member: cohort.missed.get(member, 0) + 1 for member in absent}
         cohort.void = cohort.void + 1 if len(seen) < len(cohort.members) - cohort.bears else 0
         cohort.rounds += 1
         if cohort.rounds >= self.consecutive:
@@ -192,12 +199,15 @@ class Cohorts(Generic[M]):
         cohort = self.rosters.pop(number)
         self._order.remove(number)
         gone = cohort.gone(self.patience)
-        self.waiting += [member for member in cohort.members if member not in gone]
+        for member in cohort.members:
+            del self._homes[member]
+            if member not in gone:
+                self._waiting[member] = None
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as JSON values, for members that are such."""
         return {
-            "waiting": list(self.waiting),
+            "waiting": self.waiting,
             "next": self.next_number,
             "rosters": [
                 {
@@ -231,7 +241,8 @@ class Cohorts(Generic[M]):
                 )
                 for each in facts["rosters"]
             }
-            self.waiting, self.next_number = list(facts["waiting"]), integer("next", facts["next"], 0)
+            self._waiting, self.next_number = dict.fromkeys(facts["waiting"]), integer("next", facts["next"], 0)
         except (KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"cohorts must be as to_dict returned them, got {error!r}") from None
         self.rosters, self._order = dict(sorted(rosters.items())), list(rosters)
+        self._homes = {member: number for number, each in rosters.items() for member in each.members}

@@ -202,7 +202,13 @@ class Federation:
         cohort = self.cohorts.turn()
         return None if cohort is None else self.rosters[cohort.number]
 
-    def receive(self, message: bytes, *, sender: str | None = None, round: int | None = None) -> tuple[Table, bool]:  # noqa: A002
+    def receive(
+        self,
+        message: bytes | memoryview,
+        *,
+        sender: str | None = None,
+        round: int | None = None,  # noqa: A002
+    ) -> tuple[Table, bool]:
         """Take in an UPLOAD of any roster: it is in the sum of its round, or recorded as too late.
 
         Args:

@@ -31,6 +31,13 @@ _LIVE = 4  # rosters that a member answers: one, and others that are about to be
 _solved = lru_cache(maxsize=64)(Plan.from_json)  # a stateless member computes its rosters' plans with each message
 
 
+@lru_cache(maxsize=64)
+def _asked(text: str, clients: int) -> tuple[Request, str]:
+    """The request of a roster of so many clients, and its text."""
+    asked = Request.from_json(text).among(clients)
+    return asked, asked.to_json()
+
+
 @contextmanager
 def _no_plan(clients: int) -> Iterator[None]:
     try:
@@ -87,7 +94,6 @@ class Member:
         self._state, self._pins, self._store, self._threads = state, pins, store, threads
         self._accept, self._process = accept, os.getpid()
         self._lock = threading.RLock()
-        self._request = Request.from_json(plan.to_json())
         self._hashes: dict[int, bytes] = {}  # of the rosters that it answers
         self._distrusted: dict[int, WireError] = {}  # rosters that today's pins refuse: counted, and not answered
         self._clients = {n: self._restored(n, part) for n, part in state.rosters.items()}
@@ -222,6 +228,7 @@ class Member:
             keys = self._state.run, self._state.pair, self._state.enrolment
             part = ClientState(agreed, plan.to_json(), self.length, self.weighted, *keys, roster=roster).next()
             client = self._client(number, part)  # refuses a roster that is not to be trusted
+            part = replace(part, roster=roster.to_keep())
             rosters, spent = dict(self._state.rosters) | {number: part}, Counter(self._state.spent)
             for old in sorted(rosters)[:-_LIVE]:
                 spent += self._clients[old].squares(worst=self.plan.late_is_seen)
@@ -308,11 +315,11 @@ class Member:
     def _planned(self, clients: int) -> Plan:
         """The plan of a roster of so many clients, if this member accepts it."""
         with _no_plan(clients):
-            asked = self._request.among(clients)
+            asked, text = _asked(self.plan.to_json(), clients)
         if self._accept is not None:
             self._accept(asked)
         with _no_plan(clients):
-            return _solved(asked.to_json())
+            return _solved(text)
 
     def _refuse_distrusted(self, number: int) -> None:
         if (error := self._distrusted.get(number)) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,12 +17,14 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from lightdp._files import durable, locked
 from lightdp.errors import ArgumentError
+from lightdp.flower._settings import LOG
 
 Arrays = dict[str, Array]
 
 _VERSION = 1
 _HASH, _SIZE = 32, 8  # bytes before the facts: a SHA-256 of all that follows, and the length of the facts
 _ROWS = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
+_LARGE = 2**20  # bytes of an attribute; larger ones are data
 _SCALARS = (bool, int, float, str, type(None))
 
 
@@ -105,6 +108,8 @@ def result_of(facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> Result:
 class State:
     """What changes in a strategy while it trains: its attributes that are numbers, texts or arrays.
 
+    An attribute of another kind that changes is named in a warning, once: it begins anew after a crash.
+
     Args:
         strategy: before it has trained.
     """
@@ -112,6 +117,8 @@ class State:
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
         self._first = {name: value for name, value in vars(strategy).items() if isinstance(value, _SCALARS)}
+        self._said: set[str] = set()  # attributes that a warning has named
+        self._others = {name: _digest(value) for name, value in vars(strategy).items() if _is_other(value)}
 
     def facts(self) -> tuple[dict[str, Any], Arrays]:
         """All such attributes but numbers and texts that are as they were."""
@@ -125,6 +132,13 @@ class State:
                 kind, items = found
                 facts[name] = [kind, [key for key, _ in items]]
                 arrays |= {f"strategy/{name}/{i}": array for i, (_, array) in enumerate(items)}
+            elif (now := _digest(value)) is not None and self._others.get(name) != now:
+                if name not in self._said:
+                    LOG.warning(
+                        "lightdp: the checkpoint keeps numbers, texts and arrays of the strategy, but not %s.%s, which "
+                        "has changed: after a crash it begins anew", type(self._strategy).__name__, name,
+                    )  # fmt: skip
+                self._said.add(name)
         return facts, arrays
 
     def load(self, facts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
@@ -152,6 +166,19 @@ def _arrays_of(value: object) -> tuple[str, list[tuple[str, Array]]] | None:
     if isinstance(value, dict) and value and all(isinstance(key, str) for key in value) and _all_arrays(value.values()):
         return "dict", [(key, Array(each)) for key, each in value.items()]
     return None
+
+
+def _is_other(value: object) -> bool:
+    return not isinstance(value, _SCALARS) and _arrays_of(value) is None
+
+
+def _digest(value: object) -> bytes | None:
+    """A hash of a value; None for functions and the like, and for what is too large to be looked at in each round."""
+    try:
+        data = pickle.dumps(value)
+    except Exception:  # noqa: BLE001  whatever an attribute of a strategy may be
+        return None
+    return None if callable(value) or len(data) > _LARGE else hashlib.sha256(data).digest()
 
 
 def _all_arrays(values: Iterable[object]) -> bool:

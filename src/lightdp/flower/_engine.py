@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from lightdp._validate import rounded_up
+from lightdp._validate import counted, rounded_up
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.federation import Federation, Table
 from lightdp.flower import _arrays
@@ -97,20 +97,23 @@ class Engine:
         if table is None:
             raise ProtocolError("aggregate_train comes after configure_train")
         taken = result, _ = run.take(table, self._sent, replies)
+        several = run.federation.cohorts.next_number > 1
+        name = f"round {server_round}{f' of roster {table.number}' if several else ''}"
         if not result.used:
             then = "was void" if not plan.grace else "waits for uploads that come during the next one"
-            LOG.warning("lightdp: round %d %s: fewer than %d uploads came", server_round, then, table.server.minimum)
-        arrays, metrics = None, MetricRecord()
+            LOG.warning("lightdp: %s %s: fewer than %s came", name, then, counted(table.server.minimum, "upload"))
+        before, settled = self._settled or (None, None)
+        arrays, metrics = None if settled is before else settled, MetricRecord()  # what rosters that were closed left
         if result.total is not None:
             arrays, metrics = self._through(server_round, taken)
         spent, used, joined = run.spent(), len(result.used), len(result.joined)
         metrics.update(spent | {"lightdp-used": used, "lightdp-joined": joined})
-        line = "lightdp: round %d used %d of %d clients%s; ε = %s of %g at δ = %g spent, %s"
-        more = f" and {joined} uploads of the round before" if plan.grace else ""
+        line = "lightdp: %s used %d of %s%s; ε = %s of %g at δ = %g spent, %s"
+        more = f" and {counted(joined, 'upload')} of the round before" if plan.grace else ""
         epsilon, mu = spent["lightdp-epsilon"], spent["lightdp-mu"]
         words = f"{'' if plan.gdp else 'at this δ as with '}μ = {rounded_up(mu)}"
-        asked = len(table.names)
-        LOG.info(line, server_round, used, asked, more, rounded_up(epsilon), plan.budget, plan.delta, words)
+        asked = counted(len(table.names), "client")
+        LOG.info(line, name, used, asked, more, rounded_up(epsilon), plan.budget, plan.delta, words)
         return arrays, metrics
 
     @property
@@ -137,14 +140,11 @@ class Engine:
         """
         run = self.opened
         for number in run.federation.failing():
-            LOG.info("lightdp: roster %d has lost too many of its clients, or had all its rounds: it is closed", number)
+            LOG.info("lightdp: roster %d is closed: it %s", number, run.why_closed(number))
             arrays = self._closed(run.federation.rosters[number], arrays, self.wait if timeout is None else timeout)
             run.federation.end(number)
-        rosters = run.federation.cohorts.next_number
         if self.stopped is None and not run.form(self.wait):
             self._stop(run.nobody_left())
-        if run.federation.cohorts.next_number > rosters:
-            self.keep(arrays, run.federation.turn())  # before anything is sent to their members
         return arrays
 
     def _ready(self) -> Table | None:
@@ -170,7 +170,7 @@ class Engine:
         self._kept = None if table is None else (table.number, table.server.round)
 
     def _sure(self, arrays: ArrayRecord, table: Table) -> None:
-        """Have it saved that the next round of a roster may be announced."""
+        """Have it saved that the next round of a roster, which may have been formed just now, may be announced."""
         if self._kept != (table.number, table.server.round):
             self.keep(arrays, table)
 
@@ -217,7 +217,7 @@ class Engine:
             self._run = run
             self.keep(arrays, None)  # the round that is void now stays so, and a failed key round adds none
         run.members.gather(self.wait, wanted=wanted, least=least)
-        LOG.info("lightdp: key round done, %d clients have enrolled", len(federation.names))
+        LOG.info("lightdp: key round done, %s enrolled", counted(len(federation.names), "client"))
         if self._accountant is not None:
             self._accountant.follow(lambda: max(federation.mu().values(), default=0.0), lambda: run.released)
         self._run = run
@@ -235,7 +235,8 @@ class Engine:
             self._sent = sent or self._sent
             taken = result, _ = run.take(table, sent, run.exchange(table, sent, timeout), closing=True)
             if orders:
-                LOG.info("lightdp: closing round, %d of %d clients repaired", len(result.used), len(orders))
+                clients = counted(len(orders), "client")
+                LOG.info("lightdp: closing round, %d of %s repaired", len(result.used), clients)
             if result.total is not None:
                 arrays = self._through(current, taken)[0] or arrays
             self.keep(arrays, table)
@@ -244,8 +245,11 @@ class Engine:
     def _through(self, server_round: int, taken: Taken) -> tuple[ArrayRecord | None, MetricRecord]:
         """Give received + mean to the inner strategy, as one reply of weight 1."""
         result, metrics = taken
+        if result.total is None:
+            return None, MetricRecord()
         names = None if self._trained is None else _arrays.chosen(self._arrays, self._trained)
-        content = self._inner.content(_arrays.moved(self._arrays, result.mean(), names), metrics)
+        model = _arrays.moved(self._arrays, result.total, names, over=result.used.clients)  # by the mean (R3)
+        content = self._inner.content(model, metrics)
         with self._inner.each(metrics):
             sent = self._sent[0] if self._sent else Message(RecordDict(), 0, MessageType.TRAIN)
             after, found = self.strategy.aggregate_train(server_round, [Message(content, reply_to=sent)])

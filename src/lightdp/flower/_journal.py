@@ -16,11 +16,12 @@ from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower._logged import Metrics, Past, Roster, joined_fields, measured, noise
 from lightdp.flower._run import Run
+from lightdp.flower._settings import LOG
 from lightdp.planning import Plan
 from lightdp.runlog import Ended, Line, LogWriter, Round, Started, guaranteed
 
 _SETTINGS = (
-    "unit", "adjacency", "clients", "population", "colluders", "stragglers", "rounds", "epsilon", "delta", "clip",
+    "unit", "adjacency", "clients", "colluders", "stragglers", "rounds", "epsilon", "delta", "clip",
     "reserve", "sampling_rate", "momentum", "grace",
 )  # fmt: skip  # of a request, under the names that `lightdp run` has
 _PACKAGES = ("lightdp-fl", "flwr", "numpy", "scipy", "dp-accounting")
@@ -54,6 +55,7 @@ class Journal:
         self._closed: set[int] = set()  # rosters that a line says were closed
         self._squares: Counter[int] = Counter()  # of clients in these
         self._metrics: dict[tuple[int, int], Metrics] = {}  # of rounds that have no line yet
+        self._rounds: dict[tuple[int, int], int | None] = {}  # of these, as Flower counts
         self._past: dict[int, Past] = {}  # of rosters that no line says were closed
         self._log = None if kept is None or kept["lines"] is None else LogWriter(path, keep=kept["lines"])
         self._kept = kept  # until it is taken up
@@ -112,17 +114,19 @@ class Journal:
             )
         )
 
-    def write(self, run: Run, played: int | None, metrics: Metrics) -> None:
+    def write(self, run: Run, played: int | None, metrics: Metrics, current: int | None = None) -> None:
         """Write the lines of rounds whose sets have become final.
 
         Args:
             run: the federation.
             played: the number of the roster that had the last round; None if there was none.
             metrics: of that round: "train", "evaluate" (on nodes) and "server", by name.
+            current: its number in Flower. Where the log has another, because a crash has lost rounds, both are said.
         """
         self._look(run)
         if played is not None:
-            self._metrics[played, len(self._past[played].rounds) - 1] = metrics
+            place = played, len(self._past[played].rounds) - 1
+            self._metrics[place], self._rounds[place] = metrics, current
         for number in sorted(self._past.keys() - self._open.keys()):
             members = [self._number(name) for name in self._past[number].names]
             for other in [each for each in self._open if not set(members).isdisjoint(self._open[each].members)]:
@@ -242,6 +246,10 @@ class Journal:
                 **measured(self._metrics.pop((number, at), {})),
             )
         )
+        if (number, at) not in self._rounds:
+            LOG.info("lightdp: round %d of the log was open when the server stopped", self._count)
+        elif (current := self._rounds.pop((number, at))) not in {None, self._count}:
+            LOG.info("lightdp: round %d is round %d of the log", current, self._count)
 
     def _changes(self, run: Run) -> dict[str, Any]:
         """What a line says of rosters that were closed and formed before it, and of members that are in none."""

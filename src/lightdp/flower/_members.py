@@ -111,6 +111,10 @@ class Members:
         self._spent |= {name for name in away if not self._federation.has_room(name)}
         return away - self._spent
 
+    def spent(self) -> set[str]:
+        """Members that can take no further round, by their own count or the server's."""
+        return self._spent | {name for name in self._federation.names if not self._federation.has_room(name)}
+
     def leave(self, node: int) -> None:
         """Let the member of a node go that says it has no budget left; it is not asked again as long as it is there."""
         name = self.nodes.get(node)

@@ -17,6 +17,12 @@ Metrics = dict[str, Any]
 _FUNCTION = "train_metrics_aggr_fn"
 
 
+def metrics_of(content: RecordDict) -> Metrics:
+    """All metrics of a message by their names."""
+    records = (each for each in content.values() if isinstance(each, MetricRecord))
+    return {name: value for each in records for name, value in each.items()}
+
+
 class Inner:
     """What the inner strategy gets to aggregate.
 

@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 
@@ -107,13 +107,13 @@ def _reply(message: Message, context: Context, call_next: ClientAppCallable, *, 
 
 def _answer(message: Message, context: Context, app: Callable[[Message], Message], *, records: bool) -> RecordDict:
     settings = Settings.of(context)
-    order = message.content.config_records.get(KEY)
-    if order is None:
+    order = message.content.get(KEY)
+    if not isinstance(order, ConfigRecord):
         raise ProtocolError("a train message without a plan and roster: the server's strategy must be a LightDP")
     with opened(context, settings.state, settings.anchor) as vault:
         if "plan" in order:
             return _enrol(order, settings, vault, records=records)
-        return _train(message, app, settings, vault, records=records)
+        return _train(message, order, app, settings, vault, records=records)
 
 
 def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bool) -> RecordDict:
@@ -141,10 +141,16 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
 
 
 def _train(
-    message: Message, app: Callable[[Message], Message], settings: Settings, vault: Vault, *, records: bool
+    message: Message,
+    order: ConfigRecord,
+    app: Callable[[Message], Message],
+    settings: Settings,
+    vault: Vault,
+    *,
+    records: bool,
 ) -> RecordDict:
     """One round of a roster: begin it, train, and answer with the masked update."""
-    order, record = message.content.config_records[KEY], vault.known()
+    record = vault.known()
     plan = planned(record["plan"])
     _check(settings, plan.request, records=records)
     if _get(order, "run", bytes).hex() != record["run"]:
@@ -165,6 +171,7 @@ def _train(
         raise ProtocolError(f"the message must say closing={begun.closing}, as its announcement does")
     if not begun.closing:
         vault.bind(_arrays.layout(message.content, names))
+    _arrays.reuse_memory(member.length)
     begun.claim()  # before training: an app that fails, or ends its process, must not be asked again
     update, metrics = (None, {}) if begun.closing else _update.made(message, app, plan, names)
     packed = begun.upload(update)
@@ -173,7 +180,8 @@ def _train(
     mu = gaussian.mu(spent, plan.delta, up=True)
     LOG.info(line, rounded_up(spent), plan.budget, plan.delta, words, rounded_up(mu), plan.unit)
     allowed = MetricRecord({name: value for name, value in metrics.items() if name in settings.allow_metrics})
-    return RecordDict({"arrays": ArrayRecord({KEY: Array(np.frombuffer(packed, np.uint8))}), "metrics": allowed})
+    upload = ArrayRecord({KEY: _arrays.as_array(np.frombuffer(packed, np.uint8))})
+    return RecordDict({"arrays": upload, "metrics": allowed})
 
 
 def _begun(member: Member, start: bytes) -> MemberRound:

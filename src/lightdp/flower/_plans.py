@@ -29,6 +29,11 @@ def requested(text: str) -> Request:
     asked = Request.from_json(text)
     if not asked.late_is_seen:
         raise ProtocolError("the plan says late='unseen', but Flower keeps replies that come too late")
+    if asked.random and asked.calibration != "exact":
+        raise ProtocolError(
+            "the plan's graph is random, which protects from a server that tells all clients one history, and a node "
+            "cannot know that"
+        )
     return asked
 
 
@@ -53,6 +58,11 @@ def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
         raise ArgumentError(
             "plan must be made with unit='client' or unit='record', got one without unit: 'client' protects all data "
             "of a client; 'record' needs an app that clips each record's part (lightdp.flower.RecordSum)"
+        )
+    if plan.graph.random and plan.repairs:
+        raise ArgumentError(
+            "plan must not repair on a random graph, which nodes refuse: it protects from a server that tells all "
+            "clients one history (S1); use calibration='exact'"
         )
     _check_sampling(strategy, plan)
     if type(strategy).start is not Strategy.start:

@@ -11,10 +11,12 @@ from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from lightdp import gaussian
+from lightdp._validate import counted
 from lightdp.errors import BudgetError, code_of
 from lightdp.federation import Federation, Table
-from lightdp.flower._arrays import values
+from lightdp.flower._arrays import records, values
 from lightdp.flower._members import POLL, REFUSED, Members
+from lightdp.flower._metrics import metrics_of
 from lightdp.flower._notices import Deadlines, Waiting, said, told
 from lightdp.flower._settings import KEY, LOG
 from lightdp.protocol import Aggregate
@@ -100,7 +102,9 @@ class Run:
             if made and self._renewals < _RENEWALS:  # they may do better; but some nodes enrol, and then never answer
                 self._renewals, self.void = self._renewals + 1, 0
             for number in made:
-                LOG.info("lightdp: roster %d of %d clients", number, len(self.federation.rosters[number].names))
+                LOG.info(
+                    "lightdp: roster %d of %s", number, counted(len(self.federation.rosters[number].names), "client")
+                )
             if self.federation.rosters or over or (cohorts.next_number > 0 and not self._more_may_come()):
                 return bool(self.federation.rosters)
             waiting.see(len(cohorts.waiting))
@@ -265,14 +269,31 @@ class Run:
     def nobody_left(self) -> tuple[str, str]:
         """Why no roster can be formed, in a word and a sentence."""
         cohorts, names = self.federation.cohorts, self.federation.names
-        spent = sum(not self.federation.has_room(name) for name in names)
+        spent, everybody = len(self.members.spent()), counted(len(names), "client")
         if len(names) - spent < cohorts.least:
-            return "budget", f"the budget is used up: {spent} of {len(names)} clients can take no further round"
+            return "budget", f"the budget is used up: {spent} of {everybody} can take no further round"
         few = f"too few clients are left for a roster: {len(cohorts.waiting)} of at least {cohorts.least}"
+        few += f"; {spent} of {everybody} can take no further round" if spent else ""
         return "members", few if self.void == 0 else f"{self._void()}, and {few}"
 
     def _void(self) -> str:
-        return f"{self.void} rounds in a row were void: fewer than {self._minimum} uploads came"
+        rounds = "the last round was" if self.void == 1 else f"{self.void} rounds in a row were"
+        return f"{rounds} void: fewer than {counted(self._minimum, 'upload')} came"
+
+    def why_closed(self, number: int) -> str:
+        """Why a roster must be ended, in words that follow its name."""
+        cohorts, table = self.federation.cohorts, self.federation.rosters[number]
+        cohort = cohorts.rosters[number]
+        if table.server.closing or table.server.full:
+            return "has had all its rounds"
+        away = cohort.gone(cohorts.patience) - cohort.left
+        lost = {"can take no further round": cohort.left, "missed too many": away}
+        parts = [f"{len(clients)} {words}" for words, clients in lost.items() if clients]
+        if len(cohort.left | away) > cohort.bears:
+            return (
+                f"can bear {cohort.bears} of its {counted(len(cohort.members), 'client')} missing: {', '.join(parts)}"
+            )
+        return f"had {counted(cohort.void, 'void round')} in a row"
 
     def failures(self) -> str:
         """Why there are no uploads: what nodes said last, and how many have not answered."""
@@ -312,8 +333,8 @@ class Run:
         for node, number, reply in self._answers(replies):
             name = self.members.nodes.get(node, "")
             try:
-                (record,) = reply.content.array_records.values()
-                upload = values(record[KEY]).tobytes()
+                (record,) = records(reply.content).values()
+                upload = values(record[KEY]).data.cast("B")
                 table, used = self.federation.receive(upload, sender=name, round=number)
             except Exception as error:  # noqa: BLE001  whatever a node sends, the round goes on
                 wrong[node] = self._failures[node] = f"its reply is no upload and was left out: {said(error)}"
@@ -325,8 +346,7 @@ class Run:
             if name in self.federation.cohorts.rosters[roster].missed:
                 self.federation.cohorts.rosters[roster].missed[name] = 0  # it is slow, and not gone
             if used:
-                metrics = {k: v for each in reply.content.metric_records.values() for k, v in each.items()}
-                self._metrics.setdefault((roster, number), []).append(metrics)
+                self._metrics.setdefault((roster, number), []).append(metrics_of(reply.content))
             else:
                 self.late += 1
                 self._deadlines.came((roster, number), reply.metadata.created_at)

@@ -24,6 +24,15 @@ from lightdp.keys import Pins
 from lightdp.planning import Plan
 
 
+def _file(name: str, path: str | os.PathLike[str] | None) -> Path | None:
+    """A path of a file, if there is one, in a folder that exists."""
+    found = None if path is None else Path(path)
+    if found is not None and (found.is_dir() or not found.parent.is_dir()):
+        kind = "new file" if name == "log" else "file"
+        raise ArgumentError(f"{name} must be a {kind} in a folder that exists, got {name}={str(path)!r}")
+    return found
+
+
 class LightDP(Strategy):
     """Makes a strategy of Flower's message API private against its own server.
 
@@ -85,7 +94,7 @@ class LightDP(Strategy):
         result: of the last start, as far as it came: what was trained is here also if it was interrupted.
 
     Raises:
-        ArgumentError: strategy and plan cannot work together.
+        ArgumentError: strategy and plan cannot work together, or another argument is wrong.
         ProtocolError: the plan assumes that late uploads stay unseen.
     """
 
@@ -111,8 +120,11 @@ class LightDP(Strategy):
         self.wait, self.patience = positive("wait", wait), integer("patience", patience, 1)
         self.accountant = Accountant(plan) if plan.unit == "client" else None
         self.result = Result()
-        self._log = None if log is None else Path(log)
-        self._checkpoint = None if checkpoint is None else Path(checkpoint)
+        self._log, self._checkpoint = _file("log", log), _file("checkpoint", checkpoint)
+        if self._log is not None and self._log.exists() and not (self._checkpoint and self._checkpoint.exists()):
+            raise ArgumentError(f"log must be a new file in a folder that exists, got log={str(self._log)!r}")
+        if least is not None:
+            plan.request.among(integer("least", least, 2, plan.clients))  # refuses what could never be formed
         self._engine = Engine(
             strategy, plan, wait=self.wait, patience=self.patience, pins=pins, least=least, trained=trained,
             consecutive=integer("consecutive", consecutive, 1), accountant=self.accountant,
@@ -185,7 +197,9 @@ class LightDP(Strategy):
         return self._engine.configure(server_round, arrays, config, grid)
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord]:
-        """The sum of the uploads that came, passed through the inner strategy; no arrays if there is none.
+        """The sum of the uploads that came, passed through the inner strategy; no arrays if the model is as it was.
+
+        That is so where there is no sum, unless `configure_train` has closed a roster, whose repairs are in the model.
 
         Under grace, uploads of the round before that came since are in the sum. If too few came in time there may be
         no sum yet: what came is then in the next one, if enough of the round have come by then.

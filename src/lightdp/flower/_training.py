@@ -259,7 +259,7 @@ class Training:
         if self.journal is not None:
             data = [each.roster for each in run.closed if not each.closing]
             played = data[-1] if data else None
-            self.journal.write(run, played, _metrics(result, current))
+            self.journal.write(run, played, _metrics(result, current), current)
 
     def _end(self, journal: Journal, result: Result) -> None:
         run, last = self.engine.opened, max(result.train_metrics_clientapp)

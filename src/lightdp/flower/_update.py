@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.flower import _arrays
+from lightdp.flower._metrics import Metrics, metrics_of
 from lightdp.flower._records import RecordSum, sum_of
 from lightdp.flower._settings import KEY, LOG
 from lightdp.planning import Plan
-
-Metrics = dict[str, Any]
 
 _ROUNDING = 1e-7  # of the clip: more than rounding the sum of clipped parts to float64 adds
 
@@ -42,7 +41,7 @@ def made(
         trained: the names of the arrays that make up the vector; None for all float arrays.
     """
     message.content = RecordDict({key: value for key, value in message.content.items() if key != KEY})
-    received, several = _arrays.flat(message.content), len(message.content.array_records) > 1
+    received, several = _arrays.flat(message.content), len(_arrays.records(message.content)) > 1
     try:
         return _used(app(message), plan, received, trained, several=several)
     except KeyboardInterrupt:  # of the operator; the round is charged
@@ -68,12 +67,12 @@ def _used(
             LOG.info("lightdp: the app's reply leaves out %s: the update is zero there", ", ".join(left))
     if not np.isfinite([update.min(), update.max()]).all():
         raise ArgumentError("the app's update must be finite, got NaN or infinity")
-    return update, {name: value for each in reply.content.metric_records.values() for name, value in each.items()}
+    return update, metrics_of(reply.content)
 
 
 def _summed(content: RecordDict, plan: Plan) -> RecordSum:
     """The sum of clipped parts behind the arrays of a reply."""
-    found = [sum_of(each) for each in content.array_records.values()]
+    found = [sum_of(each) for each in _arrays.records(content).values()]
     total = found[0] if len(found) == 1 else None
     if total is None:
         raise ArgumentError("the app must reply with the arrays() of a RecordSum, got other arrays")

@@ -61,7 +61,8 @@ class Vault:
             self._file = File(path, anchor=anchor)
         self._path = None if path is None else str(path.absolute())
         self._node, self._unnamed = (context.run_id, context.node_id), unnamed(context)
-        kept = context.state.config_records.get(KEY)
+        found = context.state.get(KEY)
+        kept = found if isinstance(found, ConfigRecord) else None
         if path is None or self._file is None:
             blobs: list[object] = [_NEWEST[self._node]] if self._node in _NEWEST else []
             blobs += [] if kept is None else [kept.get("state")]

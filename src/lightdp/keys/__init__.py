@@ -14,7 +14,7 @@ Formal guarantees:
 | attempt | result |
 | --- | --- |
 | show clients different rosters, runs, rounds or announcements | unrelated keys: noise stays, nothing leaks (W4) |
-| alter a byte of an enrolment or roster | `WireError`, or another hash: an `Enrolment` or `Roster` that exists is valid |
+| alter a byte of an enrolment or roster | `WireError`, or another hash: an `Enrolment` that exists is valid |
 | show a client another enrolment of a name, or in another place, than others see | another hash (`lightdp.keys.tree`) |
 | enrol a key that makes secrets predictable (a point of small order) | `WireError` |
 | upload in the name of another client, or alter its upload | `WireError` from `Enrolment.verify` |

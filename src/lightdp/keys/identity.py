@@ -7,6 +7,7 @@ import re
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
+from weakref import WeakValueDictionary
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -197,11 +198,18 @@ class Enrolment:
                 raise WireError(f"enrolment is malformed: {error}") from None
             if fault is not None:
                 raise WireError(fault)
+        if (known := _alive.get(key := run + data)) is not None:
+            return known
         enrolment = object.__new__(cls)  # fields have the right sizes and were verified, here or before
         public, signer, identity, signature = keys
         fields = {"public": public, "signer": signer, "identity": identity, "signature": signature}
         object.__setattr__(enrolment, "__dict__", {"run": run, "name": name, **fields})
+        if not verified:
+            _alive[key] = enrolment
         return enrolment
+
+
+_alive: WeakValueDictionary[bytes, Enrolment] = WeakValueDictionary()  # verified: clients of one process share them
 
 
 @lru_cache(maxsize=1 << 17)  # a server and its clients in one process read the same enrolments

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -22,6 +22,7 @@ _PIN = re.compile(rf"({NAME.pattern})\s+([0-9a-f]{{64}})")
 _VERSION = 4
 _LIST = 3  # the version before, without a tree
 _FEWEST = 2  # clients
+_KEPT = b"\3"
 _ROSTER = struct.Struct("<7sB16sI32sI")  # magic, version, run id, roster number, plan digest, number of clients
 
 
@@ -38,7 +39,9 @@ class Roster:
       apart by their numbers: as the hash goes into every key, no two of them share noise (C1).
 
     Bytes: "lightdp", version (1), run id (16), number (4), plan digest (32), number of clients (4), the tree. The hash
-    is SHA-256 of "lightdp roster", these 64 bytes before the tree, and the hash of its root.
+    is SHA-256 of "lightdp roster", these 64 bytes before the tree, and the hash of its root. What a client keeps of an
+    excerpt that it has verified has no tree, but the byte 3, the hash of the root (32), place (4) and enrolment of each
+    client that is shown, and SHA-256 of all that (32).
 
     Attributes:
         run: the run id, 16 bytes.
@@ -54,15 +57,16 @@ class Roster:
         run: bytes,
         plan: bytes,
         number: int,
-        tree: Tree,
+        root: tuple[int, bytes],
         enrolments: Mapping[int, Enrolment],
         *,
+        tree: Tree | None = None,
         kept: bool = False,
     ) -> None:
         self.run, self.plan, self.number, self.enrolments, self.kept = run, plan, number, enrolments, kept
-        self._tree = tree
-        self._header = _ROSTER.pack(b"lightdp", _VERSION, run, number, plan, tree.counts[0])
-        self.hash = hashlib.sha256(b"lightdp roster" + self._header + tree.hashes[0]).digest()
+        self._root, self._tree = root, tree
+        self._header = _ROSTER.pack(b"lightdp", _VERSION, run, number, plan, root[0])
+        self.hash = hashlib.sha256(b"lightdp roster" + self._header + root[1]).digest()
 
     @classmethod
     def of(cls, enrolments: Iterable[Enrolment], *, run: bytes, plan: bytes, number: int = 0) -> Roster:
@@ -94,7 +98,7 @@ class Roster:
             raise WireError("roster has an enrolment for another run")
         _refuse_twins(ordered)
         tree = Tree.of([enrolment.to_bytes() for enrolment in ordered])
-        return cls(run, plan, integer("number", number, 0, 2**32 - 1), tree, dict(enumerate(ordered)))
+        return cls(run, plan, integer("number", number, 0, 2**32 - 1), tree.root, dict(enumerate(ordered)), tree=tree)
 
     def excerpt(self, clients: Iterable[int]) -> Roster:
         """The roster that shows these clients alone, with the same hash.
@@ -113,14 +117,23 @@ class Roster:
         >>> some.names, len(some), some.hash == roster.hash
         (('client-2', 'client-5'), 8, True)
         """
-        tree = self._tree.excerpt(clients)
-        return Roster(self.run, self.plan, self.number, tree, {i: self.enrolments[i] for i in tree.leaves()})
+        if self._tree is None:
+            raise ArgumentError("the roster is what a client has kept of it, which cannot be verified by others")
+        shown = sorted(set(clients))
+        tree = self._tree.excerpt(shown)
+        return Roster(self.run, self.plan, self.number, tree.root, {i: self.enrolments[i] for i in shown}, tree=tree)
+
+    def to_keep(self) -> Roster:
+        """What a client keeps of the roster that it has joined: all of it, or of an excerpt no more than it shows."""
+        if self.whole or self._tree is None:
+            return self
+        return Roster(self.run, self.plan, self.number, self._root, dict(self.enrolments), kept=True)
 
     def __len__(self) -> int:
-        return self._tree.counts[0]
+        return self._root[0]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Roster) and self.to_bytes() == other.to_bytes()
+        return isinstance(other, Roster) and self.hash == other.hash and self.enrolments == other.enrolments
 
     def __hash__(self) -> int:
         return hash(self.hash)
@@ -156,14 +169,21 @@ class Roster:
         Raises:
             WireError: the roster omits or alters the enrolment, or does not show it.
         """
-        place = self._tree.find(enrolment.to_bytes()) if enrolment.run == self.run else None
+        if self._tree is None:
+            place = next((place for place, each in self.enrolments.items() if each == enrolment), None)
+        else:
+            place = self._tree.find(enrolment.to_bytes()) if enrolment.run == self.run else None
         if place is None:
             raise WireError(f"roster does not contain the enrolment of {enrolment.name}")
         return place
 
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
-        return b"".join((self._header, *self._tree.parts))
+        if self._tree is not None:
+            return b"".join((self._header, *self._tree.parts))
+        shown = (struct.pack("<I", place) + each.to_bytes() for place, each in self.enrolments.items())
+        data = b"".join((self._header, _KEPT, self._root[1], *shown))
+        return data + hashlib.sha256(data).digest()
 
     @classmethod
     def from_bytes(
@@ -194,15 +214,32 @@ class Roster:
         known = _alive.get(digest := hashlib.sha256(data).digest())
         if known is not None and known.kept <= verified:
             return known
-        nodes = data[_ROSTER.size :]
-        tree = Tree.read(nodes) if version == _VERSION else Tree.of(list(_listed(nodes)))
-        if tree.counts[0] != count or count < _FEWEST or len(tree.parts) == 1:
-            raise WireError(f"roster must show some of {count} clients, and have at least 2, got {tree.counts[0]}")
-        shown = _Shown(tree.leaves(), run, verified=verified)
+        nodes, tree = data[_ROSTER.size :], None
+        if verified and nodes.startswith(_KEPT):
+            root, leaves = _read_kept(data)
+        else:
+            tree = Tree.read(nodes) if version == _VERSION else Tree.of(list(_listed(nodes)))
+            root, leaves = tree.root, tree.leaves()
+        if root[0] != count or count < _FEWEST or not leaves:
+            raise WireError(f"roster must show some of {count} clients, and have at least 2, got {root[0]}")
+        shown = _Shown(leaves, run, verified=verified)
         if not verified:
             _refuse_twins(shown.values())
-        _alive[digest] = result = cls(run, its_plan, number, tree, shown, kept=verified)
+        _alive[digest] = result = cls(run, its_plan, number, root, shown, tree=tree, kept=verified)
         return result
+
+
+def _read_kept(data: bytes) -> tuple[tuple[int, bytes], dict[int, bytes]]:
+    """The root of a roster of which a client has kept what an excerpt showed, and leaves by place, as in a tree."""
+    kept, digest, start = data[:-32], data[-32:], _ROSTER.size + 1 + 32
+    if len(kept) < start or hashlib.sha256(kept).digest() != digest:
+        raise WireError("roster must be as it was kept")
+    found, at = {}, start
+    while at < len(kept):
+        end = Enrolment.end(kept, at + 4)
+        found[int.from_bytes(kept[at : at + 4], "little")] = b"\0" + kept[at + 4 : end]
+        at = end
+    return (Roster.claims(data)[1], data[start - 32 : start]), found
 
 
 class _Shown(Mapping[int, Enrolment]):
@@ -219,8 +256,15 @@ class _Shown(Mapping[int, Enrolment]):
             self._decoded[place] = found = Enrolment.from_bytes(leaf, run=self._run, verified=self._verified)
         return found
 
+    def __contains__(self, place: object) -> bool:
+        return place in self._leaves
+
     def __iter__(self) -> Iterator[int]:
         return iter(self._leaves)
+
+    def keys(self) -> KeysView[int]:
+        """The places, to be compared with others in one step."""
+        return self._leaves.keys()
 
     def __len__(self) -> int:
         return len(self._leaves)

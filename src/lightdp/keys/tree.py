@@ -100,6 +100,11 @@ class Tree:
             raise WireError(f"roster must have a tree of {at} bytes, got {size}")
         return cls(parts, *_folded(parts))
 
+    @property
+    def root(self) -> tuple[int, bytes]:
+        """The number of clients, and the hash."""
+        return self.counts[0], self.hashes[0]
+
     def excerpt(self, places: Iterable[int]) -> Tree:
         """The tree that shows these leaves alone.
 
@@ -109,29 +114,30 @@ class Tree:
         Raises:
             ArgumentError: there is none, or one of them is not shown here.
         """
-        wanted, place, at = sorted(set(places), reverse=True), 0, 0
+        wanted, place, at = sorted(set(places), reverse=True), 0, 0  # the next one is the last
         if not wanted or wanted[-1] < 0 or wanted[0] >= self.counts[0]:
             raise ArgumentError(f"clients must be some of 0 to {self.counts[0] - 1}, got clients={wanted[::-1]}")
-        result = Tree([], [], [], [])
-        while at < len(self.parts):
-            part, bit, count = self.parts[at], self.bits[at], self.counts[at]
-            if not wanted or wanted[-1] >= place + count:
-                if part[0] != _PRUNED:
-                    part, bit = _PRUNED_BYTES.pack(_PRUNED, count, self.hashes[at]), _WIDTH
-                place, following = place + count, self._ends[at]
-            elif part[0] == _PRUNED:
-                raise ArgumentError(f"clients must be shown by the roster, which client {wanted[-1]} is not")
-            else:
-                following = at + 1
-                if part[0] == _LEAF:
-                    place += 1
-                    wanted.pop()
-            result.parts.append(part)
-            result.bits.append(bit)
-            result.counts.append(count)
-            result.hashes.append(self.hashes[at])
-            at = following
-        return result
+        bits, counts, hashes, ends, nodes = self.bits, self.counts, self.hashes, self._ends, list[int]()
+        while at < len(bits):
+            if not wanted or wanted[-1] >= place + counts[at]:  # nothing is shown below it
+                nodes.append(~at)
+                place, at = place + counts[at], ends[at]
+                continue
+            nodes.append(at)
+            if bits[at] == _WIDTH:
+                if self.parts[at][0] == _PRUNED:
+                    raise ArgumentError(f"clients must be shown by the roster, which client {wanted[-1]} is not")
+                place += 1
+                wanted.pop()
+            at += 1
+        every = [at if at >= 0 else ~at for at in nodes]
+        pack = _PRUNED_BYTES.pack
+        return Tree(
+            [self.parts[at] if at >= 0 else pack(_PRUNED, counts[~at], hashes[~at]) for at in nodes],
+            [bits[at] if at >= 0 else _WIDTH for at in nodes],
+            [counts[at] for at in every],
+            [hashes[at] for at in every],
+        )
 
     def leaves(self) -> dict[int, bytes]:
         """The bytes of all leaves that are shown, with their tag, by place."""

@@ -16,9 +16,8 @@ from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
 from lightdp.planning._cohorts import Membership, memberships
 from lightdp.planning._compare import Comparison, compare
-from lightdp.planning._graphs import graph_settings, plan
 from lightdp.planning._per_client import PerClientPlan, plan_per_client
-from lightdp.planning._plan import Plan, solve
+from lightdp.planning._plan import Plan, plan, solve
 from lightdp.planning._request import FINEST_STEPS, CalibrationName, Late, Request, Reserve, Unit
 from lightdp.planning._wire import Wire
 
@@ -41,7 +40,6 @@ __all__ = [
     "Unit",
     "Wire",
     "compare",
-    "graph_settings",
     "memberships",
     "noise_advice",
     "noise_ratio",

@@ -17,6 +17,7 @@ _POINTS = 48  # of the straggler law
 _SURE = 1e-2  # chance that a client of a round has fewer used neighbours than is taken for the least
 
 
+@lru_cache(maxsize=64)
 def seen_at_random(asked: Request, gamma: float) -> float:
     """k of a round of which every upload may be seen and none is repaired: exact noise, and void rounds."""
     least = asked.honest - 1 + asked.near_colluders
@@ -31,9 +32,13 @@ def used_at_random(asked: Request, gamma: float, riding: float = 0.0) -> float:
         gamma: γ.
         riding: repairs of late rounds that ride in it.
     """
+    return min(1.0, _most(asked, gamma) * (1 + riding))
+
+
+@lru_cache(maxsize=64)  # a server asks for many clients
+def _most(asked: Request, gamma: float) -> float:
     certificate = asked.certificate(asked.clients - asked.stragglers, asked.least_used)
-    used = float(certificate.cost(gamma, asked.least_used - asked.near_colluders))
-    return min(1.0, max(used, seen_at_random(asked, gamma)) * (1 + riding))
+    return max(float(certificate.cost(gamma, asked.least_used - asked.near_colluders)), seen_at_random(asked, gamma))
 
 
 def worst_at_random(asked: Request, gamma: float, riding: float = 0.0) -> float:
@@ -76,7 +81,7 @@ def _moments(asked: Request, gamma: float) -> tuple[NDArray[np.float64], NDArray
 @lru_cache(maxsize=8)
 def _rounds(asked: Request) -> list[tuple[int, int, NDArray[np.float64], NDArray[np.float64], float]]:
     """Rounds as expected: used clients, least used neighbours, a client's honest ones with chances, and a weight."""
-    graph = asked.graph
+    graph = asked.noise_graph
     assert isinstance(graph, RandomGraph)  # noqa: S101  the caller asked
     empty = graph.seats - graph.clients
     degree = graph.reach - 1 - largest(graph.seats, empty, graph.reach, 1 / asked.clients)  # the least, for good

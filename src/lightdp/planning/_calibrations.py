@@ -122,7 +122,7 @@ class Exact(Calibration):
     def noise(self, asked: Request) -> Noise:
         """(E3) at the γ of (D2), or at the γ that was asked for."""
         gamma, sigma = asked.gamma, self.required(asked)
-        exposure = calibrate.exposure(asked.law, asked.graph)
+        exposure = calibrate.exposure(asked.law, asked.noise_graph)
         if asked.random:
             if gamma is None:
                 gamma = calibrate.repair_gamma(exposure, 1.0, lambda each: seen_at_random(asked, each))
@@ -148,7 +148,7 @@ class Repair(Calibration):
 
         gamma = asked.gamma
         if gamma is None:
-            exposure = calibrate.exposure(expected(asked), asked.graph)
+            exposure = calibrate.exposure(expected(asked), asked.noise_graph)
             gamma = calibrate.repair_gamma(exposure, asked.transient_weight / asked.rounds, cost)
         sigma = self.required(asked, gamma)
         individual = sigma * math.sqrt(cost(gamma)) if asked.sampling_rate == 1 else sigma
@@ -193,7 +193,7 @@ class Paper(Calibration):
 
     def noise(self, asked: Request) -> Noise:
         """The quartic's root and the closed form of the paper's Example 1."""
-        gamma = calibrate.paper_gamma(calibrate.exposure(asked.law, asked.graph), asked.honest)
+        gamma = calibrate.paper_gamma(calibrate.exposure(asked.law, asked.noise_graph), asked.honest)
         one_round = asked.sensitivity * calibrate.paper_sigma(gamma, asked.honest, asked.epsilon, asked.delta)
         individual = one_round * asked.turns**0.25
         return Noise(gamma, individual, individual * math.sqrt(float(gain(asked.honest, gamma))))

@@ -65,7 +65,7 @@ def _everybody(asked: Request) -> Request:
     members = asked.members
     colluders, stragglers = (-(-each * members // asked.clients) for each in (asked.colluders, asked.stragglers))
     colluders, stragglers = min(colluders, members - 1), min(stragglers, members - 2)
-    degree = None if asked.graph.complete else asked.graph.degree + (asked.graph.degree & members & 1)
+    degree = None if asked.noise_graph.complete else asked.noise_graph.degree + (asked.noise_graph.degree & members & 1)
     return asked.but(
         clients=members, population=None, colluders=colluders, stragglers=stragglers,
         straggler_law=_law(asked, stragglers), degree=degree,

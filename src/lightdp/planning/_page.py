@@ -9,6 +9,7 @@ from lightdp import attack
 from lightdp._validate import counted
 from lightdp.errors import ArgumentError
 from lightdp.noise_graph import price_of_sparsity
+from lightdp.planning._at_random import worst_at_random
 from lightdp.planning._cohorts import memberships
 from lightdp.planning._plan import Plan
 from lightdp.repair import worst_cost
@@ -120,6 +121,10 @@ def _late(plan: Plan) -> str:
 
 def _server(plan: Plan) -> list[str]:
     """What a server may do under a plan, where that is less than anything, and what is kept for it (W5)."""
+    if plan.graph.random and plan.repairs:
+        kept = f"; {_kept(plan, worst_at_random(plan.request, plan.gamma))} one more late upload"
+        unseen = kept if plan.late_is_seen else " and does not see uploads which come too late"
+        return [f"It holds for a server that tells all clients one history (S1){unseen}."]
     if not plan.late_is_seen and plan.calibration.deployable:
         follows = "follows the protocol and " if plan.repairs else ""
         return [f"It holds for a server that {follows}does not see uploads which come too late."]
@@ -127,11 +132,19 @@ def _server(plan: Plan) -> list[str]:
         return []
     if plan.sampling_rate < 1:
         return ["It holds for a server that follows the protocol: batches are sampled (R2)."]
-    spent = plan.turns * (plan.sigma_individual / plan.sigma_effective) ** 2
-    share = worst_cost(plan.gamma, plan.honest, plan.stragglers, grace=plan.grace) / spent
-    fewer = "" if share < _MUCH else "; with fewer stragglers it would be less"
-    kept = f"{100 * share:.0f} % of μ² is kept for lies and one more late upload{fewer}"
-    return [f"It holds for a server that lies to clients; {kept}."]
+    worst = worst_cost(plan.gamma, plan.honest, plan.stragglers, grace=plan.grace)
+    much = worst >= _MUCH * _spent(plan)
+    fewer = "; with fewer stragglers it would be less" if much else ""
+    return [f"It holds for a server that lies to clients; {_kept(plan, worst)} lies and one more late upload{fewer}."]
+
+
+def _spent(plan: Plan) -> float:
+    """All that a plan provides for, in units of (Δ/σ_U)²."""
+    return plan.turns * (plan.sigma_individual / plan.sigma_effective) ** 2
+
+
+def _kept(plan: Plan, worst: float) -> str:
+    return f"{100 * worst / _spent(plan):.0f} % of μ² is kept for"
 
 
 def _noise(plan: Plan) -> list[str]:

@@ -12,17 +12,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lightdp import attack, gaussian, sampling
+from lightdp._settings import takes
 from lightdp._validate import probability
-from lightdp.errors import ArgumentError
+from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.noise_graph import Graph
 from lightdp.planning._at_random import seen_at_random
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._request import Request
 from lightdp.planning._wire import Wire
+from lightdp.random_graph import RandomGraph
 from lightdp.stragglers import StragglerLaw
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+
+_RENAMED = {"budget": "epsilon", "graph": "noise_graph"}  # a plan's words for what its request says
+
+AUTO_COMPLETE = 1000
+"""With so many clients or fewer, the graph "auto" is the complete one."""
+
+AUTO_WITHIN = 1.25
+"""With more, the random one of the least degree whose plan leaves at most so many times the complete graph's noise."""
 
 
 def _of(part: str) -> Any:  # noqa: ANN401  as `field`
@@ -94,7 +105,7 @@ class Plan:
         object.__setattr__(self, "calibration", CALIBRATIONS[self.request.calibration])
         for each in fields(self):
             if "part" in each.metadata:
-                name = "epsilon" if each.name == "budget" else each.name
+                name = _RENAMED.get(each.name, each.name)
                 object.__setattr__(self, each.name, getattr(getattr(self, each.metadata["part"]), name))
 
     @property
@@ -178,14 +189,13 @@ class Plan:
         Raises:
             ArgumentError: the draw leaves a client too few neighbours; a roster with another number has another hash.
         """
-        if not self.graph.random:
+        if not isinstance(self.graph, RandomGraph):
             return self
-        graph = self.graph.placed(place)
-        least = self.request.least_degree
-        if not checked and (found := int(graph.degrees(np.ones(self.clients, dtype=bool)).min())) < least:
+        graph, least = self.graph.placed(place), self.request.least_degree
+        if not checked and graph.fewest < least:
             raise ArgumentError(
                 f"the roster must give every client at least {least} neighbours on its random graph, and gives one "
-                f"{found}: another number gives it another hash"
+                f"{graph.fewest}: another number gives it another hash"
             )
         result = replace(self)
         object.__setattr__(result, "graph", graph)
@@ -328,6 +338,10 @@ class Plan:
 
     def to_json(self) -> str:
         """What another party needs to compute the same plan: the request and what was chosen, never the noise."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
         chosen: dict[str, Any] = {"gamma": self.gamma} if self.calibration.chooses_gamma else {}
         return self.request.but(**chosen, rotate=self.rotates).to_json()
 
@@ -395,6 +409,8 @@ def solve(request: Request) -> Plan:
         InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄, or sums of
             uploads do not fit the wire (W1).
     """
+    if request.graph == "auto":
+        return _sparsest(request.but(gamma=request.gamma, graph=None))
     if request.calibration == "auto":
         plans = [solve(request.but(calibration=name, gamma=request.gamma)) for name in ("exact", "repair")]
         best, other = sorted(plans, key=Plan.noise_carried)  # exact where they are equal
@@ -403,3 +419,45 @@ def solve(request: Request) -> Plan:
     if found.deployable and not found.calibration.floats:
         found.wire.check()
     return found
+
+
+def _sparsest(asked: Request) -> Plan:
+    """The plan of the graph "auto"."""
+    best = whole = solve(asked)
+    low, high = 8, asked.clients // 2
+    while asked.clients > AUTO_COMPLETE and low <= high:
+        degree = (low + high) // 2 if high < 2 * low else round(math.sqrt(low * high))
+        try:
+            found = solve(asked.but(gamma=asked.gamma, degree=degree, random=True))
+        except InfeasibleError:
+            found = None
+        if found is not None and found.noise_carried() <= AUTO_WITHIN * whole.noise_carried():
+            best, high = found, degree - 1
+        else:
+            low = degree + 1
+    return best
+
+
+@takes(Request)
+def plan(**settings: Any) -> Plan:  # noqa: ANN401  checked by `Request`
+    """The least noise that keeps (`epsilon`, `delta`) for the whole training.
+
+    Args:
+        **settings: the fields of `Request`: clients, colluders, stragglers, rounds, epsilon, delta and, where they
+            are not as usual, calibration, clip, unit, adjacency, sampling_rate, momentum, ema, population, graph,
+            straggler_law, gamma, reserve, grace, late, records, parameters, coordinate_range, wire_steps and rotate;
+            `help(lightdp.Request)` describes each.
+
+    >>> found = plan(clients=20, colluders=4, stragglers=4, rounds=60, epsilon=3, delta=1e-5, calibration="repair")
+    >>> round(found.noise_in_mean(), 3)
+    0.58
+
+    Raises:
+        ArgumentError: a setting is out of range; the message names it and its value.
+        InfeasibleError: no noise gives what is asked, for example secure aggregation with N <= C̄ + S̄, or sums of
+            uploads do not fit the wire.
+    """
+    try:
+        return solve(Request(**settings))
+    except TypeError as error:
+        raise TypeError(str(error).replace("Request.__init__()", "plan()")) from None

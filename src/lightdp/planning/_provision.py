@@ -88,7 +88,7 @@ def expected(asked: Request) -> StragglerLaw:
 @lru_cache(maxsize=16)
 def absent_neighbours(asked: Request) -> StragglerLaw:
     """(D6): how many of the clients that share noise with a client straggle; at worst as many as there may be."""
-    degree = asked.graph.degree
+    degree = asked.noise_graph.degree
     if asked.reserve == "worst":
         return uniform(min(asked.stragglers, degree)).worst()
     return asked.law.among(asked.clients, degree)

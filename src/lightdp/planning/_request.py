@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,6 +78,10 @@ class Request:
         "Number of clients from whom cohorts of `clients` take turns; by default the same clients in every round.",
         None, group="Clients",
     )
+    graph: str | None = setting(
+        "Who shares noise with whom: complete, circulant:DEGREE[:SEED], random:DEGREE (an expander for large rosters), "
+        "or auto; instead of `degree`, `graph_seed` and `random`, which it stands for.", None, group="Clients",
+    )
     degree: int | None = setting("Number of peers that share noise with a client, or all.", None, group="Clients")
     graph_seed: int = setting("Shuffles who is whose peer; public and the same for all.", 0, group="Clients")
     random: bool = setting(
@@ -112,6 +117,7 @@ class Request:
     # fmt: on
 
     def __post_init__(self) -> None:
+        self._read_graph()
         for name, kind in _CHOICES.items():
             choice(name, getattr(self, name), get_args(kind))
         clients, grace = integer("clients", self.clients, 2, 2**32 - 2), integer("grace", self.grace, 0, 1)
@@ -149,6 +155,19 @@ class Request:
         self._check_together()
         self._check_wire()
 
+    def _read_graph(self) -> None:
+        """Put what `graph` says into the settings that it stands for; "auto" stays, for `solve`."""
+        if self.graph is None:
+            return
+        if self.degree is not None or self.random or self.graph_seed != 0:
+            raise ArgumentError(f"graph must be given without degree, graph_seed and random, got graph={self.graph!r}")
+        if self.graph != "auto":
+            settings = _named(self.graph)
+            if settings.get("degree", 0) >= integer("clients", self.clients, 2, 2**32 - 2):
+                raise ArgumentError(f"graph must have a degree below clients={self.clients}, got graph={self.graph!r}")
+            for name, value in settings.items():
+                object.__setattr__(self, name, value)
+
     def _check_together(self) -> None:
         rate = self.sampling_rate
         if not isinstance(self.straggler_law, StragglerLaw | str):
@@ -171,7 +190,7 @@ class Request:
         self._check_graph()
 
     def _check_graph(self) -> None:
-        complete = self.graph.complete  # a graph that exists is valid
+        complete = self.noise_graph.complete  # a graph that exists is valid
         if self.random:
             self._check_random()
         if self.calibration != "paper":
@@ -239,7 +258,7 @@ class Request:
         return not isinstance(self.unit, Unasked)
 
     @cached_property
-    def graph(self) -> Graph:
+    def noise_graph(self) -> Graph:
         """Who shares pairwise noise with whom."""
         if self.random:
             if self.degree is None:
@@ -256,19 +275,19 @@ class Request:
     @property
     def honest(self) -> int:
         """The client and the neighbours it can count on: n = N − C̄ on the complete graph."""
-        return self.graph.closed_honest(self.near_colluders)
+        return self.noise_graph.closed_honest(self.near_colluders)
 
     @cached_property
     def near_colluders(self) -> int:
         """The most colluders among the neighbours of a client; on a random graph but for draws that δ covers (S1)."""
-        if isinstance(self.graph, RandomGraph):
-            return self.graph.colluding(self.colluders, self.delta)
+        if isinstance(self.noise_graph, RandomGraph):
+            return self.noise_graph.colluding(self.colluders, self.delta)
         return self.colluders
 
     @cached_property
     def near_stragglers(self) -> int:
         """How many of the neighbours that a client counts on may miss a round, or it is void (S1)."""
-        if isinstance(self.graph, RandomGraph):
+        if isinstance(self.noise_graph, RandomGraph):
             return self.honest - 1 - max(self.least_used - self.near_colluders, 0)
         return self.stragglers
 
@@ -279,20 +298,20 @@ class Request:
             used: number of clients that were used.
             least: at least `least_used`.
         """
-        if not isinstance(self.graph, RandomGraph):
+        if not isinstance(self.noise_graph, RandomGraph):
             raise ArgumentError("only a random graph has certificates")
-        return self.graph.certificate(used, least, self.colluders, self.near_colluders)
+        return self.noise_graph.certificate(used, least, self.colluders, self.near_colluders)
 
     @property
     def least_degree(self) -> int:
         """How many neighbours every client of a roster must have, or its draw is refused: 0 unless it is random."""
-        return self.graph.least_degree if isinstance(self.graph, RandomGraph) else 0
+        return self.noise_graph.least_degree if isinstance(self.noise_graph, RandomGraph) else 0
 
     @cached_property
     def least_used(self) -> int:
         """How many used neighbours every client must have in a round, or it is void: 0 unless the graph is random."""
-        if isinstance(self.graph, RandomGraph):
-            return self.graph.least_used(self.stragglers, (1 + self.grace) * self.turns)
+        if isinstance(self.noise_graph, RandomGraph):
+            return self.noise_graph.least_used(self.stragglers, (1 + self.grace) * self.turns)
         return 0
 
     @property
@@ -347,7 +366,7 @@ class Request:
             changed["degree"] = min(self.degree, clients // 2)
         elif self.degree is not None:
             degree = min(self.degree, clients - 1)
-            changed["degree"] = None if self.graph.complete else degree + (degree & clients & 1)
+            changed["degree"] = None if self.noise_graph.complete else degree + (degree & clients & 1)
         if self.records is not None:
             changed["records"] = -(-self.records * self.cohorts * clients // self.members)
         return dataclasses.replace(self, **changed)
@@ -355,7 +374,9 @@ class Request:
     def to_dict(self) -> dict[str, Any]:
         """The settings as JSON values; the straggler law by its name."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return found | {"degree": self.graph.degree, "straggler_law": self.law.name}
+        if found["graph"] is None:  # as it is once a plan is made
+            del found["graph"]
+        return found | {"degree": self.noise_graph.degree, "straggler_law": self.law.name}
 
     def to_json(self) -> str:
         """The whole request as text for another party, which `from_json` reads; the straggler law value by value."""
@@ -380,6 +401,24 @@ class Request:
             raise
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise ArgumentError(f"plan must be the arguments of lightdp.plan as JSON: {error!r}") from None
+
+
+_GRAPH = re.compile("complete|(circulant|random):([0-9]{1,20})(?::([0-9]{1,20}))?")
+
+
+def _named(graph: object) -> dict[str, Any]:
+    """The settings that the name of a graph stands for."""
+    found = _GRAPH.fullmatch(graph) if isinstance(graph, str) else None
+    if found is None or (found[1] == "random" and found[3] is not None):
+        raise ArgumentError(
+            "graph must be complete, circulant:DEGREE, circulant:DEGREE:SEED, random:DEGREE or auto, "
+            f"got graph={graph!r}"
+        )
+    kind, degree, seed = found.groups()
+    settings: dict[str, Any] = {"graph": None}
+    if kind is not None:
+        settings |= {"degree": int(degree), "random": kind == "random", "graph_seed": int(seed or 0)}
+    return settings
 
 
 def _decay(name: str, value: object) -> float:

@@ -90,7 +90,7 @@ def _most(steps: int) -> int:
 
 def _reach(asked: Request, noise: Noise, calibration: Calibration, step: float) -> float:
     """How far noise and rounding take a coordinate of a sum, except with probability 2⁻⁴⁰ in the whole training."""
-    clients, degree, away = asked.clients, asked.graph.degree, asked.stragglers
+    clients, degree, away = asked.clients, asked.noise_graph.most, asked.stragglers
     repaired = min(away, degree) if calibration.repairs else 0
     cut = min(max((clients - repaired) // 2, 0), away)  # of so many stragglers, whose wires are the most
     wires = (clients - cut) * (min(cut, degree) + repaired)  # each used client repairs one round

@@ -239,7 +239,7 @@ class Server:
             kind=Kind.ANNOUNCE, run=self.run, round=self.round, roster=roster.hash, payload=payload
         ).to_bytes()
 
-    def receive(self, message: bytes, *, sender: str | None = None, round: int | None = None) -> bool:  # noqa: A002
+    def receive(self, message: bytes | memoryview, *, sender: str | None = None, round: int | None = None) -> bool:  # noqa: A002
         """Take in an UPLOAD: add it to the sum of its round and return True, or record it as too late and return False.
 
         Args:
@@ -371,10 +371,10 @@ class Server:
         """Updates and weights of these sums together, each read by itself: both together may exceed the modulus."""
         if not sums:
             return None, None
-        values = sums[0].total().astype(np.float64)
+        steps: NDArray[Any] = sums[0].total()
         for each in sums[1:]:
-            values += each.total()
-        values *= self._grid.wire_step
+            steps = np.add(steps, each.total(), dtype=np.float64)
+        values = np.multiply(steps, self._grid.wire_step, dtype=np.float64)
         if self._turn is not None:
             self._turn.invert(values)
         weight = float(values[-1]) / weight_share(self.plan) if self.weighted else None

@@ -165,7 +165,10 @@ class File:
         except OSError as error:
             if marks and isinstance(error, FileNotFoundError):
                 raise self._lost(marks) from None
-            raise ArgumentError(f"path must hold a client's state, got path={str(self.path)!r}: {error}") from None
+            why = error.strerror
+            if isinstance(error, FileNotFoundError):
+                why = "it was given up" if self._lock.exists() else "there is no such file"
+            raise ArgumentError(f"path must hold a client's state, got path={str(self.path)!r}: {why}") from None
         found = Found.of(data, self.path)
         for path, mark in marks.items():
             if found is not None and found.newest.precedes(mark):

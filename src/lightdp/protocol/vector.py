@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightdp._validate import number
-from lightdp.clipping import clamp, clip_norm
+from lightdp.clipping import clamp, within_norm
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan
 from lightdp.wire import Rotation
@@ -55,6 +55,8 @@ def clipped(
 ) -> Floats:
     """The clipped, clamped, weighted update, with its weight's coordinate if there is one, rotated if the plan says so.
 
+    Where nothing is to change, `update` itself is returned, which the caller only reads.
+
     Formal guarantee for unit "client": the norm of what is returned, taken as real numbers, is at most plan.clip. No
     coordinate exceeds plan.wire.range. Rotating and clamping move no two updates apart, but for what rotating rounds,
     at most `Rotation.error` of a norm, which `masks.Grid` covers.
@@ -79,19 +81,17 @@ def clipped(
         raise ArgumentError(f"weight must be {'in [0, 1]' if weighted else '1'}, got weight={weight:g}")
     share, whole = weight_share(plan) if weighted else 0.0, plan.unit == "client"
     vector = update
-    if whole or weighted or turn is None:  # else nothing but rotating changes it, which copies
-        vector = np.empty(length + weighted, update.dtype)
     if whole:
         # with a weight, 1e-6 below the clip: its product and its own coordinate are rounded
         room = (plan.clip**2 - share**2) ** 0.5 * (1 - 1e-6) if weighted else plan.clip
-        clip_norm(update, room, out=vector[:length])
-    elif vector is not update:
-        vector[:length] = update
+        vector = within_norm(update, room)
     if weighted:
-        vector[:length] *= weight
+        values, vector = vector, np.empty(length + 1, update.dtype)
+        np.multiply(values, weight, out=vector[:length])
         vector[length:] = share * weight
     if turn is not None:
         return turn.apply(vector, most=plan.upload_range, bound=plan.wire.range)
     if not whole or plan.upload_range < plan.clip:  # else no coordinate is beyond the range
+        vector = vector.copy() if vector is update else vector
         clamp(vector[:length], plan.upload_range)
     return vector

@@ -17,6 +17,8 @@ from lightdp.planning import Plan
 from lightdp.runlog import ResumeError
 from lightdp.training.config import PLACES, Config
 
+_FORMAT = 2  # how `State.members` is laid out
+
 
 @dataclass
 class State:
@@ -48,7 +50,8 @@ def write(path: Path, config: Config, plan: Plan | None, state: State) -> None:
         plan: its noise.
         state: after the last round that is over.
     """
-    content = {"config": dataclasses.asdict(config), "plan": _digest(plan), "state": vars(state)}
+    facts = {"format": _FORMAT, "config": dataclasses.asdict(config), "plan": _digest(plan)}
+    content = facts | {"state": vars(state)}
     packed = io.BytesIO()
     torch.save(content, packed)
     with durable(path) as file:
@@ -66,7 +69,7 @@ def read(path: Path, config: Config, plan: Plan | None, device: torch.device) ->
         device: where to put tensors.
 
     Raises:
-        ResumeError: the file is damaged, or from a run with other settings or other noise.
+        ResumeError: the file is damaged, of another version, or from a run with other settings or other noise.
     """
     try:
         with path.open("rb") as file:
@@ -74,12 +77,16 @@ def read(path: Path, config: Config, plan: Plan | None, device: torch.device) ->
         if hashlib.sha256(packed).digest() != wanted:
             raise ValueError  # noqa: TRY301  as any other damage
         content = torch.load(io.BytesIO(packed), weights_only=True, map_location=device)
-        was, noise = content["config"], content["plan"]
+        layout, was, noise = content.get("format"), content["config"], content["plan"]
         state = State(**content["state"])
     except (OSError, EOFError, KeyError, RuntimeError, TypeError, ValueError, pickle.UnpicklingError) as error:
         raise ResumeError(
             f"resume needs a whole checkpoint, got {path}: {type(error).__name__}; without resume the run starts anew"
         ) from None
+    if layout != _FORMAT:
+        raise ResumeError(
+            f"resume needs a checkpoint of this version, got {path} of another; without resume the run starts anew"
+        )
     for name, value in dataclasses.asdict(config).items():
         if name not in PLACES and was.get(name) != value:
             before, now = ("default" if each is None else repr(each) for each in (was.get(name), value))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -86,30 +87,43 @@ class Clients:
         most = max(1, _PIECE_BYTES[device] // (4 * sum(p.numel() for p in model.parameters())))
         adjacent = config.unit == "record" and self.x.nbytes > _COPY_BYTES[device]
         for piece in _pieces(senders, most, adjacent=adjacent):
-            held = [np.arange(self.ends[i - 1] if i > 0 else 0, self.ends[i]) for i in piece]
             if config.unit == "record":
-                yield piece, self._clipped_sums(model, number, piece, held, bound).clamp_(-bound, bound)
+                yield piece, self._clipped_sums(model, number, piece, bound).clamp_(-bound, bound)
                 continue
+            held = np.split(*self._held(piece))
             rows = sgd.local_updates(
-                model, self.x, self.y, [torch.from_numpy(records) for records in held], numbers=piece,
+                model, self.x, self.y, [torch.from_numpy(records) for records in held[:-1]], numbers=piece,
                 epochs=config.epochs, batch=config.batch, lr=config.local_lr, seed=config.seed, round=number,
             )  # fmt: skip
             yield piece, _clipped(rows, config.clip) if config.unit == "client" else rows
 
-    def _clipped_sums(
-        self, model: torch.nn.Module, number: int, piece: list[int], held: list[NDArray[np.int64]], bound: float
-    ) -> torch.Tensor:
+    def _held(self, piece: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The records of some clients, one client after the other, and where those of each end."""
+        first = self._bounds[piece]
+        counts = self._bounds[np.add(piece, 1)] - first
+        after = np.cumsum(counts)
+        return np.arange(after[-1]) + np.repeat(first - after + counts, counts), after
+
+    @cached_property
+    def _bounds(self) -> NDArray[np.int64]:
+        """Where the records of each client begin, and where the last ones end. (clients + 1,)"""
+        return np.array([0, *self.ends])
+
+    def _clipped_sums(self, model: torch.nn.Module, number: int, piece: list[int], bound: float) -> torch.Tensor:
         config, device = self.config, self.x.device
+        chosen, after = self._held(piece)
+        counts = np.diff(after, prepend=0)
         if config.sampling_rate < 1:
-            drawn = zip(held, self._draws(_SAMPLES, number, piece), strict=True)
-            held = [records[rng.random(len(records)) < config.sampling_rate] for records, rng in drawn]
-        counts = [len(records) for records in held]
-        apart = config.fidelity == "protocol" or config.clip * max(counts) > bound
+            draws = self._draws(_SAMPLES, number, piece)
+            lots = np.concatenate([rng.random(count) for rng, count in zip(draws, counts.tolist(), strict=True)])
+            drawn = lots < config.sampling_rate
+            before = np.concatenate([[0], np.cumsum(drawn)])  # how many are drawn before each record
+            chosen, counts = chosen[drawn], np.diff(before[after], prepend=0)
+        apart = config.fidelity == "protocol" or config.clip * int(counts.max()) > bound
         owner = torch.from_numpy(np.repeat(np.arange(len(piece)) * apart, counts)).to(device)
-        chosen = np.concatenate(held)
         adjacent = len(chosen) > 0 and chosen[-1] - chosen[0] == len(chosen) - 1  # then nothing is copied
         rows = slice(chosen[0], chosen[-1] + 1) if adjacent else torch.from_numpy(chosen).to(device)
-        seen = None if config.augment == 1 else self._views(number, piece, counts)
+        seen = None if config.augment == 1 else self._views(number, piece, counts.tolist())
         clients = len(piece) if apart else 1
         return gradients.clipped_sums(model, self.x[rows], self.y[rows], owner, clients, config.clip, views=seen)
 
@@ -142,11 +156,7 @@ def _clipped(rows: torch.Tensor, clip: float) -> torch.Tensor:
 
 def _pieces(senders: Sequence[int], most: int, *, adjacent: bool) -> Iterator[list[int]]:
     """The senders in order, at most `most` together, and only neighbours if they must be adjacent."""
-    piece: list[int] = []
-    for i in senders:
-        if len(piece) == most or (adjacent and piece and i != piece[-1] + 1):
-            yield piece
-            piece = []
-        piece.append(i)
-    if piece:
-        yield piece
+    gaps = np.flatnonzero(np.diff(senders) != 1) + 1 if adjacent else np.zeros(0, np.int64)
+    for run in np.split(np.asarray(senders, dtype=np.int64), gaps):
+        for at in range(0, run.size, most):
+            yield run[at : at + most].tolist()

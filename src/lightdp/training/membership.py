@@ -57,7 +57,7 @@ class Membership:
         self._moved = -1  # the last round before which members came and went
         self._plans: dict[int, Plan | None] = {} if config.federated else {config.clients: plan}
         self._empty = None if plan is None else Odometer(plan, [0])  # of a client that is new
-        self._spent: list[Counter[float]] = [Counter() for _ in range(config.members)]  # in rosters that are over
+        self._spent: dict[int, dict[float, int]] = {}  # by clients in rosters that are over; replaced, never changed
         self._cohorts: Cohorts[int] = Cohorts(
             config.clients, bears=self._bears, least=config.least, consecutive=config.consecutive,
             patience=config.patience if config.federated else _FOREVER, shuffle=self._shuffle,
@@ -90,7 +90,7 @@ class Membership:
         for client in sorted(self.away ^ before):
             if client not in self.away and client not in self.out:
                 self._cohorts.join(client)
-            elif client in self._cohorts.waiting:
+            elif self._cohorts.waits(client):
                 self._cohorts.leave(client)
 
     def next(self) -> tuple[Roster, ClientSet] | None:
@@ -139,8 +139,10 @@ class Membership:
         """End a roster: what it cost is kept, and its members that are there and have budget left wait for another."""
         gone = self._cohorts.rosters[roster.number].left
         self._cohorts.close(roster.number)
-        for client, squares in zip(roster.members, roster.squares(), strict=True):
-            self._spent[client] = self._spent[client] + squares
+        new = {client: squares for client, squares in zip(roster.members, roster.squares(), strict=True) if squares}
+        more = {client: dict(Counter(self._spent.get(client, {})) + squares) for client, squares in new.items()}
+        self._spent = self._spent | more
+        for client in roster.members:
             if client in gone or not self._affordable(client):
                 self.out.add(client)
             if client in self.out or client in self.away:
@@ -161,7 +163,7 @@ class Membership:
                 for client, epsilon in zip(roster.members, total.epsilon().tolist(), strict=True):
                     found[client] = epsilon
         seated = {client for roster in self.rosters.values() for client in roster.members}
-        for client, squares in enumerate(self._spent):
+        for client, squares in self._spent.items():
             if client not in seated:
                 found[client] = self._alone(squares)
         return found
@@ -171,7 +173,8 @@ class Membership:
         if self.plan is None:
             return None
         totals = (roster.total(self._spent) for roster in self.rosters.values())
-        most = max(self._spent, key=lambda each: math.fsum(each.elements()))
+        total = lambda squares: math.fsum(square * count for square, count in squares.items())  # noqa: E731
+        most = max(self._spent.values(), key=total, default={})
         return max([self._alone(most), *(total.max_epsilon() for total in totals if total is not None)])
 
     def facts(self, roster: Roster | None) -> dict[str, Any]:
@@ -210,7 +213,7 @@ class Membership:
             "moved": self._moved,
             "formed": [*self.formed],
             "closed": [*self.closed],
-            "spent": [dict(each) for each in self._spent],
+            "spent": self._spent,
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -223,7 +226,7 @@ class Membership:
             self.rosters[number] = self._made(number, facts["members"])
             self.rosters[number].load(facts, self.config.grace_rounds)
         self.away, self.out, self._moved = set(state["away"]), set(state["out"]), state["moved"]
-        self._spent = [Counter(each) for each in state["spent"]]
+        self._spent = state["spent"]
 
     def _alone(self, squares: Mapping[float, int]) -> float:
         """The ε of these rounds of a client."""
@@ -232,7 +235,11 @@ class Membership:
         return float(self._empty.beside([squares]).epsilon()[0])
 
     def _form(self) -> None:
-        for number in self._cohorts.form(force=True):
+        """Form rosters of those who wait: of `least` only where none is left, as on Flower's nodes.
+
+        There more nodes are waited for first, for so many seconds as `wait` says. Here no time passes.
+        """
+        for number in self._cohorts.form(force=not self._cohorts.rosters):
             members = tuple(sorted(self._cohorts.rosters[number].members))
             self.rosters[number] = self._made(number, members)
             self.formed.append({"roster": number, "members": [*members]})
@@ -254,13 +261,13 @@ class Membership:
         """Members that the next round could take over their budgets, by the count of the server or their own (R8)."""
         if roster.odometer is None or self.config.unbounded:
             return ClientSet.none(len(roster.members))
-        return roster.channel.away(roster.odometer.exhausted([self._spent[client] for client in roster.members]))
+        return roster.channel.away(roster.odometer.exhausted(roster.elsewhere(self._spent)))
 
     def _affordable(self, client: int) -> bool:
         """Whether a client has budget for one round of a new roster."""
         if self._empty is None or self.config.unbounded:
             return True
-        return not self._empty.exhausted([self._spent[client]])
+        return not self._empty.exhausted([self._spent.get(client, {})])
 
     def _shuffle(self, clients: list[int]) -> None:
         if not self.config.federated:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from lightdp.accountant import Odometer
@@ -64,6 +67,7 @@ class Roster:
     odometer: Odometer | None = field(init=False)
     came: list[Came] = field(default_factory=list)
     impulse: Impulse | None = None
+    _kept: list[tuple[bytes, ...]] = field(default_factory=list)  # `came` as a checkpoint has it, likewise replaced
 
     def __post_init__(self) -> None:
         self.odometer = None if self.plan is None else Odometer(self.plan)
@@ -75,15 +79,26 @@ class Roster:
 
     def named(self, chosen: ClientSet | Sequence[int]) -> list[int]:
         """Members by their numbers in the run."""
-        return [self.members[place] for place in chosen]
+        return [*chosen] if self._plain else [self.members[place] for place in chosen]
 
     def places(self, clients: set[int]) -> ClientSet:
         """Those of the clients that are members, by their places here."""
-        return ClientSet.of(len(self.members), [at for at, each in enumerate(self.members) if each in clients])
+        return ClientSet.of(len(self.members), [self.place[each] for each in clients if each in self.place])
+
+    @cached_property
+    def place(self) -> dict[int, int]:
+        """The place of each member here."""
+        return {client: place for place, client in enumerate(self.members)}
+
+    @cached_property
+    def _plain(self) -> bool:
+        """Whether the members are all clients of the run, and so have their numbers."""
+        return self.members == tuple(range(len(self.members)))
 
     def count(self, arrived: Arrivals, grace: int) -> None:
         """Count a round."""
         self.came = [*self.came, rounds.came(arrived)]
+        self._kept = [*self._kept, tuple(each.to_bytes() for each in self.came[-1])]
         if self.odometer is not None:
             rounds.count(self.odometer, self.came, grace)
 
@@ -92,16 +107,25 @@ class Roster:
         if self.odometer is not None and self.odometer.waits is not None and self.came:
             self.odometer.record(*rounds.final(self.came[-1]))
 
-    def total(self, before: Sequence[Mapping[float, int]]) -> Odometer | None:
+    def elsewhere(self, before: Mapping[int, Mapping[float, int]]) -> list[Mapping[float, int]] | None:
+        """What each member spent `before`; None if none of them did.
+
+        Args:
+            before: of clients of the run that were in other rosters, the μ² of their rounds there.
+        """
+        found = [before.get(client, {}) for client in self.members] if before else []
+        return found if any(found) else None
+
+    def total(self, before: Mapping[int, Mapping[float, int]]) -> Odometer | None:
         """What each member has spent, also `before`, with the last round as it will be final; to be read.
 
         Args:
-            before: of each client of the run, the μ² of its rounds in other rosters.
+            before: as for `elsewhere`.
         """
         if self.odometer is None:
             return None
-        elsewhere = [before[client] for client in self.members]
-        found = self.odometer.beside(elsewhere) if any(elsewhere) else self.odometer
+        elsewhere = self.elsewhere(before)
+        found = self.odometer if elsewhere is None else self.odometer.beside(elsewhere)
         if found.waits is None:
             return found
         settled = found.copied()
@@ -112,18 +136,20 @@ class Roster:
         """μ² of every round of each member at its worst (W5); nothing of a member that never sent an upload."""
         if self.odometer is None:
             return [Counter() for _ in self.members]
-        sent = {place for one in self.came for part in one for place in part}
+        sent = functools.reduce(operator.or_, (each for one in self.came for each in one))
         found = self.odometer.counted(worst=True).squares()
         return [each if place in sent else Counter() for place, each in enumerate(found)]
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint; later rounds do not change the value."""
         impulse = None if self.impulse is None else tuple(self.impulse)
-        return {"members": self.members, "came": self.came, "impulse": impulse, "channel": self.channel.state()}
+        return {"members": self.members, "came": self._kept, "impulse": impulse, "channel": self.channel.state()}
 
     def load(self, state: Mapping[str, Any], grace: int) -> None:
         """Go on from what `state` returned."""
-        self.came = state["came"]
+        size, self._kept = len(self.members), state["came"]
+        sets = ([ClientSet.from_bytes(each, size) for each in one] for one in self._kept)
+        self.came = [(used, joins, late) for used, joins, late in sets]
         self.impulse = None if state["impulse"] is None else Impulse(*state["impulse"])
         self.channel.load(state["channel"])
         if self.odometer is not None:

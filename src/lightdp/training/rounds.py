@@ -9,30 +9,30 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from lightdp.accountant import Odometer
-from lightdp.runlog import Seen
+from lightdp.client_set import ClientSet
 from lightdp.training.arrivals import Arrivals
 
-Came: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+Came: TypeAlias = tuple[ClientSet, ClientSet, ClientSet]
 """Clients of a round in its own sum, in the next one and too late."""
 
 
 def came(arrived: Arrivals) -> Came:
-    """The clients of a round, as plain values.
+    """The clients of a round.
 
     >>> came(Arrivals.of(5, used=[0, 1], next=[3], late=[4]))
-    ((0, 1), (3,), (4,))
+    (ClientSet.of(5, [0, 1]), ClientSet.of(5, [3]), ClientSet.of(5, [4]))
     """
-    return tuple(arrived.used), tuple(arrived.next), tuple(arrived.late)
+    return arrived.used, arrived.next, arrived.late
 
 
-def final(one: Came) -> Seen:
+def final(one: Came) -> tuple[ClientSet, ClientSet]:
     """Whom a round uses in the end, and whose uploads were seen in vain.
 
-    >>> final(((0, 1), (3,), (4,)))
-    ((0, 1, 3), (4,))
+    >>> final(came(Arrivals.of(5, used=[0, 1], next=[3], late=[4])))
+    (ClientSet.of(5, [0, 1, 3]), ClientSet.of(5, [4]))
     """
     used, joins, late = one
-    return used + joins, late
+    return used | joins, late
 
 
 def count(odometer: Odometer, rounds: Sequence[Came], grace: int) -> None:
@@ -49,13 +49,14 @@ def count(odometer: Odometer, rounds: Sequence[Came], grace: int) -> None:
     if len(rounds) > 1:
         odometer.record(*final(rounds[-2]))
     used, joins, late = rounds[-1]
-    odometer.open(used, joins + late)
+    odometer.open(used, joins | late)
 
 
 def joined(rounds: Sequence[Came], grace: int, members: Sequence[int] | None = None) -> dict[str, Any]:
     """What the next line of the log says of late uploads of the last round; nothing without grace.
 
-    >>> joined([((0, 1), (3,), (4,))], grace=1), joined([((0, 1), (3,), (4,))], grace=1, members=[2, 5, 6, 9, 11])
+    >>> past = [came(Arrivals.of(5, used=[0, 1], next=[3], late=[4]))]
+    >>> joined(past, grace=1), joined(past, grace=1, members=[2, 5, 6, 9, 11])
     ({'joined': 1, 'joined_clients': [3]}, {'joined': 1, 'joined_clients': [9]})
 
     Args:
@@ -65,5 +66,5 @@ def joined(rounds: Sequence[Came], grace: int, members: Sequence[int] | None = N
     """
     if grace == 0:
         return {}
-    late = rounds[-1][1] if rounds else ()
-    return {"joined": len(late), "joined_clients": [*late] if members is None else [members[i] for i in late]}
+    late = [*rounds[-1][1]] if rounds else []
+    return {"joined": len(late), "joined_clients": late if members is None else [members[i] for i in late]}

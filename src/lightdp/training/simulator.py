@@ -258,9 +258,8 @@ class Run:
     def _updates(self, number: int, roster: Roster, who: Sequence[int]) -> Iterator[Piece]:
         """The updates of members of a roster, with their places in it."""
         bound = math.inf if roster.plan is None else roster.plan.upload_range
-        places = {client: place for place, client in enumerate(roster.members)}
         for piece, rows in self.clients.updates(self.model, number, roster.named(who), bound):
-            yield [places[client] for client in piece], rows
+            yield [roster.place[client] for client in piece], rows
 
     def _close(self) -> None:
         """Close all rosters."""
