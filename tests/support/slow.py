@@ -23,6 +23,9 @@ FILES = {
     "test_results.py",
 }
 TESTS = {
+    # states
+    "test_a_client_that_is_killed_anywhere_answers_a_round_once",
+    "test_a_torn_line_does_not_count_and_any_other_is_refused",
     # files
     "test_a_client_keeps_its_state_and_identity_without_flock_and_modes",
     "test_importing_lightdp_needs_no_module_of_one_system",
