@@ -22,7 +22,6 @@ import json
 import statistics
 import sys
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,11 @@ from lightdp.federation import Member
 from lightdp.federation._state import MemberState
 from lightdp.keys import Identity, KeyPair, Roster
 from lightdp.keys import identity as signatures
+from lightdp.neighbourhood import Neighbourhood
 from lightdp.protocol import ClientState
+from lightdp.protocol.history import known
+from lightdp.protocol.rounds import LocalRound
+from lightdp.protocol.state import Entry
 from lightdp.protocol.vector import agreement
 from lightdp_lab import bench
 
@@ -59,6 +62,10 @@ class Memory:
         """Keep the newest state."""
         self.state = state
 
+    def append(self, entry: bytes) -> None:
+        """Keep one more entry."""
+        self.state += b"\n" + entry
+
     def load(self) -> bytes:
         """The newest state."""
         return self.state
@@ -73,17 +80,24 @@ def stored(plan: lightdp.Plan, rounds: int) -> bytes:
     roster = Roster.of(signed, run=RUN, plan=agreed)
     on_time = drawn.random((rounds, plan.clients)) >= STRAGGLE
     used = on_time | (drawn.random(on_time.shape) < 0.5) if plan.grace else on_time
-    state = ClientState(agreed, plan.to_json(), LENGTH, False, RUN, pairs[0], signed[0], roster)
-    final = tuple(map(ClientSet, used[: rounds - plan.grace]))
-    came = tuple(map(ClientSet, on_time)) if plan.grace else ()
-    return replace(state, used=final, on_time=came, sent=frozenset(range(rounds))).next().to_bytes()
+    state = ClientState(agreed, plan.to_json(), LENGTH, False, RUN, pairs[0], signed[0], roster).next()
+    near, chain = Neighbourhood(plan.clients, 0, plan.graph.neighbours_of(0).tolist()), roster.hash
+    final, came = [ClientSet(each) for each in used], [ClientSet(each) for each in on_time] if plan.grace else []
+    lines, told = [state.to_bytes()], tuple[LocalRound, ...]()
+    for number in range(rounds):
+        entry = Entry(number, closing=False, told=told)
+        lines.append(state.line(entry))
+        state = state.after(entry)
+        told = (LocalRound.of(near, chain, number, known(final, came, number, plan.clients)),)
+        chain = told[0].chain
+    return b"\n".join(lines)
 
 
 def as_member(plan: lightdp.Plan, state: bytes) -> Memory:
     """The state of a member with this one of its only roster."""
     part = ClientState.from_bytes(state)
     keys = part.run, part.pair, part.enrolment
-    return Memory(MemberState(plan.to_json(), LENGTH, False, *keys, {0: state}, last=0).next().to_bytes())
+    return Memory(MemberState(plan.to_json(), LENGTH, False, *keys, {0: part}, last=0).next().to_bytes())
 
 
 def milliseconds(plan: lightdp.Plan, store: Memory) -> dict[str, float]:
@@ -101,6 +115,7 @@ def milliseconds(plan: lightdp.Plan, store: Memory) -> dict[str, float]:
     times.append(time.process_time())
     lightdp.Client.restore(plan, length=LENGTH, store=store)
     times.append(time.process_time())
+    del client, history, seat  # what lives in a process is not read again
     member = as_member(plan, store.state)
     signatures._fault.cache_clear()  # noqa: SLF001  likewise
     times.append(time.process_time())

@@ -31,10 +31,12 @@ import check
 from deployment import task
 from processes import Deployment, processes_of
 
-from lightdp.federation import unwrapped
+from lightdp.federation import MemberState, unwrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from lightdp.protocol import ClientState
 
 SLOW, DEAD, JOINS = 0, 6, 7  # nodes of the long form; who is killed and who leaves follows from the cohorts
 
@@ -142,17 +144,17 @@ class Accidents:
         """`flwr run`, the same each time."""
         self.deployment.submit(**self.scene.config, folder=str(self.deployment.folder / "server"))
 
-    def rosters(self, node: int) -> dict[int, Any]:
+    def rosters(self, node: int) -> Mapping[int, ClientState]:
         """What a node's state says of each roster that it is in."""
         try:
             inner, _ = unwrapped((self.deployment.folder / "state" / f"node-{node}.json").read_bytes())
-            return {int(number): json.loads(part) for number, part in json.loads(inner)["rosters"].items()}
-        except (OSError, ValueError):  # there is none yet
+            return MemberState.from_bytes(inner).rosters
+        except (OSError, ValueError):  # there is none yet, or a line is being written
             return {}
 
     def answered(self, nodes: range | list[int]) -> set[tuple[int, int, int]]:
         """Rounds that nodes have counted as answered: node, roster and round."""
-        return {(n, r, t) for n in nodes for r, part in self.rosters(n).items() for t in part["sent"]}
+        return {(n, r, t) for n in nodes for r, part in self.rosters(n).items() for t in part.sent}
 
     def go(self) -> None:
         """Do what is due."""

@@ -80,6 +80,39 @@ def durable(path: str | os.PathLike[str], *, replace: bool = True) -> Iterator[I
     synchronise(folder)
 
 
+def extend(path: str | os.PathLike[str], data: bytes, *, end: int) -> None:
+    r"""Write `data` after the first `end` bytes of a file, in place of what is there; it returns when that is on disk.
+
+    Formal guarantee: after any crash the file has its first `end` bytes, and after them a part of `data` or of what was
+    there; once the call has returned, all of `data` and nothing else. If not all of it can be written, none stays.
+
+    Args:
+        path: its name.
+        data: what to write.
+        end: of what stays; the file has at least so many bytes.
+
+    >>> with durable("log") as file:
+    ...     _ = file.write(b"one\ntw")
+    >>> extend("log", b"two\n", end=4)
+    >>> Path("log").read_bytes()
+    b'one\ntwo\n'
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | _AT_ONCE | _BYTES)
+    try:
+        if os.fstat(descriptor).st_size > end:
+            os.ftruncate(descriptor, end)
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(descriptor, left) :]
+        except BaseException:
+            os.ftruncate(descriptor, end)
+            raise
+        flush(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def synchronise(path: str | os.PathLike[str]) -> None:
     """Return when a file, or the names in a folder, are on their disk.
 

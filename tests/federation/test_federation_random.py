@@ -11,7 +11,6 @@ import lightdp
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.federation import Federation, Member, MemberState
 from lightdp.planning import Plan
-from lightdp.protocol import ClientState
 from support.federated_nodes import RUN, Memory
 
 CLIENTS, LENGTH = 24, 4
@@ -58,7 +57,7 @@ def test_members_join_their_own_excerpts_and_go_on_from_their_states() -> None:
     graph = everyone.federation.rosters[number].server.plan.graph
     everyone.restart()
     for place, store in enumerate(everyone.stores.values()):
-        part = ClientState.from_bytes(MemberState.from_bytes(store.load()).rosters[number])
+        part = MemberState.from_bytes(store.load()).rosters[number]
         assert part.roster is not None
         assert sorted(part.roster.enrolments) == sorted([place, *graph.neighbours_of(place).tolist()])
         assert part.roster.hash == everyone.federation.rosters[number].server.roster_hash

@@ -48,7 +48,7 @@ def total(squares: Any) -> float:
     return sum(square * count for square, count in squares.items())
 
 
-def answer(one: Member, of: Roster, number: int = 0, past: list[bytes] | None = None) -> bytes:
+def answer(one: Member, of: Roster, number: int = 0, past: list[tuple[ClientSet, ...]] | None = None) -> bytes:
     one.join(roster_message(of))
     return one.begin(announcement(of, number, past or [])).upload(np.zeros(LENGTH))
 
@@ -257,12 +257,15 @@ def test_a_state_of_another_plan_length_machine_or_of_something_else_is_refused(
     for plan, length, weighted in ((planned(epsilon=4.0), 3, False), (planned(), 4, False), (planned(), 3, True)):
         with pytest.raises(ArgumentError, match="must be those of the state in store"):
             Member.restore(plan, length=length, weighted=weighted, store=store)
-    facts = json.loads(store.state)
+    base, entry = store.state.split(b"\n")
+    facts, added = json.loads(base), json.loads(entry)
     secret = facts["pair"]
-    wrong = [b"", b"[]", b"{}", store.state[:-1]]
+    wrong = [b"", b"[]", b"{}", store.state[:-1], base[:-1], entry, base + b"\n" + base, store.state + b"\n" + entry]
+    faults = ({"roster": 1}, {"roster": "0"}, {"round": 1}, {"told": None}, {"check": 0}, {"serial": 4})
+    wrong += [base + b"\n" + json.dumps(added | fault).encode() for fault in faults]
     wrong += [json.dumps({key: value for key, value in facts.items() if key != name}).encode() for name in facts]
     wrong.append(json.dumps(facts | {"rosters": {"1": facts["rosters"]["0"]}}).encode())
-    wrong.append(json.dumps(facts | {"member": 2}).encode())
+    wrong.append(json.dumps(facts | {"member": 3}).encode())
     for state in wrong:
         with pytest.raises(ArgumentError) as refused:
             Member.restore(planned(), length=LENGTH, store=Memory(state))
@@ -280,7 +283,8 @@ def test_a_state_is_a_value_that_reads_as_it_was_written() -> None:
     for number in range(6):
         answer(one, roster(everyone, number))
     state = MemberState.from_bytes(store.state)
-    assert MemberState.from_bytes(state.to_bytes()).to_bytes() == store.state
+    assert MemberState.from_bytes(state.to_bytes()).to_bytes() == state.to_bytes()
+    assert store.state.count(b"\n") == 1  # the sixth roster was saved with all others, and its round after it
     assert (state.last, state.serial, len(state.rosters), sum(state.spent.values())) == (5, 12, 4, 2)
 
 

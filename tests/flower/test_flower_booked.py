@@ -14,7 +14,7 @@ from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
 from lightdp.protocol import Server
-from support.flower_talk import RUN, Talk, a_plan, an_app, refused
+from support.flower_talk import RUN, Talk, a_plan, an_app, record_of, refused
 
 if TYPE_CHECKING:
     from flwr.app import Message
@@ -36,7 +36,7 @@ def node_of(talk: Talk, folder: Path, at: int) -> Path:
 def booked(talk: Talk, at: int, path: Path) -> float:
     """The μ² that a node has booked once it has enrolled for the next run."""
     assert talk.key(at, run=NEXT).has_content()
-    return float(json.loads(path.read_text())["before"])
+    return float(record_of(path)["before"])
 
 
 def answer(talk: Talk, at: int) -> Message:
@@ -152,7 +152,7 @@ def test_two_runs_that_were_killed_add_up(tmp_path: Path) -> None:
         for at in range(3):
             reply = talk.key(at, run=run)
             talk.server.enrol(bytes(reply.content.config_records["lightdp"]["enrolment"]))  # type: ignore[arg-type]
-        assert float(json.loads(path.read_text())["before"]) == pytest.approx(count * one, rel=1e-6)
+        assert float(record_of(path)["before"]) == pytest.approx(count * one, rel=1e-6)
         talk.server.roster()
         assert talk.grid.handle(0, talk.start(run=run)).has_content()
         talk.grid.restart(0)

@@ -202,15 +202,14 @@ def check_can_say_no(folder: Path) -> None:
     assert denied() == {"asked for a"}
     state = next(iter(sorted((folder / "state").glob("*.json"))))
     (server / "events.jsonl").write_text(text)
-    kept = state.read_bytes()
-    record = json.loads(kept)
-    member = json.loads(record["client"])
-    number, part = next((number, json.loads(part)) for number, part in member["rosters"].items())
-    part["sent"] = part["sent"][:-1]  # as if a node had not counted its last upload
-    member["rosters"][number] = json.dumps(part)
-    state.write_text(json.dumps(record | {"client": json.dumps(member)}))
+    files = {each: each.read_bytes() for each in (state, Path(f"{state}.serial"))}
+    lines = files[state].splitlines(keepends=True)
+    assert "round" in json.loads(json.loads(lines[-1])["client"])
+    state.write_bytes(b"".join(lines[:-1]))  # as if a node had not counted its last upload
+    Path(f"{state}.serial").write_bytes(b"")
     assert denied() >= {"no node ans", "the server "}
-    state.write_bytes(kept)
+    for each, content in files.items():
+        each.write_bytes(content)
     assert denied() == set()
 
 

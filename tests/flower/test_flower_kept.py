@@ -23,7 +23,7 @@ from support.flower_training import an_app as an_adder
 from support.flower_training import planned, step, the_change, trained
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from flwr.app import Message
@@ -97,15 +97,19 @@ def test_what_another_process_has_answered_is_not_answered_again(
 
 
 def test_a_state_that_was_saved_with_an_error_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    talk, save = living(), File.save
+    talk, keeps = living(), {"save": File.save, "append": File.append}
     talk.enrol()
 
-    def saved_and_failed(*given: Any) -> None:
-        save(*given)
-        raise ArgumentError("of the disk")
+    def failing(name: str) -> Callable[[File, bytes], None]:
+        def kept_and_failed(file: File, data: bytes) -> None:
+            keeps[name](file, data)
+            raise ArgumentError("of the disk")
+
+        return kept_and_failed
 
     with monkeypatch.context() as patch:
-        patch.setattr(File, "save", saved_and_failed)
+        for name in keeps:
+            patch.setattr(File, name, failing(name))
         message = talk.start()
         assert refused(talk.grid.handle(0, message), "of the disk")  # the roster is saved
         assert refused(talk.grid.handle(0, message), "of the disk")  # the round is charged
@@ -120,7 +124,7 @@ def test_a_state_that_was_not_saved_is_read_again(monkeypatch: pytest.MonkeyPatc
         raise ArgumentError("no space")
 
     with monkeypatch.context() as patch:
-        patch.setattr(File, "save", full)
+        patch.setattr(File, "append", full)
         assert refused(talk.grid.handle(0, talk.start()), "no space")
     assert talk.grid.handle(0, talk.start()).has_content()
 

@@ -14,7 +14,7 @@ from lightdp import gaussian
 from lightdp.federation import Federation, Member, Table
 from lightdp.flower import _vault
 from support.flower_grid import LocalGrid
-from support.flower_talk import RUN, a_plan, a_record_app, an_app, enrolment, records_of, refused
+from support.flower_talk import RUN, a_plan, a_record_app, an_app, enrolment, record_of, records_of, refused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,7 +71,7 @@ class Society:
     def record(self, at: int) -> dict[str, Any]:
         node = self.grid.nodes[at]
         path = Path(node.config["lightdp-state"]) / f"node-{node.id}.json"
-        return dict(json.loads(path.read_text()))
+        return record_of(path)
 
     def member(self, at: int) -> Member:
         record = self.record(at)
@@ -82,6 +82,8 @@ class Society:
 
             def save(self, state: bytes) -> None:
                 raise AssertionError(state)
+
+            append = save
 
         return Member.restore(self.plan, length=4, store=Stored(), moved=True)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from support.flower_talk import RUN, Talk, a_plan, an_app, refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def replying(make: Callable[[Message], Any]) -> ClientApp:
@@ -141,7 +141,8 @@ def test_a_server_that_bisects_a_secret_through_failures_pays_for_each_message_a
 def epsilon_of(talk: Talk) -> float:
     """What node 0 has spent, by its own state."""
     node = talk.grid.nodes[0]
-    vault = Vault(Context(talk.grid.run_id, node.id, node.config, node.state, {}), None)
+    path = Path(node.config["lightdp-state"]) / f"node-{node.id}.json"
+    vault = Vault(Context(talk.grid.run_id, node.id, node.config, node.state, {}), path)
     return Member.restore(talk.plan, length=4, store=vault).epsilon()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from lightdp import gaussian
 from lightdp.flower import _vault
 from lightdp.protocol import File
 from lightdp.protocol.host import Host
-from support.flower_talk import Talk, a_plan, an_app, enrolment, refused
+from support.flower_talk import Talk, a_plan, an_app, enrolment, record_of, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +79,9 @@ def test_an_older_file_does_not_answer_again_while_the_context_is_newer(tmp_path
     path.write_bytes(old)
     assert refused(talk.grid.handle(0, message), "an older copy could answer a round again")
     (tmp_path / "s.json.serial").unlink()
-    assert refused(talk.grid.handle(0, message), "round 0 was answered")
+    assert refused(talk.grid.handle(0, message), "an older copy could answer a round again")
+    path.unlink()
+    assert refused(talk.grid.handle(0, message), "is lost, and with it what this node has spent and answered")
 
 
 def test_an_older_copy_of_a_whole_folder_is_noticed_by_an_anchor_elsewhere(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_state_that_was_moved_joins_the_next_run_which_counts_what_was_spent(t
     talk.grid.restart(0)
     assert refused(talk.key(0), "the state has begun this run in another file")
     assert talk.key(0, run=b"the run after it").has_content()
-    record = json.loads(new.read_text())
+    record = record_of(new)
     assert record["before"] > 0
     assert (record["path"], record["layout"]) == (str(new), None)
 
@@ -177,7 +178,7 @@ def test_nothing_leaves_if_the_state_cannot_be_written(tmp_path: Path, monkeypat
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(File, "save", full)
+        patch.setattr(File, "append", full)
         assert talk.grid.handle(0, talk.start()).has_error()
     assert talk.grid.handle(0, talk.start()).has_content()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -21,11 +20,12 @@ from lightdp.protocol import Client, File, Server
 from lightdp.protocol.host import Host
 from lightdp.wire import Announcement, Kind
 from lightdp.wire import Message as Bytes
-from support.flower_talk import RUN, Talk, a_plan, a_record_app, enrolment, records_of
+from support.flower_talk import RUN, Talk, a_plan, a_record_app, enrolment, record_of, records_of
 from support.parties import joined, planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     Patch = pytest.MonkeyPatch
     Provoke = Callable[[Path, Patch], Message | str]
@@ -208,13 +208,17 @@ def _(folder: Path, _: Patch) -> Message:
 
 
 @says("was saved by another client, or replaced by a copy")
-def _(folder: Path, _: Patch) -> Message:
+def _(folder: Path, patch: Patch) -> Message:
     talk = in_file(folder)
-    old = (folder / "s.json").read_bytes()
+    old, append = (folder / "s.json").read_bytes(), File.append
     talk.mean()
-    (folder / "s.json").write_bytes(old)
-    (folder / "s.json.serial").unlink()
-    return talk.grid.handle(0, talk.start())  # it goes on from its context, which is newer than the file
+
+    def replaced(file: File, entry: bytes) -> None:
+        (folder / "s.json").write_bytes(old)  # while the node handles a message
+        append(file, entry)
+
+    patch.setattr(File, "append", replaced)
+    return talk.grid.handle(0, talk.start())
 
 
 @says("the state was saved on another machine")
@@ -242,7 +246,7 @@ def _(folder: Path, _: Patch) -> Message:
 @says("of an earlier version of lightdp")
 def _(folder: Path, _: Patch) -> Message:
     talk, path = in_file(folder), folder / "s.json"
-    record = json.loads(path.read_text())
+    record = record_of(path)
     client = Client.new(talk.plan, length=4, run=RUN, name="ann", store=File(folder / "old"))
     client.enrol()
     path.write_text(json.dumps(record | {"client": (folder / "old").read_text(), "serial": record["serial"] + 1}))
@@ -435,7 +439,7 @@ def _(folder: Path, patch: Patch) -> Message:
     def full(*_: object) -> NoReturn:
         raise OSError(28, "No space left on device")
 
-    patch.setattr(File, "save", full)
+    patch.setattr(File, "append", full)
     return talk.grid.handle(0, talk.start())
 
 

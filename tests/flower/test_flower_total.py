@@ -22,7 +22,7 @@ from lightdp.flower._settings import Settings
 from lightdp.protocol import Server
 from lightdp.protocol.host import Host
 from support.federated_nodes import Memory
-from support.flower_talk import Talk, a_plan, a_record_app, enrolment, records_of, refused
+from support.flower_talk import Talk, a_plan, a_record_app, enrolment, record_of, records_of, refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -260,8 +260,8 @@ def test_a_state_that_can_no_longer_be_restored_counts_as_its_whole_plan(tmp_pat
     talk = limited(Talk(plan=a_plan(calibration="exact")), tmp_path, 100.0, 1e-5)
     assert a_run(talk, b"run number one..", 1)
     path = tmp_path / "s.json"
-    record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {"client": "{}"}))
+    path.write_text(json.dumps(record_of(path) | {"client": "{}"}))
+    talk.grid.restart(0)
     assert talk.key(0, run=b"run number two..").has_content()
     assert ledger(tmp_path) == pytest.approx(_total.at_worst(talk.plan))
     assert math.isclose(_total.at_worst(planned(talk.plan.to_json())), _total.at_worst(talk.plan))
@@ -275,7 +275,7 @@ def test_a_state_of_a_version_without_grace_counts_as_its_whole_plan(sampled: bo
     assert a_run(talk, b"run number one..", 1)
     talk.grid.restart(0)
     path = tmp_path / "s.json"
-    record = json.loads(path.read_text())
+    record = record_of(path)
     plan = json.dumps(json.loads(record["plan"]) | {"late": "seen"}, sort_keys=True)
     path.write_text(json.dumps(record | {"client": '{"version": 2}', "plan": plan}))
     reply = talk.key(0, run=b"run number two..")
@@ -297,4 +297,4 @@ def test_a_state_that_was_moved_to_another_machine_counts_what_was_sent(
 
 
 def ledger(folder: Path) -> float:
-    return float(json.loads((folder / "s.json").read_text())["before"])
+    return float(record_of(folder / "s.json")["before"])

@@ -112,7 +112,7 @@ def test_a_claim_that_cannot_be_saved_changes_nothing(parties: Any, monkeypatch:
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(File, "save", full)
+        patch.setattr(File, "append", full)
         with pytest.raises(OSError, match="no space"):
             begun.claim()
     assert ann.next_round == 0

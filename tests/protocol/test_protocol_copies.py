@@ -18,7 +18,7 @@ import pytest
 
 from lightdp._files import locked
 from lightdp.errors import ArgumentError, ProtocolError
-from lightdp.protocol import Client, File, store
+from lightdp.protocol import Client, File, marks
 from lightdp.protocol.host import Host
 from support.parties import RUN, joined, planned, play
 
@@ -258,7 +258,7 @@ def test_a_crash_between_the_state_and_its_serial_loses_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._Mark, "write", stop)
+        patch.setattr(marks.Mark, "write", stop)
         with pytest.raises(KeyboardInterrupt):
             clients[0].begin(start).upload(np.zeros(5))
     again = restored(path)
@@ -281,7 +281,7 @@ def test_a_crash_between_the_first_state_of_a_run_and_its_serial_loses_nothing(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._Mark, "write", stop)
+        patch.setattr(marks.Mark, "write", stop)
         with pytest.raises(KeyboardInterrupt):
             Client.new(planned(), length=5, run=RUN, name="a", store=File(path, anchor=anchor)).enrol()
     again = Client.restore(planned(), length=5, store=File(path, anchor=anchor))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tracemalloc
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 import lightdp
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError, WireError
-from lightdp.protocol import Client, File, Server
+from lightdp.protocol import Client, ClientState, File, Server
 from lightdp.wire import Announcement, Kind, Message
 from support.parties import RUN, Tape, joined, planned, residual
 
@@ -192,7 +192,7 @@ def test_who_was_on_time_goes_into_the_keys() -> None:
     answered(server, clients)
     for i, on_time in enumerate(([0, 1, 2], [0, 1, 2], [0, 1, 2, 3])):
         clients[i].begin(announced(server, 1, ([], on_time))).upload(np.zeros(LENGTH))
-    chains = [client._history.chains[1] for client in clients[:3] if client._history is not None]
+    chains = [client._history.chain(1) for client in clients[:3] if client._history is not None]
     assert chains[0] == chains[1] != chains[2]
 
 
@@ -233,19 +233,9 @@ def test_a_server_holds_two_sums_at_most() -> None:
     assert math.isclose(max(peaks[1:]), min(peaks[1:]), rel_tol=0.1)
 
 
-@pytest.mark.parametrize(
-    ("grace", "broken"),
-    [
-        (1, {"used": []}),
-        (1, {"on_time": []}),
-        (1, {"used": ["07", "07"]}),
-        (1, {"on_time": ["07"]}),
-        (0, {"on_time": ["07"]}),
-    ],
-)
-def test_a_state_whose_sets_do_not_fit_its_rounds_is_refused(
-    tmp_path: Path, grace: int, broken: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("grace", [0, 1])
+@pytest.mark.parametrize("broken", ["sets", "place", "places", "before", "twice"])
+def test_a_state_whose_sets_do_not_fit_its_rounds_is_refused(tmp_path: Path, grace: int, broken: str) -> None:
     plan = planned(grace=grace)
     server, clients = joined(plan, 5, folder=tmp_path)
     for _ in range(2):
@@ -253,10 +243,19 @@ def test_a_state_whose_sets_do_not_fit_its_rounds_is_refused(
         server.close()
     answered(server, clients)
     path = tmp_path / "client-00.json"
-    facts = json.loads(path.read_text())
-    assert (facts["used"], facts["on_time"]) == ((["07"], ["07", "07"]) if grace else (["07", "07"], []))
+    state, three = ClientState.from_bytes(path.read_bytes()), ClientSet.of(5, [0, 1, 2])
+    assert (state.used, state.on_time) == (((three,), (three, three)) if grace else ((three, three), ()))
     Client.restore(plan, length=5, store=File(path))
-    path.write_text(json.dumps(facts | broken))
+    first, last = state.rounds
+    count, four = 1 if grace else 2, ClientSet.of(4, [0, 1, 2])
+    changed = {
+        "sets": [replace(each, sets=each.sets[:1] * count, wholes=each.wholes[:1] * count) for each in state.rounds],
+        "place": [replace(each, place=1) for each in state.rounds],
+        "places": [replace(each, sets=(four,) * (1 + grace)) for each in state.rounds],
+        "before": [replace(first, sets=last.sets, wholes=last.wholes), last] if grace else [first, last, first, last],
+        "twice": [first, last, last, last],
+    }
+    path.write_bytes(replace(state, rounds=tuple(changed[broken])).to_bytes())
     with pytest.raises(ArgumentError, match="store must hold a client's state, got ProtocolError"):
         Client.restore(plan, length=5, store=File(path))
 

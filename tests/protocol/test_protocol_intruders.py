@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import pytest
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Identity, KeyPair, Pins, Roster
-from lightdp.protocol import Client, File, Server
+from lightdp.protocol import Client, ClientState, File, Server
 from lightdp.protocol.history import ClientHistory, max_rounds
 from lightdp.wire import Announcement, Kind, Message, Upload
 from support.parties import RUN, joined, planned, play
@@ -236,8 +235,8 @@ def test_a_server_stops_itself_where_clients_would_and_can_still_close(tmp_path:
     server.close()
     path = tmp_path / "client-00.json"
     assert Client.restore(server.plan, length=5, store=File(path)).next_round == 110
-    facts = json.loads(path.read_text())
-    path.write_text(json.dumps(facts | {"used": [*facts["used"], *["00"] * 2]}))
+    state = ClientState.from_bytes(path.read_bytes())
+    path.write_bytes(replace(state, rounds=(*state.rounds, *state.rounds[-1:] * 2)).to_bytes())
     with pytest.raises(ArgumentError, match="store must hold a client's state, got ProtocolError"):
         Client.restore(server.plan, length=5, store=File(path))
 

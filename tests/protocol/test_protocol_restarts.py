@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from lightdp import sampling, stream
 from lightdp.errors import ArgumentError, ProtocolError, WireError
-from lightdp.keys import Identity, KeyPair, identity
+from lightdp.keys import Identity, KeyPair, identity, link
 from lightdp.planning import Plan
 from lightdp.protocol import Client, ClientState, File, Server
 from lightdp.protocol.vector import agreement
@@ -57,7 +58,7 @@ def test_state_is_private_and_written_before_the_upload_leaves(tmp_path: Path, m
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(File, "save", full)
+    monkeypatch.setattr(File, "append", full)
     start = server.announce()
     begun, before = clients[0].begin(start), clients[0]._state
     with pytest.raises(OSError, match="no space left"):
@@ -75,13 +76,16 @@ def test_a_state_of_another_plan_or_no_state_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="must be those of the state"):
         Client.restore(planned(epsilon=9.0), length=5, store=File(path))
     facts = json.loads(path.read_text())
-    for broken in ({"pair": "no hex"}, {"used": ["1f"]}, {"used": ["no hex"]}, {"sent": 5}):  # 1f: used, but never sent
+    head = f"{5:02x}000000{0:08x}01"
+    used, short = (f"{head}{'ab' * 32}{5:02x}000000{0:08x}{flags}" for flags in ("1f", ""))
+    rounds = used, short, head, head[:-2] + "00", "00", "no hex", [used]
+    for broken in ({"pair": "no hex"}, {"sent": 5}, *({"rounds": each} for each in rounds)):
         path.write_text(json.dumps(facts | broken))
         with pytest.raises(ArgumentError, match="store must hold a client's state"):
             Client.restore(planned(), length=5, store=File(path))
-    for version in (1, 2):
+    for version in (1, 2, 5):
         path.write_text(json.dumps(facts | {"version": version}))
-        with pytest.raises(ArgumentError, match=f"store must hold a client's state of version 3, got {version}"):
+        with pytest.raises(ArgumentError, match=f"store must hold a client's state of version 4, got {version}"):
             Client.restore(planned(), length=5, store=File(path))
     path.write_text("not json")
     with pytest.raises(ArgumentError, match="store must hold a client's state"):
@@ -122,29 +126,64 @@ def test_restoring_reads_only_and_makes_no_keys(tmp_path: Path, monkeypatch: pyt
     play(server, clients, [0, 1, 2])
     path = tmp_path / "client-00.json"
     before, state = path.read_bytes(), clients[0]._state
+    assert before.count(b"\n") == 2  # what it joined with, and round 0
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a key, a signature or a state was made")
 
-    for owner, name in ((KeyPair, "generate"), (Identity, "generate"), (Identity, "enrol"), (File, "save")):
-        monkeypatch.setattr(owner, name, refuse)
+    for owner, names in ((KeyPair, ["generate"]), (Identity, ["generate", "enrol"]), (File, ["save", "append"])):
+        for name in names:
+            monkeypatch.setattr(owner, name, refuse)
     again = Client.restore(planned(), length=5, store=File(path))
     monkeypatch.undo()
     assert again.enrol() == clients[0].enrol()
-    assert path.read_bytes() == before == again._state.to_bytes() == state.to_bytes()
+    assert path.read_bytes() == before
+    assert again._state.to_bytes() == state.to_bytes()
     assert (again.next_round, again.epsilon()) == (1, clients[0].epsilon())
 
 
-def test_the_stored_format_is_that_of_version_3(tmp_path: Path) -> None:
+def test_the_stored_format_is_that_of_version_4(tmp_path: Path) -> None:
     server, clients = joined(planned(), 5, folder=tmp_path)
     play(server, clients, [0, 1, 2])
     clients[0].begin(server.announce(closing=True)).upload(None)
-    facts = json.loads((tmp_path / "client-00.json").read_bytes())
-    first = ["version", "serial", "first", "machine", "boot", "agreement", "plan", "length", "weighted"]
-    assert list(facts) == [*first, "run", "pair", "enrolment", "roster", "used", "on_time", "sent", "closing"]
-    assert {name: facts[name] for name in ("version", "serial", "run", "used", "on_time", "sent", "closing")} == {
-        "version": 3, "serial": 4, "run": RUN.hex(), "used": ["07"], "on_time": [], "sent": [0, 1], "closing": [1],
+    facts, *entries = map(json.loads, (tmp_path / "client-00.json").read_bytes().splitlines())
+    first = ["serial", "run", "first", "version", "machine", "boot", "agreement", "plan", "length", "weighted"]
+    assert list(facts) == [*first, "pair", "enrolment", "roster", "rounds", "sent", "closing"]
+    assert {name: facts[name] for name in ("version", "serial", "run", "rounds", "sent", "closing")} == {
+        "version": 4, "serial": 2, "run": RUN.hex(), "rounds": "", "sent": [], "closing": [],
     }  # fmt: skip
+    chain = link(server._chains[0], round=0, announcement=b"\x07")
+    # 5 places, its own, one set; the chain; 3 clients
+    told = f"{5:02x}000000{0:08x}01{chain.hex()}{3:02x}000000{0:08x}07"
+    place, closed = {"run": RUN.hex(), "first": 1}, f"1 True {told}".encode()
+    assert entries == [
+        {"serial": 3, **place, "round": 0, "closing": False, "told": "", "check": zlib.crc32(b"0 False ")},
+        {"serial": 4, **place, "round": 1, "closing": True, "told": told, "check": zlib.crc32(closed)},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("grace", [0, 1])
+def test_a_state_of_version_3_is_read(tmp_path: Path, grace: int) -> None:
+    """It kept whole sets: whom rounds used and, under grace, who was on time in them."""
+    plan = planned(grace=grace)
+    server, clients = joined(plan, 5, folder=tmp_path)
+    for present in ([0, 1, 2], [1, 2, 3], [0, 2, 3, 4]):
+        start = server.announce(since=0)
+        for i in present:
+            server.receive(clients[i].begin(start).upload(np.zeros(5)))
+        server.close()
+    state = clients[0]._state
+    facts = state.facts() | {"version": 3, "plan": json.loads(state.plan)}
+    del facts["rounds"]
+    facts |= {name: [each.to_bytes().hex() for each in getattr(state, name)] for name in ("used", "on_time")}
+    assert len(facts["used"]) == len(state.rounds) - grace > 0
+    (tmp_path / "old.json").touch(mode=0o600)
+    (tmp_path / "old.json").write_text(json.dumps(facts))
+    again = Client.restore(plan, length=5, store=File(tmp_path / "old.json"))
+    assert again._state.rounds == state.rounds
+    assert (again.mu(), again.mu(worst=True)) == (clients[0].mu(), clients[0].mu(worst=True))
+    again.begin(server.announce(since=0)).upload(np.zeros(5))  # a line after a file that had no end of line
+    assert Client.restore(plan, length=5, store=File(tmp_path / "old.json")).next_round == 4
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from lightdp import masks, stream
 from lightdp.errors import BudgetError, ProtocolError
 from lightdp.federation import Member, MemberState
 from lightdp.keys import KeyPair, Roster
-from lightdp.protocol import ClientState
 from lightdp.wire import Announcement, Message
 from support.federated_books import Book, Sent
 
@@ -46,6 +45,9 @@ class Memory:
             self.state = state
         if fails:
             raise DiskError(fails)
+
+    def append(self, entry: bytes) -> None:
+        self.save(self.state + b"\n" + entry)
 
     def load(self) -> bytes:
         return self.state
@@ -111,7 +113,7 @@ class Nodes:
             assert node.member.mu(worst=True) == before.mu(worst=True)
         for number, part in facts.rosters.items():
             mine = {s.round for s in self.sent if (s.name, s.roster) == (name, number)}
-            assert ClientState.from_bytes(part).sent >= mine
+            assert part.sent >= mine
 
     def ask_while_the_disk_fails(self, name: str, roster: bytes, start: bytes) -> None:
         """Nothing leaves while the state is not saved; a member whose store is unsure is restored from it."""

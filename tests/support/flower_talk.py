@@ -9,11 +9,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 import lightdp
+from lightdp.federation import unwrapped
 from lightdp.protocol import Server
 from support.flower_grid import LocalGrid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from lightdp.planning import Plan
 
@@ -98,6 +100,13 @@ class Talk:
     def start(self, **changed: Any) -> Message:
         order = {"run": RUN, "start": self.server.announce(since=0), "roster": self.server.roster(), "closing": False}
         return self.order(**(order | changed))
+
+
+def record_of(path: Path) -> dict[str, Any]:
+    """What the state file of a node holds, with all lines of its client."""
+    inner, record = unwrapped(path.read_bytes())
+    assert record is not None
+    return record | {"client": inner.decode()}
 
 
 def enrolment(reply: Message) -> bytes:

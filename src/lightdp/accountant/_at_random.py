@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet
+from lightdp.neighbourhood import Neighbourhood, Whole
 from lightdp.planning import Plan
 
 _BITS = 11  # of a cost
@@ -33,24 +34,34 @@ class RandomRounds:
     Args:
         plan: the noise.
         clients: those to measure.
+        near: the neighbourhood of the only one of them, if sets are of its places; then nothing need be placed.
     """
 
-    def __init__(self, plan: Plan, clients: Sequence[int]) -> None:
-        self._plan, self._clients = plan, np.asarray(clients)
+    def __init__(self, plan: Plan, clients: Sequence[int], near: Neighbourhood | None = None) -> None:
+        self._plan, self._clients, self._near = plan, np.asarray(clients), near
         self.void = plan.seen_cost
 
-    def measured(self, used: ClientSet) -> Measured:
+    def measured(self, used: ClientSet, whole: Whole) -> Measured:
         """A round with these used clients, none in a void one.
+
+        Args:
+            used: the clients, or those of a neighbourhood.
+            whole: what they are in all; without a neighbourhood, the fewest neighbours are counted here.
 
         Raises:
             ArgumentError: a client has too few used neighbours; such a round is void (S1).
         """
-        if not used:
+        if whole.members == 0:
             nothing = np.zeros(self._clients.size, dtype=np.int64)
             return Measured(nothing, np.full(self._clients.size, self.void))
-        near = self._plan.used_neighbours(used.flags)
-        certificate = self._plan.request.certificate(len(used), int(near.min()))
-        peers = np.maximum(near[self._clients] - self._plan.request.near_colluders, 0)
+        if self._near is None:
+            counts = self._plan.used_neighbours(used.flags)
+            near, least = counts[self._clients], int(counts.min())
+        else:
+            near, least = np.array([len(used) - (self._near.place in used)]), whole.least
+            self._plan.refuse_few(least)
+        certificate = self._plan.request.certificate(whole.members, least)
+        peers = np.maximum(near - self._plan.request.near_colluders, 0)
         return Measured(peers, _rounded_up(certificate.cost(self._plan.gamma, peers)))
 
 

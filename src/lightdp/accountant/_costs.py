@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lightdp.accountant._at_random import RandomRounds
+from lightdp.accountant._at_random import Measured, RandomRounds
 from lightdp.accountant._ledger import Ledger, LedgerList
 from lightdp.accountant._reserve import Reserve
 from lightdp.client_set import ClientSet
+from lightdp.neighbourhood import Neighbourhood, Whole
 from lightdp.planning import Plan, used_at_random
 from lightdp.repair import Window, late_cost
 
@@ -43,8 +44,15 @@ class Costs(Protocol):
 
     usual: float
 
-    def record(self, ledgers: Any, used: ClientSet, late: ClientSet) -> None:  # noqa: ANN401  one of both kinds
-        """Add a round to the ledger of each client."""
+    def record(self, ledgers: Any, used: ClientSet, late: ClientSet, whole: Whole) -> None:  # noqa: ANN401  of both kinds
+        """Add a round to the ledger of each client.
+
+        Args:
+            ledgers: to which it is added.
+            used: clients whose uploads were used.
+            late: others whose uploads may have been seen.
+            whole: what the used clients are in all; an odometer of a neighbourhood sees a part of them.
+        """
 
     def reserved(self, ledgers: Any, waits: Open | None, *, ahead: bool, lies: bool = False) -> Any:  # noqa: ANN401
         """Copies with all that may still be added to past rounds, and the round that waits for its set at its worst.
@@ -72,7 +80,7 @@ class ConstantCosts:
         self._clients = clients
         self.usual = plan.seen_cost
 
-    def record(self, ledgers: LedgerList, used: ClientSet, late: ClientSet) -> None:
+    def record(self, ledgers: LedgerList, used: ClientSet, late: ClientSet, whole: Whole) -> None:  # noqa: ARG002
         """Add a round to the ledger of each client."""
         for seen, ledger in zip((used | late).holds(self._clients), ledgers, strict=True):
             ledger.usual[self.usual] += seen
@@ -105,15 +113,16 @@ class RepairCosts:
     Args:
         plan: the noise.
         clients: those whose ledgers are kept.
+        near: the neighbourhood to which they and all sets belong, where that is not the whole graph.
 
     Attributes:
         usual: cost of a used round with S̄ stragglers.
     """
 
-    def __init__(self, plan: Plan, clients: Sequence[int]) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, clients: Sequence[int], near: Neighbourhood | None = None) -> None:
+        self.plan, self._near = plan, near
         self._clients, self._reserve, self._grace = clients, Reserve(plan), plan.request.grace
-        self._random = RandomRounds(plan, clients) if plan.request.random else None
+        self._random = RandomRounds(plan, clients, near) if plan.request.random else None
         if self._random is not None:
             self.usual = used_at_random(plan.request, plan.gamma)
             return
@@ -122,18 +131,18 @@ class RepairCosts:
 
     @cached_property
     def _peers(self) -> dict[int, NDArray[np.int64]] | None:
-        """The neighbours of each client, if it has not all others; a random graph must be placed."""
-        if self.plan.graph.complete:
+        """The neighbours of each client, if they are not all others of the sets; a random graph must be placed."""
+        if self.plan.graph.complete or self._near is not None:
             return None
         return dict(zip(self._clients, self.plan.graph.rows(self._clients), strict=True))
 
-    def record(self, ledgers: LedgerList, used: ClientSet, late: ClientSet) -> None:
+    def record(self, ledgers: LedgerList, used: ClientSet, late: ClientSet, whole: Whole) -> None:
         """Add a round to the ledger of each client, and to its late rounds what they may cost after it."""
         if self._random is not None:
-            self._record_random(ledgers, used, late, *self._random.measured(used))
+            self._record_random(ledgers, used, late, self._random.measured(used, whole), void=whole.members == 0)
             return
-        plan, void = self.plan, not used
-        count, seen = plan.clients - len(used), (used.holds(self._clients), late.holds(self._clients))
+        plan, void = self.plan, whole.members == 0
+        count, seen = used.clients - len(used), (used.holds(self._clients), late.holds(self._clients))
         for client, ledger, mine, sent in zip(self._clients, ledgers, *seen, strict=True):
             too_late = sent and not void
             absent = count - (not mine) if self._peers is None else _absent(self._peers[client], used)
@@ -142,7 +151,7 @@ class RepairCosts:
             if ledger.windows:
                 # how much this round moves each peer's n_j for its own sake: q in the cross terms 2pq <= pq + pq
                 own = 1 / max(honest - 1, 1) if too_late else plan.gamma / (honest * plan.gamma + 1)
-                crossed = own * self._repaired(ledger, used, late)
+                crossed = own * self._repaired(ledger, used, late, void=void)
             if too_late:
                 self._add_late(ledger, plan.honest - 1 - absent, self._used_peers(client, used), crossed)
             elif not mine and not sent:
@@ -157,27 +166,28 @@ class RepairCosts:
         ledgers: LedgerList,
         used: ClientSet,
         late: ClientSet,
-        peers: NDArray[np.int64],
-        costs: NDArray[np.float64],
+        found: Measured,
+        *,
+        void: bool,
     ) -> None:
         """As `record` on a random graph (S1), with what each client has in the round."""
         seen = used.holds(self._clients), late.holds(self._clients)
-        measured = zip(peers.tolist(), costs.tolist(), strict=True)
+        measured = zip(found.peers.tolist(), found.costs.tolist(), strict=True)
         for client, ledger, (others, cost), mine, sent in zip(self._clients, ledgers, measured, *seen, strict=True):
-            too_late = sent and bool(used)
+            too_late = sent and not void
             crossed = 0.0
             if ledger.windows:
-                crossed = (1 / max(others, 1) if too_late else cost) * self._repaired(ledger, used, late)
+                crossed = (1 / max(others, 1) if too_late else cost) * self._repaired(ledger, used, late, void=void)
             if too_late:
                 self._add_late(ledger, others, self._used_peers(client, used), crossed)
             elif mine or sent:
                 _add(ledger, min(1.0, cost + crossed), self.usual)
 
-    def _repaired(self, ledger: Ledger, used: ClientSet, late: ClientSet) -> float:
+    def _repaired(self, ledger: Ledger, used: ClientSet, late: ClientSet, *, void: bool) -> float:
         """Update the open windows with a round; returns the sum of p over late rounds' repairs that it carries."""
         riding = 0.0
         for at, window in list(ledger.windows.items()):
-            riding += window.riders(used or late) / window.honest
+            riding += window.riders(late if void else used) / window.honest
             window.close(used, late)
             ledger.rare[at] = window.cost(self._everyone)
             if not window.waiting.any():

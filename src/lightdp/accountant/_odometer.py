@@ -17,6 +17,7 @@ from lightdp.accountant._table import LedgerTable
 from lightdp.accountant._table_costs import ConstantTableCosts, RepairTableCosts
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
+from lightdp.neighbourhood import Neighbourhood, Whole
 from lightdp.planning import Plan
 
 _FEW = 64  # clients, up to which they are counted faster one by one than as arrays
@@ -59,6 +60,7 @@ class Odometer:
     Args:
         plan: the noise, the budget and δ.
         clients: whom to track, by default all clients of the plan.
+        near: track the client of this neighbourhood alone, from sets of its places.
 
     Attributes:
         plan: as given.
@@ -67,11 +69,13 @@ class Odometer:
         waits: the round after these, if it was announced and its set is not final yet (R5).
     """
 
-    def __init__(self, plan: Plan, clients: Sequence[int] | None = None) -> None:
+    def __init__(self, plan: Plan, clients: Sequence[int] | None = None, *, near: Neighbourhood | None = None) -> None:
         self.plan = plan
         self.rounds = 0
         self.waits: Open | None = None
-        checked = [] if clients is None else [integer("clients", c, 0, plan.clients - 1) for c in clients]
+        self._near, self._among = near, plan.clients if near is None else near.clients  # the size of all sets
+        clients = clients if near is None else [near.place]
+        checked = [] if clients is None else [integer("clients", c, 0, self._among - 1) for c in clients]
         self.clients = list(range(plan.clients)) if clients is None else checked
         self._ledgers: Ledgers
         self._costs: Costs
@@ -80,7 +84,7 @@ class Odometer:
             self._costs = (RepairTableCosts if plan.repairs else ConstantTableCosts)(plan, self.clients)
         else:
             self._ledgers = LedgerList([Ledger() for _ in self.clients])
-            self._costs = (RepairCosts if plan.repairs else ConstantCosts)(plan, self.clients)
+            self._costs = RepairCosts(plan, self.clients, near) if plan.repairs else ConstantCosts(plan, self.clients)
         self._composer: Composer = (GaussianComposer if plan.sampling_rate == 1 else SampledComposer)(plan)
 
     def admit(self, elsewhere: Mapping[float, int] | None = None) -> None:
@@ -95,8 +99,9 @@ class Odometer:
         after = self._after([elsewhere] * len(self.clients) if elsewhere else None)
         if over := self._over(after):
             most = over[int(np.argmax(after.totals()[over]))]
+            client = self.clients[most] if self._near is None else self._near.me
             raise BudgetError(
-                f"round {self.rounds + 1} could take client {self.clients[most]} to "
+                f"round {self.rounds + 1} could take client {client} to "
                 f"epsilon={self._composer.epsilon(after[most]):.6g}, "
                 f"over the budget of {self.plan.budget:g} at delta={self.plan.delta:g}"
             )
@@ -107,9 +112,15 @@ class Odometer:
         Args:
             elsewhere: what else each tracked client has spent of the same budget, as `squares` returns it.
         """
-        return ClientSet.of(self.plan.clients, [self.clients[at] for at in self._over(self._after(elsewhere))])
+        return ClientSet.of(self._among, [self.clients[at] for at in self._over(self._after(elsewhere))])
 
-    def record(self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None = None) -> None:
+    def record(
+        self,
+        used: ClientSet | Iterable[int],
+        late: ClientSet | Iterable[int] | None = None,
+        *,
+        whole: Whole | None = None,
+    ) -> None:
         """Count a round that happened.
 
         Args:
@@ -117,15 +128,16 @@ class Odometer:
             late: other clients whose uploads the adversary may have seen. By default every other client: one cannot
                 know whether what was sent was seen. If the plan says that late uploads are unseen, then nobody, but
                 still everybody of a void round, whose uploads came in time.
+            whole: what the used clients are in all, where `used` names those of a neighbourhood.
 
         Raises:
             ArgumentError: the sets cannot be those of a round; nothing was counted.
         """
-        used, late = self._sets(used, late)
+        used, late, whole = self._sets(used, late, whole)
         least = self.plan.clients - self.plan.stragglers
-        if 0 < len(used) < least:
-            raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {len(used)}")
-        self._costs.record(self._ledgers, used, late)
+        if 0 < (found := whole.members) < least:
+            raise ArgumentError(f"used must name at least {least} clients or, for a void round, none; got {found}")
+        self._costs.record(self._ledgers, used, late, whole)
         self.rounds, self.waits = self.rounds + 1, None
 
     def open(self, on_time: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None = None) -> None:
@@ -138,22 +150,26 @@ class Odometer:
         Raises:
             ArgumentError: a client is in both sets; nothing changed.
         """
-        on_time = ClientSet.of(self.plan.clients, on_time, name="on_time")
-        late = ~on_time if late is None else ClientSet.of(self.plan.clients, late, name="late")
+        on_time = ClientSet.of(self._among, on_time, name="on_time")
+        late = ~on_time if late is None else ClientSet.of(self._among, late, name="late")
         if not on_time.isdisjoint(late):
             raise ArgumentError(f"late must not name clients that were on time, got {list(on_time & late)} in both")
         self.waits = Open(on_time, late)
 
     def _sets(
-        self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None
-    ) -> tuple[ClientSet, ClientSet]:
-        used = ClientSet.of(self.plan.clients, used, name="used")
+        self, used: ClientSet | Iterable[int], late: ClientSet | Iterable[int] | None, whole: Whole | None
+    ) -> tuple[ClientSet, ClientSet, Whole]:
+        used = ClientSet.of(self._among, used, name="used")
+        if whole is None and self._near is not None:
+            raise ArgumentError("whole must be given with sets of a neighbourhood, got whole=None")
+        whole = Whole(len(used)) if whole is None else whole
+        integer("members", whole.members, len(used), self.plan.clients)
         if late is None:
-            late = ClientSet.none(self.plan.clients) if not self.plan.late_is_seen and used else ~used
-        late = ClientSet.of(self.plan.clients, late, name="late")
+            late = ClientSet.none(self._among) if not self.plan.late_is_seen and whole.members > 0 else ~used
+        late = ClientSet.of(self._among, late, name="late")
         if not used.isdisjoint(late):
             raise ArgumentError(f"late must not name used clients, got {list(used & late)} in both")
-        return used, late
+        return used, late, whole
 
     def epsilon(self, delta: float | None = None) -> NDArray[np.float64]:
         """What each tracked client has spent, rounded up, at `delta` or the plan's δ. (clients,)"""

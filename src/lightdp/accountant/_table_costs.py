@@ -17,6 +17,7 @@ from lightdp.accountant._costs import Open
 from lightdp.accountant._reserve import Reserve
 from lightdp.accountant._table import LateRound, LedgerTable
 from lightdp.client_set import ClientSet
+from lightdp.neighbourhood import Whole
 from lightdp.noise_graph import Graph
 from lightdp.planning import Plan, used_at_random
 from lightdp.repair import RETRIES, Window, late_costs
@@ -37,7 +38,7 @@ class ConstantTableCosts:
         self._clients = np.array(clients)
         self.usual = plan.seen_cost
 
-    def record(self, ledgers: LedgerTable, used: ClientSet, late: ClientSet) -> None:
+    def record(self, ledgers: LedgerTable, used: ClientSet, late: ClientSet, whole: Whole) -> None:  # noqa: ARG002
         """Add a round to the ledger of each client."""
         ledgers.count(self.usual, (used | late).flags[self._clients])
 
@@ -76,11 +77,11 @@ class RepairTableCosts:
         least = self._reserve.least
         self.usual = float(plan.used_cost(least)) if self._random is None else used_at_random(plan.request, plan.gamma)
 
-    def record(self, ledgers: LedgerTable, used: ClientSet, late: ClientSet) -> None:
+    def record(self, ledgers: LedgerTable, used: ClientSet, late: ClientSet, whole: Whole) -> None:
         """Add a round to the ledger of each client, and to its late rounds what they may cost after it."""
         mine, sent = used.flags[self._clients], late.flags[self._clients]
         too_late = sent if used else np.zeros_like(sent)
-        peers, costs, moved = self._measured(used)
+        peers, costs, moved = self._measured(used, whole)
         crossed = np.zeros(sent.size)
         if ledgers.late:
             # how much this round moves each peer's n_j for its own sake: q in the cross terms 2pq <= pq + pq
@@ -95,11 +96,13 @@ class RepairTableCosts:
         if at.size > 0:
             self._add_late(ledgers, at, peers[at], crossed[at], used)
 
-    def _measured(self, used: ClientSet) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    def _measured(
+        self, used: ClientSet, whole: Whole
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
         """Honest used peers of each client, the cost of a round that is not late, and how much it moves each n_j."""
         plan = self.plan
         if self._random is not None:
-            peers, costs = self._random.measured(used)
+            peers, costs = self._random.measured(used, whole)
             return peers, costs, costs
         absent = plan.graph.degree - plan.graph.degrees(used.flags)[self._clients]
         honest = np.maximum(plan.honest - absent, 1) if used else np.full(absent.size, plan.honest)
@@ -137,7 +140,7 @@ class RepairTableCosts:
         """Add a round that came too late for clients `at`, with at least `others` honest peers used, and its window."""
         window = Window.after(self.plan.gamma, self.plan.honest, used.flags, 0.0, self._grace)
         crossed = crossed + 1 / self._reserve.least  # each repair that comes in time meets 1/least
-        costs = _late_costs(self.plan.gamma, others, crossed, np.zeros(at.size))
+        costs = _late_costs(self.plan.gamma, others, crossed, np.zeros_like(at))
         near, repaired = _rows(self.plan.graph, self._clients[at]), others > 0
         late = LateRound(at, others, crossed, costs, window, near)
         ledgers.charge(at[~repaired], costs[~repaired])

@@ -11,8 +11,10 @@ from lightdp import attack, gaussian
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
+from lightdp.neighbourhood import Neighbourhood
 from lightdp.planning import Plan
 from lightdp.protocol import ClientState
+from lightdp.protocol.rounds import LocalRound, final_rounds
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,11 @@ def _replayed(state: ClientState) -> tuple[Odometer, Odometer, int | None]:
         raise ArgumentError("state must be of a client with a roster")
     plan, index = Plan.from_json(state.plan), state.roster.index(state.enrolment)
     sent, last = state.sent - state.closing, announced_rounds(state)
-    odometer, refused = Odometer(plan, [index]), None
-    me, nobody = ClientSet.of(plan.clients, [index]), ClientSet.none(plan.clients)
+    shown = [each for each in state.roster.enrolments if each != index]  # on a random graph, its neighbours
+    near = Neighbourhood(plan.clients, index, shown if plan.graph.random else plan.graph.neighbours_of(index).tolist())
+    odometer, refused = Odometer(plan, near=near), None
+    me, nobody = ClientSet.of(near.clients, [near.place]), ClientSet.none(near.clients)
+    final_sets, on_time = final_rounds(state.rounds), state.on_time
     for number in range(last + 1):
         if number in sent and refused is None and plan.gdp:
             try:
@@ -76,27 +81,29 @@ def _replayed(state: ClientState) -> tuple[Odometer, Odometer, int | None]:
                 refused = number
         final = number - plan.grace
         if number < last and final >= 0:
-            _record(plan, odometer, state.used[final], me, sent=final in sent)
+            _record(plan, odometer, final_sets[final], me, sent=final in sent)
         if number < last and plan.grace and number not in state.closing:
-            odometer.open(state.on_time[number], me - state.on_time[number] if number in sent else nobody)
+            odometer.open(on_time[number], me - on_time[number] if number in sent else nobody)
     announced = odometer.counted(ahead=last in sent)
-    worst = odometer.alone(len(sent)) if not plan.late_is_seen else odometer.counted(ahead=last in sent, worst=True)
+    alone = plan.graph.random or not plan.late_is_seen  # as `Client.epsilon` counts at worst
+    worst = odometer.alone(len(sent)) if alone else odometer.counted(ahead=last in sent, worst=True)
     return announced, worst, refused
 
 
 def announced_rounds(state: ClientState) -> int:
     """How many rounds something was announced of."""
-    return max(len(state.used), len(state.on_time))
+    return len(state.rounds)
 
 
-def _record(plan: Plan, odometer: Odometer, used: ClientSet, me: ClientSet, *, sent: bool) -> None:
+def _record(plan: Plan, odometer: Odometer, told: LocalRound, me: ClientSet, *, sent: bool) -> None:
     """Count a round as the client did, but without an upload that held no data."""
-    seen = plan.late_is_seen or not used  # uploads of a void round came in time
-    others = used - me
-    if not sent and used and len(others) < plan.clients - plan.stragglers:
-        others = used  # its closing upload is counted, since the odometer refuses a round without it
-    late = ~used if sent else ~used - me
-    odometer.record(used if sent else others, late if seen else ClientSet.none(plan.clients))
+    used, whole = told.sets[0], told.wholes[0]
+    seen = plan.late_is_seen or whole.members == 0  # uploads of a void round came in time
+    others, count = used - me, whole._replace(members=whole.members - len(used & me))
+    if not sent and whole.members > 0 and count.members < plan.clients - plan.stragglers:
+        others, count = used, whole  # its closing upload is counted: the odometer refuses a round without it
+    late = (~used if sent else ~used - me) if seen else ClientSet.none(used.clients)
+    odometer.record(used if sent else others, late, whole=whole if sent else count)
 
 
 def _of(plan: Plan, odometer: Odometer, *, whole: bool = False) -> Figure:

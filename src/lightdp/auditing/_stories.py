@@ -155,7 +155,7 @@ def _wires(history: ClientHistory, now: int, honest: int, *, closing: bool) -> I
     for of, peers, sign in parts:
         for peer in peers:
             if peer < honest:
-                wire = min(history.me, peer), max(history.me, peer), of, history.chains[of]
+                wire = min(history.me, peer), max(history.me, peer), of, history.chain(of)
                 yield wire, sign if history.me < peer else -sign
 
 

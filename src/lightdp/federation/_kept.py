@@ -19,6 +19,7 @@ from lightdp.federation._state import MemberState
 from lightdp.planning import Plan
 from lightdp.protocol import Client, ClientState, File
 from lightdp.protocol.host import Host
+from lightdp.protocol.rounds import final_rounds
 
 _MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
@@ -52,10 +53,11 @@ class RosterRounds:
         """Those of a client that has joined a roster."""
         if state.roster is None:
             raise ArgumentError("state must be of a client with a roster")
-        me, sent = state.roster.index(state.enrolment), state.sent - state.closing
-        sets = [used for number, used in enumerate(state.used) if number in sent]
-        used, void = sum(me in each for each in sets), sum(not each for each in sets)
-        counts = used, len(sets) - used - void, void, len(sent) - len(sets), len(state.closing)
+        sent = state.sent - state.closing
+        final = [each for number, each in enumerate(final_rounds(state.rounds)) if number in sent]
+        used = sum(each.place in each.sets[0] for each in final)
+        void = sum(each.wholes[0].members == 0 for each in final)
+        counts = used, len(final) - used - void, void, len(sent) - len(final), len(state.closing)
         return cls(state.roster.number, len(state.roster), len(sent), *counts)
 
 
@@ -120,11 +122,11 @@ class Kept:
         store, elsewhere = _Read(inner), Counter[float]()
         state: ClientState | MemberState
         client: Client | Member
-        if "member" in json.loads(inner):
+        if "member" in json.loads(inner.split(b"\n")[0]):
             state = MemberState.from_bytes(inner)
             plan = Plan.from_json(state.plan)
             client = Member.restore(plan, length=state.length, store=store, weighted=state.weighted, moved=True)
-            states = [ClientState.from_bytes(part) for _, part in sorted(state.rosters.items())]
+            states = [part for _, part in sorted(state.rosters.items())]
             elsewhere += state.spent
         else:
             state = ClientState.from_bytes(inner)
@@ -210,15 +212,20 @@ class Kept:
 
 
 def unwrapped(data: bytes) -> tuple[bytes, dict[str, Any] | None]:
-    """The state of a client or member in a file, and the record around it if it is the file of a Flower node.
+    r"""The state of a client or member in a file, and the record around it if it is the file of a Flower node.
+
+    In such a file the state is in the field "client" of each line, and other fields of a line replace earlier ones.
 
     >>> unwrapped(b'{"client": "{}", "before": 0.25}')
     (b'{}', {'client': '{}', 'before': 0.25})
+    >>> unwrapped(b'{"serial": 1, "client": "{}"}\n{"serial": 2, "client": "{}"}')
+    (b'{}\n{}', {'serial': 2, 'client': '{}'})
     """
     try:
-        facts = json.loads(data)
-        if isinstance(facts, dict) and isinstance(facts.get("client"), str):
-            return facts["client"].encode(), facts
+        lines = [json.loads(line) for line in data.removesuffix(b"\n").split(b"\n")]
+        if all(isinstance(line, dict) and isinstance(line.get("client"), str) for line in lines):
+            record = {name: value for line in lines for name, value in line.items()}
+            return "\n".join(line["client"] for line in lines).encode(), record
     except (RecursionError, ValueError):
         pass  # whoever reads the state says what is wrong with it
     return data, None
@@ -250,6 +257,10 @@ class _Read:
     def load(self) -> bytes:
         """The state."""
         return self._state
+
+    def append(self, entry: bytes) -> None:
+        """As `save`."""
+        self.save(entry)
 
     def save(self, state: bytes) -> None:
         """Nothing is saved: this only reads."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import threading
@@ -20,6 +21,9 @@ from lightdp.keys import Identity, KeyPair, Pins, Roster
 from lightdp.planning import Plan, Request
 from lightdp.protocol import Client, ClientRound, ClientState, File, Store
 from lightdp.protocol.enrolments import challenge
+from lightdp.protocol.host import Host
+from lightdp.protocol.state import Entry
+from lightdp.protocol.store import appended
 from lightdp.protocol.vector import Floats, agreement
 from lightdp.wire import Kind, Message
 
@@ -92,7 +96,7 @@ class Member:
         self._lock = threading.RLock()
         self._hashes: dict[int, bytes] = {}  # of the rosters that it answers
         self._distrusted: dict[int, WireError] = {}  # rosters that today's pins refuse: counted, and not answered
-        self._clients = {n: self._restored(n, ClientState.from_bytes(part)) for n, part in state.rosters.items()}
+        self._clients = {n: self._restored(n, part) for n, part in state.rosters.items()}
 
     @classmethod
     def new(
@@ -225,7 +229,7 @@ class Member:
             part = ClientState(agreed, plan.to_json(), self.length, self.weighted, *keys, roster=roster).next()
             client = self._client(number, part)  # refuses a roster that is not to be trusted
             part = replace(part, roster=roster.to_keep())
-            rosters, spent = dict(self._state.rosters) | {number: part.to_bytes()}, Counter(self._state.spent)
+            rosters, spent = dict(self._state.rosters) | {number: part}, Counter(self._state.spent)
             for old in sorted(rosters)[:-_LIVE]:
                 spent += self._clients[old].squares(worst=self.plan.late_is_seen)
                 del rosters[old]
@@ -359,9 +363,24 @@ class Member:
     def _save(self, number: int, part: bytes) -> None:
         """Save the state of one roster together with all others."""
         with self._alone():
-            if number not in self._state.rosters:
-                raise ProtocolError(f"roster {number} is not answered any more")
-            self._adopt(replace(self._state, rosters=dict(self._state.rosters) | {number: part}))
+            self._refuse_ended(number)
+            parts = dict(self._state.rosters) | {number: ClientState.from_bytes(part)}
+            self._adopt(replace(self._state, rosters=parts))
+
+    def _append(self, number: int, line: bytes) -> None:
+        """Keep one more entry of a roster; a state that was lost, or saved on another machine, is saved as a whole."""
+        with self._alone():
+            self._refuse_ended(number)
+            before, entry = self._state, Entry.of(json.loads(line))
+            state = before.after(number, entry)
+            if before.host == Host.here() and appended(self._store, before.line(number, entry)):
+                self._state = state
+            else:
+                self._adopt(replace(state, serial=before.serial))
+
+    def _refuse_ended(self, number: int) -> None:
+        if number not in self._state.rosters:
+            raise ProtocolError(f"roster {number} is not answered any more")
 
 
 class _Part:
@@ -374,9 +393,13 @@ class _Part:
         """Keep the newest state."""
         self._member._save(self._number, state)  # noqa: SLF001  the two are one machine
 
+    def append(self, entry: bytes) -> None:
+        """Keep one more entry."""
+        self._member._append(self._number, entry)  # noqa: SLF001
+
     def load(self) -> bytes:
         """The newest state."""
-        return self._member._state.rosters[self._number]  # noqa: SLF001
+        return self._member._state.rosters[self._number].to_bytes()  # noqa: SLF001
 
 
 class MemberRound:

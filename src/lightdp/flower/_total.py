@@ -151,7 +151,7 @@ def _of_client(plan: Plan, vault: Vault) -> tuple[float, float]:
 
 def _unamplified(state: MemberState) -> float:
     """The μ² of all uploads of a member: each has individual noise of its own, whatever is told of the others."""
-    parts = [(ClientState.from_bytes(part), _planned_for(part)) for part in state.rosters.values()]
+    parts = [(part, _planned_for(part)) for part in state.rosters.values()]
     spent: Mapping[float, int] = state.spent
     return math.fsum(
         [square * count for square, count in spent.items()]
@@ -159,9 +159,9 @@ def _unamplified(state: MemberState) -> float:
     )
 
 
-def _planned_for(part: bytes) -> Plan:
+def _planned_for(part: ClientState) -> Plan:
     """The plan of a roster."""
-    return planned(ClientState.from_bytes(part).plan)
+    return planned(part.plan)
 
 
 def _upload(plan: Plan) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from flwr.app import ConfigRecord, Context, RecordDict
 
 from lightdp._files import locked
 from lightdp.errors import ArgumentError, LightDPError, ProtocolError
-from lightdp.federation import Member
+from lightdp.federation import Member, unwrapped
 from lightdp.flower._settings import KEY, LOG, unnamed
 from lightdp.protocol import File
 
@@ -30,22 +32,26 @@ _KEEPING = threading.Lock()
 
 
 class Vault:
-    """A `Store` in `context.state` and, if the node has one, in its state file.
+    """A `Store` in the state file of a node or, if it has none, in `context.state`.
+
+    With a file, the context keeps the number and a digest of the state that was kept last: an older file, or another of
+    the same number, is refused. Each line of the file is a record; the first has all fields, and an entry has those
+    that it changes, with "client" to be added as a line.
 
     Formal guarantee: the state with the highest serial number is used, and each change has a higher one. So an older
-    state never answers a round again as long as a newer one is left in the file, in the context or, without a file, in
-    this process. `save` returns when the file is durable. A member stays in memory between messages only as long
-    as the state that it has saved last is the newest: then it is what `Member.restore` would make of it. `refuse_copy`
-    notices a copy in another file, or one of a node that its operator named otherwise.
+    state never answers a round again as long as a newer one is left in the file or, without a file, in the context or
+    in this process. `save` and `append` return when the file is durable. A member stays in memory between messages only
+    as long as the state that it has saved last is the newest: then it is what `Member.restore` would make of it.
+    `refuse_copy` notices a copy in another file, or one of a node that its operator named otherwise.
 
     Attributes:
-        record: empty if there is no state, otherwise "serial", "client" (the state of a `Member`, or of a
-            `Client` in files of earlier versions), "run", "plan" (its arguments), "length", "before" (μ² of earlier
+        record: empty if there is no state, otherwise "serial", "client" (the lines of the state of a `Member`, or of
+            a `Client` in files of earlier versions), "run", "plan" (its arguments), "length", "before" (μ² of earlier
             runs) and "kinds" (unit and adjacency of all of them and of this one); and, where they are known, "path"
             (of the file in which the run began) and "layout" (of the arrays that are trained in it).
 
     Raises:
-        ProtocolError: the state file is gone, but not the files that keep its number.
+        ProtocolError: the state file is gone, but not what keeps its number, or is older than that says.
     """
 
     def __init__(self, context: Context, path: Path | None, anchor: Path | None = None) -> None:
@@ -55,31 +61,70 @@ class Vault:
             self._file = File(path, anchor=anchor)
         self._path = None if path is None else str(path.absolute())
         self._node, self._unnamed = (context.run_id, context.node_id), unnamed(context)
-        kept = context.state.get(KEY)
-        blobs: list[Any] = [kept.get("state")] if isinstance(kept, ConfigRecord) else []
+        found = context.state.get(KEY)
+        kept = found if isinstance(found, ConfigRecord) else None
         if path is None or self._file is None:
-            blobs += [_NEWEST[self._node]] if self._node in _NEWEST else []
-        elif path.exists():
-            blobs.append(self._file.load())
-        elif not blobs and (left := [mark for mark in (Path(f"{path}.serial"), anchor) if _marked(mark)]):
+            blobs: list[object] = [_NEWEST[self._node]] if self._node in _NEWEST else []
+            blobs += [] if kept is None else [kept.get("state")]
+            self.record: dict[str, Any] = max(map(_parsed, blobs), key=lambda state: state["serial"], default={})
+            self._digest = b""
+        else:
+            lines = self._file.load().split(b"\n") if path.exists() else []
+            self.record = _parsed(b"\n".join(lines)) if lines else {}
+            self._digest = reduce(_digested, lines, b"")
+            self._refuse_lost(kept, path, anchor)
+        self._layout = self.record.get("layout")  # as it is kept
+
+    def _refuse_lost(self, kept: ConfigRecord | None, path: Path, anchor: Path | None) -> None:
+        """Refuse a file that is gone, or older than the one that the context or a mark knows of."""
+        serial, digest = (0, b"") if kept is None else (kept.get("serial"), kept.get("digest"))
+        if not isinstance(serial, int) or not isinstance(digest, bytes):
+            raise _no_state()
+        marks = [f"{mark}" for mark in (Path(f"{path}.serial"), anchor) if _marked(mark)]
+        if not self.record and (marks or serial > 0):
+            left = f"removing {' and '.join(marks)}" if marks else "starting the node again"
             raise ProtocolError(
                 f"lightdp-state {path} is lost, and with it what this node has spent and answered. Its operator brings "
-                f"it back, or gives it up by removing {' and '.join(map(str, left))}"
+                f"it back, or gives it up by {left}"
             )
-        self.record: dict[str, Any] = max(map(_parsed, blobs), key=lambda state: state["serial"], default={})
+        found = self.record.get("serial", 0)
+        if found < serial or (found == serial > 0 and digest != self._digest):
+            raise ProtocolError(
+                f"lightdp-state {path} has serial {found}, and this node has saved serial {serial}: an older copy "
+                "could answer a round again. Its operator brings the newest back"
+            )
 
     def save(self, state: bytes) -> None:
         """Store the state of a member together with the rest of the record."""
         member, self._member = self._member, None  # if this fails, nobody knows which state counts: read it again
         self.record |= {"serial": self.record.get("serial", 0) + 1, "client": state.decode()}
         self.record.setdefault("path", self._path)
-        blob = json.dumps(self.record).encode()
-        if self._file is None:
-            _NEWEST[self._node] = blob
-        else:
-            self._file.save(blob)
-        self._state[KEY] = ConfigRecord({"state": blob})
+        line = json.dumps({"serial": self.record["serial"], "run": self.record["run"]} | self.record).encode()
+        if self._file is not None:
+            self._file.save(line)
         self._member = member
+        self._tell(_digested(b"", line))
+
+    def append(self, entry: bytes) -> None:
+        """Store one more entry of a member together with what else has changed in the record."""
+        member, self._member = self._member, None
+        changes = {"serial": self.record["serial"] + 1, "run": self.record["run"], "client": entry.decode()}
+        changes |= {} if self.record["layout"] == self._layout else {"layout": self.record["layout"]}
+        line = json.dumps(changes).encode()
+        if self._file is not None:
+            self._file.append(line)
+        self._member = member
+        self.record |= changes | {"client": f"{self.record['client']}\n{changes['client']}"}
+        self._tell(_digested(self._digest, line))
+
+    def _tell(self, digest: bytes) -> None:
+        """Put into the context what was kept, or what is needed to know it again."""
+        self._digest, self._layout = digest, self.record.get("layout")
+        if self._file is None:
+            _NEWEST[self._node] = blob = json.dumps(self.record).encode()
+            self._state[KEY] = ConfigRecord({"state": blob})
+        else:
+            self._state[KEY] = ConfigRecord({"serial": self.record["serial"], "digest": digest})
 
     def load(self) -> bytes:
         """The newest state of the member."""
@@ -150,7 +195,7 @@ class Vault:
     @property
     def older(self) -> bool:
         """Whether the state is of a version without members: that of a `Client`, or nothing at all."""
-        return b'"member": ' not in self.load()
+        return b'"member": ' not in self.load().partition(b"\n")[0]
 
     def followed(self, newest: Vault) -> bool:
         """Go on where a vault that was opened since begins; false if that is not where this one has ended."""
@@ -224,12 +269,23 @@ def _marked(path: Path | None) -> bool:
     return path is not None and path.is_file() and path.read_bytes().strip(b"\0\n ") != b""
 
 
-def _parsed(blob: bytes) -> dict[str, Any]:
+def _digested(digest: bytes, line: bytes) -> bytes:
+    """The digest of some lines and another one."""
+    return hashlib.sha256(digest + line).digest()
+
+
+def _parsed(blob: object) -> dict[str, Any]:
     """A stored record. One that cannot be read is refused, since it may be the newest."""
     try:
-        record = json.loads(blob)
-        if {name: type(record[name]) for name in _FIELDS} == _FIELDS:
-            return dict(record)
+        inner, found = unwrapped(blob) if isinstance(blob, bytes) else (b"", None)
+        if found is not None:
+            record = found | {"client": inner.decode()}
+            if {name: type(record[name]) for name in _FIELDS} == _FIELDS:
+                return record
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
-    raise ArgumentError("lightdp-state or the context holds something that is no state: move it away to enrol anew")
+    raise _no_state()
+
+
+def _no_state() -> ArgumentError:
+    return ArgumentError("lightdp-state or the context holds something that is no state: move it away to enrol anew")

@@ -226,12 +226,20 @@ class Plan:
             ArgumentError: one has fewer than `request.least_used`; such a round is void (S1).
         """
         near = self.graph.degrees(used)
-        if (found := int(near.min())) < self.request.least_used:
+        self.refuse_few(int(near.min()))
+        return near
+
+    def refuse_few(self, found: int) -> None:
+        """Refuse a round of a random graph in which a client has so few used neighbours.
+
+        Raises:
+            ArgumentError: they are fewer than `request.least_used`; such a round is void (S1).
+        """
+        if found < self.request.least_used:
             raise ArgumentError(
                 f"a round must leave every client at least {self.request.least_used} used neighbours, or be void, "
                 f"got one with {found}"
             )
-        return near
 
     def noise_in_mean(self) -> float:
         """(D3): variance, per coordinate, of the noise that a round leaves in the mean of the used uploads.
@@ -363,6 +371,10 @@ class Plan:
 
     def digest(self) -> bytes:
         """32 bytes on which all parties of a training must agree: request, noise to nine digits, blocks of rotation."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> bytes:
         chosen = vars(self.noise) | {"rotate": self.rotates and self.wire.block}
         facts = self.request.to_dict() | chosen | {"pmf": self.law.pmf.tolist()}
         if self.request.population is None:  # as digests were before there were populations, which states keep

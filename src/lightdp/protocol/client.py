@@ -16,10 +16,11 @@ from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Identity, KeyPair, Pins, Roster
 from lightdp.planning import Plan
-from lightdp.protocol.history import ClientHistory, known
+from lightdp.protocol.history import ClientHistory
+from lightdp.protocol.host import Host
 from lightdp.protocol.seat import Seat
-from lightdp.protocol.state import ClientState
-from lightdp.protocol.store import File, Store
+from lightdp.protocol.state import ClientState, Entry
+from lightdp.protocol.store import File, Store, appended
 from lightdp.protocol.vector import Floats, agreement, clipped, rotation
 from lightdp.wire import Announcement, Kind, Message
 
@@ -90,10 +91,8 @@ class Client:
             self._state = replace(state, roster=state.roster.to_keep())
             history = self._seat.history()
             history.sent, history.closing = state.sent, state.closing
-            rounds = len(state.on_time) if plan.grace else len(state.used)
-            if len(state.used) != max(rounds - plan.grace, 0) or (state.on_time and not plan.grace):
-                raise ProtocolError(f"{len(state.used)} final sets and {len(state.on_time)} sets do not fit a run")
-            history.learn((t, known(state.used, state.on_time, t, plan.clients)) for t in range(rounds))
+            for told in state.rounds:
+                history.adopt(told)
             self._history = history
 
     @classmethod
@@ -352,8 +351,8 @@ class Client:
     def _count(self, begun: ClientRound) -> None:
         """Save that a round was answered."""
         after = begun._history.answered(begun.number, closing=begun.closing)  # noqa: SLF001
-        state = replace(self._state, used=tuple(after.used), on_time=tuple(after.on_time))
-        self._adopt(replace(state, sent=after.sent, closing=after.closing))
+        told = tuple(after.rounds[len(self._state.rounds) :])
+        self._add(Entry(begun.number, begun.closing, told))
         self._history = after
 
     def _refuse_stale(self, begun: ClientRound) -> None:
@@ -379,6 +378,14 @@ class Client:
         if self._store is not None:
             self._store.save(state.to_bytes())
         self._state = state
+
+    def _add(self, entry: Entry) -> None:
+        """Go on from the state with one more entry once that is kept; what another machine saved is written anew."""
+        before, state = self._state, self._state.after(entry)
+        if before.host == Host.here() and appended(self._store, before.line(entry)):
+            self._state = state
+        else:
+            self._adopt(replace(state, serial=before.serial))
 
 
 class ClientRound:

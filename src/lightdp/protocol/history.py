@@ -1,7 +1,8 @@
 """What one client knows of a run: who was used in each past round, and what follows from it.
 
-Everything a client decides (keys, repairs, cost) is a function of the roster, the announced sets and the rounds in
-which it sent. So its state on disk is these facts alone, and a restart recomputes the rest.
+Everything a client decides (keys, repairs, cost) is a function of the roster, of what each round's announcement says of
+its neighbourhood (`LocalRound`), and of the rounds in which it sent. So its state on disk is these facts alone, and a
+restart recomputes the rest.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Iterable, Sequence
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, ProtocolError
-from lightdp.keys import link
+from lightdp.neighbourhood import Neighbourhood, Whole
+from lightdp.noise_graph import Graph
 from lightdp.planning import Plan
+from lightdp.protocol.rounds import LocalRound, on_time_sets, used_sets
 from lightdp.repair import Repairs
 
 _MORE_ROUNDS, _MORE_TIMES = 100, 10
@@ -52,34 +55,59 @@ def known(used: Sequence[ClientSet], on_time: Sequence[ClientSet], number: int, 
 
 
 class ClientHistory:
-    """What was announced to one client (W4), and the keys, repairs and costs that follow from it."""
+    """What was announced to one client (W4), and the keys, repairs and costs that follow from it.
+
+    Attributes:
+        plan: the noise.
+        me: the client.
+        neighbours: with which it shares noise.
+        odometer: what its data has cost, from the rounds whose sets are final.
+        repairs: what it owes.
+        rounds: what is kept of each announced round.
+        sent: rounds that it answered.
+        closing: those that it answered without data.
+    """
 
     def __init__(self, plan: Plan, me: int, start: bytes, neighbours: Iterable[int]) -> None:
-        self.plan = plan
-        self.me = me
-        self.neighbours = tuple(neighbours)
-        self.odometer = Odometer(plan, [me])
-        self.used: list[ClientSet] = []  # of each round whose set is final
-        self.on_time: list[ClientSet] = []  # of each past round, under grace
-        self.sent: frozenset[int] = frozenset()  # rounds that it answered
-        self.closing: frozenset[int] = frozenset()  # those that it answered without data
-        self.chains = [start]  # chains[t] goes into the keys of round t
-        self.repairs = Repairs(plan.graph, [me])
-        self._alone, self._nobody = ClientSet.of(plan.clients, [me]), ClientSet.none(plan.clients)
+        degrees = plan.graph.degrees if plan.graph.random else None
+        self._near = Neighbourhood(plan.clients, me, neighbours, degrees)
+        self.plan, self.me, self.neighbours = plan, me, self._near.neighbours
+        self.odometer = Odometer(plan, near=self._near)
+        among = self._near.clients
+        self.repairs = Repairs(Graph(clients=among, degree=among - 1), [self._near.place])
+        self.rounds: list[LocalRound] = []
+        self.sent: frozenset[int] = frozenset()
+        self.closing: frozenset[int] = frozenset()
+        self._start, self._place = start, self._near.place
+        self._alone, self._nobody = ClientSet.of(self._near.clients, [self._place]), ClientSet.none(self._near.clients)
         self._others, self._limit = ~self._alone, max_rounds(plan)
 
     @property
     def next(self) -> int:
         """The number of the round that comes after all that was announced."""
-        return len(self.chains) - 1
+        return len(self.rounds)
+
+    @property
+    def used(self) -> tuple[ClientSet, ...]:
+        """Whom each round used, as far as that is final and near; on the complete graph everybody is."""
+        return used_sets(self.rounds)
+
+    @property
+    def on_time(self) -> tuple[ClientSet, ...]:
+        """Under grace, who was on time in each round that was announced, likewise."""
+        return on_time_sets(self.rounds)
+
+    def chain(self, number: int) -> bytes:
+        """The hash chain that goes into the keys of a round."""
+        return self._start if number == 0 else self.rounds[number - 1].chain
 
     @property
     def repair(self) -> tuple[int, tuple[int, ...]] | None:
         """The round whose pairwise noise its next upload takes out of the sum again, and the peers who straggled."""
-        debt = self.repairs.next(self.me)
+        debt = self.repairs.next(self._place)
         if debt is None:
             return None
-        return debt.round, tuple(j for j in self.neighbours if j not in self.used[debt.round])
+        return debt.round, self._near.absent(self.rounds[debt.round + self.plan.grace].sets[0])
 
     @property
     def pending(self) -> bool:
@@ -89,7 +117,7 @@ class ClientHistory:
     def copied(self) -> ClientHistory:
         """A history that learns apart from this one; what never changes is shared."""
         result = copy.copy(self)
-        result.used, result.on_time, result.chains = list(self.used), list(self.on_time), list(self.chains)
+        result.rounds = list(self.rounds)
         result.odometer, result.repairs = self.odometer.copied(), self.repairs.copied()
         return result
 
@@ -106,14 +134,16 @@ class ClientHistory:
             ProtocolError: it leaves a gap, contradicts what is known, or breaks the protocol's rules.
         """
         for number, sets in past:
-            if number == self.next:
-                self._add(number, sets)
-            elif number > self.next:
+            if number > self.next:
                 raise ProtocolError(
                     f"announcement leaves out round {self.next}, which this client does not know yet: the server must "
                     f"announce to it with since={self.next}"
                 )
-            elif known(self.used, self.on_time, number, self.plan.clients) != sets:
+            self.refuse_beyond(number)
+            told = LocalRound.of(self._near, self.chain(number), number, sets)
+            if number == self.next:
+                self.adopt(told)
+            elif told.chain != self.rounds[number].chain:
                 raise ProtocolError(f"announcement of round {number} contradicts an earlier one")
 
     def refuse_beyond(self, number: int) -> None:
@@ -126,50 +156,60 @@ class ClientHistory:
             most = f"a run of a plan of {self.plan.rounds} rounds has at most {self._limit}"
             raise ProtocolError(f"{most}, got round {number}")
 
-    def _add(self, number: int, sets: tuple[ClientSet, ...]) -> None:
-        """Take in what became known when round `number` closed; it changes nothing unless all of it holds."""
+    def adopt(self, told: LocalRound) -> None:
+        """Take in what became known when the next round closed; it changes nothing unless all of it holds.
+
+        Raises:
+            ProtocolError: it is of another place in a graph, or breaks the protocol's rules.
+        """
+        number, grace = self.next, self.plan.grace
         self.refuse_beyond(number)
-        final, newest = number - self.plan.grace, sets[-1]
-        if number not in self.sent and self.me in newest:
+        shape = told.place, told.sets[0].clients, len(told.sets)
+        if shape != (self._place, self._near.clients, 1 + grace):
+            raise ProtocolError(f"round {number} must be of place {self._place} of {self._near.clients}, got {shape}")
+        final, used, newest = number - grace, told.sets[0], told.sets[-1]
+        if number not in self.sent and self._place in newest:
             raise ProtocolError(
                 f"announcement says that client {self.me} was used in round {number}, which it did not send"
             )
-        if final < 0 and sets[0]:
+        if final < 0 and told.wholes[0].members > 0:
             raise ProtocolError("announcement says who was used before the first round")
-        if self.plan.grace and final >= 0:
-            self._check_final(final, sets[0])
+        if grace and final >= 0:
+            self._check_final(final, told)
         if final >= 0:
-            self._count(final, sets[0])  # the last that may refuse
+            self._count(final, used, told.wholes[0])  # the last that may refuse
         if number in self.sent:
             self.repairs.ride(number, self._alone)
-        if final >= 0:
-            self.used.append(sets[0])
         if final >= 0 and self.plan.repairs:
-            self.repairs.close(final, sets[0])
-        if self.plan.grace:
-            self.on_time.append(newest)
-            late = number in self.sent and self.me not in newest
+            self.repairs.close(final, used)
+        if grace:
+            late = number in self.sent and self._place not in newest
             if number not in self.closing:  # which has no data
                 self.odometer.open(newest, self._alone if late else self._nobody)
-        announced = b"".join(each.to_bytes() for each in sets)
-        self.chains.append(link(self.chains[-1], round=number, announcement=announced))
+        self.rounds.append(told)
 
-    def _check_final(self, number: int, used: ClientSet) -> None:
-        """Whether the final set of a round agrees with who was on time in it (R5)."""
-        on_time = self.on_time[number]
-        if number not in self.sent and self.me in used:
+    def _check_final(self, number: int, told: LocalRound) -> None:
+        """Whether the final set of a round agrees with who was on time in it (R5), as far as it is near."""
+        before = self.rounds[number]
+        used, on_time, members, came = told.sets[0], before.sets[-1], told.wholes[0].members, before.wholes[-1]
+        if number not in self.sent and self._place in used:
             raise ProtocolError(
                 f"announcement says that client {self.me} was used in round {number}, which it did not send"
             )
-        if not on_time <= used and (used or self.plan.counts(on_time.flags)):
+        if not (on_time <= used and came.members <= members) and (members > 0 or self._counts(came)):
             raise ProtocolError(f"announcement of round {number} leaves out clients that were on time before")
 
-    def _count(self, number: int, used: ClientSet) -> None:
+    def _counts(self, came: Whole) -> bool:
+        """As `Plan.counts`, of what is known of a set as a whole."""
+        enough = came.members >= self.plan.clients - self.plan.stragglers
+        return enough and came.least >= self.plan.request.least_used
+
+    def _count(self, number: int, used: ClientSet, whole: Whole) -> None:
         """Count a round whose set is final."""
         sent, late = number in self.sent, self._nobody
-        if self.plan.late_is_seen or not used:  # uploads of a void round came in time: they were seen
+        if self.plan.late_is_seen or whole.members == 0:  # uploads of a void round came in time: they were seen
             late = ~used if sent else self._others - used
         try:
-            self.odometer.record(used, late)
+            self.odometer.record(used, late, whole=whole)
         except ArgumentError as error:
             raise ProtocolError(f"announcement of round {number} breaks the protocol: {error}") from None

@@ -72,14 +72,14 @@ class Seat:
         message = Message(
             kind=Kind.UPLOAD, run=self._run, round=number, roster=self._roster, client=self._me, payload=b""
         )
-        signature = self._pair.sign(upload.statement(message, chain=history.chains[number]))
+        signature = self._pair.sign(upload.statement(message, chain=history.chain(number)))
         return replace(message, payload=replace(upload, signature=signature).head()).to_bytes(upload.packed)
 
     def pairwise(self, history: ClientHistory, of: int, peers: tuple[int, ...], *, undo: bool = False) -> list[Term]:
         """Pairwise noise of a round, or its opposite."""
         if self._plan.gamma == 0:
             return []
-        keys = self._keyring.stream_keys(peers, round=of, chain=history.chains[of])
+        keys = self._keyring.stream_keys(peers, round=of, chain=history.chain(of))
         return masks.pairwise_terms(keys, self._me, self.grid, undo=undo)
 
 

@@ -1,41 +1,56 @@
-"""Where a client's state lives: private, written whole or not at all, and never older than what was written last."""
+"""Where a client's state lives: private, written whole or line by line, and never older than what was written last."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from lightdp._files import contents, durable, flush, locked, overwritten, synchronise, write
+from lightdp._files import contents, durable, extend, locked, overwritten, synchronise
 from lightdp.errors import ArgumentError, ProtocolError
+from lightdp.protocol.marks import Found, Mark
 
-_MARK = re.compile(r"([0-9a-f]{32}) ([0-9]{1,20})")
-_MARK_BYTES = 4096  # the most that is read of a mark, which has 54
-_LARGEST = 2**30  # bytes of a state: about 450 for each client of the roster, and 1/4 for each client and round
+_LARGEST = 2**30  # bytes of a state: about 450 for each client of the roster, 300 and 1/4 a neighbour for each round
 
 
 class Store(Protocol):
-    """What keeps a client's state, which holds a private key.
+    """What keeps a client's state, which holds a private key: one line, and one more for each entry since.
 
-    `save` returns only when `load`, after any crash, would return these bytes or later ones.
+    `save` and `append` return only when `load`, after any crash, would return what they were given, or more.
     """
 
     def save(self, state: bytes) -> None:
-        """Keep the newest state."""
+        """Keep the newest state, in place of all that was kept before."""
+
+    def append(self, entry: bytes) -> None:
+        """Keep what has happened since, a line that follows those that are kept.
+
+        Raises:
+            FileNotFoundError: nothing is kept that it could follow; then the whole state is saved.
+        """
 
     def load(self) -> bytes:
-        """The newest state."""
+        """The newest state, and after a newline each the entries that were appended to it."""
+
+
+def appended(store: Store | None, entry: bytes) -> bool:
+    """Append an entry where there is a store; false if the state was lost there, and must be saved as a whole."""
+    try:
+        if store is not None:
+            store.append(entry)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 class File:
-    """A state in a file that only its owner can read, replaced atomically and durably, by one client.
+    """A state in a file that only its owner can read, replaced atomically or extended by a line, by one client.
 
-    A state has a serial number that grows by one with each save, and goes on when a new run takes the file over. Run
-    and number are also kept in `path`.serial, which is the lock of a save too, and in `anchor` if there is one.
+    A state has a serial number that grows by one with each save and each line, and goes on when a new run takes the
+    file over. Run and number are also kept in `path`.serial, which is the lock of a save too, and in `anchor` if there
+    is one. A last line without its end is what a crash left of an entry that was not kept: it does not count.
 
     Formal guarantees, for all processes that use `path` on a file system with locks:
     - of several clients that were restored from one state, one can save, and so answer a round (W3), also if other runs
@@ -78,11 +93,12 @@ class File:
         if self._anchor in {self.path, self._lock}:
             raise ArgumentError(f"anchor must be another file than path and its serial, got anchor={str(anchor)!r}")
         self._marks = (self._lock,) if self._anchor is None else (self._lock, self._anchor)
+        self._seen: tuple[object, Found] | None = None  # what this object has left in the file, and when
 
     def last(self) -> int:
         """The serial number of the newest state that was saved here, by whatever run; 0 if there was none."""
         found = self._found()
-        known = [*self._kept().values()] if found is None else [*self._kept().values(), found]
+        known = [*self._kept().values()] if found is None else [*self._kept().values(), found.newest]
         return max((mark.serial for mark in known), default=0)
 
     def save(self, state: bytes) -> None:
@@ -92,35 +108,60 @@ class File:
             ArgumentError: the file, its serial or the anchor cannot be used; nothing was saved.
             ProtocolError: it does not hold the state that the new one follows; nothing was saved.
         """
-        new = _Mark.of(state)
-        if new is None:
-            raise ArgumentError("state must be a JSON object with its run and serial")
-        with locked(self._lock), ExitStack() as opened:
-            marks, found = self._kept(), self._found()
-            newest = max(marks.values(), key=lambda mark: mark.serial, default=None)
-            if found is None and newest is not None and (new.first == new.serial or not new.follows(newest)):
-                raise self._lost(marks)
-            if not new.follows(found) or any(mark.serial >= new.serial for mark in marks.values()):
-                raise ProtocolError(
-                    f"{self.path} was saved by another client, or replaced by a copy: nothing was saved"
-                )
+        new = Mark.of(state)
+        if new is None or b"\n" in state:
+            raise ArgumentError("state must be a JSON object with its run and serial, in one line")
+        with locked(self._lock), self._following(new), durable(self.path) as file:
+            file.write(state + b"\n")
+
+    def append(self, entry: bytes) -> None:
+        """Add a line to the file. What was written before is not read again if nobody else has changed the file.
+
+        Raises:
+            ArgumentError: the file, its serial or the anchor cannot be used; nothing was saved.
+            ProtocolError: it does not hold the state that the entry follows; nothing was saved.
+            FileNotFoundError: there is no file, and this client may put it back by `save`.
+        """
+        new = Mark.of(entry)
+        if new is None or b"\n" in entry:
+            raise ArgumentError("entry must be a JSON object with its run and serial, in one line")
+        with locked(self._lock), self._following(new, entry=True) as found:
+            if found is None:
+                raise FileNotFoundError(f"{self.path} is not there: nothing was saved")
+            extend(self.path, b"\n" * (not found.ended) + entry + b"\n", end=found.end)
+
+    @contextmanager
+    def _following(self, new: Mark, *, entry: bool = False) -> Iterator[Found | None]:
+        """What the file holds before it becomes the state `new`; marks of that are left when the block has ended."""
+        marks = self._kept()
+        found = self._found(marks.get(self._lock) if entry else None)
+        newest = max(marks.values(), key=lambda mark: mark.serial, default=None)
+        if found is None and newest is not None and (new.first == new.serial or not new.follows(newest)):
+            raise self._lost(marks)
+        last = None if found is None else found.newest
+        follows = new.follows(last) and not (entry and last is not None and last.run != new.run)
+        if not follows or any(mark.serial >= new.serial for mark in marks.values()):
+            raise ProtocolError(f"{self.path} was saved by another client, or replaced by a copy: nothing was saved")
+        self._seen = None
+        with ExitStack() as opened:
             files = {path: opened.enter_context(overwritten(path)) for path in self._marks}  # fails before the state
-            with durable(self.path) as file:
-                file.write(state)
+            yield found
             for path, descriptor in files.items():
                 first = path not in marks or marks[path].run != new.run
                 new.write(descriptor, wait=first or path == self._anchor)
+        facts = self.path.stat()
+        self._seen = _stamp(facts), Found(new, facts.st_size, ended=True)
 
     def load(self) -> bytes:
         """What the file holds.
 
         Raises:
-            ArgumentError: there is no such file, or others may read or write it.
+            ArgumentError: there is no such file, others may read or write it, or a line of it is damaged.
             ProtocolError: it is older than what was saved last, or lost.
         """
         marks = self._kept()  # before the file, which another process may replace in between
         try:
-            state = contents(self.path, limit=_LARGEST, private=True)
+            data = contents(self.path, limit=_LARGEST, private=True)
         except OSError as error:
             if marks and isinstance(error, FileNotFoundError):
                 raise self._lost(marks) from None
@@ -128,15 +169,16 @@ class File:
             if isinstance(error, FileNotFoundError):
                 why = "it was given up" if self._lock.exists() else "there is no such file"
             raise ArgumentError(f"path must hold a client's state, got path={str(self.path)!r}: {why}") from None
-        found = _Mark.of(state)
+        found = Found.of(data, self.path)
         for path, mark in marks.items():
-            if found is not None and found.precedes(mark):
-                older = f"{self.path} has serial {found.serial} of run {found.run}, but {path} says that serial "
+            if found is not None and found.newest.precedes(mark):
+                newest = found.newest
+                older = f"{self.path} has serial {newest.serial} of run {newest.run}, but {path} says that serial "
                 raise ProtocolError(
                     f"{older}{mark.serial} of run {mark.run} was saved last: an older copy could answer a round again. "
                     "Move both files away to enrol anew"
                 )
-        return state
+        return data if found is None else data[: found.end].removesuffix(b"\n")
 
     def give_up(self) -> list[Path]:
         """Remove the state and what keeps its number, with all that it has spent: a new client may begin here.
@@ -150,7 +192,7 @@ class File:
         Raises:
             ArgumentError: nothing says that there was a state; nothing was removed.
         """
-        if not any(map(_Mark.kept, self._marks)) and (not self.path.exists() or self._found() is None):
+        if not any(map(Mark.kept, self._marks)) and (not self.path.exists() or self._found() is None):
             raise ArgumentError(f"path must hold a client's state, got path={str(self.path)!r}, which is not there")
         with locked(self._lock):
             found = [path for path in (self.path, self._anchor, self._lock) if path is not None and path.is_file()]
@@ -161,17 +203,27 @@ class File:
             synchronise(self._lock)
         return found
 
-    def _found(self) -> _Mark | None:
-        """The mark of the state that is there; None if there is no file."""
+    def _found(self, serial: Mark | None = None) -> Found | None:
+        """What is there; None if there is no file.
+
+        Args:
+            serial: what `path`.serial says. If it is what this object has left there, and the file has not changed
+                since, then the file is not read.
+        """
         try:
-            state = contents(self.path, limit=_LARGEST)
+            if self._seen is not None and serial is not None:
+                stamp, left = self._seen
+                same = (serial.run, serial.serial) == (left.newest.run, left.newest.serial)
+                if same and stamp == _stamp(self.path.stat()):
+                    return left
+            data = contents(self.path, limit=_LARGEST)
         except FileNotFoundError:
             return None
-        if (found := _Mark.of(state)) is None:
+        if (found := Found.of(data, self.path)) is None:
             raise ArgumentError(f"path must hold a client's state or be free, got path={str(self.path)!r}")
         return found
 
-    def _lost(self, marks: dict[Path, _Mark]) -> ProtocolError:
+    def _lost(self, marks: dict[Path, Mark]) -> ProtocolError:
         path, mark = max(marks.items(), key=lambda item: item[1].serial)
         return ProtocolError(
             f"{self.path} is lost: {path} says that serial {mark.serial} of run {mark.run} was saved there. Bring it "
@@ -179,73 +231,15 @@ class File:
             f"{' and '.join(map(str, marks))} too"
         )
 
-    def _kept(self) -> dict[Path, _Mark]:
+    def _kept(self) -> dict[Path, Mark]:
         if self._anchor is not None and self.path.exists() and not self._anchor.exists():
             raise ArgumentError(f"anchor must exist, as {self.path} does, got anchor={str(self._anchor)!r}")
-        return {path: mark for path in self._marks if (mark := _Mark.read(path)) is not None}
+        return {path: mark for path in self._marks if (mark := Mark.read(path)) is not None}
 
 
-@dataclass(frozen=True)
-class _Mark:
-    """The place of a state in the order of all states of a file."""
-
-    run: str
-    serial: int
-    first: int | None = None  # the number of the run's first state, where that is known
-
-    @classmethod
-    def of(cls, state: bytes) -> _Mark | None:
-        """That of a state, or None if the bytes are no state; whoever goes on from it refuses those."""
-        try:
-            facts = json.loads(state)
-            match = _MARK.fullmatch(f"{facts['run']} {facts['serial']}")
-            first = facts.get("first")
-        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
-            return None
-        return None if match is None else cls(match[1], int(match[2]), first if type(first) is int else None)
-
-    def follows(self, last: _Mark | None) -> bool:
-        """Whether a state may replace the last one: it is the next of its client, or the first of another run."""
-        if last is None:
-            return True
-        if self.serial != last.serial + 1:
-            return False
-        if self.run != last.run:
-            return self.first in {None, self.serial}
-        return None in {self.first, last.first} or self.first == last.first
-
-    def precedes(self, mark: _Mark) -> bool:
-        """Whether a state is not the marked one, nor came after it; after a crash it may be one ahead."""
-        if self.run == mark.run:
-            return self.serial < mark.serial
-        return (self.serial if self.first is None else self.first) <= mark.serial
-
-    @classmethod
-    def read(cls, path: Path) -> _Mark | None:
-        """What `write` left in a file; None if there is nothing in it, as a power failure may leave it."""
-        try:
-            text = contents(path, limit=_MARK_BYTES).strip(b"\0\n ").decode("ascii", errors="replace")
-        except FileNotFoundError:
-            return None
-        if text == "":
-            return None
-        if (match := _MARK.fullmatch(text)) is None:
-            raise ArgumentError(f"{path} must hold the serial number of a state, which it does not")
-        return cls(match[1], int(match[2]))
-
-    @classmethod
-    def kept(cls, path: Path) -> bool:
-        """Whether a file keeps a mark, be it one that cannot be read."""
-        try:
-            return cls.read(path) is not None
-        except ArgumentError:
-            return True
-
-    def write(self, descriptor: int, *, wait: bool) -> None:
-        """Put the mark into a file, in place; the first of a run waits for the disk, or the state would not be read."""
-        write(descriptor, f"{self.run} {self.serial:<20}\n".encode())
-        if wait:
-            flush(descriptor)
+def _stamp(facts: os.stat_result) -> tuple[int, ...]:
+    """What changes when a file does."""
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def _resolved(path: str | os.PathLike[str]) -> Path:
