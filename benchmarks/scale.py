@@ -84,8 +84,15 @@ def growth(clients: int, degree: int, repeats: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def kept(record: dict[str, Any], part: str, row: dict[str, Any]) -> None:
-    """Put a row in the place of the one of as many clients, and save the record."""
+def read() -> dict[str, Any]:
+    """The record."""
+    found: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    return found
+
+
+def keep(part: str, row: dict[str, Any]) -> None:
+    """Put a row in the place of the one of as many clients, in the record."""
+    record = read()
     others = [each for each in record.get(part, []) if each["clients"] != row["clients"]]
     record[part] = sorted([*others, row], key=lambda each: each["clients"])
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
@@ -157,15 +164,15 @@ def main() -> int:
     parser.add_argument("--late", default="unseen")
     parser.add_argument("--plot", type=Path, default=PICTURE)
     asked = parser.parse_args()
-    record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
     if asked.part == "growth":
         for clients in asked.clients or SIZES:
-            kept(record, "growth", growth(clients, asked.degree or 100, asked.repeats))
+            keep("growth", growth(clients, asked.degree or 100, asked.repeats))
     if asked.part == "play":
         for clients in asked.clients or [GOAL_CLIENTS]:
             plan, conditions = scale_play.planned(clients, asked.degree or 160, late=asked.late), bench.conditions()
             row = scale_play.Play(plan, scale_play.LENGTH).run(asked.rounds, scale_play.SAMPLE)
-            kept(record, "play", row | {"conditions": conditions, "late": asked.late})
+            keep("play", row | {"conditions": conditions, "late": asked.late})
+    record = read()
     lines = [*table(record)]
     print(*(f"{line}{'' if reached else '  MISSED'}" for line, reached in lines), sep="\n")
     if asked.part == "chart":

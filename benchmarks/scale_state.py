@@ -83,7 +83,7 @@ def begun(plan: Plan) -> tuple[ClientState, ClientHistory]:
             continue
         break
     neighbours = placed.graph.neighbours_of(ME).tolist()
-    roster = whole.excerpt([ME, *neighbours]) if plan.graph.random else whole
+    roster = whole.excerpt([ME, *neighbours]).to_keep() if plan.graph.random else whole
     state = ClientState(agreed, plan.to_json(), LENGTH, False, RUN, pair, everyone[ME], roster)
     return state, ClientHistory(placed, ME, roster.hash, neighbours)
 

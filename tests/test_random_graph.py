@@ -250,3 +250,18 @@ def test_degrees_of_other_graphs_are_counted_alike() -> None:
     flags = np.random.default_rng(0).random(12) < 0.6
     for graph in (Graph(12, 11), Graph(12, 4, 5)):
         assert np.array_equal(graph.degrees(flags), graph.adjacency()[:, flags].sum(axis=1))
+
+
+def test_degrees_are_counted_once_and_for_the_right_set() -> None:
+    graph, other = (RandomGraph(clients=100, degree=20).placed(bytes([k]) * 32) for k in range(2))
+    draw = np.random.default_rng(1)
+    for _ in range(8):
+        flags = draw.random(100) < 0.8
+        for each in (graph, other):
+            expected = each.adjacency() @ flags
+            assert np.array_equal(each.degrees(flags), expected)
+            assert each.degrees(flags.tolist()) is each.degrees(flags)
+            with pytest.raises(ValueError, match="read-only"):
+                each.degrees(flags)[0] = 0
+    with pytest.raises(ArgumentError, match="a flag for each of 100 clients"):
+        graph.degrees(np.ones(104, np.bool_))  # as many bytes of bits

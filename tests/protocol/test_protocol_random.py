@@ -118,7 +118,7 @@ def summed(found: Federation, result: Aggregate) -> NDArray[np.float64]:
 
 
 @pytest.mark.parametrize("late", [None, "unseen"])
-def test_a_run_without_grace(tapes: list[Tape], late: str | None) -> None:
+def test_sums_and_ledgers_of_a_run_on_a_random_graph_are_exact(tapes: list[Tape], late: str | None) -> None:
     found = whole_run(tapes, late=late)
     check_sets(found)
     check_sums(found)
@@ -135,7 +135,7 @@ def test_a_run_without_grace(tapes: list[Tape], late: str | None) -> None:
     check_ledgers(found)
 
 
-def test_a_run_with_grace(tapes: list[Tape]) -> None:
+def test_sums_and_ledgers_of_a_run_on_a_random_graph_are_exact_with_grace(tapes: list[Tape]) -> None:
     found = whole_run(tapes, grace=1)
     check_sets(found)
     check_sums(found)

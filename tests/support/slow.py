@@ -103,6 +103,9 @@ TESTS = {
         for seed in (5, 7, 9, 10, 11, 17, 23)  # many clients and rounds
     ),
     # planning, accounting, protocol
+    "test_sums_and_ledgers_of_a_run_on_a_random_graph_are_exact[None]",
+    "test_sums_and_ledgers_of_a_run_on_a_random_graph_are_exact[unseen]",
+    "test_sums_and_ledgers_of_a_run_on_a_random_graph_are_exact_with_grace",
     "test_a_dear_round_that_the_plan_rules_out_ends_what_looking_ahead_had_promised",
     "test_a_repair_plan_lasts_its_rounds_when_every_round_is_at_its_worst",
     "test_a_request_with_many_stragglers_on_a_sparse_graph_is_planned_in_bounded_time",

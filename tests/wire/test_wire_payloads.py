@@ -144,3 +144,19 @@ def test_decoding_allocates_no_more_than_a_bitmap_for_each_set(clients: int) -> 
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < rounds * (clients // 8 + 300) + 50 * clients
+
+
+def test_announcements_are_read_once_in_a_process_but_for_long_ones() -> None:
+    sets = tuple(ClientSet.of(2000, range(0, 2000, k)) for k in (3, 5))
+    data = Announcement(round=2, clients=2000, past=sets).to_bytes()
+    first = Announcement.from_bytes(data, round=2, clients=2000)
+    assert Announcement.from_bytes(memoryview(bytearray(data)), round=2, clients=2000) is first
+    assert Announcement.from_bytes(data, round=3, clients=2000).round == 3  # it says of other rounds
+    for _ in range(2):
+        with pytest.raises(WireError, match="expected 2001"):
+            Announcement.from_bytes(data, round=2, clients=2001)
+    long = Announcement(round=400, clients=2000, past=sets * 200).to_bytes()
+    assert len(long) > 1 << 16
+    again = [Announcement.from_bytes(long, round=400, clients=2000) for _ in range(2)]
+    assert again[0] == again[1]
+    assert again[0] is not again[1]

@@ -88,7 +88,7 @@ class Client:
         self._claimed: ClientHistory | None = None  # of the round that is counted as answered before its upload is made
         if state.roster is not None:
             self._seat = Seat(plan, state, state.roster, pins, self._grid)
-            self._state = replace(state, roster=state.roster.to_keep())
+            self._state = replace(state, roster=self._seat.kept)
             history = self._seat.history()
             history.sent, history.closing = state.sent, state.closing
             for told in state.rounds:
@@ -208,7 +208,7 @@ class Client:
             known = self._state.roster
             if known is None:
                 seat = Seat(self.plan, self._state, roster, self._pins, self._grid)
-                self._adopt(replace(self._state, roster=roster.to_keep()))
+                self._adopt(replace(self._state, roster=seat.kept))
                 self._seat, self._history = seat, seat.history()
             elif known.hash != roster.hash:
                 raise ProtocolError("the roster must not change in a run; who joins or leaves needs a new run")

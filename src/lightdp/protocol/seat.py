@@ -27,6 +27,7 @@ class Seat:
 
     Attributes:
         grid: as given.
+        kept: what the client keeps of the roster.
 
     Raises:
         WireError: the roster is of another size, lacks the client, shows others than it should, or is not to be
@@ -46,7 +47,8 @@ class Seat:
             unknown = [e.name for i, e in roster.enrolments.items() if e.name not in pins.identities and i != self._me]
             if len(unknown) > (most := plan.request.near_colluders):
                 raise WireError(f"roster must have at most {most} clients that are not pinned, got {unknown}")
-        self._keyring = Keyring(state.pair, roster, self._me, self._neighbours)
+        self.kept = roster.to_keep()
+        self._keyring = Keyring(state.pair, self.kept, self._me, self._neighbours)
 
     def history(self) -> ClientHistory:
         """That of the client, before anything was announced."""
