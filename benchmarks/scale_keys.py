@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +76,20 @@ def seconds(call: Callable[[], object], repeats: int) -> float:
 
 def large(clients: int, degree: int, repeats: int) -> dict[str, float]:
     """A random graph: the server's roster and messages, and a client that joins."""
-    asked = {"colluders": clients // 10, "stragglers": clients // 10, "rounds": 150, "epsilon": 3.0, "delta": 1e-6}
+    asked: dict[str, Any] = {
+        "colluders": clients // 10,
+        "stragglers": clients // 10,
+        "rounds": 150,
+        "epsilon": 3.0,
+        "delta": 1e-6,
+    }
     graph = f"random:{degree}"
     plan = lightdp.plan(clients=clients, graph=graph, unit="client", calibration="repair", **asked)
     pairs, enrolments = enrolled(clients)
     server, made = fixed(plan, enrolments)
     names = [server.names[i * clients // repeats] for i in range(repeats)]
     found = {"roster_s": made, "roster_bytes": len(server.roster())}
-    times = [(seconds(lambda name=name: server.roster(name), 1), len(server.roster(name))) for name in names]
+    times = [(seconds(partial(server.roster, name), 1), len(server.roster(name))) for name in names]
     found |= {"excerpt_ms": statistics.median(t for t, _ in times) * 1e3, "join_bytes": max(n for _, n in times)}
     joins = []
     for name in names:
@@ -123,14 +130,13 @@ def derived(peers: int, repeats: int) -> dict[str, float]:
     """Stream keys of all peers of a client."""
     pairs, enrolments = enrolled(peers + 1)
     ring = Keyring(pairs[0], Roster.of(enrolments, run=RUN, plan=bytes(32)), 0)
-    everyone, place = list(range(1, peers + 1)), {"round": 3, "chain": bytes(32)}
-    found = {"first_ms": seconds(lambda: ring.stream_keys(everyone, **place), 1) * 1e3}
-    found["keys_ms"] = seconds(lambda: ring.stream_keys(everyone, **place), 100 * repeats) * 1e3
+    call = partial(ring.stream_keys, range(1, peers + 1), round=3, chain=bytes(32))
+    found = {"first_ms": seconds(call, 1) * 1e3, "keys_ms": seconds(call, 100 * repeats) * 1e3}
     records, prefix = os.urandom(40 * peers), os.urandom(72)
-    ways = {"python": derivation._expand_plain}  # noqa: SLF001  all of them, side by side
-    ways |= {way.args[0]: way for way in derivation._compiled}  # noqa: SLF001
+    ways: dict[str, Callable[[bytes, bytes], bytes]] = {"python": derivation._expand_plain}  # noqa: SLF001
+    ways |= {way.args[0]: way for way in derivation._compiled}  # noqa: SLF001  all of them, side by side
     for name, way in ways.items():
-        found[f"{name}_ms"] = seconds(lambda way=way: way(prefix, records), 100 * repeats) * 1e3
+        found[f"{name}_ms"] = seconds(partial(way, prefix, records), 100 * repeats) * 1e3
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +21,14 @@ from support import oracles
 from test_accountant import Round, costs_by_round
 
 
-def planned(clients: int, degree: int, colluders: int, stragglers: int, **more: object) -> Plan:
-    asked = {"rounds": 20, "epsilon": 8.0, "delta": 1e-5, "calibration": "repair", "unit": "client"} | more
+def planned(clients: int, degree: int, colluders: int, stragglers: int, **more: Any) -> Plan:
+    asked: dict[str, Any] = {
+        "rounds": 20,
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "calibration": "repair",
+        "unit": "client",
+    } | more
     graph = f"random:{degree}"
     return lightdp.plan(clients=clients, colluders=colluders, stragglers=stragglers, graph=graph, **asked)
 

@@ -32,7 +32,7 @@ def trainings(draw: st.DrawFn) -> tuple[Plan, list[int], list[Step]]:
     bound = draw(st.integers(1, clients - 2))
     degrees = [k for k in range(1, clients) if k == clients - 1 or clients % 2 == 0 or k % 2 == 0]
     gamma = draw(st.sampled_from([None, 0.0, 0.3, 2.0, 100.0]))
-    calibration = draw(st.sampled_from(["repair", "repair", "repair", "exact"]))
+    calibration: Any = draw(st.sampled_from(["repair", "repair", "repair", "exact"]))
     more: dict[str, Any] = {"grace": draw(st.integers(0, 1)), "gamma": gamma} if calibration == "repair" else {}
     more["late"] = draw(st.sampled_from([None, None, None, "unseen"])) if not more.get("grace") else None
     plan = lightdp.plan(
@@ -128,7 +128,7 @@ def test_many_clients_have_a_table_that_agrees_with_single_ones(graph: str, grac
 
 
 @pytest.mark.parametrize("calibration", ["repair", "exact"])
-def test_clients_that_have_spent_their_budgets_are_those_that_odometers_of_their_own_refuse(calibration: str) -> None:
+def test_clients_that_have_spent_their_budgets_are_those_that_odometers_of_their_own_refuse(calibration: Any) -> None:
     plan = lightdp.plan(
         clients=100, colluders=10, stragglers=20, rounds=30, epsilon=3, delta=1e-5, calibration=calibration
     )

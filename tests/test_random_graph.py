@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -165,7 +166,7 @@ def test_certificate_on_ten_thousand_clients_by_a_sparse_solver() -> None:
     kept = np.flatnonzero(honest)
     place = np.full(10_000, -1)
     place[kept] = np.arange(len(kept))
-    rows = [place[graph.neighbours_of(client)] for client in kept]
+    rows = [place[graph.neighbours_of(client)] for client in kept.tolist()]
     rows = [row[row >= 0] for row in rows]
     indices = np.concatenate(rows)
     starts = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
@@ -194,10 +195,11 @@ def test_certificate_without_spread_is_the_star() -> None:
 def test_plans_of_random_graphs_reach_their_goals() -> None:
     """Less than twice the complete graph's noise where late uploads stay unseen (S1)."""
     for clients, degree in ((1000, 116), (10_000, 198), (100_000, 284)):
-        asked = {
+        asked: dict[str, Any] = {
             "clients": clients, "colluders": clients // 10, "stragglers": clients // 10, "rounds": 150, "epsilon": 3,
             "delta": 1e-5, "unit": "client", "calibration": "repair",
         }  # fmt: skip
+        late: Any
         for late, most in (("unseen", 1.36), (None, 3.8)):
             whole, found = lightdp.plan(**asked, late=late), lightdp.plan(**asked, late=late, graph=f"random:{degree}")
             assert 1 < found.noise_carried() / whole.noise_carried() < most
@@ -206,7 +208,14 @@ def test_plans_of_random_graphs_reach_their_goals() -> None:
 
 
 def test_auto_takes_the_least_degree_that_is_near_the_complete_graph() -> None:
-    asked = {"colluders": 100, "stragglers": 100, "rounds": 50, "epsilon": 3, "delta": 1e-5, "late": "unseen"}
+    asked: dict[str, Any] = {
+        "colluders": 100,
+        "stragglers": 100,
+        "rounds": 50,
+        "epsilon": 3,
+        "delta": 1e-5,
+        "late": "unseen",
+    }
     assert lightdp.plan(clients=1000, **asked, graph="auto").graph.complete
     found = lightdp.plan(clients=5000, **asked, graph="auto")
     whole = lightdp.plan(clients=5000, **asked)
@@ -217,7 +226,7 @@ def test_auto_takes_the_least_degree_that_is_near_the_complete_graph() -> None:
 
 
 @pytest.mark.parametrize("graph", ["random", "random:10:3", "auto:3", "ring", 7])
-def test_names_of_no_graph_are_refused(graph: object) -> None:
+def test_names_of_no_graph_are_refused(graph: Any) -> None:
     with pytest.raises(ArgumentError, match="graph must be"):
         lightdp.plan(clients=50, colluders=5, stragglers=5, rounds=5, epsilon=3, delta=1e-5, graph=graph)
 
@@ -232,7 +241,7 @@ def test_names_of_no_graph_are_refused(graph: object) -> None:
     ],
 )
 def test_what_random_graphs_cannot_is_refused(changed: dict[str, object], named: str) -> None:
-    asked = {"clients": 500, "colluders": 5, "stragglers": 5, "rounds": 5, "epsilon": 3, "delta": 1e-5}
+    asked: dict[str, Any] = {"clients": 500, "colluders": 5, "stragglers": 5, "rounds": 5, "epsilon": 3, "delta": 1e-5}
     with pytest.raises(ArgumentError, match=named):
         lightdp.plan(**asked | {"degree": 40, "random": True} | changed)
 

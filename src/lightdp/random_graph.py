@@ -7,7 +7,7 @@ of the finished roster decides, so that colluders, who are fixed before, sit at 
 
 >>> graph = RandomGraph(clients=10_000, degree=100).placed(bytes(32))
 >>> graph.neighbours_of(7).size, round(graph.second, 2)
-(96, 10.15)
+(97, 10.15)
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class Window:
         self.waiting = self.waiting & ~(used.flags if self.ready is None else used.flags & self.ready)
         self.ready = None if self.ready is None else used.flags
 
-    def cost(self, everyone: int, *, all_late: bool = False) -> float:
+    def cost(self, everyone: float, *, all_late: bool = False) -> float:
         """Cost of the round with its late repairs, or all that may still come, each perhaps in a void round."""
         retries = np.where(self.waiting, RETRIES, self.retries) if all_late else self.retries
         # the sum of the `honest` largest, whichever peers collude

@@ -48,7 +48,7 @@ def total(squares: Any) -> float:
     return sum(square * count for square, count in squares.items())
 
 
-def answer(one: Member, of: Roster, number: int = 0, past: list[bytes] | None = None) -> bytes:
+def answer(one: Member, of: Roster, number: int = 0, past: list[tuple[ClientSet, ...]] | None = None) -> bytes:
     one.join(roster_message(of))
     return one.begin(announcement(of, number, past or [])).upload(np.zeros(LENGTH))
 

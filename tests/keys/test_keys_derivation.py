@@ -286,7 +286,7 @@ def test_a_pair_that_is_in_use_keeps_its_secrets_when_its_client_is_restored(mon
     pair, other = KeyPair.generate(), KeyPair.generate()
     secret = pair.agree(other.public)
     monkeypatch.setattr("lightdp.keys.pair.X25519PublicKey", None)  # every agreement would need it
-    assert KeyPair(bytearray(pair.to_bytes())).agree(other.public) == secret
+    assert KeyPair(bytes(bytearray(pair.to_bytes()))).agree(other.public) == secret
     with pytest.raises(AttributeError):
         pair.agree(KeyPair.generate().public)
 

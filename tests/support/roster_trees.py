@@ -20,7 +20,8 @@ def first_difference(leaves: Sequence[Leaf]) -> int:
 
 def parted(leaves: Sequence[Leaf]) -> tuple[int, list[Leaf], list[Leaf]]:
     bit = first_difference(leaves)
-    return bit, *([leaf for leaf in leaves if bits_of(leaf[0])[bit] == side] for side in "01")
+    left, right = ([leaf for leaf in leaves if bits_of(leaf[0])[bit] == side] for side in "01")
+    return bit, left, right
 
 
 def node_hash(leaves: Sequence[Leaf]) -> bytes:

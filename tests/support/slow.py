@@ -23,12 +23,19 @@ FILES = {
     "test_results.py",
 }
 TESTS = {
+    # accountant
+    "test_a_table_has_the_ledgers_of_odometers_of_one_client_each",
+    "test_many_clients_have_a_table_that_agrees_with_single_ones",
+    "test_sampled_batches_of_many_clients_compose_as_those_of_single_ones",
     # states
     "test_a_client_that_is_killed_anywhere_answers_a_round_once",
     "test_a_torn_line_does_not_count_and_any_other_is_refused",
     # files
     "test_a_client_keeps_its_state_and_identity_without_flock_and_modes",
     "test_importing_lightdp_needs_no_module_of_one_system",
+    # keys
+    "test_every_excerpt_has_the_hash_of_the_whole_and_shows_what_was_asked_for",
+    "test_tree_equals_the_oracle",
     # auditing
     "test_a_closed_pipe_does_not_change_the_exit_code",
     "test_memory_does_not_grow_with_values",

@@ -107,13 +107,21 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define END(x) _mm512_aesenclast_epi128(x, key[ROUNDS])
 #include "pass.h"
 
+/* VAES, a name that not every compiler knows; asked once, as virtual machines take microseconds to answer */
+static int has_vaes(void)
+{
+    static int known = -1;
+    unsigned int a, b, c, d;
+    if (known < 0) known = __get_cpuid_count(7, 0, &a, &b, &c, &d) && c >> 9 & 1;
+    return known;
+}
+
 static int supports(const char *backend)
 {
-    unsigned int a, b, c, d;
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("aes") || !__builtin_cpu_supports("avx2")) return 0;
     if (!strcmp(backend, "aesni")) return 1;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(c & 1u << 9)) return 0;  /* VAES, a name that not every compiler knows */
+    if (!has_vaes()) return 0;
     if (!strcmp(backend, "vaes")) return 1;
     return !strcmp(backend, "vaes512") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
 }

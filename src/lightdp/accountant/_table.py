@@ -176,7 +176,7 @@ class LedgerTable:
         """`Ledger.total` of each client, or of those `at` these places. (clients,)"""
         total, error = self._rare_sum[at], self._rare_error[at]
         for cost, column in self.usual.items():
-            total, lost = _added(total, column[at] * cost)
+            total, lost = _added(total, np.multiply(column[at], cost, dtype=np.float64))
             error = error + lost
         for late in self.late:
             total, lost = _added(total, self._scattered(late)[at])

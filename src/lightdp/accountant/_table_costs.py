@@ -140,7 +140,7 @@ class RepairTableCosts:
         """Add a round that came too late for clients `at`, with at least `others` honest peers used, and its window."""
         window = Window.after(self.plan.gamma, self.plan.honest, used.flags, 0.0, self._grace)
         crossed = crossed + 1 / self._reserve.least  # each repair that comes in time meets 1/least
-        costs = _late_costs(self.plan.gamma, others, crossed, np.zeros(at.size))
+        costs = _late_costs(self.plan.gamma, others, crossed, np.zeros_like(at))
         near, repaired = _rows(self.plan.graph, self._clients[at]), others > 0
         late = LateRound(at, others, crossed, costs, window, near)
         ledgers.charge(at[~repaired], costs[~repaired])

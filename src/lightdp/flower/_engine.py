@@ -143,8 +143,11 @@ class Engine:
             LOG.info("lightdp: roster %d is closed: it %s", number, run.why_closed(number))
             arrays = self._closed(run.federation.rosters[number], arrays, self.wait if timeout is None else timeout)
             run.federation.end(number)
+        rosters = run.federation.cohorts.next_number
         if self.stopped is None and not run.form(self.wait):
             self._stop(run.nobody_left())
+        if run.federation.cohorts.next_number > rosters:
+            self.keep(arrays, run.federation.turn())  # before anything is sent to their members
         return arrays
 
     def _ready(self) -> Table | None:
@@ -170,7 +173,7 @@ class Engine:
         self._kept = None if table is None else (table.number, table.server.round)
 
     def _sure(self, arrays: ArrayRecord, table: Table) -> None:
-        """Have it saved that the next round of a roster, which may have been formed just now, may be announced."""
+        """Have it saved that the next round of a roster may be announced."""
         if self._kept != (table.number, table.server.round):
             self.keep(arrays, table)
 

@@ -37,6 +37,7 @@ True
 from lightdp.keys.derivation import Keyring, link, pair_key
 from lightdp.keys.identity import Enrolment, Identity
 from lightdp.keys.pair import KeyPair
-from lightdp.keys.roster import Pins, Roster
+from lightdp.keys.pins import Pins
+from lightdp.keys.roster import Roster
 
 __all__ = ["Enrolment", "Identity", "KeyPair", "Keyring", "Pins", "Roster", "link", "pair_key"]

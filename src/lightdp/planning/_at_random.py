@@ -89,7 +89,7 @@ def _rounds(asked: Request) -> list[tuple[int, int, NDArray[np.float64], NDArray
     for away, weight in _law(asked).points(_POINTS):
         least = graph.reach - 1 - largest(graph.seats, away + empty, graph.reach, _SURE / asked.clients)
         first, chances = hypergeometric(graph.seats - 1, away, graph.reach - 1)
-        used = degree - first - np.arange(len(chances))
+        used = degree - first - np.arange(len(chances), dtype=float)
         result.append(
             (asked.clients - away, max(least, asked.least_used), used - asked.near_colluders, chances, weight)
         )

@@ -136,7 +136,8 @@ class Roster:
         """μ² of every round of each member at its worst (W5); nothing of a member that never sent an upload."""
         if self.odometer is None:
             return [Counter() for _ in self.members]
-        sent = functools.reduce(operator.or_, (each for one in self.came for each in one))
+        nobody = ClientSet.none(len(self.members))
+        sent = functools.reduce(operator.or_, (each for one in self.came for each in one), nobody)
         found = self.odometer.counted(worst=True).squares()
         return [each if place in sent else Counter() for place, each in enumerate(found)]
 
