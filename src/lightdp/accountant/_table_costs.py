@@ -193,12 +193,12 @@ class RepairTableCosts:
         return _late_costs(self.plan.gamma, late.honest, crossed, retries)
 
 
-def _rows(graph: Graph, clients: NDArray[np.int64]) -> NDArray[np.int32] | None:
+def _rows(graph: Graph, clients: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """The neighbours of some clients, filled up with N; None on the complete graph. (clients, most neighbours)"""
     if graph.complete:
         return None
     rows = graph.rows(clients.tolist())
-    result = np.full((len(rows), max(len(row) for row in rows)), graph.clients, np.int32)
+    result = np.full((len(rows), max(len(row) for row in rows)), graph.clients, np.int64)
     for at, row in enumerate(rows):
         result[at, : len(row)] = row
     return result
