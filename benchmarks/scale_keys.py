@@ -83,7 +83,7 @@ def large(clients: int, degree: int, repeats: int) -> dict[str, float]:
         "epsilon": 3.0,
         "delta": 1e-6,
     }
-    graph = f"random:{degree}"
+    graph = "complete" if clients <= degree else f"random:{degree}"
     plan = lightdp.plan(clients=clients, graph=graph, unit="client", calibration="repair", **asked)
     pairs, enrolments = enrolled(clients)
     server, made = fixed(plan, enrolments)

@@ -177,13 +177,19 @@ class RandomGraph(Graph):
         return matrix
 
     def degrees(self, among: ArrayLike) -> NDArray[np.int64]:
-        """How many neighbours each client has among these. (clients,)
+        """How many neighbours each client has among these; read-only. (clients,)
 
         Args:
             among: flags. (clients,)
         """
-        seats, _ = self._seating
         flags = np.asarray(among, dtype=bool)
+        if flags.shape != (self.clients,):
+            raise ArgumentError(f"among must have a flag for each of {self.clients} clients, got {flags.shape}")
+        return _degrees(self, np.packbits(flags).tobytes())
+
+    def _counted(self, flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """As `degrees`."""
+        seats, _ = self._seating
         table = np.zeros(self.seats, dtype=np.uint8)
         table[seats] = flags
         mirrored = table.reshape(self.height, self.width)[:, ::-1]  # column w − b of a row is a window of its mirror
@@ -280,6 +286,14 @@ class Certificate(NamedTuple):
 
 
 _alive: WeakValueDictionary[tuple[int, int, bytes], RandomGraph] = WeakValueDictionary()
+
+
+@lru_cache(maxsize=4)  # clients of one process hear of the same sets
+def _degrees(graph: RandomGraph, among: bytes) -> NDArray[np.int64]:
+    flags = np.unpackbits(np.frombuffer(among, np.uint8), count=graph.clients).view(np.bool_)
+    found = graph._counted(flags)  # noqa: SLF001  of this module
+    found.flags.writeable = False
+    return found
 
 
 def _sums(a: ArrayLike, layers: int, width: int, height: int) -> NDArray[np.int64]:

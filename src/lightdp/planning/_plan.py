@@ -76,6 +76,7 @@ class Plan:
     noise: Noise
     passed_over: Plan | None = field(default=None, repr=False, compare=False)
     calibration: Calibration = field(init=False, repr=False, compare=False)
+    _last: Plan | None = field(default=None, init=False, repr=False, compare=False)  # as it was placed last
 
     clients: int = _of("request")
     colluders: int = _of("request")
@@ -197,8 +198,11 @@ class Plan:
                 f"the roster must give every client at least {least} neighbours on its random graph, and gives one "
                 f"{graph.fewest}: another number gives it another hash"
             )
-        result = replace(self)
-        object.__setattr__(result, "graph", graph)
+        result = self._last
+        if result is None or result.graph is not graph:  # clients of one process share it
+            result = replace(self)
+            object.__setattr__(result, "graph", graph)
+            object.__setattr__(self, "_last", result)
         return result
 
     def counts(self, came: NDArray[np.bool_]) -> bool:

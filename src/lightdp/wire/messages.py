@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import TypeAlias
 
 from lightdp._validate import integer, octets
@@ -35,6 +36,7 @@ _ENVELOPE = _HEADER.size + 4  # 80, so that payloads stay aligned
 _ANNOUNCEMENT = struct.Struct("<II")
 _UPLOAD = struct.Struct("<QQ64s")
 _SHAPE = struct.Struct("<QQ")
+_SHARED = 1 << 16  # bytes of an announcement, up to which it is kept for the next client of this process
 _PLACE = struct.Struct("<16s16sQ32sI32s")
 
 
@@ -168,20 +170,26 @@ class Announcement:
 
         It makes as many sets as there are past rounds, of N bits each, however short the bytes are.
         """
-        if len(data) < _ANNOUNCEMENT.size:
-            raise WireError(f"announcement must have at least {_ANNOUNCEMENT.size} bytes, got {len(data)}")
-        its_clients, closing = _ANNOUNCEMENT.unpack_from(data)
-        if its_clients != clients or closing not in {0, 1}:
-            raise WireError(f"announcement has {its_clients} clients, closing={closing}; expected {clients}")
-        view, at, past = memoryview(data), _ANNOUNCEMENT.size, list[ClientSet]()
-        while at < len(view) and len(past) < round * (1 + grace):
-            found, size = read_set(view[at:], clients)
-            past.append(found)
-            at += size
-        if at < len(view) or len(past) % (1 + grace) != 0:
-            left = f"{len(past)} sets and {len(view) - at} bytes"
-            raise WireError(f"announcement of round {round} has {left}; expected {1 + grace} for each past round")
-        return cls(round=round, clients=clients, past=tuple(past), closing=closing == 1, grace=grace)
+        read = _announcement if len(data) <= _SHARED else _announcement.__wrapped__
+        return read(bytes(data), round, clients, grace)
+
+
+@lru_cache(maxsize=4)  # clients of one process get the same
+def _announcement(data: bytes, number: int, clients: int, grace: int) -> Announcement:
+    if len(data) < _ANNOUNCEMENT.size:
+        raise WireError(f"announcement must have at least {_ANNOUNCEMENT.size} bytes, got {len(data)}")
+    its_clients, closing = _ANNOUNCEMENT.unpack_from(data)
+    if its_clients != clients or closing not in {0, 1}:
+        raise WireError(f"announcement has {its_clients} clients, closing={closing}; expected {clients}")
+    view, at, past = memoryview(data), _ANNOUNCEMENT.size, list[ClientSet]()
+    while at < len(view) and len(past) < number * (1 + grace):
+        found, size = read_set(view[at:], clients)
+        past.append(found)
+        at += size
+    if at < len(view) or len(past) % (1 + grace) != 0:
+        left = f"{len(past)} sets and {len(view) - at} bytes"
+        raise WireError(f"announcement of round {number} has {left}; expected {1 + grace} for each past round")
+    return Announcement(round=number, clients=clients, past=tuple(past), closing=closing == 1, grace=grace)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,177 @@
+"""What a federation costs from a hundred to a hundred thousand clients: a training of real ones, and each part alone.
+
+python benchmarks/scale.py growth [--clients 100 1000 10000 100000] [--degree 100] [--repeats 5]
+python benchmarks/scale.py play [--clients 100000] [--degree 160] [--rounds 3]
+python benchmarks/scale.py chart [--plot docs/img/scale.svg]
+
+growth: each part by itself, in CPU time of one core. The graph is random, with about so many neighbours each; among a
+    hundred clients it is complete. A tenth of the clients straggles. `scale_keys.py`, `scale_server.py` and
+    `scale_state.py` say what exactly is measured, and measure more.
+play: three rounds and a closing one of real clients in two processes, and what was verified of them (`scale_play.py`).
+chart: the growth of each part with a fitted exponent, and the table of goals.
+
+Rows are kept in records/scale.json, one for each number of clients. `chart` returns 1 if a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import altair as alt
+import numpy as np
+
+import scale_keys
+import scale_play
+import scale_server
+import scale_state
+from lightdp.report import LOOK, save
+from lightdp_lab import bench
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lightdp.report import Chart
+
+ROOT = Path(__file__).parent
+RECORD, PICTURE = ROOT / "records/scale.json", ROOT.parent / "docs/img/scale.svg"
+SIZES, GOAL_CLIENTS, SOFT = (100, 1000, 10_000, 100_000), 100_000, "#526077"
+PLAY_MINUTES, PLAY_GB = 20.0, 12.0
+
+
+class Part(NamedTuple):
+    """A line of the chart: what it shows, its unit, its goal for a hundred thousand clients, and its colour."""
+
+    title: str
+    unit: str
+    goal: float
+    colour: str
+
+
+PARTS = {
+    "join_s": Part("client joins", "s", 0.2, "#d9480f"),
+    "restore_s": Part("client restores", "s", 0.01, "#7c3aed"),
+    "keys_s": Part("client derives keys", "s", 1e-4, "#0ea5e9"),
+    "odometer_s": Part("server's odometer", "s", 0.1, "#2f9e44"),
+    "receive_s": Part("server receives all uploads *", "s", 2.0, "#94a3b8"),
+    "join_peak_bytes": Part("memory of joining", "B", 2e7, "#d9480f"),
+    "join_bytes": Part("client's roster", "B", 1e5, "#7c3aed"),
+    "announcement_bytes": Part("announcement", "B", 12_600, "#2f9e44"),
+    "entry_bytes": Part("state written a round", "B", 2000, "#0ea5e9"),
+}
+
+
+def growth(clients: int, degree: int, repeats: int) -> dict[str, Any]:
+    """Each part for so many clients."""
+    graph = "complete" if clients <= degree else f"random:{degree}"
+    joins = scale_keys.large(clients, degree, repeats)
+    odometer = scale_server.apart("odometer", clients, 60, graph, clients // 100, 0)
+    receive = scale_server.apart("receive", clients, 1000)
+    state = scale_state.measured(clients, degree, 150, repeats)
+    keys = scale_keys.derived(min(degree, clients - 1), repeats)
+    return {
+        "clients": clients, "graph": graph, "conditions": bench.conditions(), "neighbours": joins["neighbours"],
+        "join_s": joins["join_s"], "join_peak_bytes": joins["join_peak_bytes"], "join_bytes": joins["join_bytes"],
+        "excerpt_ms": joins["excerpt_ms"], "roster_s": joins["roster_s"], "roster_bytes": joins["roster_bytes"],
+        "odometer_s": odometer["last_s"], "odometer_gb": odometer["peak_gb"],
+        "receive_s": receive["rest_s"], "receive_all_s": receive["all_s"],
+        "announcement_bytes": scale_server.announced(clients, clients // 10, 0),
+        "entry_bytes": state["entry_bytes"], "state_bytes": state["base_bytes"],
+        "restore_s": state["restore_ms"] / 1e3, "keys_s": keys["keys_ms"] / 1e3, "agree_s": keys["first_ms"] / 1e3,
+    }  # fmt: skip
+
+
+def kept(record: dict[str, Any], part: str, row: dict[str, Any]) -> None:
+    """Put a row in the place of the one of as many clients, and save the record."""
+    others = [each for each in record.get(part, []) if each["clients"] != row["clients"]]
+    record[part] = sorted([*others, row], key=lambda each: each["clients"])
+    RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def exponent(rows: list[dict[str, Any]], part: str) -> float:
+    """The slope of a straight line through the points, both on a logarithmic scale."""
+    points = [(row["clients"], row[part]) for row in rows if row[part] > 0]
+    return float(np.polyfit(*np.log(np.array(points, dtype=float).T), 1)[0])
+
+
+def panel(rows: list[dict[str, Any]], unit: str, title: str) -> alt.LayerChart:
+    """The lines of one unit, each named at its end."""
+    parts = {name: part for name, part in PARTS.items() if part.unit == unit}
+    points = [
+        {"clients": row["clients"], "value": row[name], "part": name}
+        for row in rows for name in parts if row[name] > 0
+    ]  # fmt: skip
+    ends = [{**max((p for p in points if p["part"] == name), key=lambda p: p["clients"]),
+             "told": f"{part.title}, N^{exponent(rows, name):.2f}"} for name, part in parts.items()]  # fmt: skip
+    x = alt.X("clients:Q", title="clients N", scale=alt.Scale(type="log", domain=[80, 120_000]),
+              axis=alt.Axis(values=list(SIZES), format="~s", grid=False))  # fmt: skip
+    y = alt.Y("value:Q", title=None, scale=alt.Scale(type="log"), axis=alt.Axis(format=".0e", tickCount=7))
+    colour = alt.Color("part:N", legend=None, scale=alt.Scale(
+        domain=list(parts), range=[part.colour for part in parts.values()]))  # fmt: skip
+    base = alt.Chart(alt.Data(values=points)).encode(x=x, y=y, color=colour)
+    names = alt.Chart(alt.Data(values=ends)).mark_text(align="left", dx=8, fontSize=11).encode(
+        x=x, y=y, color=colour, text="told:N"
+    )  # fmt: skip
+    shown = alt.layer(base.mark_line(strokeWidth=2), base.mark_point(filled=True, size=36, opacity=1), names)
+    return shown.properties(width=270, height=300, title=alt.Title(title, anchor="start", fontSize=13))
+
+
+def chart(rows: list[dict[str, Any]]) -> Chart:
+    """Times beside bytes."""
+    title = alt.Title(
+        "Growth with the number of clients",
+        subtitle=["Random graph of about 100 neighbours, 10 % stragglers; CPU time of one core. Exponents are fitted.",
+                  "* beside signatures, hashes and sums, which take the same time for each upload."],
+        anchor="start", fontSize=17, subtitleColor=SOFT, offset=12,
+    )  # fmt: skip
+    shown = alt.hconcat(panel(rows, "s", "seconds"), panel(rows, "B", "bytes"), spacing=190)
+    looks = shown.resolve_scale(color="independent", y="independent").properties(title=title)
+    return looks.configure(**LOOK, padding={"left": 18, "top": 18, "bottom": 18, "right": 190}, background="white")
+
+
+def table(record: dict[str, Any]) -> Iterable[tuple[str, bool]]:
+    """The goals, as lines, each with whether it is reached."""
+    for row in record.get("growth", []):
+        if row["clients"] == GOAL_CLIENTS:
+            for name, part in PARTS.items():
+                yield f"{part.title:32} {row[name]:10.4g} {part.unit:2} goal {part.goal:g}", row[name] <= part.goal
+            yield f"{'memory of the odometer':32} {row['odometer_gb']:10.4g} GB goal 0.5", row["odometer_gb"] <= 0.5
+    for row in record.get("play", []):
+        cores = min(row["conditions"]["cores"], scale_play.WORKERS)
+        least = row["cpu_s"] / 60 / cores
+        told = f"{row['wall_s'] / 60:.1f} min, {least:.1f} min of {cores} cores, {row['peak_gb']:.2f} GB"
+        yield f"{row['clients']} clients play: {told}", row["wall_s"] / 60 <= PLAY_MINUTES and row["peak_gb"] <= PLAY_GB
+
+
+def main() -> int:
+    """Measure what is asked, keep it, or draw what was kept."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["growth", "play", "chart"])
+    parser.add_argument("--clients", type=int, nargs="+")
+    parser.add_argument("--degree", type=int)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--late", default="unseen")
+    parser.add_argument("--plot", type=Path, default=PICTURE)
+    asked = parser.parse_args()
+    record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    if asked.part == "growth":
+        for clients in asked.clients or SIZES:
+            kept(record, "growth", growth(clients, asked.degree or 100, asked.repeats))
+    if asked.part == "play":
+        for clients in asked.clients or [GOAL_CLIENTS]:
+            plan, conditions = scale_play.planned(clients, asked.degree or 160, late=asked.late), bench.conditions()
+            row = scale_play.Play(plan, scale_play.LENGTH).run(asked.rounds, scale_play.SAMPLE)
+            kept(record, "play", row | {"conditions": conditions, "late": asked.late})
+    lines = [*table(record)]
+    print(*(f"{line}{'' if reached else '  MISSED'}" for line, reached in lines), sep="\n")
+    if asked.part == "chart":
+        save(chart(record["growth"]), asked.plot)
+    return 0 if asked.part != "chart" or all(reached for _, reached in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
