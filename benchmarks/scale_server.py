@@ -168,7 +168,7 @@ def parts(server: Server, upload: Upload, messages: list[tuple[int, bytes]]) -> 
     batches = [range(at, min(at + 100, len(found))) for at in range(0, len(found), 100)]
 
     def each(do: Callable[[int], object]) -> float:
-        return statistics.median(seconds(lambda batch=batch: [*map(do, batch)]) / len(batch) for batch in batches)
+        return statistics.median(seconds(partial(list, map(do, batch))) / len(batch) for batch in batches)
 
     return {name: each(do) for name, do in todo.items()}
 

@@ -46,7 +46,7 @@ class LateRound:
     crossed: NDArray[np.float64]
     costs: NDArray[np.float64]
     window: Window
-    near: NDArray[np.int32] | None
+    near: NDArray[np.int64] | None
 
     def only(self, kept: NDArray[np.bool_]) -> LateRound:
         """The same round for some of its clients."""
@@ -57,7 +57,8 @@ class LateRound:
         """How many neighbours of each client are among `flags`, which hold none of its clients. (late,) or (1,)"""
         if self.near is None:
             return np.array([np.count_nonzero(flags)])
-        return np.count_nonzero(np.append(flags, [False])[self.near], axis=1)
+        found = np.append(flags, [False])[self.near].view(np.uint8)
+        return found.sum(axis=1, dtype=np.uint32).astype(np.int64)
 
 
 class LedgerTable:

@@ -152,9 +152,10 @@ class RepairTableCosts:
         after, riding, awake = ledgers.copied(), np.zeros(ledgers.clients), np.zeros(ledgers.clients)
         after.late = [replace(each, costs=self._late_costs(each, all_late=True)) for each in ledgers.late]
         for each in ledgers.late:
-            riding[each.at] += self._riders(each) / each.honest
             # under grace another round comes before the next one, after which no window is quiet
-            awake[each.at] += self._riders(each, awake=True) / each.honest
+            riders = self._riders(each, awake=True) / each.honest
+            awake[each.at] += riders
+            riding[each.at] += 0.0 if each.window.quiet > 0 else riders
         if waits is not None:
             on_time, late = (each.flags[self._clients] for each in waits)
             used, too_late = self._reserve.opens(riding, lies=ahead or lies)
@@ -192,12 +193,12 @@ class RepairTableCosts:
         return _late_costs(self.plan.gamma, late.honest, crossed, retries)
 
 
-def _rows(graph: Graph, clients: NDArray[np.int64]) -> NDArray[np.int32] | None:
+def _rows(graph: Graph, clients: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """The neighbours of some clients, filled up with N; None on the complete graph. (clients, most neighbours)"""
     if graph.complete:
         return None
     rows = graph.rows(clients.tolist())
-    result = np.full((len(rows), max(len(row) for row in rows)), graph.clients, np.int32)
+    result = np.full((len(rows), max(len(row) for row in rows)), graph.clients, np.int64)
     for at, row in enumerate(rows):
         result[at, : len(row)] = row
     return result

@@ -93,7 +93,7 @@ class File:
         if self._anchor in {self.path, self._lock}:
             raise ArgumentError(f"anchor must be another file than path and its serial, got anchor={str(anchor)!r}")
         self._marks = (self._lock,) if self._anchor is None else (self._lock, self._anchor)
-        self._seen: tuple[object, Found] | None = None  # what this object has left in the file, and when
+        self._seen: tuple[object, Found] | None = None  # what this object has read or left, and when
 
     def last(self) -> int:
         """The serial number of the newest state that was saved here, by whatever run; 0 if there was none."""
@@ -161,7 +161,9 @@ class File:
         """
         marks = self._kept()  # before the file, which another process may replace in between
         try:
+            before = _stamp(self.path.stat())
             data = contents(self.path, limit=_LARGEST, private=True)
+            after = _stamp(self.path.stat())
         except OSError as error:
             if marks and isinstance(error, FileNotFoundError):
                 raise self._lost(marks) from None
@@ -178,7 +180,10 @@ class File:
                     f"{older}{mark.serial} of run {mark.run} was saved last: an older copy could answer a round again. "
                     "Move both files away to enrol anew"
                 )
-        return data if found is None else data[: found.end].removesuffix(b"\n")
+        if found is None:
+            return data
+        self._seen = (after, found) if before == after else None
+        return data[: found.end].removesuffix(b"\n")
 
     def give_up(self) -> list[Path]:
         """Remove the state and what keeps its number, with all that it has spent: a new client may begin here.
@@ -207,8 +212,8 @@ class File:
         """What is there; None if there is no file.
 
         Args:
-            serial: what `path`.serial says. If it is what this object has left there, and the file has not changed
-                since, then the file is not read.
+            serial: what `path`.serial says. If it is the state that this object has seen last, and the file has not
+                changed since, then the file is not read.
         """
         try:
             if self._seen is not None and serial is not None:
