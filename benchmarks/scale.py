@@ -40,7 +40,8 @@ ROOT = Path(__file__).parent
 RECORD, PICTURE = ROOT / "records/scale.json", ROOT.parent / "docs/img/scale.svg"
 SIZES, GOAL_CLIENTS, SOFT = (100, 1000, 10_000, 100_000), 100_000, "#526077"
 PLAY_MINUTES, PLAY_GB, ODOMETER_GB, RECEIVE_S = 20.0, 12.0, 0.5, 2.0
-_APART = 1.8
+_APART = 1.8  # by what factor names at the ends of lines are
+_TICKS = [10.0**k for k in range(-6, 10)]
 
 
 class Part(NamedTuple):
@@ -101,8 +102,8 @@ def keep(part: str, row: dict[str, Any]) -> None:
 
 def exponent(rows: list[dict[str, Any]], part: str) -> float:
     """The slope of a straight line through the points, both on a logarithmic scale."""
-    points = [(row["clients"], row[part]) for row in rows if row[part] > 0]
-    return float(np.polyfit(*np.log(np.array(points, dtype=float).T), 1)[0])
+    clients, values = np.log([[float(row["clients"]), float(row[part])] for row in rows if row[part] > 0]).T
+    return float(np.polyfit(clients, values, 1)[0])
 
 
 def panel(rows: list[dict[str, Any]], unit: str, title: str) -> alt.LayerChart:
@@ -120,7 +121,7 @@ def panel(rows: list[dict[str, Any]], unit: str, title: str) -> alt.LayerChart:
         ends.append({"clients": rows[-1]["clients"], "value": lowest, "part": name, "told": told})
     x = alt.X("clients:Q", title="clients N", scale=alt.Scale(type="log", domain=[80, 120_000]),
               axis=alt.Axis(values=list(SIZES), format="~s", grid=False))  # fmt: skip
-    y = alt.Y("value:Q", title=None, scale=alt.Scale(type="log"), axis=alt.Axis(format=".0e", tickCount=7))
+    y = alt.Y("value:Q", title=None, scale=alt.Scale(type="log"), axis=alt.Axis(format=".0e", values=_TICKS))
     colour = alt.Color("part:N", legend=None, scale=alt.Scale(
         domain=list(parts), range=[part.colour for part in parts.values()]))  # fmt: skip
     base = alt.Chart(alt.Data(values=points)).encode(x=x, y=y, color=colour)
@@ -139,9 +140,9 @@ def chart(rows: list[dict[str, Any]]) -> Chart:
                   "CPU time of one core; uploads of 1,000 values. Exponents are fitted."],
         anchor="start", fontSize=17, subtitleColor=SOFT, offset=12,
     )  # fmt: skip
-    shown = alt.hconcat(panel(rows, "s", "seconds"), panel(rows, "B", "bytes"), spacing=190)
+    shown = alt.hconcat(panel(rows, "s", "seconds"), panel(rows, "B", "bytes"), spacing=30)
     looks = shown.resolve_scale(color="independent", y="independent").properties(title=title)
-    return looks.configure(**LOOK, padding={"left": 18, "top": 18, "bottom": 18, "right": 190}, background="white")
+    return looks.configure(**LOOK, padding=18, background="white")
 
 
 def table(record: dict[str, Any]) -> Iterable[tuple[str, bool]]:
@@ -167,7 +168,6 @@ def main() -> int:
     parser.add_argument("--degree", type=int)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--late", default="unseen")
     parser.add_argument("--plot", type=Path, default=PICTURE)
     asked = parser.parse_args()
     if asked.part == "growth":
@@ -175,9 +175,9 @@ def main() -> int:
             keep("growth", growth(clients, asked.degree or 100, asked.repeats))
     if asked.part == "play":
         for clients in asked.clients or [GOAL_CLIENTS]:
-            plan, conditions = scale_play.planned(clients, asked.degree or 160, late=asked.late), bench.conditions()
+            plan, conditions = scale_play.planned(clients, asked.degree or 160), bench.conditions()
             row = scale_play.Play(plan, scale_play.LENGTH).run(asked.rounds, scale_play.SAMPLE)
-            keep("play", row | {"conditions": conditions, "late": asked.late})
+            keep("play", row | {"conditions": conditions})
     record = read()
     lines = [*table(record)]
     print(*(f"{line}{'' if reached else '  MISSED'}" for line, reached in lines), sep="\n")
