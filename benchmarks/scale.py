@@ -94,7 +94,8 @@ def kept(record: dict[str, Any], part: str, row: dict[str, Any]) -> None:
 def exponent(rows: list[dict[str, Any]], part: str) -> float:
     """The slope of a straight line through the points, both on a logarithmic scale."""
     points = [(row["clients"], row[part]) for row in rows if row[part] > 0]
-    return float(np.polyfit(*np.log(np.array(points, dtype=float).T), 1)[0])
+    across, up = np.log(np.array(points, dtype=float).T)
+    return float(np.polyfit(across, up, 1)[0])
 
 
 def panel(rows: list[dict[str, Any]], unit: str, title: str) -> alt.LayerChart:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -40,9 +40,10 @@ RUN, BATCH, WORKERS, LENGTH, SAMPLE = b"a large federati", 200, 2, 1000, 100
 CAME, LATE, AWAY = range(3)
 
 
-def planned(clients: int, degree: int, late: str | None = "unseen") -> Plan:
+def planned(clients: int, degree: int, late: Literal["unseen"] | None = "unseen") -> Plan:
     """A plan with 10 % colluders and stragglers on a random graph."""
-    asked = {"colluders": clients // 10, "stragglers": clients // 10, "rounds": 150, "epsilon": 3.0, "delta": 1e-6}
+    tenth = clients // 10
+    asked: dict[str, Any] = {"colluders": tenth, "stragglers": tenth, "rounds": 150, "epsilon": 3.0, "delta": 1e-6}
     shape = {"graph": f"random:{degree}", "unit": "client", "calibration": "repair", "parameters": LENGTH}
     return lightdp.plan(clients=clients, late=late, **asked | shape)
 
@@ -71,7 +72,7 @@ class Half:
         self.clients = [lightdp.Client.new(plan, length=length, run=RUN, name=name(i)) for i in names]
         self._tally, self._counts = Tally.empty(length), False
         self._missed: set[int] = set()  # who does not know the last announcement
-        self._real, masks._fine = masks._fine, self._taped  # noqa: SLF001  what an upload is made of, never sent
+        self._real, masks._fine = masks._fine, self._taped  # type: ignore[assignment]  # noqa: SLF001  what an upload is made of, never sent
 
     def enrolments(self) -> Iterator[bytes]:
         """The ENROL messages."""
@@ -229,7 +230,8 @@ class Play:
         """What the processes send, as it comes."""
         sending = list(self._pipes)
         while sending:
-            for pipe in wait(sending):
+            ready: list[Any] = wait(sending)
+            for pipe in ready:
                 if (batch := pipe.recv()) is None:
                     sending.remove(pipe)
                 else:
