@@ -103,10 +103,7 @@ def repair_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def clip_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    def copied(update: Any, _: float, *, out: Any) -> None:
-        out[:] = update
-
-    monkeypatch.setattr(vector, "clip_norm", copied)
+    monkeypatch.setattr(vector, "within_norm", lambda update, _: update)
 
 
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +185,8 @@ def test_a_planted_fault_is_found_and_named_under_grace(fault: str, monkeypatch:
 
 @pytest.mark.parametrize("times", [1.0, 2.0])
 def test_twice_the_clip_is_found_where_noise_is_small(times: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Any = vars(vector)["clip_norm"]
-    monkeypatch.setattr(vector, "clip_norm", lambda update, clip, **more: real(update, times * clip, **more))
+    real: Any = vars(vector)["within_norm"]
+    monkeypatch.setattr(vector, "within_norm", lambda update, clip: real(update, times * clip))
     found = lightdp.audit(planned(rounds=2, epsilon=1000.0), values=1000, play=1, confidence=SURE)
     assert found.clip is not None
     assert found.clip.norm[0] < times < found.clip.norm[1]

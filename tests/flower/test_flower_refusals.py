@@ -416,6 +416,16 @@ def _(_: Path, __: Patch) -> Message:
     return talk.grid.handle(0, talk.start(roster=other.server.roster()))
 
 
+@says("roster must show")
+def _(_: Path, __: Patch) -> Message:
+    talk = enrolled()
+    whole = talk.server._fixed()
+    me = whole.names.index(f"node-{talk.grid.nodes[0].id}")
+    part = whole.excerpt([me, (me + 1) % 3])
+    message = Bytes(kind=Kind.ROSTER, run=RUN, payload=part.to_bytes()).to_bytes()
+    return talk.grid.handle(0, talk.start(roster=message))
+
+
 @says("roster is of another run or plan")
 def _(_: Path, __: Patch) -> Message:
     talk, other = enrolled(), Server(a_plan(epsilon=80.0), length=4, run=RUN)

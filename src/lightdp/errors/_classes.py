@@ -145,11 +145,6 @@ class WireError(LightDPError, ValueError):
             "Use one version of lightdp everywhere. If it persists, do not trust the server.",
         ),
         Refusal(
-            "the roster must give every client at least … neighbours",
-            "The roster's hash places a client badly on a random graph. A server notices that, and forms another one.",
-            "Use one version of lightdp everywhere. If it persists, do not trust the server.",
-        ),
-        Refusal(
             "roster is of another run or plan",
             "The server made the roster for another plan than it sent to this node.",
             "Use one version of lightdp everywhere. If it persists, do not trust the server.",
