@@ -150,8 +150,8 @@ def table(record: dict[str, Any]) -> Iterable[tuple[str, bool]]:
     for row in record.get("growth", []):
         if row["clients"] == GOAL_CLIENTS:
             for name, part in PARTS.items():
-                goal = f"goal {part.goal:g}" if part.goal < float("inf") else ""
-                yield f"{part.title:32} {row[name]:10.4g} {part.unit:2} {goal}", row[name] <= part.goal
+                told = f"goal {part.goal:g}" if part.goal < float("inf") else ""
+                yield f"{part.title:32} {row[name]:10.4g} {part.unit:2} {told}", row[name] <= part.goal
             for name, goal in (("odometer_gb", ODOMETER_GB), ("receive_s", RECEIVE_S)):  # beside signatures and sums
                 yield f"{name:32} {row[name]:10.4g}    goal {goal:g}", row[name] <= goal
     for row in record.get("play", []):
