@@ -82,7 +82,8 @@ def growth(clients: int, degree: int, repeats: int) -> dict[str, Any]:
         "receive_s": receive["rest_s"], "receive_all_s": receive["all_s"],
         "announcement_bytes": scale_server.announced(clients, clients // 10, 0),
         "entry_bytes": state["entry_bytes"], "state_bytes": state["base_bytes"],
-        "restore_s": state["restore_ms"] / 1e3, "keys_s": keys["keys_ms"] / 1e3, "agree_s": keys["first_ms"] / 1e3,
+        "learn_s": state["learn_ms"] / 1e3, "restore_s": state["restore_ms"] / 1e3,
+        "keys_s": keys["keys_ms"] / 1e3, "agree_s": keys["first_ms"] / 1e3,
     }  # fmt: skip
 
 
