@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from dataclasses import replace
@@ -233,7 +232,7 @@ def test_all_parties_agree_on_the_wire() -> None:
     assert told.digest() == chosen.digest() == planned(**LARGE, rotate=True).digest()
     others = [planned(**LARGE, rotate=False), planned(**LARGE, wire_steps=4), planned(**LARGE, coordinate_range=5.0)]
     assert len({chosen.digest(), *(other.digest() for other in others)}) == 4
-    changed = copy.copy(chosen)
+    changed = solve(chosen.request)
     vars(changed)["wire"] = replace(chosen.wire, block=256)  # another version's choice
     assert changed.digest() != chosen.digest()
     assert solve(Request.from_json(chosen.request.to_json())).digest() == chosen.digest()
