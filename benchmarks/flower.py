@@ -3,9 +3,11 @@
 python benchmarks/flower.py                a table, in about twenty minutes
 python benchmarks/flower.py --json         the same as one JSON object
 python benchmarks/flower.py --out r.json   and written to a file
+python benchmarks/flower.py --times        times alone
 
-Everything of one number of clients happens in one simulation (Ray, one actor for each core) with one ClientApp,
-whose mod is the method's own, and a Grid that counts, and loses what it is told to lose.
+Everything happens in simulations (Ray, one actor for each core) with one ClientApp, whose mod is the method's own, and
+a Grid that counts, and loses what it is told to lose. Each block of timed rounds has a simulation of its own, so that
+no method finds memory or caches that another has left.
 
 plain:    FedAvg of the message API.
 local:    the same with Flower's `LocalDpMod`.
@@ -313,16 +315,48 @@ def cpu_seconds() -> float:
     return sum(used[process] for process in ours) / os.sysconf("SC_CLK_TCK")
 
 
-def seconds(watch: Watch, context: Context, blocks: int) -> dict[str, tuple[list[float], list[float]]]:
+def seconds(clients: int, blocks: int) -> dict[str, dict[str, Any]]:
     """Of each method, the seconds of its rounds and the processor seconds of its blocks, without each first round."""
     found: dict[str, tuple[list[float], list[float]]] = {method: ([], []) for method in METHODS}
+
+    def block(watch: Watch, context: Context, method: str) -> None:
+        done = Training(watch, context, method).run(3 if method == "secagg+" else 8, (PARAMETERS,))
+        times, cpu = found[method]
+        times += np.diff(done.times)[1:].tolist()
+        cpu.append((done.cpu[-1] - done.cpu[1]) / (len(done.cpu) - 2))
+
     for _ in range(blocks):
         for method in METHODS:
-            done = Training(watch, context, method).run(3 if method == "secagg+" else 5, (PARAMETERS,))
-            times, cpu = found[method]
-            times += np.diff(done.times)[1:].tolist()
-            cpu.append((done.cpu[-1] - done.cpu[1]) / (len(done.cpu) - 2))
-    return found
+            simulate(clients, lambda watch, context, method=method: block(watch, context, method))
+    return {
+        method: {
+            "cpu": statistics.median(cpu),
+            "seconds": statistics.median(times),
+            "fastest": min(times),
+            "slowest": max(times),
+            "rounds": len(times),
+        }
+        for method, (times, cpu) in found.items()
+    }
+
+
+def simulate(clients: int, main: Callable[[Watch, Context], None]) -> None:
+    """Run `main` on the server of a simulation, once all clients are there."""
+
+    def begin(grid: Grid, context: Context) -> None:
+        watch = Watch(grid)
+        while len(list(watch.get_node_ids())) < clients:
+            time.sleep(0.1)
+        main(watch, context)
+
+    client, server = ClientApp(mods=[method_mod]), ServerApp()
+    client.train()(work)
+    server.main()(begin)
+    backend: dict[str, Any] = {
+        "init_args": {"num_cpus": os.cpu_count() or 1, "log_to_driver": False, "logging_level": logging.ERROR},
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
+    run_simulation(server, client, clients, backend_config=backend)
 
 
 def survived(watch: Watch, context: Context, method: str, trip: int) -> int:
@@ -361,18 +395,14 @@ def accuracy(watch: Watch, context: Context, method: str) -> float:
     return float(((x @ weights).argmax(1) == y.argmax(1)).mean())
 
 
-def measure(clients: int, blocks: int, seeds: int) -> dict[str, Any]:
+def measure(clients: int, blocks: int, seeds: int, *, times: bool) -> dict[str, Any]:
     """The record of one number of clients."""
-    rows: dict[str, dict[str, Any]] = {method: {} for method in METHODS}
+    rows = seconds(clients, blocks)
+    for method, row in rows.items():
+        row |= {"x_plain": row["seconds"] / rows["plain"]["seconds"], "x_cpu": row["cpu"] / rows["plain"]["cpu"]}
+        print(f"  {clients} clients, {method}: {row}", flush=True)
 
-    def main(grid: Grid, context: Context) -> None:
-        watch = Watch(grid)
-        while len(list(watch.get_node_ids())) < clients:
-            time.sleep(0.1)
-        for method, (times, cpu) in seconds(watch, context, blocks).items():
-            rows[method] |= {"cpu": statistics.median(cpu)}
-            rows[method] |= {"seconds": statistics.median(times), "fastest": min(times), "slowest": max(times)}
-            rows[method]["rounds"] = len(times)
+    def others(watch: Watch, context: Context) -> None:
         for method, row in rows.items():
             done = Training(watch, context, method, weigh=2).run(2, (PARAMETERS,))
             row["trips"] = done.trips[2] - done.trips[1]
@@ -383,16 +413,8 @@ def measure(clients: int, blocks: int, seeds: int) -> dict[str, Any]:
             row["accuracy"] = [accuracy(watch, context, method) for _ in range(seeds if random else 1)]
             print(f"  {clients} clients, {method}: {row}", flush=True)
 
-    client, server = ClientApp(mods=[method_mod]), ServerApp()
-    client.train()(work)
-    server.main()(main)
-    backend: dict[str, Any] = {
-        "init_args": {"num_cpus": os.cpu_count() or 1, "log_to_driver": False, "logging_level": logging.ERROR},
-        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-    }
-    run_simulation(server, client, clients, backend_config=backend)
-    for row in rows.values():
-        row |= {"x_plain": row["seconds"] / rows["plain"]["seconds"], "x_cpu": row["cpu"] / rows["plain"]["cpu"]}
+    if not times:
+        simulate(clients, others)
     return rows
 
 
@@ -409,7 +431,9 @@ def claims(record: dict[str, Any]) -> dict[str, bool]:
     return {
         **times,
         "faster than SecAgg+": all(row["seconds"] < rows["secagg+"]["seconds"] for row, rows in ours),
-        "fewer bytes up than plain FedAvg": all(row["bytes_up"] < rows["plain"]["bytes_up"] for row, rows in ours),
+        "fewer bytes up than plain FedAvg": all(
+            row["bytes_up"] < rows["plain"]["bytes_up"] for row, rows in ours if "bytes_up" in row
+        ),
     }
 
 
@@ -428,6 +452,9 @@ def show(record: dict[str, Any]) -> None:
         print(f"{'':9}{head}{'lost, by trip':>16}{'accuracy':>10}")
         for name, row in rows.items():
             times = "".join(f"{row[key]:10.2f}" for key in ("seconds", "x_plain", "fastest", "slowest", "x_cpu"))
+            if "lost" not in row:
+                print(f"{name:9}{times}")
+                continue
             lost = ", ".join(str(count) for count in row["lost"])
             right = statistics.mean(row["accuracy"])
             print(f"{name:9}{times}{row['bytes_up'] / 1e6:10.2f}{row['trips']:10}{lost:>16}{right:10.1%}")
@@ -443,11 +470,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="also write the record here")
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 30])
     parser.add_argument("--blocks", type=int, default=3, help="turns that each method gets")
+    parser.add_argument("--times", action="store_true", help="no bytes, losses and accuracies")
     parser.add_argument("--seeds", type=int, default=3, help="trainings behind an accuracy")
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     load = os.getloadavg()[0]
-    found = {str(clients): measure(clients, arguments.blocks, arguments.seeds) for clients in arguments.clients}
+    found = {
+        str(clients): measure(clients, arguments.blocks, arguments.seeds, times=arguments.times)
+        for clients in arguments.clients
+    }
     versions = {name: version(name) for name in ("flwr", "ray")}
     loads = {"load": round(load, 2), "load_at_end": round(os.getloadavg()[0], 2)}
     record = {"conditions": bench.conditions() | versions | loads, "parameters": PARAMETERS, "clients": found}
