@@ -38,6 +38,7 @@ import statistics
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -319,7 +320,7 @@ def seconds(clients: int, blocks: int) -> dict[str, dict[str, Any]]:
     """Of each method, the seconds of its rounds and the processor seconds of its blocks, without each first round."""
     found: dict[str, tuple[list[float], list[float]]] = {method: ([], []) for method in METHODS}
 
-    def block(watch: Watch, context: Context, method: str) -> None:
+    def block(method: str, watch: Watch, context: Context) -> None:
         done = Training(watch, context, method).run(3 if method == "secagg+" else 8, (PARAMETERS,))
         times, cpu = found[method]
         times += np.diff(done.times)[1:].tolist()
@@ -327,7 +328,7 @@ def seconds(clients: int, blocks: int) -> dict[str, dict[str, Any]]:
 
     for _ in range(blocks):
         for method in METHODS:
-            simulate(clients, lambda watch, context, method=method: block(watch, context, method))
+            simulate(clients, partial(block, method))
     return {
         method: {
             "cpu": statistics.median(cpu),

@@ -16,6 +16,7 @@ from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.planning import Plan
+from lightdp.random_graph import RandomGraph
 from lightdp.repair import RETRIES
 from support import oracles
 from test_accountant import Round, costs_by_round
@@ -83,6 +84,73 @@ def test_odometer_bounds_the_exact_loss_of_every_training(
     if costs:
         scale = 1 / np.sqrt(costs)
         assert np.linalg.eigvalsh(exact * np.outer(scale, scale)).max() <= 1 + 1e-7
+
+
+def placed(plan: Plan, seed: int) -> Plan:
+    """The plan on the first draw from a seed on that is not refused."""
+    while True:
+        with suppress(ArgumentError):
+            return plan.placed(seed.to_bytes(32, "big"))
+        seed += 1000
+
+
+@st.composite
+def hidden(draw: st.DrawFn) -> tuple[Plan, list[Round], list[int], int]:
+    """A plan that hides late uploads, rounds in which client 0 is often late, closing ones at the end, and colluders.
+
+    As many neighbours of client 0 are missing as the rule allows, in one round these and in the next one others.
+    Returned last is the number of rounds with data.
+    """
+    clients, degree, stragglers, colluding = draw(st.sampled_from([(50, 20, 1, 0), (60, 30, 2, 1), (60, 30, 2, 0)]))
+    plan = planned(clients, degree, colluding, stragglers, gamma=10 ** draw(st.floats(1.3, 3)))
+    assert plan.hides_late
+    plan, rng = placed(plan, draw(st.integers(0, 200))), np.random.default_rng(draw(st.integers(0, 2**32)))
+    near: list[int] = plan.graph.neighbours_of(0).tolist()
+    rounds: list[Round] = []
+    data = draw(st.integers(1, 4))
+    for _ in range(data + 1):
+        order = rng.permutation(near if draw(st.booleans()) else clients).tolist()
+        order = [0, *order] if draw(st.integers(0, 2)) > 0 else order
+        missing = sorted(set(order[: draw(st.integers(0, stragglers))]))
+        used = [c for c in range(clients) if c not in missing]
+        void = draw(st.integers(0, 2)) if draw(st.integers(0, 3)) == 0 else 0  # before it
+        rounds += [([], [c for c in range(clients) if rng.random() < 0.8]) for _ in range(void)]
+        rounds.append((used, [s for s in missing if rng.random() < 0.7]))
+    count = next(at for at, (used, _) in reversed([*enumerate(rounds[:-1])]) if used) + 1
+    rounds.append((list(range(clients)), []))  # without pairwise noise: all used ones have repaired but the last round
+    return plan, rounds, rng.permutation(np.arange(1, clients))[:colluding].tolist(), count
+
+
+@given(training=hidden())
+@settings(max_examples=120, deadline=None)
+def test_a_late_round_that_all_clients_hide_costs_no_more_than_is_counted(
+    training: tuple[Plan, list[Round], list[int], int],
+) -> None:
+    """As a sum, for the worst signs of the data in all rounds; what closing rounds repair is seen too."""
+    plan, rounds, colluders, data = training
+    costs = costs_by_round(Odometer(plan, [0]), rounds[:data])
+    exact = oracles.loss_matrix(
+        plan.clients, plan.gamma, rounds, client=0, adjacency=plan.graph.adjacency(), colluders=colluders,
+        retries=RETRIES, bare=[len(rounds) - 1], closing=range(data, len(rounds)),
+    )  # fmt: skip
+    assert len(costs) == len(exact)
+    assert oracles.worst_mu_squared(exact) <= math.fsum(costs) * (1 + 1e-7)
+
+
+def test_repairs_without_pairwise_noise_would_show_a_late_upload() -> None:
+    """Why the first closing round has it: without it a late upload costs 1/h for h neighbours, as many as they are."""
+    adjacency = RandomGraph(clients=90, degree=12).placed(bytes(32)).adjacency()
+    rounds: list[Round] = [([c for c in range(90) if c > 0], [0]), (list(range(90)), [])]
+
+    def exact(bare: list[int]) -> float:
+        found = oracles.loss_matrix(
+            90, 1000.0, rounds, client=0, adjacency=adjacency, retries=RETRIES, bare=bare, closing=[1]
+        )
+        return float(found[0, 0])
+
+    near = int(np.count_nonzero(adjacency[0]))
+    assert exact([]) < 2.5 / 90
+    assert exact([1]) > 0.9 / near
 
 
 def test_a_certificate_that_counts_on_too_much_would_be_noticed() -> None:

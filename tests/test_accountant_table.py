@@ -124,7 +124,7 @@ def test_many_clients_have_a_table_that_agrees_with_single_ones(graph: str, grac
     for more in ({}, {"ahead": True}, {"worst": True}):
         found = together.counted(**more)
         assert [costs(found)[client] for client in some] == [costs(each.counted(**more))[0] for each in alone]
-    assert len(together._ledgers.late) > 0
+    assert (len(together._ledgers.late) > 0) != plan.hides_late
 
 
 @pytest.mark.parametrize("calibration", ["repair", "exact"])

@@ -75,7 +75,7 @@ def model_noise(plan: Plan, momentum: float = 0.0, *, closed: bool = True) -> Mo
         raise ArgumentError(f"momentum must be in [0, 1), got momentum={momentum:g}")
     moved = np.cumsum(momentum ** np.arange(plan.rounds, dtype=float))  # h after 1, 2, ..., T steps
     cohorts = plan.request.cohorts
-    lasting = float(moved @ moved) + (1 + plan.grace) * cohorts * (closed and plan.repairs)
+    lasting = float(moved @ moved) + plan.closing_rounds * cohorts * (closed and plan.repairs)
     missed = plan.law.mean(lambda s: s / plan.clients)  # the chance that a client cannot repair in a given round
     # second moments of what is left after k steps of a residual: repaired `later` rounds after its own, or not yet
     tries = np.maximum(np.arange(plan.rounds) // cohorts - plan.grace, 0)  # rounds in which it could be repaired

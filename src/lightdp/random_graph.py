@@ -284,6 +284,16 @@ class Certificate(NamedTuple):
             star = (1 + gamma) / (1 + gamma + h * gamma)
         return np.minimum(np.minimum(core, star) * COVERED, 1.0)
 
+    def load(self, gamma: float, neighbours: int) -> float:
+        """What it costs that a unit is spread evenly over so many honest used neighbours of a client, at most 1.
+
+        >>> round(Certificate(others=7999, spread=10.0).load(50.0, 40), 6)
+        0.000175
+        """
+        if self.spread <= 0 or self.others < 1 or neighbours < 1:
+            return 1.0
+        return min(1.0, (1 / self.others + 1 / (neighbours * (1 + gamma * self.spread))) * COVERED)
+
 
 _alive: WeakValueDictionary[tuple[int, int, bytes], RandomGraph] = WeakValueDictionary()
 

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from lightdp import stream
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
-from lightdp.errors import ArgumentError
+from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.protocol import Client, Server
 from lightdp.protocol.server import Aggregate
+from lightdp.wire import Announcement, Kind, Message
 from support.parties import RUN, Tape, planned, seat
+from support.parties import joined as parties_joined
 
 CLIENTS, LENGTH = 200, 40
 CAME, NEXT, LATE, AWAY = range(4)  # in time, one round late, two rounds late, not at all
@@ -100,7 +102,7 @@ def whole_run(tapes: list[Tape], **changed: Any) -> Federation:
     found = joined(tapes, **changed)
     for each in (fates(1), fates(2), fates(3, void=60), fates(4)):
         found.play(each)
-    for _ in range(1 + found.server.plan.grace):
+    for _ in range(found.server.plan.closing_rounds):
         found.play(np.full(CLIENTS, CAME), closing=True)
     return found
 
@@ -163,9 +165,9 @@ def check_sums(found: Federation) -> None:
     assert not np.sum([found.pairwise(*each) for each in used], axis=0, dtype=np.int32).any()
 
 
-def check_ledgers(found: Federation) -> None:
+def check_ledgers(found: Federation, data: int = 4) -> None:
     """What each client has counted of itself is what an odometer of all clients has, or its own if it was away."""
-    plan, used = found.server.plan, found.server._used[:4]
+    plan, used = found.server.plan, found.server._used[:data]
     everyone = Odometer(plan)
     for each in used:
         everyone.record(each)
@@ -181,3 +183,58 @@ def check_ledgers(found: Federation) -> None:
         assert (client.squares(worst=False), client.epsilon()) == (lone.squares()[0], lone.epsilon()[0])
         assert 0 < client.epsilon() <= plan.budget
     assert len({*np.round(mu, 12).tolist()}) > 10  # clients with other neighbours have other costs
+
+
+HIDING: dict[str, Any] = {"colluders": 0, "graph": "random:90", "gamma": 100.0}
+
+
+def test_a_run_that_hides_late_uploads_closes_with_and_then_without_pairwise_noise(tapes: list[Tape]) -> None:
+    found = joined(tapes, **HIDING)
+    assert found.server.plan.hides_late
+    for each in (fates(1), fates(2), fates(4)):
+        found.play(each)
+    assert not found.play(fates(5, void=60), closing=True).used  # a closing round that is void is repeated
+    assert not found.server.closing
+    some = np.full(CLIENTS, CAME)
+    some[list(found.results[2].used)[:9]] = LATE
+    assert found.play(some, closing=True).used  # its stragglers leave noise, too
+    assert (found.server.closing, found.server.closed) == (True, False)
+    found.play(np.full(CLIENTS, CAME), closing=True)
+    assert found.server.closed
+    own = [len(found.made[number, i].terms[0]) for number in (4, 5) for i in (0, 1) if (number, i) in found.made]
+    assert own[0] > 80 > own[-1]  # neighbours' noise, and repairs of a few of them
+    check_sums(found)
+    check_ledgers(found, 3)
+
+
+def test_nobody_repairs_data_without_pairwise_noise() -> None:
+    """Not even if the server asks for it, or is restored and says so."""
+    found = joined([], **HIDING)
+    found.tapes.append(Tape(found.server._grid))
+    for each in (fates(1), fates(2)):
+        found.play(each)
+    server, used = found.server, found.results[-1].used
+    past = tuple(result.used for result in found.results)
+
+    def closing(*, masked: bool) -> bytes:
+        told = Announcement(round=server.round, clients=CLIENTS, past=past, closing=True, masked=masked)
+        payload, roster = told.to_bytes(), server.roster_hash
+        return Message(kind=Kind.ANNOUNCE, run=RUN, round=server.round, roster=roster, payload=payload).to_bytes()
+
+    for i, client in enumerate(found.clients):
+        owes = any(j not in used for j in server.plan.graph.neighbours_of(i).tolist())
+        if i in used and owes:
+            with pytest.raises(ProtocolError, match="must have pairwise noise right after data, got round 2"):
+                client.begin(closing(masked=False))
+        elif i not in used:
+            assert client.begin(closing(masked=False)).closing  # it hides nobody of the last round
+        assert client.begin(closing(masked=True)).closing
+
+
+def test_other_plans_close_without_pairwise_noise() -> None:
+    plan = planned()
+    server, clients = parties_joined(plan, 4)
+    told = Announcement(round=0, clients=plan.clients, closing=True, masked=True).to_bytes()
+    start = Message(kind=Kind.ANNOUNCE, run=RUN, round=0, roster=server.roster_hash, payload=told).to_bytes()
+    with pytest.raises(ProtocolError, match="a closing round of this plan must have no pairwise noise"):
+        clients[0].begin(start)

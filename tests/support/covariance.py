@@ -48,11 +48,11 @@ class View:
         real, view = Seat.upload, self
 
         def upload(
-            seat: Seat, vector: Any, history: ClientHistory, number: int, *, closing: bool, threads: int | None
+            seat: Seat, vector: Any, history: ClientHistory, number: int, *, bare: bool, threads: int | None
         ) -> bytes:
-            message = real(seat, vector, history, number, closing=closing, threads=threads)
+            message = real(seat, vector, history, number, bare=bare, threads=threads)
             names, keys = view.names[seat._roster], dict[bytes, tuple[str, int]]()
-            parts = [] if closing else [(number, history.neighbours, False)]
+            parts = [] if bare else [(number, history.neighbours, False)]
             parts += [] if history.repair is None else [(*history.repair, True)]
             for of, peers, undo in parts:
                 for peer in peers:

@@ -57,12 +57,14 @@ def seen_uploads(  # noqa: C901  one protocol, played once, in the open
     colluders: Collection[int] = (),
     retries: int,
     grace: int = 0,
+    bare: Collection[int] = (),
 ) -> tuple[NDArray[np.float64], list[tuple[int, int]]]:
     """The protocol with repair, played on symbols: every upload of an honest client that the adversary sees.
 
     Each is a row of coefficients over all noise of honest clients, in units of its standard deviation (σ_U = 1);
     what colluders know is subtracted. With each row, its (round, client). retries = -1 plays it without repair. With
     grace the used clients of a round are known one round later, and a repair in flight is not sent a second time (R5).
+    Rounds that are `bare` have no pairwise noise of their own.
     """
     pairs = list(itertools.combinations(range(clients), 2))
     column = {pair: at for at, pair in enumerate(pairs)}
@@ -91,7 +93,7 @@ def seen_uploads(  # noqa: C901  one protocol, played once, in the open
             row = np.zeros(individual + pairwise)
             row[t * clients + i] = 1
             for j in range(clients):
-                if j != i:
+                if j != i and t not in bare:
                     add(row, t, i, j, 1)
             if owed[i]:
                 flying[i, t] = min(owed[i])
@@ -115,12 +117,17 @@ def loss_matrix(
     colluders: Collection[int] = (),
     retries: int,
     grace: int = 0,
+    bare: Collection[int] = (),
+    closing: Collection[int] = (),
 ) -> NDArray[np.float64]:
-    """K such that a change v_t of the client's data in each of its seen rounds has exactly mu² = v'Kv, σ_U = 1."""
+    """K such that a change v_t of the client's data in each of its seen rounds has exactly mu² = v'Kv, σ_U = 1.
+
+    Rounds that are `closing` have no data.
+    """
     matrix, owners = seen_uploads(
-        clients, gamma, rounds, adjacency=adjacency, colluders=colluders, retries=retries, grace=grace
+        clients, gamma, rounds, adjacency=adjacency, colluders=colluders, retries=retries, grace=grace, bare=bare
     )
-    mine = [at for at, (_, owner) in enumerate(owners) if owner == client]
+    mine = [at for at, (t, owner) in enumerate(owners) if owner == client and t not in closing]
     if not mine:
         return np.zeros((0, 0))
     return np.linalg.inv(matrix @ matrix.T)[np.ix_(mine, mine)].astype(np.float64)

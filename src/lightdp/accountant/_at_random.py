@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet
 from lightdp.neighbourhood import Neighbourhood, Whole
-from lightdp.planning import Plan
+from lightdp.planning import Plan, hidden_at_random
 
 _BITS = 11  # of a cost
 
@@ -35,11 +35,18 @@ class RandomRounds:
         plan: the noise.
         clients: those to measure.
         near: the neighbourhood of the only one of them, if sets are of its places; then nothing need be placed.
+
+    Attributes:
+        void: k of a void round, of a client that has sent.
+        late: k of a late round that all clients hide; None where it is explained by the client's own star.
     """
 
     def __init__(self, plan: Plan, clients: Sequence[int], near: Neighbourhood | None = None) -> None:
         self._plan, self._clients, self._near = plan, np.asarray(clients), near
         self.void = plan.seen_cost
+        self.late = (
+            _rounded_up(np.array(hidden_at_random(plan.request, plan.gamma))).item() if plan.hides_late else None
+        )
 
     def measured(self, used: ClientSet, whole: Whole) -> Measured:
         """A round with these used clients, none in a void one.

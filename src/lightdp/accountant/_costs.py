@@ -172,13 +172,16 @@ class RepairCosts:
     ) -> None:
         """As `record` on a random graph (S1), with what each client has in the round."""
         seen = used.holds(self._clients), late.holds(self._clients)
+        hidden = None if self._random is None else self._random.late
         measured = zip(found.peers.tolist(), found.costs.tolist(), strict=True)
         for client, ledger, (others, cost), mine, sent in zip(self._clients, ledgers, measured, *seen, strict=True):
             too_late = sent and not void
             crossed = 0.0
             if ledger.windows:
                 crossed = (1 / max(others, 1) if too_late else cost) * self._repaired(ledger, used, late, void=void)
-            if too_late:
+            if too_late and hidden is not None:
+                ledger.usual[hidden] += 1
+            elif too_late:
                 self._add_late(ledger, others, self._used_peers(client, used), crossed)
             elif mine or sent:
                 _add(ledger, min(1.0, cost + crossed), self.usual)

@@ -93,7 +93,9 @@ class RepairTableCosts:
         at = np.flatnonzero(seen & (crossed > 0))
         ledgers.charge(at, np.minimum(1.0, costs[at] + crossed[at]))
         at = np.flatnonzero(too_late)
-        if at.size > 0:
+        if self._random is not None and self._random.late is not None:
+            ledgers.count(self._random.late, too_late)
+        elif at.size > 0:
             self._add_late(ledgers, at, peers[at], crossed[at], used)
 
     def _measured(

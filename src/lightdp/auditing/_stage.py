@@ -97,8 +97,8 @@ class Stage:
         """
         telling = seen.telling
         number, past = seen.round, tuple(each for entry in telling.past for each in entry)
-        shape = {"round": number, "clients": self.plan.clients, "grace": self.plan.grace}
-        start = Announcement(**shape, past=past, closing=telling.closing)
+        clients, grace = self.plan.clients, self.plan.grace
+        start = Announcement(round=number, clients=clients, past=past, closing=telling.closing, grace=grace)
         run, roster = self._run, self._roster.hash
         message = Message(kind=Kind.ANNOUNCE, run=run, round=number, roster=roster, payload=start.to_bytes())
         answer = self.clients[telling.client].begin(message.to_bytes()).upload(update)

@@ -10,7 +10,7 @@ for each calibration, and nothing outside this package asks for its name.
 """
 
 from lightdp.planning._advice import Remedy, noise_advice, noise_ratio, remedies
-from lightdp.planning._at_random import used_at_random, worst_at_random
+from lightdp.planning._at_random import hidden_at_random, used_at_random, worst_at_random
 from lightdp.planning._calibrate import GAMMA_MAX, on_grid
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
@@ -40,6 +40,7 @@ __all__ = [
     "Unit",
     "Wire",
     "compare",
+    "hidden_at_random",
     "memberships",
     "noise_advice",
     "noise_ratio",

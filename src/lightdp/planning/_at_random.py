@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightdp.planning._request import Request
-from lightdp.random_graph import RandomGraph, largest
+from lightdp.random_graph import COVERED, RandomGraph, largest
 from lightdp.repair import RETRIES, late_cost
 from lightdp.stragglers import StragglerLaw, hypergeometric
 
@@ -41,19 +41,47 @@ def _most(asked: Request, gamma: float) -> float:
     return max(float(certificate.cost(gamma, asked.least_used - asked.near_colluders)), seen_at_random(asked, gamma))
 
 
+@lru_cache(maxsize=64)  # a server asks for many clients
+def hidden_at_random(asked: Request, gamma: float) -> float:
+    """(S1): k of a late round that all clients hide, whatever else happens; 1 where that is not proven.
+
+    The client's data is explained by noise that it shares with neighbours which were used in the round and in the next
+    one, where they repair it. There are at least `both` of them; in either round, and in void ones between, it costs a
+    `load`, and in the latter it may meet data of the client itself.
+    """
+    both = 2 * asked.least_used - asked.noise_graph.most - asked.near_colluders
+    if asked.grace or gamma == 0 or both < 1:
+        return 1.0
+    load, rides = asked.certificate(asked.clients - asked.stragglers, asked.least_used).load(gamma, both), 1 + RETRIES
+    crossed = max(2 * _most(asked, gamma), load)
+    return min(1.0, COVERED / (gamma * both) + (2 + rides) * load + rides * crossed)
+
+
+def hides_late(asked: Request, gamma: float) -> bool:
+    """Whether late rounds cost `hidden_at_random`, each by itself, and not what the client's own star gives."""
+    return hidden_at_random(asked, gamma) < _late_star(asked, gamma, 0.0)
+
+
 def worst_at_random(asked: Request, gamma: float, riding: float = 0.0) -> float:
     """The most that one more round can cost, if all clients are told one history; with late uploads if they are seen.
 
-    A late round is explained by the client's own star (R1): by noise that it shares with used neighbours, each behind
-    its individual noise in the round, in the repair that is used and in two that are late. Arguments as for
-    `used_at_random`.
+    Arguments as for `used_at_random`.
     """
     used = used_at_random(asked, gamma, riding)
     if not asked.late_is_seen:
         return used
+    return max(used, min(_late_star(asked, gamma, riding), hidden_at_random(asked, gamma)))
+
+
+def _late_star(asked: Request, gamma: float, riding: float) -> float:
+    """The most that a late round can cost if it is explained by the client's own star (R1).
+
+    By noise that it shares with used neighbours, each behind its individual noise in the round, in the repair that is
+    used and in two that are late.
+    """
     peers = max(asked.least_used - asked.near_colluders, 0)
     crossed = (1 + riding) / max(peers, 1) + RETRIES * seen_at_random(asked, gamma)
-    return max(used, late_cost(gamma, peers, crossed, RETRIES * peers))
+    return late_cost(gamma, peers, crossed, RETRIES * peers)
 
 
 def provision_at_random(asked: Request, gamma: float, rounds: int) -> float:
@@ -63,7 +91,8 @@ def provision_at_random(asked: Request, gamma: float, rounds: int) -> float:
     shared = max(float(weights @ moments[0] ** 2) - mean**2, 0.0)
     own = float(weights @ np.maximum(moments[1] - moments[0] ** 2, 0.0))
     late = _law(asked).mean(lambda s: s) / asked.clients * asked.late_share
-    mean += 2 * late * worst_at_random(asked, gamma)  # its repairs meet used rounds too
+    costs = 1 if hides_late(asked, gamma) else 2  # repairs of the other kind meet used rounds too
+    mean += costs * late * worst_at_random(asked, gamma)
     margin = 2.4 * math.sqrt(shared) + 4.5 * math.sqrt(own)
     return rounds * mean + margin * math.sqrt(rounds)
 

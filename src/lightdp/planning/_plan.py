@@ -16,7 +16,7 @@ from lightdp._settings import takes
 from lightdp._validate import probability
 from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.noise_graph import Graph
-from lightdp.planning._at_random import seen_at_random
+from lightdp.planning._at_random import hides_late, seen_at_random
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._request import Request
 from lightdp.planning._wire import Wire
@@ -213,6 +213,19 @@ class Plan:
         """
         enough = int(np.count_nonzero(came)) >= self.clients - self.stragglers
         return enough and not (self.graph.random and int(self.graph.degrees(came).min()) < self.request.least_used)
+
+    @cached_property
+    def hides_late(self) -> bool:
+        """Whether noise of all clients hides a late upload, also while it is repaired, as on random graphs it may (S1).
+
+        Then nobody repairs a round with data in one without pairwise noise: the first closing round has it, too.
+        """
+        return self.graph.random and self.repairs and self.late_is_seen and hides_late(self.request, self.gamma)
+
+    @property
+    def closing_rounds(self) -> int:
+        """How many rounds without data take out what stragglers left, with nobody missing (R4), (R5), (S1)."""
+        return 1 + self.grace + self.hides_late
 
     @property
     def withstands_lies(self) -> bool:

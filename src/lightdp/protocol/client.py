@@ -242,6 +242,8 @@ class Client:
             history.learn(start.history())
             if start.round != history.next:
                 raise ProtocolError(f"expected round {history.next}, got round {start.round}")
+            if start.closing:
+                history.refuse_closing(masked=start.masked)
             if not start.closing:
                 history.odometer.admit(elsewhere)
             return ClientRound(self, self._seat, start, self._history, history)
@@ -341,7 +343,7 @@ class Client:
             data = None if begun.closing else update
             vector = clipped(self.plan, data, weight, self.length, weighted=self.weighted, turn=self._turn)
             message = begun._seat.upload(  # noqa: SLF001
-                vector, history, begun.number, closing=begun.closing, threads=self.threads
+                vector, history, begun.number, bare=begun.bare, threads=self.threads
             )
             if not claimed:
                 self._count(begun)
@@ -394,12 +396,13 @@ class ClientRound:
     Attributes:
         number: of the round.
         closing: whether it carries no data and only repairs what stragglers left (R4).
+        bare: whether it carries no pairwise noise either, as most closing rounds (S1).
     """
 
     def __init__(
         self, client: Client, seat: Seat, start: Announcement, basis: ClientHistory, history: ClientHistory
     ) -> None:
-        self.number, self.closing = start.round, start.closing
+        self.number, self.closing, self.bare = start.round, start.closing, start.closing and not start.masked
         self._client, self._seat, self._basis, self._history = client, seat, basis, history
 
     def claim(self) -> None:

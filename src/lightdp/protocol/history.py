@@ -156,6 +156,26 @@ class ClientHistory:
             most = f"a run of a plan of {self.plan.rounds} rounds has at most {self._limit}"
             raise ProtocolError(f"{most}, got round {number}")
 
+    def refuse_closing(self, *, masked: bool) -> None:
+        """Refuse a closing round that has pairwise noise and must not, or has none and needs it.
+
+        Where all clients hide a late upload, whoever was used with it repairs it in an upload that has pairwise noise,
+        unless another round was used in between, without this client (S1).
+
+        Args:
+            masked: whether the round has pairwise noise.
+
+        Raises:
+            ProtocolError: it must have what it does not.
+        """
+        debt = self.repairs.next(self._place)
+        if masked and not self.plan.hides_late:
+            raise ProtocolError("a closing round of this plan must have no pairwise noise")
+        if masked or not self.plan.hides_late or debt is None or debt.round in self.closing:
+            return
+        if not any(told.wholes[0].members > 0 for told in self.rounds[debt.round + 1 :]):
+            raise ProtocolError(f"a closing round must have pairwise noise right after data, got round {self.next}")
+
     def adopt(self, told: LocalRound) -> None:
         """Take in what became known when the next round closed; it changes nothing unless all of it holds.
 
@@ -207,6 +227,8 @@ class ClientHistory:
     def _count(self, number: int, used: ClientSet, whole: Whole) -> None:
         """Count a round whose set is final."""
         sent, late = number in self.sent, self._nobody
+        if self.plan.hides_late and number in self.closing:  # it had no data, and another round follows
+            used, sent = used - self._alone, False
         if self.plan.late_is_seen or whole.members == 0:  # uploads of a void round came in time: they were seen
             late = ~used if sent else self._others - used
         try:

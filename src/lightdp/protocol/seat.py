@@ -54,19 +54,17 @@ class Seat:
         """That of the client, before anything was announced."""
         return ClientHistory(self._plan, self._me, self._roster, self._neighbours)
 
-    def upload(
-        self, vector: Floats, history: ClientHistory, number: int, *, closing: bool, threads: int | None
-    ) -> bytes:
+    def upload(self, vector: Floats, history: ClientHistory, number: int, *, bare: bool, threads: int | None) -> bytes:
         """The signed UPLOAD message of a round, which must leave at most once (W3).
 
         Args:
             vector: what to mask, clipped.
             history: all rounds before this one.
             number: of the round.
-            closing: whether it has no data, and so no pairwise noise but what is to be repaired (R4).
+            bare: whether it has no pairwise noise but what is to be repaired (R4).
             threads: cores that expand noise; None for all.
         """
-        terms = [] if closing else self.pairwise(history, number, history.neighbours)
+        terms = [] if bare else self.pairwise(history, number, history.neighbours)
         if history.repair is not None:
             terms += self.pairwise(history, *history.repair, undo=True)
         packed = masks.mask(vector, self.grid, terms, threads=threads)

@@ -186,12 +186,12 @@ class Server:
     @property
     def closed(self) -> bool:
         """Whether all closing rounds have ended: nothing can follow."""
-        return self._closing == 1 + self.plan.grace and self.round not in self._open
+        return self._closing == self.plan.closing_rounds and self.round not in self._open
 
     @property
     def full(self) -> bool:
         """Whether no further round with data can begin: of `max_rounds`, the closing ones alone are left."""
-        return self.round >= max_rounds(self.plan) - 1 - self.plan.grace
+        return self.round >= max_rounds(self.plan) - self.plan.closing_rounds
 
     @property
     def is_open(self) -> bool:
@@ -210,13 +210,14 @@ class Server:
             since: the first past round to announce; by default the last one. A client that was away from round r
                 on, or whose answer to round r got lost, needs `since=r`; 0 tells everything.
             closing: a last round, without data, in which only what stragglers left is repaired (R4). Under grace
-                there are two: the second repairs what the first announces (R5).
+                there are two: the second repairs what the first announces (R5). There are also two where all clients
+                hide late uploads, and the first has pairwise noise; if it is void, it does not count (S1).
 
         Raises:
             ProtocolError: the run is closed or about to be, or has had as many rounds as `max_rounds` allows but
                 those that are left for closing it.
         """
-        roster, last = self._fixed(), 1 + self.plan.grace
+        roster, last = self._fixed(), self.plan.closing_rounds
         if self.round not in self._open:
             if self._closing == last:
                 raise ProtocolError("the run is closed")
@@ -227,14 +228,17 @@ class Server:
                     f"a run of a plan of {self.plan.rounds} rounds has at most {limit}, with void and closing ones; "
                     "a longer training needs a new run"
                 )
-            self._open[self.round] = self._new_round(_always if closing else self.plan.counts)
+            self._open[self.round] = self._new_round(
+                _always if closing and not self.plan.hides_late else self.plan.counts
+            )
             self._closing += closing
         elif closing != (self._closing > 0):
             raise ProtocolError(f"round {self.round} was announced with closing={self._closing > 0}")
         first = integer("since", max(self.round - 1, 0) if since is None else since, 0, self.round)
         past = tuple(each for number in range(first, self.round) for each in self._known(number))
         shape = {"round": self.round, "clients": self.plan.clients, "grace": self.plan.grace}
-        payload = Announcement(**shape, past=past, closing=self._closing > 0).to_bytes()
+        masked = self.plan.hides_late and self._closing == 1
+        payload = Announcement(**shape, past=past, closing=self._closing > 0, masked=masked).to_bytes()
         return Message(
             kind=Kind.ANNOUNCE, run=self.run, round=self.round, roster=roster.hash, payload=payload
         ).to_bytes()
@@ -308,7 +312,9 @@ class Server:
         total, weight, settled = *self._total(sums), self._used[-1] if self._used else None
         before = None
         sums.clear()  # before there is another sum
-        if self._closing == 1 + self.plan.grace and self._open.pop(number, None) is not None:
+        if self.plan.hides_late and self._closing == 1 and not used:
+            self._closing = 0
+        if self._closing == self.plan.closing_rounds and self._open.pop(number, None) is not None:
             self._used.append(ClientSet(now.came))  # nothing follows that could use more of them
         elif now.summed:
             now.sum = Accumulator(self.length + self.weighted, self._grid.bits)
@@ -345,10 +351,10 @@ class Server:
         try:
             used, on_time = ([ClientSet.from_bytes(bytes.fromhex(x), clients) for x in past[k]] for k in _SETS)
             late = {int(t): ClientSet.from_bytes(bytes.fromhex(each), clients) for t, each in past["late"].items()}
-            closing = integer("closing", past["closing"], 0, 1 + grace)
+            closing = integer("closing", past["closing"], 0, self.plan.closing_rounds)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"past must be that of a server, got {error!r}") from None
-        over = closing == 1 + grace  # then the last set is final, too
+        over = closing == self.plan.closing_rounds  # then the last set is final, too
         if len(used) != (max(len(on_time) - (not over), 0) if grace else len(used)) or (on_time and not grace):
             raise ArgumentError(f"past must have a final set for each round but the last, got {len(used)}")
         self._used, self._on_time, self._closing = used, on_time, closing

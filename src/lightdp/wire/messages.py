@@ -34,6 +34,7 @@ _HEADER = struct.Struct("<3sBIQ16s32sIQ")
 _ROSTER = slice(32, 64)  # of the header
 _ENVELOPE = _HEADER.size + 4  # 80, so that payloads stay aligned
 _ANNOUNCEMENT = struct.Struct("<II")
+_MASKED = 2  # closing, with pairwise noise
 _UPLOAD = struct.Struct("<QQ64s")
 _SHAPE = struct.Struct("<QQ")
 _SHARED = 1 << 16  # bytes of an announcement, up to which it is kept for the next client of this process
@@ -134,16 +135,17 @@ def _checksum(header: Buffer, kind: int, *payload: Buffer) -> bytes:
 class Announcement:
     """Payload of ANNOUNCE: start a round, after these sets of clients became known in the rounds just before it.
 
-    Number of clients (4 bytes), closing (4 bytes, 0 or 1), then what became known when each past round closed, oldest
-    first, as `lightdp.wire.sets` writes sets: the clients that were used in it; or, under grace, those that were used
-    in the round before it, nobody if there was none, and those that were on time in it (R5). A client that was away
-    needs all that it missed; the others need the last round.
+    Number of clients (4 bytes), closing (4 bytes: 0, 1, or 2 if it is masked), then what became known when each past
+    round closed, oldest first, as `lightdp.wire.sets` writes sets: the clients that were used in it; or, under grace,
+    those that were used in the round before it, nobody if there was none, and those that were on time in it (R5). A
+    client that was away needs all that it missed; the others need the last round.
 
     Attributes:
         round: that begins.
         clients: N.
         past: the sets of past rounds, oldest first: one of each round or, under grace, two.
         closing: whether the round has no data.
+        masked: whether a closing round has pairwise noise all the same (S1).
         grace: rounds for which uploads may be late and are used all the same.
     """
 
@@ -151,6 +153,7 @@ class Announcement:
     clients: int
     past: tuple[ClientSet, ...] = ()
     closing: bool = False
+    masked: bool = False
     grace: int = 0
 
     def history(self) -> Iterator[tuple[int, tuple[ClientSet, ...]]]:
@@ -162,7 +165,7 @@ class Announcement:
 
     def to_bytes(self) -> bytes:
         """The payload."""
-        return b"".join((_ANNOUNCEMENT.pack(self.clients, self.closing), *map(packed_set, self.past)))
+        return b"".join((_ANNOUNCEMENT.pack(self.clients, self.closing + self.masked), *map(packed_set, self.past)))
 
     @classmethod
     def from_bytes(cls, data: Buffer, *, round: int, clients: int, grace: int = 0) -> Announcement:  # noqa: A002 - as its field
@@ -179,7 +182,7 @@ def _announcement(data: bytes, number: int, clients: int, grace: int) -> Announc
     if len(data) < _ANNOUNCEMENT.size:
         raise WireError(f"announcement must have at least {_ANNOUNCEMENT.size} bytes, got {len(data)}")
     its_clients, closing = _ANNOUNCEMENT.unpack_from(data)
-    if its_clients != clients or closing not in {0, 1}:
+    if its_clients != clients or closing > _MASKED:
         raise WireError(f"announcement has {its_clients} clients, closing={closing}; expected {clients}")
     view, at, past = memoryview(data), _ANNOUNCEMENT.size, list[ClientSet]()
     while at < len(view) and len(past) < number * (1 + grace):
@@ -189,7 +192,10 @@ def _announcement(data: bytes, number: int, clients: int, grace: int) -> Announc
     if at < len(view) or len(past) % (1 + grace) != 0:
         left = f"{len(past)} sets and {len(view) - at} bytes"
         raise WireError(f"announcement of round {number} has {left}; expected {1 + grace} for each past round")
-    return Announcement(round=number, clients=clients, past=tuple(past), closing=closing == 1, grace=grace)
+    masked = closing == _MASKED
+    return Announcement(
+        round=number, clients=clients, past=tuple(past), closing=closing > 0, masked=masked, grace=grace
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
