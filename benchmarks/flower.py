@@ -3,7 +3,8 @@
 python benchmarks/flower.py                a table, in about twenty minutes
 python benchmarks/flower.py --json         the same as one JSON object
 python benchmarks/flower.py --out r.json   and written to a file
-python benchmarks/flower.py --times        times alone
+python benchmarks/flower.py --times        times alone, which want a quiet machine
+python benchmarks/flower.py --rest r.json  all but the times, which a record has
 
 Everything happens in simulations (Ray, one actor for each core) with one ClientApp, whose mod is the method's own, and
 a Grid that counts, and loses what it is told to lose. Each block of timed rounds has a simulation of its own, so that
@@ -396,12 +397,17 @@ def accuracy(watch: Watch, context: Context, method: str) -> float:
     return float(((x @ weights).argmax(1) == y.argmax(1)).mean())
 
 
-def measure(clients: int, blocks: int, seeds: int, *, times: bool) -> dict[str, Any]:
-    """The record of one number of clients."""
+def timed(clients: int, blocks: int) -> dict[str, Any]:
+    """The times of one number of clients, by method."""
     rows = seconds(clients, blocks)
     for method, row in rows.items():
         row |= {"x_plain": row["seconds"] / rows["plain"]["seconds"], "x_cpu": row["cpu"] / rows["plain"]["cpu"]}
         print(f"  {clients} clients, {method}: {row}", flush=True)
+    return rows
+
+
+def complete(rows: dict[str, Any], clients: int, seeds: int) -> None:
+    """Add trips, bytes, losses and accuracies of one number of clients to its times."""
 
     def others(watch: Watch, context: Context) -> None:
         for method, row in rows.items():
@@ -414,9 +420,7 @@ def measure(clients: int, blocks: int, seeds: int, *, times: bool) -> dict[str, 
             row["accuracy"] = [accuracy(watch, context, method) for _ in range(seeds if random else 1)]
             print(f"  {clients} clients, {method}: {row}", flush=True)
 
-    if not times:
-        simulate(clients, others)
-    return rows
+    simulate(clients, others)
 
 
 def claims(record: dict[str, Any]) -> dict[str, bool]:
@@ -472,17 +476,21 @@ def main() -> None:
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 30])
     parser.add_argument("--blocks", type=int, default=3, help="turns that each method gets")
     parser.add_argument("--times", action="store_true", help="no bytes, losses and accuracies")
+    parser.add_argument("--rest", type=Path, help="bytes, losses and accuracies, beside the times of this record")
     parser.add_argument("--seeds", type=int, default=3, help="trainings behind an accuracy")
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    load = os.getloadavg()[0]
-    found = {
-        str(clients): measure(clients, arguments.blocks, arguments.seeds, times=arguments.times)
-        for clients in arguments.clients
-    }
-    versions = {name: version(name) for name in ("flwr", "ray")}
-    loads = {"load": round(load, 2), "load_at_end": round(os.getloadavg()[0], 2)}
-    record = {"conditions": bench.conditions() | versions | loads, "parameters": PARAMETERS, "clients": found}
+    if arguments.rest is None:
+        load = os.getloadavg()[0]
+        found = {str(clients): timed(clients, arguments.blocks) for clients in arguments.clients}
+        versions = {name: version(name) for name in ("flwr", "ray")}
+        loads = {"load": round(load, 2), "load_at_end": round(os.getloadavg()[0], 2)}
+        record = {"conditions": bench.conditions() | versions | loads, "parameters": PARAMETERS, "clients": found}
+    else:
+        record = json.loads(arguments.rest.read_text())
+    if not arguments.times:
+        for clients, rows in record["clients"].items():
+            complete(rows, int(clients), arguments.seeds)
     record["claims"] = claims(record)
     text = json.dumps(record, indent=2)
     if arguments.out is not None:

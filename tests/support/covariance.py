@@ -59,7 +59,7 @@ class View:
                     for term in seat.pairwise(history, of, (peer,), undo=undo):
                         assert term.key not in keys
                         keys[term.key] = names[peer], term.sign
-            view.made.append(Made(names[seat._me], seat._plan, seat._roster, number, closing, message, keys))
+            view.made.append(Made(names[seat._me], seat._plan, seat._roster, number, bare, message, keys))
             return message
 
         monkeypatch.setattr(Seat, "upload", upload)
