@@ -480,6 +480,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="trainings behind an accuracy")
     arguments = parser.parse_args()
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
+    record: dict[str, Any]
     if arguments.rest is None:
         load = os.getloadavg()[0]
         found = {str(clients): timed(clients, arguments.blocks) for clients in arguments.clients}
