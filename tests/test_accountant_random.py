@@ -122,7 +122,7 @@ def hidden(draw: st.DrawFn) -> tuple[Plan, list[Round], list[int], int]:
 
 
 @given(training=hidden())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_late_round_that_all_clients_hide_costs_no_more_than_is_counted(
     training: tuple[Plan, list[Round], list[int], int],
 ) -> None:
