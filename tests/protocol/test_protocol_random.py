@@ -69,7 +69,8 @@ class Federation:
             peers = tuple(j for j in self.server.plan.graph.neighbours_of(i).tolist() if j not in used)
             history = self.clients[i]._history
             assert history is not None
-            stream.accumulate(out, seat(self.clients[i]).pairwise(history, number, peers))
+            kind = {"closing": number in history.closing}
+            stream.accumulate(out, seat(self.clients[i]).pairwise(history, number, peers, **kind))
         return out
 
 
@@ -194,12 +195,13 @@ def test_a_run_that_hides_late_uploads_closes_with_and_then_without_pairwise_noi
     for each in (fates(1), fates(2), fates(4)):
         found.play(each)
     assert not found.play(fates(5, void=60), closing=True).used  # a closing round that is void is repeated
-    assert not found.server.closing
-    some = np.full(CLIENTS, CAME)
-    some[list(found.results[2].used)[:9]] = LATE
-    assert found.play(some, closing=True).used  # its stragglers leave noise, too
     assert (found.server.closing, found.server.closed) == (True, False)
-    found.play(np.full(CLIENTS, CAME), closing=True)
+    some, few = np.full((2, CLIENTS), CAME)
+    some[list(found.results[2].used)[:9]] = LATE
+    few[list(found.results[2].used)[:60]] = AWAY
+    for each, used in ((some, True), (few, False), (np.full(CLIENTS, CAME), True)):  # stragglers leave noise, too
+        assert (found.server.closing, found.server.closed) == (True, False)
+        assert bool(found.play(each, closing=True).used) == used
     assert found.server.closed
     own = [len(found.made[number, i].terms[0]) for number in (4, 5) for i in (0, 1) if (number, i) in found.made]
     assert own[0] > 80 > own[-1]  # neighbours' noise, and repairs of a few of them

@@ -343,7 +343,7 @@ class Client:
             data = None if begun.closing else update
             vector = clipped(self.plan, data, weight, self.length, weighted=self.weighted, turn=self._turn)
             message = begun._seat.upload(  # noqa: SLF001
-                vector, history, begun.number, bare=begun.bare, threads=self.threads
+                vector, history, begun.number, closing=begun.closing, bare=begun.bare, threads=self.threads
             )
             if not claimed:
                 self._count(begun)
