@@ -240,3 +240,27 @@ def test_other_plans_close_without_pairwise_noise() -> None:
     start = Message(kind=Kind.ANNOUNCE, run=RUN, round=0, roster=server.roster_hash, payload=told).to_bytes()
     with pytest.raises(ProtocolError, match="a closing round of this plan must have no pairwise noise"):
         clients[0].begin(start)
+
+
+def test_a_closing_round_shares_no_noise_with_a_round_that_has_data() -> None:
+    """A server that tells some clients that a round is closing and others that it has data gets no repairs of it."""
+    found = joined([], **HIDING)
+    i = 0
+    peers = tuple(found.server.plan.graph.neighbours_of(i).tolist())
+    mine, theirs = found.clients[i]._history, found.clients[peers[0]]._history
+    assert mine is not None
+    assert theirs is not None
+    keys = [
+        {term.key for term in seat(found.clients[i]).pairwise(mine, 0, peers[:1], closing=closing)}
+        | {term.key for term in seat(found.clients[peers[0]]).pairwise(theirs, 0, (i,), closing=closing)}
+        for closing in (False, True)
+    ]
+    assert [len(each) for each in keys] == [1, 1]  # both ends have one key
+    assert keys[0].isdisjoint(keys[1])
+
+
+def test_with_pins_as_many_strangers_are_accepted_near_a_client_as_are_usual() -> None:
+    plan = planned(clients=1000, colluders=100, stragglers=100, graph="random:153", delta=1e-6)
+    asked = plan.request
+    assert 15 < asked.near_strangers < asked.near_colluders - 15
+    assert planned(clients=50, colluders=10).request.near_strangers == 10
