@@ -162,7 +162,15 @@ def _noise(plan: Plan) -> list[str]:
     if plan.graph.random and plan.gamma > 0:
         result.append(
             f"an expander of about {plan.graph.degree} peers each, placed by the roster's hash; at most "
-            f"{plan.request.near_colluders} of a client's peers collude, but for draws that δ covers"
+            f"{plan.request.near_colluders} of a client's peers collude, but for draws that δ covers; a round counts "
+            f"if every client has at least {plan.request.least_used} used peers"
+        )
+        if plan.hides_late:
+            result.append("noise of all clients hides a late upload; the first of two closing rounds has it too")
+    elif not plan.graph.complete and plan.calibration.chooses_gamma and plan.gamma == 0:
+        result.append(
+            f"with {plan.graph.degree} peers each, pairwise noise does not help: this is local DP, and more peers (or "
+            "graph auto) need less noise"
         )
     elif not plan.graph.complete and plan.gamma > 0:
         price = price_of_sparsity(plan.graph, plan.colluders, plan.gamma)

@@ -30,7 +30,7 @@ SIMULATED = "This was a simulation: noise had the right distribution but came fr
 
 def versions() -> dict[str, str]:
     """The versions of everything that decides the numbers of a run."""
-    names = ("lightdp-fl", "torch", "numpy", "scipy", "dp-accounting")
+    names = ("lightdp-fl", "torch", "numpy", "scipy")
     return {name: version(name) for name in names} | {"python": platform.python_version()}
 
 
