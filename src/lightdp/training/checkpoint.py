@@ -106,13 +106,13 @@ def read(path: Path, config: Config, plan: Plan | None, identity: Identity, devi
             raise ResumeError(
                 f"resume needs the settings of the interrupted run: {name} was {then}, got {name}={now}"
             )
+    for name, found in identity.items():
+        _refuse_another(name, before.get(name), found)
     if noise != _digest(plan):
         raise ResumeError(
             f"resume needs the noise of the interrupted run, got {path} of a version that chose another for the same "
             "settings; without resume the run starts anew"
         )
-    for name, now in identity.items():
-        _refuse_another(name, before.get(name), now)
     return state
 
 

@@ -394,7 +394,6 @@ class Run:
             self.checkpoint.unlink(missing_ok=True)
         else:
             refuse_used(self.path, self.checkpoint)
-        self.state = self._kept(self.state)
         self._save(replace=False)
         return LogWriter(self.path, replace=False)
 
