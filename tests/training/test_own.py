@@ -156,12 +156,13 @@ def test_a_module_that_fits_is_trained_in_place(tmp_path: Path, toy: Dataset, fi
 def test_trying_a_module_changes_neither_it_nor_torchs_generator(toy: Dataset) -> None:
     module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     module[1].eval()
+    drawing = Own(lambda net, x: functional.dropout(net.layer(x)))
     before = {name: value.clone() for name, value in module.state_dict().items()}
     state = torch.random.get_rng_state()
     x, y = torch.from_numpy(toy.test_x), torch.from_numpy(toy.test_y)
     assert own.module(module, Config(**QUICK), x, y, 2) is module
     with pytest.raises(ArgumentError, match="same logits each time"):
-        own.module(Own(lambda net, x: functional.dropout(net.layer(x))), Config(**QUICK), x, y, 2)
+        own.module(drawing, Config(**QUICK), x, y, 2)
     assert [part.training for part in module] == [True, False, True]
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
     assert torch.equal(torch.random.get_rng_state(), state)
