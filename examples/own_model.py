@@ -23,7 +23,7 @@ data = lightdp.Dataset(
 )  # fmt: skip
 
 
-class Corners(nn.Module):
+class Corners(nn.Module):  # type: ignore[misc]  # torch is untyped here
     """An own model: one logit for each class, for each record by itself (GroupNorm, not BatchNorm)."""
 
     def __init__(self) -> None:
@@ -53,5 +53,5 @@ print(f"the model of the file: {np.mean(found == data.test_y):.1%}")
 
 # Another task begins with these weights; the last layer is new where the number of classes differs.
 more = lightdp.Config(clients=10, colluders=2, stragglers=2, rounds=5, epsilon=8.0, start=str(folder / "model.pt"))
-start = lightdp.Run(more, folder / "next.jsonl", dataset=data, module=Corners()).identity["start"]
+start = lightdp.Run(more, folder / "next.jsonl", dataset=data, module=Corners()).finish().started.start or {}
 print(f"the next run starts from a file with SHA-256 {start['digest'][:12]}, new layers: {start['new'] or 'none'}")

@@ -49,8 +49,10 @@ def test_what_was_simulated_trains_on_flower_alike(tmp_path: Path) -> None:
     out = ran(blocks("simulation-to-flower.md"), tmp_path)
     simulated, flower = percent("simulated: ", out), percent("Flower: ", out)
     assert simulated > 75  # a third would be chance
-    assert abs(simulated - flower) < 10
-    first, second = (json.loads((tmp_path / f"{name}.jsonl").read_text().splitlines()[0]) for name in ("simulated", "flower"))
+    assert flower > 60  # its noise is real, and another each time
+    texts = [(tmp_path / f"{name}.jsonl").read_text() for name in ("simulated", "flower")]
+    first, second = (json.loads(text.splitlines()[0]) for text in texts)
     assert first["dataset"]["name"] == "made records"
-    assert first["plan"]["sigma_individual"] == pytest.approx(second["plan"]["sigma_individual"], rel=0.05)
+    for noise in ("sigma_individual", "sigma_pairwise", "clip", "rounds", "epsilon"):
+        assert first["plan"][noise] == second["plan"][noise]
     assert (tmp_path / "flower.pt").exists()

@@ -222,7 +222,9 @@ def test_a_run_with_real_noise_cannot_go_on_and_says_so_but_spoils_no_other(
         assert "real noise cannot be made again, so this run cannot go on" in stopped.err
         assert not (tmp_path / "a.checkpoint").exists()  # nothing can go on from it
         refused = run("run", *QUICK, *out)
-        assert_refused(refused, "it is of an interrupted run with real noise, which cannot go on; overwrite starts anew")
+        assert_refused(
+            refused, "it is of an interrupted run with real noise, which cannot go on; overwrite starts anew"
+        )
         assert run("run", *QUICK, *out, "--overwrite").code == 130
     assert_refused(run("run", *QUICK, *out, "--fidelity", "protocol"), "out must be new: it is of an interrupted run")
 
@@ -323,7 +325,10 @@ def test_a_model_is_kept_of_a_run_that_was_resumed_and_never_over_another(tmp_pa
         (["--save-model", "model.h5"], "save_model must be a file whose name ends in .safetensors or .pt"),
         (["--save-model", "absent/model.pt"], "save_model must be writable, got save_model='absent/model.pt'"),
         (["--save-model", "."], "save_model must be a file whose name ends in"),
-        (["--start", "model.onnx"], "start must be a file whose name ends in .safetensors or .pt, got start='model.onnx'"),
+        (
+            ["--start", "model.onnx"],
+            "start must be a file whose name ends in .safetensors or .pt, got start='model.onnx'",
+        ),
         (["--start", "absent.pt"], "start must be a readable file, got start='absent.pt': No such file"),
     ],
 )
@@ -338,7 +343,7 @@ def test_wrong_files_of_weights_end_in_one_line_before_anything_is_written(
 def test_without_safetensors_a_run_says_so_before_it_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    monkeypatch.setitem(sys.modules, "safetensors", None)
     refused = run("run", *QUICK, "--out", tmp_path / "a.jsonl", "--save-model", tmp_path / "model.safetensors")
     assert_refused(refused, "a .safetensors file needs an extra: pip install 'lightdp-fl[train]'")
     assert list(tmp_path.iterdir()) == []

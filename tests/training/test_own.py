@@ -1,4 +1,4 @@
-"""Modules and data of the user's own: what fits is trained, what does not ends in one line before anything is written."""
+"""Modules and data of the user's own: what fits is trained; what does not ends in one line, and nothing is written."""
 
 from __future__ import annotations
 
@@ -94,9 +94,15 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "list": (lambda: nn.ModuleList([nn.Linear(5, 2)]), "got ModuleList that refuses them: "),
     "meta": (lambda: nn.Linear(5, 2, device="meta"), "got Linear that refuses them: Cannot copy out of meta tensor"),
     "raising": (lambda: Own(raising), r"got Own that refuses them: 'first line 2\\nsecond line'$"),
-    "batch norm": (lambda: nn.Sequential(nn.Linear(5, 2), nn.BatchNorm1d(2)), "not mix records or draw, got BatchNorm1d"),
+    "batch norm": (
+        lambda: nn.Sequential(nn.Linear(5, 2), nn.BatchNorm1d(2)),
+        "not mix records or draw, got BatchNorm1d",
+    ),
     "dropout": (lambda: nn.Sequential(nn.Linear(5, 2), nn.Dropout(1e-9)), "not mix records or draw, got Dropout '1'"),
-    "drawing": (lambda: Own(lambda net, x: functional.dropout(net.layer(x))), "give the same logits each time, got Own"),
+    "drawing": (
+        lambda: Own(lambda net, x: functional.dropout(net.layer(x))),
+        "give the same logits each time, got Own",
+    ),
     "counting": (lambda: Own(counting), "give the same logits each time, got Own with others the second time"),
     "mixing": (lambda: Own(lambda net, x: net.layer(x - x.mean(0))), "treat each record by itself, got Own"),
     "branching": (
@@ -240,9 +246,7 @@ def test_what_is_no_data_set_or_fits_no_model_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("strange", ["backwards", "read-only", "transposed"])
-def test_arrays_in_any_order_and_that_cannot_be_written_train_alike(
-    tmp_path: Path, toy: Dataset, strange: str
-) -> None:
+def test_arrays_in_any_order_and_that_cannot_be_written_train_alike(tmp_path: Path, toy: Dataset, strange: str) -> None:
     def other(array: Any) -> Any:
         if strange == "backwards":
             return array[::-1].copy()[::-1]

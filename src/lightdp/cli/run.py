@@ -18,6 +18,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,21 +57,15 @@ def _run(
         chosen = Config(**({} if config is None else read_toml(Config, config)) | flags)
     except TypeError as error:
         raise ArgumentError(f"config has a value of the wrong type: {error}") from None
-    if resume and overwrite:
-        raise ArgumentError("overwrite starts anew, and resume goes on: only one of them can be given")
     _check_out(out, resume=resume, overwrite=overwrite, report=report)
     if save_model is not None:
-        weights_file("save_model", str(save_model))
-        _check_file("save_model", save_model, overwrite=overwrite)
+        _check_model(save_model, overwrite=overwrite)
     try:  # after the checks: they take seconds to import
         from lightdp.report import run_table, save_runs, uploads  # noqa: PLC0415
-        from lightdp.training import weights  # noqa: PLC0415
         from lightdp.training.simulator import Run  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError("train", "lightdp run") from None
     screen = Console(stderr=True)
-    if save_model is not None:
-        weights.check_kind(save_model)
     with screen.status("reading data"):
         run = Run(chosen, out, resume=resume, overwrite=overwrite)
     if not as_json:
@@ -84,12 +79,11 @@ def _run(
         table.show(run_table([log]))
         for sentence in (*uploads(log), *_advice(log), *log.outcome.statement):
             typer.echo(sentence)
-    if report:
-        save_runs([log], out.with_suffix(".html"))
+    page = out.with_suffix(".html") if report else None
+    if page is not None:
+        save_runs([log], page)
     if not as_json:
-        pages = [out.with_suffix(".html")] if report else []
-        kept = [] if save_model is None else [save_model]
-        typer.echo(f"\nwrote {' and '.join(map(str, [out, *pages, *kept]))}")
+        typer.echo(f"\nwrote {' and '.join(str(path) for path in (out, page, save_model) if path is not None)}")
 
 
 command = with_settings(_run, Config)
@@ -100,8 +94,10 @@ def _check_out(out: Path, *, resume: bool, overwrite: bool, report: bool) -> Non
 
     Raises:
         ArgumentError: `out` is no .jsonl file in an existing folder, or not writable; or it, its checkpoint or its page
-            are there already, and nobody asked to go on or to overwrite them.
+            are there already, and nobody asked to go on or to overwrite them, or somebody for both.
     """
+    if resume and overwrite:
+        raise ArgumentError("overwrite starts anew, and resume goes on: only one of them can be given")
     if not out.parent.is_dir() or out.suffix != ".jsonl":
         raise ArgumentError(f"out must be a .jsonl file in an existing folder, got out={str(out)!r}")
     _check_file("out", out, overwrite=True)
@@ -109,6 +105,18 @@ def _check_out(out: Path, *, resume: bool, overwrite: bool, report: bool) -> Non
         refuse_used(out, out.with_suffix(".checkpoint"), name="out")
         if report:
             _check_file("the page", out.with_suffix(".html"), overwrite=False)
+
+
+def _check_model(path: Path, *, overwrite: bool) -> None:
+    """Refuse a file of weights that could not be written at the end.
+
+    Raises:
+        ArgumentError: its name ends otherwise, or as `_check_file` says.
+        MissingExtraError: safetensors is not installed.
+    """
+    if weights_file("save_model", str(path)) == ".safetensors" and find_spec("safetensors") is None:
+        raise MissingExtraError("train", "a .safetensors file")
+    _check_file("save_model", path, overwrite=overwrite)
 
 
 def _check_file(name: str, path: Path, *, overwrite: bool) -> None:

@@ -43,7 +43,7 @@ class State:
     members: dict[str, Any] = field(default_factory=dict)
 
 
-def write(  # noqa: PLR0917  what the state is of
+def write(
     path: Path, config: Config, plan: Plan | None, identity: Identity, state: State, *, replace: bool = True
 ) -> None:
     """Replace the file by a checkpoint of `state`, whole or not at all: a SHA-256, and what it is of.
@@ -69,7 +69,7 @@ def write(  # noqa: PLR0917  what the state is of
         file.write(packed.getbuffer())
 
 
-def read(path: Path, config: Config, plan: Plan | None, identity: Identity, device: torch.device) -> State:  # noqa: PLR0917
+def read(path: Path, config: Config, plan: Plan | None, identity: Identity, device: torch.device) -> State:
     """The state in a checkpoint of the same run.
 
     Args:
@@ -103,9 +103,7 @@ def read(path: Path, config: Config, plan: Plan | None, identity: Identity, devi
     for name, value in dataclasses.asdict(config).items():
         if name not in {*PLACES, "start"} and was.get(name) != value:
             then, now = ("default" if each is None else repr(each) for each in (was.get(name), value))
-            raise ResumeError(
-                f"resume needs the settings of the interrupted run: {name} was {then}, got {name}={now}"
-            )
+            raise ResumeError(f"resume needs the settings of the interrupted run: {name} was {then}, got {name}={now}")
     for name, found in identity.items():
         _refuse_another(name, before.get(name), found)
     if noise != _digest(plan):

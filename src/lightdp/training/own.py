@@ -137,8 +137,10 @@ def _step(tried: nn.Module, config: Config, x: Tensor, y: Tensor) -> None:
     if config.unit == "record":
         gradients.clipped_sums(tried, x, y, torch.arange(len(x), device=x.device), len(x), config.clip)
         return
-    settings = {"epochs": config.epochs, "batch": config.batch, "lr": config.local_lr}
-    sgd.local_updates(tried, x, y, [torch.tensor([i]) for i in range(len(x))], **settings, seed=0, round=0)
+    sgd.local_updates(
+        tried, x, y, [torch.tensor([i]) for i in range(len(x))], epochs=config.epochs, batch=config.batch,
+        lr=config.local_lr, seed=0, round=0,
+    )  # fmt: skip
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

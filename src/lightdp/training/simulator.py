@@ -28,8 +28,18 @@ from lightdp.errors import ArgumentError, BudgetError
 from lightdp.planning import Plan
 from lightdp.runlog import Ended, Line, LogWriter, Round, RunLog, Started, refuse_used
 from lightdp.training import (
-    checkpoint, data, gradients, identity, models, own, partition, rounds, statement, step, weights
-)  # fmt: skip
+    checkpoint,
+    data,
+    gradients,
+    identity,
+    models,
+    own,
+    partition,
+    rounds,
+    statement,
+    step,
+    weights,
+)
 from lightdp.training.arrivals import Arrivals, arrivals
 from lightdp.training.channel import channels
 from lightdp.training.checkpoint import State

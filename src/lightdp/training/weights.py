@@ -63,25 +63,6 @@ class Taken:
     unused: tuple[str, ...]
 
 
-def check_kind(path: Path) -> str:
-    """How the name of the file ends, if such files can be written here.
-
-    >>> check_kind(Path("model.pt"))
-    '.pt'
-
-    Args:
-        path: to be written.
-
-    Raises:
-        ArgumentError: it ends neither in .safetensors nor in .pt.
-        MissingExtraError: safetensors is not installed.
-    """
-    kind = weights_file("save_model", str(path))
-    if kind == ".safetensors":
-        _safetensors()
-    return kind
-
-
 def write(path: Path, model: nn.Module, *, overwrite: bool = False) -> None:
     """Keep the parameters and buffers of a model in a file.
 
@@ -96,7 +77,7 @@ def write(path: Path, model: nn.Module, *, overwrite: bool = False) -> None:
         ArgumentError: the name ends otherwise, or there is such a file that may not be replaced.
         MissingExtraError: safetensors is not installed.
     """
-    kind = check_kind(path)
+    kind = weights_file("save_model", str(path))
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
     if kind == ".pt":
         packed = io.BytesIO()
