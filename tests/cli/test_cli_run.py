@@ -159,7 +159,7 @@ def test_what_is_left_of_a_killed_run_is_not_overwritten(tmp_path: Path, run: Ru
 @pytest.mark.parametrize(
     ("suffix", "message"),
     [
-        (".jsonl", "out must be new: it is no log that can be read"),
+        (".jsonl", "out must be new: it is no log"),
         (".checkpoint", "out must be new: it is of an interrupted run"),
         (".html", "the page must be a new file: overwrite replaces it"),
     ],

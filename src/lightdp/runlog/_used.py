@@ -10,15 +10,14 @@ from lightdp.runlog._log import RunLog
 
 
 def refuse_used(path: Path, checkpoint: Path, *, name: str = "path") -> None:
-    r"""Refuse a place for the log of a new training where there is a log or a checkpoint already.
+    """Refuse a place for the log of a new training where there is a log or a checkpoint already.
 
-    >>> refuse_used(Path("new.jsonl"), Path("new.checkpoint"))
-    >>> _ = Path("new.jsonl").write_text("my notes")
-    >>> refuse_used(Path("new.jsonl"), Path("new.checkpoint"))
+    >>> refuse_used(Path("a.jsonl"), Path("a.checkpoint"))
+    >>> _ = Path("a.jsonl").write_text("my notes")
+    >>> refuse_used(Path("a.jsonl"), Path("a.checkpoint"))
     Traceback (most recent call last):
       ...
-    lightdp.errors.ArgumentError: path must be new: it is no log that can be read; overwrite starts anew, got \
-path='new.jsonl'
+    lightdp.errors.ArgumentError: path must be new: it is no log; overwrite starts anew, got path='a.jsonl'
 
     Args:
         path: of the log.
@@ -33,7 +32,7 @@ path='new.jsonl'
     try:
         log = RunLog.read(path, torn=True)
     except ArgumentError:
-        goes_on, what = checkpoint.exists(), "it is no log that can be read"
+        goes_on, what = checkpoint.exists(), "it is no log"
     else:
         goes_on = log.ended is None and checkpoint.exists()
         what = f"it has the {counted(len(log.rounds), 'round')} of a finished run"
