@@ -78,7 +78,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "complex": (lambda: Own(lambda net, x: net.layer(x) * 1j), r"with torch.complex64 of shape \(2, 2\)"),
     "pair": (lambda: Own(lambda net, x: (net.layer(x), x)), r"got Own with tuple"),
     "dict": (lambda: Own(lambda net, x: {"logits": net.layer(x)}), "got Own with dict"),
-    "numpy": (lambda: Own(lambda net, x: net.layer(x).detach().numpy()), "got Own with ndarray"),
+    "numpy": (lambda: Own(lambda net, x: net.layer(x).detach().cpu().numpy()), "got Own with ndarray"),
     "nothing": (lambda: Own(lambda *_: None), "got Own with NoneType"),
     "detached": (lambda: Own(lambda net, x: net.layer(x).detach()), "depend on its parameters, got Own with constants"),
     "no part": (lambda: Own(lambda _, x: x[:, :2]), "depend on its parameters, got Own with constants"),
@@ -305,7 +305,7 @@ def test_both_fidelities_train_on_a_gpu_and_keep_the_model(
     assert (log.accuracy or 0) > 0.9
     run.save(tmp_path / "model.pt")
     again = Config(**(settings | {"device": "cpu", "start": str(tmp_path / "model.pt")}))
-    assert Run(again, tmp_path / "again.jsonl", dataset=toy).evaluate()[0] == log.accuracy
+    assert Run(again, tmp_path / "again.jsonl", dataset=toy).evaluate()[0] == pytest.approx(log.accuracy, abs=0.02)
 
 
 @GPU

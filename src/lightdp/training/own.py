@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lightdp.errors import ArgumentError
-from lightdp.training import gradients, sgd, views
+from lightdp.training import fast, gradients, sgd, views
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 
@@ -137,6 +137,8 @@ def _step(tried: nn.Module, config: Config, x: Tensor, y: Tensor) -> None:
     if config.unit == "record":
         gradients.clipped_sums(tried, x, y, torch.arange(len(x), device=x.device), len(x), config.clip)
         return
+    if x.is_cuda and fast.knows(tried):
+        return  # it would capture a CUDA graph of the copy
     sgd.local_updates(
         tried, x, y, [torch.tensor([i]) for i in range(len(x))], epochs=config.epochs, batch=config.batch,
         lr=config.local_lr, seed=0, round=0,
