@@ -10,8 +10,7 @@ from rich.console import Console
 from lightdp._validate import rounded_up
 from lightdp.report import run_table
 from lightdp.report._figures import caveats, labels
-from lightdp.report._page import _resolved, _summary
-from lightdp.report._page import run_page
+from lightdp.report._page import _resolved, _summary, run_page
 from lightdp.report._panels import colours
 from support.run_logs import PLAN, logged
 
