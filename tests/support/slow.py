@@ -24,6 +24,7 @@ FILES = {
 }
 TESTS = {
     # accountant
+    "test_a_late_round_that_all_clients_hide_costs_no_more_than_is_counted",
     "test_a_table_has_the_ledgers_of_odometers_of_one_client_each",
     "test_many_clients_have_a_table_that_agrees_with_single_ones",
     "test_sampled_batches_of_many_clients_compose_as_those_of_single_ones",
