@@ -57,6 +57,10 @@ TESTS = {
     "test_python_m_works_without_docstrings_too",
     "test_the_list_of_commands_imports_none_and_a_command_imports_what_it_needs",
     "test_neither_command_needs_flower_or_torch",
+    "test_a_run_killed_before_its_first_minute_says_how_to_go_on_and_does",
+    # tutorials
+    "test_an_own_model_on_own_arrays_learns_and_comes_back_from_its_file",
+    "test_what_was_simulated_trains_on_flower_alike",
     # federation
     "test_sampled_batches_count_in_a_total_as_whole_ones",
     # flower

@@ -145,7 +145,9 @@ def caveats(logs: Sequence[RunLog]) -> list[str]:
         if len(values) > 1:
             result.append(f"The runs differ in {what} ({', '.join(map(printable, values))}): their ε do not compare.")
     for what in ("data", "model", "clients"):
-        values = sorted({str(log.started.config.get(what)) for log in logs})
+        values = sorted(
+            {str(log.started.config.get(what) if what == "clients" else getattr(log, what)) for log in logs}
+        )
         if len(values) > 1:
             result.append(f"The runs differ in {what}: {', '.join(map(printable, values))}.")
     return result

@@ -29,6 +29,7 @@ _SINCE = (
     "clients, by round, whose uploads of earlier rounds came since the line before, too late for a sum; the lines of "
     "these rounds count them as lost"
 )
+_BOTH = {"null": _UNKNOWN, "absent": "likewise"}
 _MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
 
 
@@ -60,6 +61,19 @@ _text, _mapping, _list = _typed(str, "text"), _typed(dict, "an object"), _typed(
 
 def _count(name: str, value: object) -> int:
     return integer(name, value, 0)
+
+
+def _identity(*names: str) -> Check:
+    """A check of an object with a digest, and texts under other names."""
+
+    def check(name: str, value: object) -> None:
+        found = _mapping(name, value)
+        for key in (*names, "digest"):
+            _text(f"{name}: {key}", found.get(key))
+        for key in ("new", "unused"):
+            _sentences(f"{name}: {key}", found.get(key, []))
+
+    return check
 
 
 def _sentences(name: str, value: object) -> None:
@@ -224,6 +238,28 @@ class Started(_Line):
     parameters: int = _holds("length d of an update")
     device: str | None = _holds("where local work is computed", null=_UNKNOWN)
     network: Mapping[str, Any] | None = _holds("modelled links", null="no time is modelled", absent="old log")
+    dataset: Mapping[str, Any] | None = _holds(
+        "the data: its `name`, and a SHA-256 `digest` of its arrays, by which whoever can guess all records can check "
+        "the guess",
+        _identity("name"),
+        **_BOTH,
+        beside="dataset",
+    )
+    module: Mapping[str, Any] | None = _holds(
+        "the model: its `name`, for own modules that of the class, and a SHA-256 `digest` of names and shapes of its "
+        "parameters",
+        _identity("name"),
+        **_BOTH,
+        beside="module",
+    )
+    start: Mapping[str, Any] | None = _holds(
+        "the weights that the training began with: their `file`, the SHA-256 `digest` of it, the tensors of the last "
+        "layer that were `new`, and those of the file that were `unused`",
+        _identity("file"),
+        null="no file",
+        absent="likewise",
+        beside="start",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

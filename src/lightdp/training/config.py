@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Literal, get_args
 
 from lightdp._settings import like, setting
@@ -22,6 +23,8 @@ from lightdp.training.churn import chances
 
 PLACES = ("data_path", "device")
 """Settings that say where a run finds its data and computes, not what it is."""
+WEIGHTS = (".safetensors", ".pt")
+"""How the names of files of weights end."""
 Unit = Literal["record", "client", "paper"]
 Fidelity = Literal["distribution", "protocol"]
 
@@ -56,6 +59,9 @@ class Config:
         "linear, cnn, scattering-linear, scattering-cnn, resnet18 or wrn-16-4.", "linear", group="Model")
     mirror: bool = setting(
         "Average the features of an image and its mirror image (scattering-linear).", False, group="Model")
+    start: str | None = setting(
+        "Weights to begin from, a .safetensors or .pt file of tensors by name; they must not come from private data.",
+        None, group="Model")
     scheme: str = setting(
         "Whose noise: none, central, local, smpc, paper, exact, repair or the better of both (auto); another scheme of "
         "`lightdp compare`, such as secagg, also brings its failures and time.", "auto", group="Privacy")
@@ -140,6 +146,8 @@ class Config:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
         integer("seed", self.seed, 0, 2**63 - 1)
         peer_failure(self.links)
+        if self.start is not None:
+            weights_file("start", self.start)
         self._check_records()
         self._check_late()
         self._check_members()
@@ -320,3 +328,22 @@ def peer_failure(links: str | None) -> float | None:
         if kind == "direct" and 0 <= (failure := float(text)) <= 1:
             return failure
     raise ArgumentError(f"links must be relayed or direct:P with P in [0, 1], got links={links!r}")
+
+
+def weights_file(name: str, path: str) -> str:
+    """How the name of a file of weights ends.
+
+    >>> weights_file("start", "prior.pt")
+    '.pt'
+
+    Args:
+        name: of the argument.
+        path: the file.
+
+    Raises:
+        ArgumentError: it ends otherwise.
+    """
+    suffix = PurePath(path).suffix if isinstance(path, str) else None
+    if suffix not in WEIGHTS:
+        raise ArgumentError(f"{name} must be a file whose name ends in {' or '.join(WEIGHTS)}, got {name}={path!r}")
+    return suffix

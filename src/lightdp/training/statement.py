@@ -23,6 +23,7 @@ _ROSTERS = (
     "Clients that collude are counted in each roster: noise is shared inside it alone. What a client spent in several "
     "rosters adds up."
 )
+_START = "It began with the weights of {}: what these reveal of anybody is not counted here."
 _NOISE_ONLY = "This needs a secure aggregation protocol, of which only the noise was simulated here."
 SIMULATED = "This was a simulation: noise had the right distribution but came from a seed, and protects nobody."
 """What is said of every simulated run."""
@@ -82,6 +83,7 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Se
         _ASSUMED: config.unit == "paper",
         _NOISE_ONLY: known.noise_only,
         played: known.simulated,
+        _START.format(config.start): config.start is not None,
         SIMULATED: config.fidelity == "distribution",
     }
     return lines + [sentence for sentence, applies in further.items() if applies]
