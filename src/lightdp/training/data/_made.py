@@ -48,7 +48,6 @@ class Dataset:
         test_client: as train_client; some may have none.
         train_person: whose record it is, by any number; None if each record is a person's only one. (n,)
         notes: what to know of the data, in plain words.
-        caveat: a sentence that every output must show, such as that features were not made privately.
 
     Raises:
         ArgumentError: an array has another type or shape, or a value is out of range; the message names it.
@@ -65,7 +64,6 @@ class Dataset:
     test_client: NDArray[np.int64] | None = None
     train_person: NDArray[np.int64] | None = None
     notes: tuple[str, ...] = ()
-    caveat: str | None = None
 
     def __post_init__(self) -> None:
         integer("classes", self.classes, 2)

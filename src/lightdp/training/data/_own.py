@@ -167,12 +167,11 @@ def dataset(name: str, layout: Layout, table: _table.Table, features: dict[str, 
         raise ArgumentError(
             f"test_fraction must hold out a record of the {len(y)}, got test_fraction={layout.held_out:g}"
         )
-    notes, caveat = [f"classes, taken as public: {_table.listed(classes)}"], None
+    notes = [f"classes, taken as public: {_table.listed(classes)}"]
     if features is None:
         others = [column for column in table if column not in used]
         chosen, constant = _columns.measured({column: table[column][train] for column in others}, others)
         notes += [f"left out, since constant: {_table.listed(constant)}"] if constant else []
-        caveat = _columns.NOT_PRIVATE
     else:
         for column in described:
             _table.column(table, "columns", column)
@@ -189,7 +188,7 @@ def dataset(name: str, layout: Layout, table: _table.Table, features: dict[str, 
         raise ArgumentError(f"label must have 2 or more classes, got label={layout.label!r} with {classes[0]!r} alone")
     return Dataset(
         name=name, train_x=x[train], test_x=x[test], train_y=y[train], test_y=y[test], classes=len(classes),
-        notes=tuple(notes), caveat=caveat, **owners.fields(train, test),
+        notes=tuple(notes), **owners.fields(train, test),
     )  # fmt: skip
 
 
