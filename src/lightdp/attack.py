@@ -1,7 +1,7 @@
 """What a guarantee means for an attacker: how often the best one is right who is seldom wrong.
 
-An attacker looks at all that the adversary sees and says whether a unit (a record, a person, or a client's whole data) was in
-the training. Of the units that were not, it accuses a share, the false positives; of those that were, it finds a
+An attacker looks at all that the adversary sees and says whether a unit (a record, a person, or a client's whole data)
+was in the training. Of the units that were not, it accuses a share, the false positives; of those that were, it finds a
 share, the true positives. A guarantee bounds the second by the first. Of Gaussian noise the bound is
 `lightdp.gaussian.power`; this module has the one for any mechanism whose (ε, δ) is known, and the words for both.
 """

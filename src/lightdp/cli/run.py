@@ -29,11 +29,15 @@ from lightdp._validate import rounded_up
 from lightdp.cli import table
 from lightdp.cli.options import with_settings
 from lightdp.errors import ArgumentError, MissingExtraError
+from lightdp.planning import page
 from lightdp.runlog import Line, Round, RunLog
 from lightdp.schemes import scheme
+from lightdp.training import data
 from lightdp.training.config import Config
+from lightdp.training.fitting import fitted
 
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+_MOST_NAMES = 12
 _ENDS = "real noise cannot be made again, so this run cannot go on; its log so far stays"
 
 
@@ -47,19 +51,24 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the last line of the log instead of a table.")] = False,
 ) -> None:
     """Check, train with a progress bar on standard error, print the figures and what was guaranteed to whom."""
+    given = ({} if config is None else read_toml(Config, config)) | flags
     try:
-        chosen = Config(**({} if config is None else read_toml(Config, config)) | flags)
+        chosen = Config(**given)
     except TypeError as error:
         raise ArgumentError(f"config has a value of the wrong type: {error}") from None
     _check_out(out, resume=resume)
+    screen, source = Console(stderr=True), None
+    if chosen.partition == "natural":  # what nobody gave follows from the clients of the data
+        with screen.status("reading data"):
+            source = data.load(chosen.data, None if chosen.data_path is None else Path(chosen.data_path), chosen.layout)
+        chosen = fitted(chosen, source, given)
     try:  # after the checks: they take seconds to import
         from lightdp.report import run_table, save_runs, uploads  # noqa: PLC0415
         from lightdp.training.simulator import Run  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError("train", "lightdp run") from None
-    screen = Console(stderr=True)
     with screen.status("reading data"):
-        run = Run(chosen, out, resume=resume)
+        run = Run(chosen, out, resume=resume, dataset=source)
     if not as_json:
         _print_start(run)
     log = _finish(run, screen)
@@ -108,9 +117,18 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
     )
     typer.echo(f"{config.data}, {config.model} with {run.parameters:,} parameters on {run.device}")
     among = f" in {len(run.members.rosters)} rosters that take turns" if config.federated else ""
-    typer.echo(f"{config.members} clients{among}, {config.partition}: records {records}, different labels {labels}\n")
+    persons = "" if "persons" not in sizes else f", {sum(sizes['persons']):,} persons"
+    spread = f"records {records}, different labels {labels}{persons}"
+    typer.echo(f"{config.members} clients{among}, {config.partition}: {spread}")
+    if names := sizes.get("names"):
+        held = [f"{name} {sum(counts)}" for name, counts in zip(names, sizes["counts"], strict=True)]
+        more = f" and {len(held) - _MOST_NAMES} more" if len(held) > _MOST_NAMES else ""
+        typer.echo(f"records to train on: {', '.join(held[:_MOST_NAMES])}{more}")
+    for note in (*run.notes, *([data.NOT_PRIVATE] if config.columns == data.STATISTICS else [])):
+        typer.echo(note)
+    typer.echo()
     if run.plan is not None:
-        typer.echo(f"{run.plan}\n")
+        typer.echo(f"{page(run.plan, 'person' if config.unit == 'person' else None)}\n")
 
 
 def _advice(log: RunLog) -> Iterator[str]:

@@ -85,8 +85,8 @@ class Clients:
             bound: the largest coordinate that the plan lets a client upload.
 
         Yields:
-            Clients and their updates, one a row; or, for units "record" and "person", one row with their sum where no clamp can
-            bind and the protocol is not run client by client.
+            Clients and their updates, one a row; or, for units "record" and "person", one row with their sum where no
+            clamp can bind and the protocol is not run client by client.
         """
         config, device = self.config, self.x.device.type
         most = max(1, _PIECE_BYTES[device] // (4 * sum(p.numel() for p in model.parameters())))

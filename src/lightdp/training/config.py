@@ -240,8 +240,8 @@ class Config:
         for name in ("epochs", "batch", "local_lr"):
             if self.sums and getattr(self, name) != getattr(Config, name):
                 raise ArgumentError(
-                    f"{name} needs unit='client' or 'paper': a round of unit={self.unit!r} is one step on all records or a "
-                    f"Poisson batch, got {name}={getattr(self, name):g}"
+                    f"{name} needs unit='client' or 'paper': a round of unit={self.unit!r} is one step on all records "
+                    f"or a Poisson batch, got {name}={getattr(self, name):g}"
                 )
         if self.mirror and self.model != "scattering-linear":
             raise ArgumentError(f"mirror needs model='scattering-linear', got model={self.model!r}")

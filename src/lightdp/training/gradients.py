@@ -213,7 +213,6 @@ def room(device: torch.device) -> int:
     return min(_CUDA_BYTES, int(ours) // 4)
 
 
-
 def linear(model: nn.Module) -> nn.Linear | None:
     """The layer, if `model` is one `nn.Linear`, alone or after a plain `nn.Flatten`; types must match exactly."""
     layers = list(model.children()) if type(model) is nn.Sequential else [model]

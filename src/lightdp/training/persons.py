@@ -1,4 +1,4 @@
-"""Sums of clipped gradients of persons: what a client uploads, before noise, when persons with many records are protected.
+"""Sums of clipped gradients of persons: what a client uploads, before noise, when whole persons are protected.
 
 A person may have many records, all of them at one client. The gradients of a person's records are added up, and that
 sum is clipped: whatever a person's records are, and however many, an upload moves by at most `clip`. So the noise that

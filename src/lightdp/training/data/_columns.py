@@ -73,8 +73,8 @@ class Number:
         if 0 < held == outside:
             bounds = f"{self.name} = [{self.low:g}, {self.high:g}]"
             raise ArgumentError(f"columns must have bounds between which values lie, got {bounds} and none between")
-        moved = f"{self.name}: {outside:,} of {counted(held, 'value')} moved to the bounds {self.low:g} and {self.high:g}"
-        return moved if outside > 0 else None
+        moved = f"{outside:,} of {counted(held, 'value')} moved to the bounds {self.low:g} and {self.high:g}"
+        return f"{self.name}: {moved}" if outside > 0 else None
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def _feature(name: str, value: object) -> Feature:
         values = tuple(each.strip() for each in entries)
         if len({_plain(each) for each in values}) < len(values) or "" in values or len(values) > _MOST_VALUES:
             raise ArgumentError(
-                f"columns must list 1 to {_MOST_VALUES:,} values, each once and none empty, got {name} = {_short(value)}"
+                f"columns must list 1 to {_MOST_VALUES:,} values, each once, none empty, got {name} = {_short(value)}"
             )
         return Category(name, values, shown)
     if len(entries) != 2 or any(isinstance(each, bool) or not isinstance(each, int | float) for each in entries):
@@ -214,9 +214,7 @@ def _plain(text: str) -> str:
     return repr(value)
 
 
-def _joined(
-    parts: list[NDArray[Any]], empty: NDArray[np.bool_], *, shown: bool
-) -> NDArray[np.float32]:
+def _joined(parts: list[NDArray[Any]], empty: NDArray[np.bool_], *, shown: bool) -> NDArray[np.float32]:
     return np.stack([*parts, empty] if shown else parts, axis=1).astype(np.float32)
 
 

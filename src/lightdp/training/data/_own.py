@@ -181,7 +181,7 @@ def dataset(name: str, layout: Layout, table: _table.Table, features: dict[str, 
         if ignored := [column for column in table if column not in used and column not in described]:
             notes.append(f"left out, since not described: {_table.listed(ignored)}")
     if not chosen:
-        raise ArgumentError(f"columns must describe a feature, got columns={layout.columns!r} and none beside the label")
+        raise ArgumentError(f"columns must describe a feature that varies, got none by columns={layout.columns!r}")
     notes += [remark for each in chosen if (remark := each.remark(table[each.name][train])) is not None]
     x = np.concatenate([each.features(table[each.name]) for each in chosen], axis=1)
     if len(classes) < 2:
@@ -252,7 +252,7 @@ def _numbered(table: _table.Table, option: str, name: str, rows: int) -> tuple[t
     """The different texts of a column, and which one each row has."""
     cells = _table.texts(_table.column(table, option, name))
     if len(cells) != rows:
-        raise ArgumentError(f"{option} must have a cell for each of {rows} records, got {option}={name!r} with {len(cells)}")
+        raise ArgumentError(f"{option} must have {rows} cells, one a record, got {option}={name!r} with {len(cells)}")
     _check_full(option, name, cells)
     names, place = np.unique(np.array(cells), return_inverse=True)
     return tuple(names.tolist()), place.astype(np.int64)
@@ -262,6 +262,6 @@ def _check_full(option: str, name: str, cells: list[str]) -> None:
     empty = [row for row, cell in enumerate(cells, 1) if cell == ""]
     if empty:
         raise ArgumentError(
-            f"{option} must have a value in every row, got {option}={name!r} with {counted(len(empty), 'missing cell')}, "
-            f"the first in row {empty[0]}"
+            f"{option} must have a value in every row, got {option}={name!r} with "
+            f"{counted(len(empty), 'missing cell')}, the first in row {empty[0]}"
         )
