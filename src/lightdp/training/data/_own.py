@@ -182,8 +182,8 @@ def dataset(name: str, layout: Layout, table: _table.Table, features: dict[str, 
             notes.append(f"left out, since not described: {_table.listed(ignored)}")
     if not chosen:
         raise ArgumentError(f"columns must describe a feature that varies, got none by columns={layout.columns!r}")
-    notes += [remark for each in chosen if (remark := each.remark(table[each.name][train])) is not None]
     x = np.concatenate([each.features(table[each.name]) for each in chosen], axis=1)
+    notes += [remark for each in chosen if (remark := each.remark(table[each.name][train])) is not None]
     if len(classes) < 2:
         raise ArgumentError(f"label must have 2 or more classes, got label={layout.label!r} with {classes[0]!r} alone")
     return Dataset(
