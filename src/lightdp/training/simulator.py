@@ -102,7 +102,7 @@ class Run:
         self.partition |= {"names": list(source.client_names)} if config.partition == "natural" else {}
         self.partition |= {"persons": self.clients.units} if persons else {}
         self.notes = source.notes
-        self.test_clients = (source.client_names, source.test_client) if config.partition == "natural" else None
+        self.test_clients = (source.client_names, source.test_client)
         if test_x is None:
             test_x = models.prepare(config.model, torch.from_numpy(source.test_x), self.device, mirror=config.mirror)
         self.test_x, self.test_y = test_x, torch.from_numpy(source.test_y).to(self.device)
@@ -298,9 +298,9 @@ class Run:
 
     def accuracy_by_client(self) -> dict[str, float] | None:
         """Accuracy on the test records of each client that has some, by its name; None where clients are drawn."""
-        if self.test_clients is None:
-            return None
         names, held = self.test_clients
+        if held is None or self.config.partition != "natural":
+            return None
         gradients.assign(self.model, self.state.average)
         with torch.no_grad():
             pieces = zip(self.test_x.split(2000), self.test_y.split(2000), strict=True)

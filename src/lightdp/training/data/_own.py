@@ -94,7 +94,8 @@ class Owners:
         Raises:
             ArgumentError: a column or a cell is missing, there is one client only, or a person has several.
         """
-        names, client, person = (), np.zeros(rows, np.int64), np.arange(rows)
+        names: tuple[str, ...] = ()
+        client, person = np.zeros(rows, np.int64), np.arange(rows)
         if layout.client_column is not None:
             names, client = _numbered(table, "client_column", layout.client_column, rows)
             if len(names) < 2:
