@@ -142,7 +142,7 @@ def test_a_run_of_natural_clients_resumes_to_the_same_log(tmp_path: Path) -> Non
     for _ in range(3):
         next(lines)
     with pytest.raises(KeyboardInterrupt):
-        lines.throw(KeyboardInterrupt)  # type: ignore[attr-defined]  it is a generator
+        lines.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
     again = Run(config, tmp_path / "cut.jsonl", resume=True).finish()
     assert again.rounds == whole.rounds
     assert again.outcome.accuracy_clients == whole.outcome.accuracy_clients
