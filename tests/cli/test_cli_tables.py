@@ -103,7 +103,7 @@ def test_an_npz_of_columns_and_one_of_arrays_train_like_the_csv(tmp_path: Path, 
     np.savez(tmp_path / "t.npz", **(cells | {"age": cells["age"].astype(float), "chol": chol}))
     outcomes = []
     for name in ("t.csv", "t.npz"):
-        done = run("run", "--data", name, *OWN, *QUICK, "--json")
+        done = run("run", "--data", name, *OWN, *QUICK, "--json", "--out", f"{name}.jsonl")
         assert done.code == 0, done.err
         outcomes.append(json.loads(done.out)["accuracy_clients"])
     assert outcomes[0] == outcomes[1]
@@ -128,7 +128,10 @@ def test_parquet_is_read_or_its_extra_named(tmp_path: Path, run: Run) -> None:
     cells |= {"age": [float(cell) for cell in cells["age"]]}
     cells |= {"chol": [None if cell == "" else int(cell) for cell in cells["chol"]]}
     parquet.write_table(arrow.table(cells), tmp_path / "t.parquet")
-    found = [json.loads(run("run", "--data", name, *OWN, *QUICK, "--json").out) for name in ("t.csv", "t.parquet")]
+    found = [
+        json.loads(run("run", "--data", name, *OWN, *QUICK, "--json", "--out", f"{name}.jsonl").out)
+        for name in ("t.csv", "t.parquet")
+    ]
     assert found[0]["accuracy_clients"] == found[1]["accuracy_clients"]
 
 
@@ -164,9 +167,17 @@ def test_heart_trains_with_accuracy_for_each_hospital(run: Run) -> None:
     assert set(end["accuracy_clients"]) == {"cleveland", "hungarian", "switzerland", "va"}
     assert end["accuracy"] > 0.7
     assert end["epsilon"] <= 1
-    assert_refused(run("run", "--data", "heart", "--clients", "5"), "clients must be 4", "got clients=5")
-    assert_refused(run("run", "--data", "heart", "--label", "x"), "label is for tables", "got label='x'")
-    assert_refused(run("run", "--data", "heart", "--partition", "shards:2"), "partition must be natural", "shards:2")
+    assert_refused(
+        run("run", "--data", "heart", "--clients", "5", "--out", "a.jsonl"), "clients must be 4", "got clients=5"
+    )
+    assert_refused(
+        run("run", "--data", "heart", "--label", "x", "--out", "a.jsonl"), "label is for tables", "got label='x'"
+    )
+    assert_refused(
+        run("run", "--data", "heart", "--partition", "shards:2", "--out", "a.jsonl"),
+        "partition must be natural",
+        "shards:2",
+    )
 
 
 # --- tables that are wrong ---

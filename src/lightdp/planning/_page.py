@@ -24,7 +24,7 @@ def page(plan: Plan, unit: str | None = None) -> str:
 
     >>> import lightdp
     >>> plan = lightdp.plan(clients=4, colluders=1, stragglers=1, rounds=3, epsilon=2, delta=1e-5)
-    >>> "for one person with all records (" in page(plan, "person")
+    >>> "for one person with all records (" in " ".join(page(plan, "person").split())
     True
 
     Args:
