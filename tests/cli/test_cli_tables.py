@@ -202,8 +202,13 @@ WRONG: dict[str, tuple[str | bytes, str, list[str], list[str]]] = {
     "latin-1": ("who,ort\np1,Zürich\n".encode("latin-1"), COLUMNS, OWN, ["t.csv", "utf-8"]),
     "utf-16": (GOOD.encode("utf-16"), COLUMNS, OWN, ["t.csv", "utf-8"]),
     "open quote": (HEAD + '"p1,north,30,f,200,no\n', COLUMNS, OWN, ["t.csv", "line 2"]),
-    "zip": (b"PK\x03\x04" + bytes(40), COLUMNS, OWN, ["t.csv", "no rows"]),
+    "zip": (b"PK\x03\x04" + bytes(40), COLUMNS, OWN, ["t.csv", "must be printable"]),
     "one row": (HEAD + LINE, COLUMNS, TABLE, ["test_fraction must hold out a record of the 1"]),
+    "line break in a name": ('who,"a\nge"\n1,2\n', COLUMNS, OWN, ["must be printable", "'a\\nge'"]),
+    "line break in a client": (
+        text(column(rows(60), "site", lambda i: '"a\nb"' if i else "c")), COLUMNS, [*TABLE, "--client-column", "site"],
+        ["client_column must have printable names", "'a\\nb'"],
+    ),
     # label
     "label not there": (GOOD, COLUMNS, ["--label", "ill"], ["label must be a column", "label='ill'"]),
     "label misspelt": (GOOD, COLUMNS, ["--label", "Sick", "--columns", "columns.toml"], ["who, site", "label='Sick'"]),
@@ -258,6 +263,7 @@ WRONG: dict[str, tuple[str | bytes, str, list[str], list[str]]] = {
     "empty columns": (*with_columns("# nothing"), ["an empty file 'columns.toml'"]),
     "label alone": (*with_columns('sick = ["no", "yes"]'), ["columns must describe a feature"]),
     "unknown column": (*with_columns("weight = [1, 2]"), ["columns must be a column of the table", "weight"]),
+    "line break in a key": (*with_columns('"a\\nb" = [1, 2]'), ["columns must have names that can be printed"]),
     "one bound": (*with_columns("age = [20]"), ["got age = [20]"]),
     "three bounds": (*with_columns("age = [20, 50, 80]"), ["got age = [20, 50, 80]"]),
     "bounds exchanged": (*with_columns("age = [80, 20]"), ["LOW < HIGH", "age = [80, 20]"]),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lightdp.training.data import Dataset, Layout, _columns, _table
 from lightdp.training.data._own import Owners
 from lightdp.training.fitting import fitted
 from lightdp.training.simulator import Run
+from support.data_files import damaged_or_read
 
 HEART = Path(data.__file__).parent / "heart"
 
@@ -88,6 +90,31 @@ def test_cells_of_every_kind_are_the_same_categories(cells: Any) -> None:
 
 def test_long_identifiers_stay_apart() -> None:
     assert len(set(_table.texts(np.array([2**60, 2**60 + 1])))) == 2
+
+
+# --- damage ---
+
+GOOD = b"who;site;age;sick\n" + b"".join(b"p%d;s%d;%d.5;%d\n" % (i // 2, i // 2 % 3, 30 + i, i % 2) for i in range(40))
+
+
+@given(st.integers(0, 10**6), st.integers(0, 255), st.booleans())
+def test_damage_of_a_table_ends_in_one_line_or_is_read(where: int, flip: int, cut: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        table, columns = Path(folder) / "t.csv", Path(folder) / "columns.toml"
+        columns.write_text("age = [0, 100]")
+        layout = Layout(label="sick", client_column="site", person_column="who", columns=str(columns))
+        damaged_or_read(GOOD, where, flip, cut=cut, place=table, load=lambda: data.load(str(table), layout=layout))
+
+
+@given(st.text(max_size=60))
+def test_any_text_as_columns_ends_in_one_line_or_is_read(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "columns.toml"
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        try:
+            _columns.read(path)
+        except ArgumentError as error:
+            assert "\n" not in str(error)  # noqa: PT017  it need not be raised
 
 
 # --- what is held out ---

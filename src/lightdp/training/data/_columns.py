@@ -137,6 +137,8 @@ def read(path: Path) -> dict[str, Feature]:
         ) from None
     if not written:
         raise ArgumentError(f"columns must describe columns as {_FORM}, got an empty file {str(path)!r}")
+    if hidden := [name for name in written if not name.isprintable()]:
+        raise ArgumentError(f"columns must have names that can be printed, got {quoted(hidden[0])}")
     return {name: _feature(name, value) for name, value in written.items()}
 
 

@@ -98,6 +98,8 @@ class Owners:
         client, person = np.zeros(rows, np.int64), np.arange(rows)
         if layout.client_column is not None:
             names, client = _numbered(table, "client_column", layout.client_column, rows)
+            if hidden := [name for name in names if not name.isprintable()]:
+                raise ArgumentError(f"client_column must have printable names, got {_table.quoted(hidden[0])}")
             if len(names) < 2:
                 raise ArgumentError(
                     f"client_column must name 2 or more clients, got client_column={layout.client_column!r} with "

@@ -95,7 +95,7 @@ def missing(cell: object) -> bool:
 
 def listed(names: Any, most: int = 8) -> str:  # noqa: ANN401  anything with names
     """Names for a message, not too many of them."""
-    found = [str(name)[:_LONGEST] for name in names]
+    found = [name if name.isprintable() else repr(name) for name in (str(name)[:_LONGEST] for name in names)]
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more
 
@@ -184,5 +184,7 @@ def _check_names(names: list[str]) -> None:
         raise ValueError("it is empty")
     if "" in names:
         raise ValueError(f"column {names.index('') + 1} of its header has no name")
+    if hidden := [name for name in names if not name.isprintable()]:
+        raise ValueError(f"the name of a column must be printable, got {quoted(hidden[0])}")
     if twice := [name for at, name in enumerate(names) if name in names[:at]]:
         raise ValueError(f"column {twice[0]!r} occurs twice in its header")
