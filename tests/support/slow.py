@@ -45,6 +45,10 @@ TESTS = {
     "test_signs_that_were_not_all_tried_give_an_exact_mu_of_at_least_so_much",
     "test_what_an_attacker_finds_is_said_in_the_words_of_all_outputs",
     # cli
+    "test_a_table_with_sites_and_persons_trains_and_says_for_one_person",
+    "test_heart_trains_with_accuracy_for_each_hospital",
+    "test_statistics_of_the_data_are_named_not_private_everywhere",
+    "test_the_tutorial_runs_as_written",
     "test_the_page_is_written",
     "test_a_run_prints_its_plan_and_table_and_writes_log_and_page",
     "test_a_run_that_late_uploads_end_says_what_helps",
@@ -157,6 +161,8 @@ TESTS = {
     "test_the_html_page_holds_the_data_and_every_script",
     "test_the_smallest_plans_are_drawn_with_visible_points",
     # training
+    "test_a_run_of_natural_clients_resumes_to_the_same_log",
+    "test_a_run_of_persons_says_so_everywhere_and_stands_an_audit",
     "test_real_members_and_the_simulator_have_the_same_sets_and_ledgers",
     "test_who_has_no_budget_left_is_out_and_the_run_ends_when_too_few_are_left",
     "test_cohorts_are_of_every_member_and_take_turns",

@@ -31,11 +31,15 @@ from lightdp._validate import counted, rounded_up
 from lightdp.cli import table
 from lightdp.cli.options import with_settings
 from lightdp.errors import ArgumentError, MissingExtraError
+from lightdp.planning import page
 from lightdp.runlog import Line, Round, RunLog, refuse_used
 from lightdp.schemes import scheme
+from lightdp.training import data
 from lightdp.training.config import Config, weights_file
+from lightdp.training.fitting import fitted
 
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+_MOST_NAMES = 12
 _ENDS = "real noise cannot be made again, so this run cannot go on; its log so far stays"
 
 
@@ -53,21 +57,23 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the last line of the log instead of a table.")] = False,
 ) -> None:
     """Check, train with a progress bar on standard error, print the figures and what was guaranteed to whom."""
+    given = ({} if config is None else read_toml(Config, config)) | flags
     try:
-        chosen = Config(**({} if config is None else read_toml(Config, config)) | flags)
+        chosen = Config(**given)
     except TypeError as error:
         raise ArgumentError(f"config has a value of the wrong type: {error}") from None
     _check_out(out, resume=resume, overwrite=overwrite, report=report)
     if save_model is not None:
         _check_model(save_model, overwrite=overwrite)
+    screen = Console(stderr=True)
+    chosen, source = _fitted(chosen, given, screen)
     try:  # after the checks: they take seconds to import
         from lightdp.report import run_table, save_runs, uploads  # noqa: PLC0415
         from lightdp.training.simulator import Run  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError("train", "lightdp run") from None
-    screen = Console(stderr=True)
     with screen.status("reading data"):
-        run = Run(chosen, out, resume=resume, overwrite=overwrite)
+        run = Run(chosen, out, resume=resume, overwrite=overwrite, dataset=source)
     if not as_json:
         _print_start(run)
     log = _finish(run, screen)
@@ -87,6 +93,16 @@ def _run(
 
 
 command = with_settings(_run, Config)
+
+
+def _fitted(chosen: Config, given: dict[str, Any], screen: Console) -> tuple[Config, data.Dataset | None]:
+    """Settings that nobody gave and that follow from the clients of the data, with the data, if it was read for them."""
+    if chosen.partition != "natural":
+        return chosen, None
+    with screen.status("reading data"):
+        folder = None if chosen.data_path is None else Path(chosen.data_path)
+        source = data.load(chosen.data, folder, chosen.layout)
+    return fitted(chosen, source, given), source
 
 
 def _check_out(out: Path, *, resume: bool, overwrite: bool, report: bool) -> None:
@@ -138,17 +154,26 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
         f"{sizes[f'{what}_min']} to {sizes[f'{what}_max']} (median {sizes[f'{what}_median']:g})"
         for what in ("size", "labels")
     )
-    data, module, start = (run.identity[name] for name in ("dataset", "module", "start"))
-    typer.echo(f"{data['name']}, {module['name']} with {run.parameters:,} parameters on {run.device}")
+    source, module, start = (run.identity[name] for name in ("dataset", "module", "start"))
+    typer.echo(f"{source['name']}, {module['name']} with {run.parameters:,} parameters on {run.device}")
     if start is not None:
         new, unused = start["new"], start["unused"]
         more = f"; new, since it has none for as many classes: {', '.join(new)}" if new else ""
         more += f"; {counted(len(unused), 'tensor')} of it unused: {', '.join(unused[:3])}" if unused else ""
         typer.echo(f"starts from {start['file']} (SHA-256 {start['digest'][:12]}){more}")
     among = f" in {len(run.members.rosters)} rosters that take turns" if config.federated else ""
-    typer.echo(f"{config.members} clients{among}, {config.partition}: records {records}, different labels {labels}\n")
+    persons = "" if "persons" not in sizes else f", {sum(sizes['persons']):,} persons"
+    spread = f"records {records}, different labels {labels}{persons}"
+    typer.echo(f"{config.members} clients{among}, {config.partition}: {spread}")
+    if names := sizes.get("names"):
+        held = [f"{name} {sum(counts)}" for name, counts in zip(names, sizes["counts"], strict=True)]
+        more = f" and {len(held) - _MOST_NAMES} more" if len(held) > _MOST_NAMES else ""
+        typer.echo(f"records to train on: {', '.join(held[:_MOST_NAMES])}{more}")
+    for note in (*run.notes, *([data.NOT_PRIVATE] if config.columns == data.STATISTICS else [])):
+        typer.echo(note)
+    typer.echo()
     if run.plan is not None:
-        typer.echo(f"{run.plan}\n")
+        typer.echo(f"{page(run.plan, 'person' if config.unit == 'person' else None)}\n")
 
 
 def _advice(log: RunLog) -> Iterator[str]:

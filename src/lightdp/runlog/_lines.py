@@ -117,6 +117,8 @@ def _partition(name: str, value: object) -> None:
         raise ArgumentError(f"{name}: counts must be a list of rows of one length")
     for count in chain.from_iterable(rows):
         _count(f"{name}: counts", count)
+    for count in _typed(list, "a list of numbers")(f"{name}: persons", _mapping(name, value).get("persons", [])):
+        _count(f"{name}: persons", count)
 
 
 def _require(names: Iterable[str], content: Mapping[str, Any]) -> None:
@@ -144,6 +146,11 @@ def _closed(name: str, value: object) -> None:
         _clients(f"{name}: joined_clients", each.get("joined_clients", []))
         for flag in ("early", "open"):
             _typed(bool, "true or false")(f"{name}: {flag}", each.get(flag, False))
+
+
+def _shares(name: str, value: object) -> None:
+    for key, each in _mapping(name, value).items():
+        share(f"{name}: {key}", each)
 
 
 def _amounts(name: str, value: object) -> None:
@@ -233,7 +240,10 @@ class Started(_Line):
     versions: Mapping[str, Any] = _holds("versions of the software that decides the numbers, by package")
     commit: str | None = _holds("commit of the working tree", null="outside of one")
     partition: Mapping[str, Any] | None = _holds(
-        "who holds how much data; `counts`: records of each class at each client", _partition, null=_UNKNOWN
+        "who holds how much data; `counts`: records of each class at each client; `persons`: how many each client has "
+        "(unit `person`); `names`: of the clients, where the data name them",
+        _partition,
+        null=_UNKNOWN,
     )
     parameters: int = _holds("length d of an update")
     device: str | None = _holds("where local work is computed", null=_UNKNOWN)
@@ -324,6 +334,13 @@ class Ended(_Line):
 
     kind = "end"
     accuracy: float | None = _holds("of the final model, on the test set", share, null="not evaluated")
+    accuracy_clients: Mapping[str, Any] | None = _holds(
+        "likewise, on the test records of each client that has some, by the client's name",
+        _shares,
+        null="clients have no names",
+        absent="likewise",
+        beside="accuracy_clients",
+    )
     epsilon: float | None = _holds("spent by the client that spent most", non_negative, null="without noise")
     mu: float | None = _holds(_MU, non_negative, null="without noise", absent="old log")
     epsilon_claimed: float | None = _holds("the ε that was asked for", non_negative, null="without noise")

@@ -249,6 +249,13 @@ class RunLog:
         """Records of each class at each client, where they were logged. (clients, classes)"""
         return (self.started.partition or {}).get("counts", [])
 
+    @property
+    def units(self) -> list[int]:
+        """How many records each client holds, or persons where these are protected; empty if that was not logged."""
+        if self.unit == "person":
+            return (self.started.partition or {}).get("persons", [])
+        return [sum(row) for row in self.counts]
+
     def stays(self, line: Round) -> float | None:
         """Std of the noise a round leaves for good in a coordinate of the mean; only repair takes residuals out."""
         if line.noise_std is None or line.residual_std is None or self.repairs:

@@ -134,11 +134,16 @@ class Run:
         self.device = torch.device(device if config.device == "auto" else config.device)
         # who holds which records
         folder = None if config.data_path is None else Path(config.data_path)
-        source = data.load(config.data, folder) if dataset is None else own.dataset(dataset)
-        parts = partition.split(source.train_y, config.members, config.partition, config.seed)
+        source = data.load(config.data, folder, config.layout) if dataset is None else own.dataset(dataset)
+        persons = config.unit == "person"
+        parts = partition.of_owners(source, config.members, config.partition, config.seed, persons=persons)
         self.partition = partition.summary(source.train_y, parts, source.classes)
         train_x, test_x = (None, None) if prepared is None else prepared
         self.clients = Clients.of(config, source, parts, self.device, train_x)
+        self.partition |= {"names": list(source.client_names)} if config.partition == "natural" else {}
+        self.partition |= {"persons": self.clients.units} if persons else {}
+        self.notes = source.notes
+        self.test_clients = (source.client_names, source.test_client)
         if test_x is None:
             test_x = models.prepare(config.model, _tensor(source.test_x), self.device, mirror=config.mirror)
         self.test_x, self.test_y = test_x, _tensor(source.test_y).to(self.device)
@@ -157,9 +162,8 @@ class Run:
         self.parameters = len(first)
         self.state = State(first, torch.zeros_like(first), first.clone())
         # noise, what it guarantees, and who comes
-        records, smallest = len(source.train_y), min(len(part) for part in parts)
-        self.plan: Plan | None = config.plan(records, self.parameters, smallest)
-        self.sizes = [len(part) for part in parts]
+        self.sizes = self.clients.units
+        self.plan: Plan | None = config.plan(sum(self.sizes), self.parameters, min(self.sizes))
         self.network: Mapping[str, Any] | None = None
         self.bytes_up = 0.0
         self.arrivals = functools.cache(self._law)
@@ -192,7 +196,7 @@ class Run:
         made, config = self._channels(number, members, plan), self.config
         self.network, self.bytes_up = made.network, max(self.bytes_up, made.bytes_up)
         records = sum(self.sizes[client] for client in members)
-        denominator = records * config.sampling_rate if config.unit == "record" else float(len(members))
+        denominator = records * config.sampling_rate if config.sums else float(len(members))
         return Roster(number, members, plan, made, stragglers, denominator)
 
     def finish(self, watch: Callable[[Line], None] = lambda _: None) -> RunLog:
@@ -359,6 +363,17 @@ class Run:
                 loss += float(torch.nn.functional.cross_entropy(scores, y, reduction="sum"))
         return hits / len(self.test_y), loss / len(self.test_y)
 
+    def accuracy_by_client(self) -> dict[str, float] | None:
+        """Accuracy on the test records of each client that has some, by its name; None where clients are drawn."""
+        names, held = self.test_clients
+        if held is None or self.config.partition != "natural":
+            return None
+        gradients.assign(self.model, self.state.average)
+        with torch.no_grad():
+            pieces = zip(self.test_x.split(2000), self.test_y.split(2000), strict=True)
+            right = torch.cat([self.model(x).argmax(dim=1) == y for x, y in pieces]).cpu().numpy()
+        return {name: float(right[held == at].mean()) for at, name in enumerate(names) if (held == at).any()}
+
     # log and checkpoints
 
     def _started(self) -> Started:
@@ -378,7 +393,8 @@ class Run:
             epsilon_claimed=budget, delta=delta,
             unit=config.unit, adjacency=config.adjacency, rounds=self.state.round, stopped=stopped,
             bytes_up=self.bytes_up, bytes_down=down, seconds=self.state.seconds,
-            statement=statement.statement(config, plan, spent, seen), **self.members.ending(),
+            statement=statement.statement(config, plan, spent, seen),
+            accuracy_clients=self.accuracy_by_client(), **self.members.ending(),
         )  # fmt: skip
 
     def _save(self, *, replace: bool = True) -> None:
