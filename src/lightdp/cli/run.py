@@ -96,7 +96,7 @@ command = with_settings(_run, Config)
 
 
 def _fitted(chosen: Config, given: dict[str, Any], screen: Console) -> tuple[Config, data.Dataset | None]:
-    """Settings that nobody gave and that follow from the clients of the data, with the data, if it was read for them."""
+    """Settings that nobody gave and that follow from the clients of the data, and the data, if it was read for that."""
     if chosen.partition != "natural":
         return chosen, None
     with screen.status("reading data"):
