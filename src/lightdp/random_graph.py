@@ -276,7 +276,7 @@ class Certificate(NamedTuple):
         """k of a used round for clients with so many honest used neighbours, an entry each; at most 1.
 
         >>> Certificate(others=7999, spread=10.0).cost(50.0, [40]).round(6)
-        array([0.000674])
+        array([0.000675])
         """
         h = np.maximum(np.asarray(neighbours, dtype=float), 0.0)
         if gamma == 0 or self.others < 1:
