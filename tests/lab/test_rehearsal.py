@@ -112,7 +112,9 @@ def test_without_links_the_old_schemes_model_no_time(tmp_path: Path, toy: Datase
 
 
 def test_links_change_nothing_but_the_clock_of_the_old_schemes(tmp_path: Path, toy: Dataset) -> None:
-    plain, timed = (played(tmp_path / "a.jsonl", toy, scheme="exact", links=links) for links in (None, "relayed"))
+    plain, timed = (
+        played(tmp_path / f"{links}.jsonl", toy, scheme="exact", links=links) for links in (None, "relayed")
+    )
     for a, b in zip(plain.rounds, timed.rounds, strict=True):
         assert a == dataclasses.replace(b, modelled_seconds=None, failed=None)
         assert b.modelled_seconds is not None
