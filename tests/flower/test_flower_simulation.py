@@ -43,6 +43,8 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 import lightdp
+from lightdp.flower import _members
+_members._ASK_AGAIN = 200.0  # a busy machine needs long for the first answers; who is asked twice may enrol twice
 
 def opted_in(message, context, call_next):  # run_simulation, unlike `flwr run`, has no run_config
     run = {"lightdp-simulation": True}
