@@ -11,7 +11,6 @@ from lightdp.training.checkpoint import State
 from lightdp.training.config import Config
 from lightdp.training.roster import Impulse, Roster
 
-
 _JOINING = 10  # rounds over which the layers below the last one join
 
 

@@ -16,7 +16,7 @@ from typing import get_type_hints
 
 from lightdp.errors import LightDPError
 from lightdp_lab.prior.commands import make, probe, train
-from lightdp_lab.prior.pretrain import Recipe
+from lightdp_lab.prior.recipe import Recipe
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,7 +39,9 @@ def parser() -> argparse.ArgumentParser:
             other.add_argument("--seeds", default="0,1,2", help="Of the trials, with commas between them.")
             other.add_argument("--schemes", default="repair", help="Whose noise, with commas between them.")
             other.add_argument("--length", type=float, help="Of standardised filters, if not as in the file.")
-            other.add_argument("--set", action="append", default=[], help="NAME=VALUE, a setting of lightdp run.")
+            other.add_argument(
+                "--set", action="append", default=[], dest="changes", help="NAME=VALUE, a setting of lightdp run."
+            )
             other.add_argument("--results", type=Path, default=Path("results"), help="Folder of the lines.")
     for each in commands.choices.values():
         each.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))

@@ -14,13 +14,15 @@ import torch
 from lightdp.errors import ArgumentError
 from lightdp.runlog import Line, Round
 from lightdp.training import data
-from lightdp_lab.prior import finetune, pretrain, probe as probing, start
+from lightdp_lab.prior import finetune, pretrain, start
+from lightdp_lab.prior import probe as probing
+from lightdp_lab.prior.recipe import Recipe
 
 _BETWEEN = 10.0  # seconds between two lines of progress
 
 
 def make(
-    recipe: pretrain.Recipe, *, out: Path, seconds: float | None = None, device: str = "auto",
+    recipe: Recipe, *, out: Path, seconds: float | None = None, device: str = "auto",
     watch: Callable[[pretrain.Made], None] | None = None,
 ) -> None:  # fmt: skip
     """Make a start, and say what was made.
@@ -55,7 +57,7 @@ def probe(*, start: Path, data_path: Path | None = None, held_out: bool = False,
 
 def train(
     *, start: Path, epsilon: str = "3,6,9", seeds: str = "0,1,2", schemes: str = "repair",
-    data_path: Path | None = None, held_out: bool = False, length: float | None = None, set: Sequence[str] = (),  # noqa: A002  as the flag
+    data_path: Path | None = None, held_out: bool = False, length: float | None = None, changes: Sequence[str] = (),
     results: Path = Path("results"), device: str = "auto",
 ) -> None:  # fmt: skip
     """Train privately from a start, and print a line for each run; what the results have is not run again.
@@ -68,13 +70,13 @@ def train(
         data_path: folder or archive of CIFAR-10.
         held_out: test on a tenth of the training records.
         length: of standardised filters, if not as in the file.
-        set: NAME=VALUE, settings of `lightdp run`.
+        changes: NAME=VALUE, settings of `lightdp run`.
         results: folder of the lines.
         device: auto, cpu or cuda.
     """
     configs = finetune.cells(
         epsilons=_several("epsilon", epsilon, float), seeds=_several("seeds", seeds, int),
-        schemes=tuple(name.strip() for name in schemes.split(",")), **{"device": _device(device)} | _settings(set),
+        schemes=tuple(name.strip() for name in schemes.split(",")), **{"device": _device(device)} | _settings(changes),
     )  # fmt: skip
     source = _data(configs[0].data, data_path, held_out=held_out)
     for config in configs:

@@ -37,8 +37,8 @@ _CELL: dict[str, Any] = {
 
 
 def cells(
-    *, epsilons: tuple[float, ...] = EPSILONS, seeds: tuple[int, ...] = (0, 1, 2), schemes: tuple[str, ...] = ("repair",),
-    **changes: Any,  # noqa: ANN401  settings of `Config`
+    *, epsilons: tuple[float, ...] = EPSILONS, seeds: tuple[int, ...] = (0, 1, 2),
+    schemes: tuple[str, ...] = ("repair",), **changes: Any,  # noqa: ANN401  settings of `Config`
 ) -> list[Config]:  # fmt: skip
     """The runs of the record, trial by trial: CIFAR-10, 50 clients, C̄ = S̄ = 10, records, the whole training.
 

@@ -83,7 +83,9 @@ def _grown(count: int, side: int, draw: torch.Generator) -> Tensor:
         size *= 2
         maps, image = (interpolate(x, scale_factor=2, mode="bilinear", align_corners=False) for x in (maps, image))
         kernels = _oriented(3 if size <= 8 else 5, draw)
-        maps = pad(maps * torch.exp(0.8 * _normal(draw, count, _CHANNELS, 1, 1)), (kernels.shape[-1] // 2,) * 4, "reflect")
+        maps = pad(
+            maps * torch.exp(0.8 * _normal(draw, count, _CHANNELS, 1, 1)), (kernels.shape[-1] // 2,) * 4, "reflect"
+        )
         maps = conv2d(maps, kernels)
         grain = _normal(draw, count, 1, size, size) * _normal(draw, 1, _CHANNELS, 1, 1)
         maps = 1.5 * _each(maps) + 0.05 * grain + 0.7 * _normal(draw, count, _CHANNELS, 1, 1)
