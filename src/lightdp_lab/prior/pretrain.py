@@ -77,11 +77,13 @@ class Pretraining:
         views = torch.cat([
             view(images, SIDE, self.draw, smallest=recipe.smallest, jitter=recipe.jitter) for _ in range(2)
         ]).contiguous(memory_format=torch.channels_last)  # fmt: skip
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            features = self.head(self.body(views))
-        loss = contrast(features.float(), recipe.temperature)
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        cuda = self.device.type == "cuda"
+        with torch.backends.cudnn.flags(enabled=True, benchmark=cuda):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=cuda):
+                features = self.head(self.body(views))
+            loss = contrast(features.float(), recipe.temperature)
+            loss.backward()
         for group in self.optimiser.param_groups:
             group["lr"] = share * recipe.lr
         self.optimiser.step()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, interpolate, leaky_relu, pad
 
-_TOGETHER = 1024  # images made at a time, which bounds memory
+_TOGETHER = 2048  # images made at a time, which bounds memory
 _KIN = 64  # images of one generator: kernels are new for each such group
 _LEAVES = 48  # of an image
 _TEXTURES = 128  # of each of two kinds, for the leaves of images that are made together

@@ -33,7 +33,7 @@ class Recipe:
     smallest: float = setting("Least share of an image that a crop shows.", 0.15)
     jitter: float = setting("How much brightness, contrast and saturation change.", 0.4)
     pool: int = setting("Images that wait.", 65_536)
-    fresh: int = setting("Images of the pool that are made anew in each step.", 128)
+    fresh: int = setting("Images of the pool that are made anew in each step.", 64)
     seed: int = setting("Of all random numbers.", 0)
 
     def __post_init__(self) -> None:
