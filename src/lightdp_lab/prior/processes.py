@@ -42,7 +42,10 @@ def sample(count: int, side: int, draw: torch.Generator, *, leaves: float = 0.6)
         textures = min(several, _TEXTURES)
         own = generated(several - first + textures, side, draw)
         bank = torch.cat([own[:textures], coloured(textures, side, draw)])
-        both = 0.5 + 0.22 * torch.cat([dead_leaves(first, bank, draw), own[textures:]])
+        plain = own[textures:]
+        light = 0.6 * _normal(draw, len(plain), 1, 1, 1) + 0.25 * _normal(draw, len(plain), 3, 1, 1)
+        plain = light + (0.6 + 0.7 * _uniform(draw, len(plain), 1, 1, 1)) * plain
+        both = 0.5 + 0.22 * torch.cat([dead_leaves(first, bank, draw), plain])
         made.append(both[torch.randperm(several, generator=draw, device=draw.device)].clamp_(0, 1))
     return torch.cat(made)
 
@@ -78,21 +81,20 @@ def generated(count: int, side: int, draw: torch.Generator) -> Tensor:
 def _grown(count: int, side: int, draw: torch.Generator) -> Tensor:
     maps, size = _normal(draw, count, _CHANNELS, 4, 4), 4
     image = torch.zeros(count, 3, 4, 4, device=draw.device)
-    coarse = 0.2 + 0.7 * _uniform(draw, count, 1, 1, 1)  # how much stays of a size at the next: from busy to smooth
+    coarse = 0.1 + 0.9 * _uniform(draw, count, 1, 1, 1)  # how much stays of a size at the next: from busy to smooth
+    rough = torch.exp(-4 * _uniform(draw, count, 1, 1, 1))  # how much noise enters at each size
     while size < side:
         size *= 2
         maps, image = (interpolate(x, scale_factor=2, mode="bilinear", align_corners=False) for x in (maps, image))
         kernels = _oriented(3 if size <= 8 else 5, draw)
-        maps = pad(
-            maps * torch.exp(0.8 * _normal(draw, count, _CHANNELS, 1, 1)), (kernels.shape[-1] // 2,) * 4, "reflect"
-        )
-        maps = conv2d(maps, kernels)
         grain = _normal(draw, count, 1, size, size) * _normal(draw, 1, _CHANNELS, 1, 1)
-        maps = 1.5 * _each(maps) + 0.05 * grain + 0.7 * _normal(draw, count, _CHANNELS, 1, 1)
-        maps = _each(leaky_relu(maps, 0.2), centred=False)
-        seen = (_uniform(draw, count, 1, _CHANNELS) < 0.2) * _mixing(draw, count, _CHANNELS)
+        maps = (maps + rough * grain) * torch.exp(0.8 * _normal(draw, count, _CHANNELS, 1, 1))
+        maps = conv2d(pad(maps, (kernels.shape[-1] // 2,) * 4, "reflect"), kernels)
+        maps = leaky_relu(1.5 * _each(maps) + 0.7 * _normal(draw, count, _CHANNELS, 1, 1), 0.2)
+        maps = _each(maps, centred=False)
+        seen = (_uniform(draw, count, 1, _CHANNELS) < 0.1) * _mixing(draw, count, _CHANNELS)
         image = image * coarse + _scaled(torch.einsum("nij,njhw->nihw", seen, maps))
-    gain = torch.exp(1.4 * _uniform(draw, count, 1, 1, 1))  # from soft to sharp edges
+    gain = 0.2 + 1.5 * _uniform(draw, count, 1, 1, 1)  # from soft to sharp edges
     return _scaled(torch.tanh(gain * _scaled(image)))
 
 
@@ -103,8 +105,10 @@ def _oriented(side: int, draw: torch.Generator) -> Tensor:
     angle, phase = (2 * math.pi * _uniform(draw, *shape) for _ in range(2))
     along, across = right * angle.cos() + down * angle.sin(), down * angle.cos() - right * angle.sin()
     waves = torch.cos((1 + 3 * _uniform(draw, *shape)) * along + phase)
-    kept = (_uniform(draw, *shape) < _SHARE) * _normal(draw, *shape)
-    return kept * waves * torch.exp(-1.5 * along.square() - 0.5 * across.square())
+    kernels = waves * torch.exp(-1.5 * along.square() - 0.5 * across.square())
+    edges = _uniform(draw, *shape) < 0.7  # these answer to edges and lines alone, the others also to brightness
+    kernels = kernels - edges * kernels.mean((2, 3), keepdim=True)
+    return (_uniform(draw, *shape) < _SHARE) * _normal(draw, *shape) * kernels
 
 
 def dead_leaves(count: int, bank: Tensor, draw: torch.Generator) -> Tensor:
