@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from lightdp.training import step
+from lightdp.errors import ArgumentError
+from lightdp.training import models, step
 from lightdp.training.clients import Clients
 from lightdp.training.config import Config
 from lightdp.training.simulator import Run
@@ -96,3 +97,20 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(tmp_path: Path, cut: int
     resumed = run(tmp_path / "cut.jsonl", resume=True)
     resumed.finish()
     assert torch.equal(resumed.state.weights, whole.state.weights)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"head_rounds": -1}, {"head_rounds": 7}, {"unit": "client"}, {"model": "linear"}, {"head_rounds": 1.5}],
+)
+def test_settings_that_do_not_fit_are_refused(changed: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match="head_rounds"):
+        Config(**(HEAD | changed))
+
+
+def test_the_last_layer_must_be_linear_and_last() -> None:
+    model = module()
+    assert models.last(model) is model[-1]
+    for other in (model[:-1], nn.Sequential(model[-1]), nn.ModuleList(model), model[-1]):
+        with pytest.raises(ArgumentError, match="head_rounds needs a torch.nn.Sequential that ends in a Linear"):
+            models.last(other)
