@@ -112,5 +112,5 @@ def test_the_last_layer_must_be_linear_and_last() -> None:
     model = module()
     assert models.last(model) is model[-1]
     for other in (model[:-1], nn.Sequential(model[-1]), nn.ModuleList(model), model[-1]):
-        with pytest.raises(ArgumentError, match="head_rounds needs a torch.nn.Sequential that ends in a Linear"):
+        with pytest.raises(ArgumentError, match=r"head_rounds needs a torch\.nn\.Sequential"):
             models.last(other)

@@ -23,14 +23,14 @@ class Recipe:
     """
 
     model: str = setting("Model with a linear last layer, for images of 32 × 32.", "wrn-16-4")
-    steps: int = setting("Steps of the training.", 30_000)
+    steps: int = setting("Steps of the training.", 12_000)
     batch: int = setting("Images of a step; each gives two views.", 1024)
     lr: float = setting("Largest learning rate of AdamW; it rises, then falls as a cosine.", 2e-3)
     decay: float = setting("Weight decay of AdamW.", 1e-3)
-    temperature: float = setting("Of the contrastive loss: how much the most similar images count.", 0.2)
+    temperature: float = setting("Of the contrastive loss: how much the most similar images count.", 0.1)
     leaves: float = setting("Share of dead leaves; the other images are of untrained generators.", 0.6)
     side: int = setting("Height and width of images before they are cropped: a power of two from 8.", 64)
-    smallest: float = setting("Least share of an image that a crop shows.", 0.15)
+    smallest: float = setting("Least share of an image that a crop shows.", 0.08)
     jitter: float = setting("How much brightness, contrast and saturation change.", 0.4)
     pool: int = setting("Images that wait.", 65_536)
     fresh: int = setting("Images of the pool that are made anew in each step.", 64)
