@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from lightdp.errors import ArgumentError
+from lightdp.training import models
 from lightdp.training.data import Dataset
 from lightdp_lab.prior import commands, finetune, pretrain, probe, processes, start
 from lightdp_lab.prior.augment import view
@@ -71,7 +72,7 @@ def test_training_moves_all_layers_follows_from_the_seed_and_keeps_its_command(t
     assert one[1]["steps"] == "3 of 3"
     assert one[1]["command"] == Recipe(**TINY).command
     assert any(not torch.equal(one[0][name], other[0][name]) for name in one[0])
-    fresh = dict(pretrain.models.build("cnn", (3, 32, 32), 10, 0).named_parameters())
+    fresh = dict(models.build("cnn", (3, 32, 32), 10, 0).named_parameters())
     assert all(not torch.equal(value, fresh[name].half().float()) for name, value in one[0].items())
     assert len(one[0]) == len(fresh) - 2  # without the last layer
     assert all(torch.equal(two[0][name], value) for name, value in one[0].items())
@@ -119,7 +120,7 @@ def test_held_out_records_are_not_trained_on_and_a_linear_model_tells_kinds_apar
     assert (len(held.train_y), len(held.test_y)) == (144, 16)
     both = np.concatenate([held.train_x, held.test_x]).reshape(160, -1)
     assert {row.tobytes() for row in both} == {row.tobytes() for row in source.train_x.reshape(160, -1)}
-    model = pretrain.models.build("cnn", (3, 32, 32), 2, 0)
+    model = models.build("cnn", (3, 32, 32), 2, 0)
     assert probe.linear(model, source, "cpu", iterations=20) > 0.9
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from lightdp.errors import ArgumentError
 from lightdp.training import models, step
+from lightdp.training.checkpoint import State
 from lightdp.training.clients import Clients
 from lightdp.training.config import Config
 from lightdp.training.simulator import Run
@@ -35,7 +36,7 @@ def run(path: Path, *, resume: bool = False, **changed: Any) -> Run:
 @pytest.mark.parametrize("clip", [1e-3, 0.1, 100.0])
 def test_a_record_moves_the_last_layer_alone_by_at_most_the_clip(clip: float) -> None:
     config, source, model = Config(**(HEAD | {"clip": clip, "clients": 300, "rounds": 20})), blobs(), module()
-    clients = Clients.of(config, source, np.arange(300)[:, None], torch.device("cpu"))
+    clients = Clients.of(config, source, list(np.arange(300, dtype=np.int64)[:, None]), torch.device("cpu"))
     rows = torch.cat([rows for _, rows in clients.updates(model, 3, range(300), 1e9)])
     if len(rows) == 1:  # one row for all: then each record alone
         rows = torch.cat([next(clients.updates(model, 3, [who], 1e9))[1] for who in range(300)])
@@ -54,7 +55,9 @@ def own(model: nn.Sequential, x: Any, y: int) -> torch.Tensor:
 
 
 def test_after_the_rounds_of_the_last_layer_all_layers_have_gradients() -> None:
-    clients = Clients.of(Config(**HEAD), blobs(), np.arange(296).reshape(8, 37), torch.device("cpu"))
+    clients = Clients.of(
+        Config(**HEAD), blobs(), list(np.arange(296, dtype=np.int64).reshape(8, 37)), torch.device("cpu")
+    )
     for number, there in ((3, False), (4, True)):
         _, rows = next(clients.updates(module(), number, [0, 1], 1e9))
         assert bool((rows[:, :BELOW] != 0).any()) == there
@@ -64,7 +67,7 @@ def test_layers_below_wait_then_join_over_ten_rounds() -> None:
     config = Config(**(HEAD | {"momentum": 0.0}))
     old = torch.zeros(BELOW + LAST)
     for number, share in ((0, 0.0), (3, 0.0), (4, 0.1), (8, 0.5), (13, 1.0), (15, 1.0)):
-        state = step.State(old, old, old, round=number)
+        state = State(old, old, old, round=number)
         moved = step._moved(config, state, torch.ones_like(old), LAST)
         torch.testing.assert_close(moved[:BELOW], torch.full((BELOW,), config.lr * share))
         torch.testing.assert_close(moved[BELOW:], torch.full((LAST,), config.lr))

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from lightdp._files import contents, durable
 from lightdp.errors import ArgumentError
 
-_TYPES = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
+_TYPES: dict[str, np.dtype[Any]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
 _LARGEST = 1 << 30  # bytes
 
 
