@@ -65,7 +65,7 @@ wheels:
 
 demo: $(TRAIN)
 	@mkdir -p out
-	$(BIN)/lightdp run --out out/demo.jsonl
+	$(BIN)/lightdp run --out out/demo.jsonl --overwrite
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/core.py

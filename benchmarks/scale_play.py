@@ -195,7 +195,8 @@ class Play:
         self._join()
         for _ in range(rounds):
             self._round()
-        self._round(closing=True)
+        for _ in range(self.plan.closing_rounds):
+            self._round(closing=True)
         self._ledgers(rounds, sample)
         for pipe, worker in zip(self._pipes, self._workers, strict=True):
             pipe.send(("end",))

@@ -122,7 +122,7 @@ def hidden(draw: st.DrawFn) -> tuple[Plan, list[Round], list[int], int]:
 
 
 @given(training=hidden())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_a_late_round_that_all_clients_hide_costs_no_more_than_is_counted(
     training: tuple[Plan, list[Round], list[int], int],
 ) -> None:
@@ -222,3 +222,20 @@ def test_a_plan_must_be_placed_before_rounds_are_counted() -> None:
     odometer.admit()
     with pytest.raises(ArgumentError, match="placed"):
         odometer.record(ClientSet.all(150))
+
+
+@pytest.mark.parametrize("gamma", [3.0, 30.0, 300.0])
+@pytest.mark.parametrize("shape", [(200, 60, 0, 20), (60, 30, 0, 2), (60, 30, 1, 2)])
+def test_a_round_that_was_admitted_costs_no_more_than_was_kept_for_it(
+    shape: tuple[int, int, int, int], gamma: float
+) -> None:
+    """Late, used and void rounds in any order; as many neighbours of the client are missing as the rule allows."""
+    plan, rng = placed(planned(*shape, gamma=gamma, rounds=60, epsilon=3.0), 0), np.random.default_rng(7)
+    clients, near, odometer = plan.clients, plan.graph.neighbours_of(0).tolist(), Odometer(plan, [0])
+    for _ in range(40):
+        kept = odometer._reserved(ahead=True).totals()[0]
+        missing = [*([0] if rng.random() < 0.8 else []), *rng.permutation(near).tolist()][: plan.stragglers]
+        while not plan.counts((used := ~ClientSet.of(clients, missing)).flags):
+            missing.pop()
+        odometer.record(ClientSet.none(clients) if rng.random() < 0.1 else used)
+        assert odometer._reserved(ahead=False).totals()[0] <= kept * (1 + 1e-12)

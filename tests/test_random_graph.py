@@ -193,14 +193,14 @@ def test_certificate_without_spread_is_the_star() -> None:
 
 
 def test_plans_of_random_graphs_reach_their_goals() -> None:
-    """Less than twice the complete graph's noise where late uploads stay unseen (S1)."""
+    """Less than twice the complete graph's noise, whether or not late uploads are seen (S1)."""
     for clients, degree in ((1000, 116), (10_000, 198), (100_000, 284)):
         asked: dict[str, Any] = {
             "clients": clients, "colluders": clients // 10, "stragglers": clients // 10, "rounds": 150, "epsilon": 3,
             "delta": 1e-5, "unit": "client", "calibration": "repair",
         }  # fmt: skip
         late: Any
-        for late, most in (("unseen", 1.36), (None, 3.8)):
+        for late, most in (("unseen", 1.36), (None, 2.0)):
             whole, found = lightdp.plan(**asked, late=late), lightdp.plan(**asked, late=late, graph=f"random:{degree}")
             assert 1 < found.noise_carried() / whole.noise_carried() < most
             assert found.epsilon() <= 3

@@ -366,3 +366,21 @@ def test_missing_clients_are_named_in_order_and_once(names: Any) -> None:
     line = logged()[1] | {"late_clients": names}
     with pytest.raises(ArgumentError, match="late_clients must be"):
         Round.of(line)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"dataset": "digits"}, "dataset must be an object, got dataset='digits'"),
+        ({"dataset": {"name": "mine"}}, "dataset: digest must be text, got dataset: digest=None"),
+        ({"module": {"digest": "ab"}}, "module: name must be text"),
+        ({"start": {"name": "a.pt", "digest": "ab"}}, "start: file must be text"),
+        ({"start": {"file": "a.pt", "digest": "ab", "new": "head"}}, "start: new must be a list"),
+        ({"start": {"file": "a.pt", "digest": "ab", "unused": [3]}}, "start: unused must be text"),
+    ],
+)
+def test_data_module_and_start_are_objects_with_digests(tmp_path: Path, changed: Any, message: str) -> None:
+    lines = logged("exact")
+    lines[0] |= changed
+    with pytest.raises(ArgumentError, match=message):
+        RunLog.read(written(tmp_path / "a.jsonl", lines))

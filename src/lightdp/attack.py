@@ -1,7 +1,7 @@
 """What a guarantee means for an attacker: how often the best one is right who is seldom wrong.
 
-An attacker looks at all that the adversary sees and says whether a unit (a record, or a client's whole data) was in
-the training. Of the units that were not, it accuses a share, the false positives; of those that were, it finds a
+An attacker looks at all that the adversary sees and says whether a unit (a record, a person, or a client's whole data)
+was in the training. Of the units that were not, it accuses a share, the false positives; of those that were, it finds a
 share, the true positives. A guarantee bounds the second by the first. Of Gaussian noise the bound is
 `lightdp.gaussian.power`; this module has the one for any mechanism whose (ε, δ) is known, and the words for both.
 """
@@ -19,7 +19,7 @@ from lightdp._validate import probability, rounded_up
 FALSE_POSITIVES = 0.01
 """The share of false accusations for which outputs say what an attacker finds."""
 _ROUND_UP = 1 + 1e-12  # on a rate: more than all roundings here
-_NAMES = {"record": "records", "client": "clients", "paper": "clients"}
+_NAMES = {"record": "records", "person": "persons", "client": "clients", "paper": "clients"}
 
 
 def power(epsilon: Callable[[float], float], delta: float, *, false_positives: float = FALSE_POSITIVES) -> float:
@@ -79,7 +79,7 @@ def sentence(power: float | None, unit: str, adjacency: str, *, false_positives:
 
     Args:
         power: the true-positive rate, or a bound on it; None below a table that has it in a column "found".
-        unit: of the guarantee: "record", "client", or "paper" for clients whose sensitivity is assumed.
+        unit: of the guarantee: "record", "person", "client", or "paper" for clients whose sensitivity is assumed.
         adjacency: of the guarantee; with "replace" the attacker looks for what was replaced.
         false_positives: of the units that are not in the data.
     """

@@ -33,12 +33,13 @@ DRAWS = 2.0**40
 BAD_DRAW = 1e-6
 """The share of δ that bad draws of all these rosters may have together."""
 
-COVERED = 1 + 1e-5
-"""By this factor on μ², the Gaussian's share of δ leaves room for `BAD_DRAW` (S1)."""
+COVERED = 1 + 1e-4
+"""By this factor on μ², the Gaussian's share of δ leaves room for `BAD_DRAW` in each of 40 rosters (S1)."""
 
 DELTA_MAX = 0.01
 """The largest δ for which `COVERED` is proven to be enough."""
 
+_BITS = 11  # of a cost
 _RARELY = 1e-3  # chance that honest rounds of a whole training break the rule on used neighbours
 _SMALL = 64  # rows, and a quarter of the columns, up to which the second eigenvalue of several layers is computed
 _AT_ONCE = 4096  # clients whose neighbours are found together
@@ -223,6 +224,10 @@ class RandomGraph(Graph):
         """
         return largest(self.seats, colluders, self.reach, BAD_DRAW * delta / (DRAWS * self.clients))
 
+    def usual(self, marked: int) -> int:
+        """The most among the neighbours of any client, of so many clients, in all but one of a thousand draws."""
+        return largest(self.seats, marked, self.reach, _RARELY / self.clients)
+
     def least_used(self, stragglers: int, rounds: int) -> int:
         """How many used neighbours every client must have in a round, or it is void.
 
@@ -271,7 +276,7 @@ class Certificate(NamedTuple):
         """k of a used round for clients with so many honest used neighbours, an entry each; at most 1.
 
         >>> Certificate(others=7999, spread=10.0).cost(50.0, [40]).round(6)
-        array([0.000674])
+        array([0.000675])
         """
         h = np.maximum(np.asarray(neighbours, dtype=float), 0.0)
         if gamma == 0 or self.others < 1:
@@ -296,6 +301,12 @@ class Certificate(NamedTuple):
 
 
 _alive: WeakValueDictionary[tuple[int, int, bytes], RandomGraph] = WeakValueDictionary()
+
+
+def rounded_up(costs: ArrayLike) -> NDArray[np.float64]:
+    """To 11 bits, by at most a thousandth: a training then has few different costs, the same on every machine."""
+    mantissas, exponents = np.frexp(costs)
+    return np.asarray(np.minimum(np.ldexp(np.ceil(mantissas * 2**_BITS), exponents - _BITS), 1.0))
 
 
 @lru_cache(maxsize=4)  # clients of one process hear of the same sets

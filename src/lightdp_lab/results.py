@@ -188,7 +188,7 @@ def trial(config: Config, work: Path, watch: Watch = lambda *_: None) -> Line:
     source, *features = prepared(config.data, config.data_path, config.model, config.mirror, where)
 
     def played(*, resume: bool) -> tuple[Run, runlog.RunLog]:
-        run = Run(config, path, resume=resume, dataset=source, prepared=tuple(features))
+        run = Run(config, path, resume=resume, overwrite=not resume, dataset=source, prepared=tuple(features))
         return run, run.finish(lambda line: watch(config, line))
 
     try:

@@ -80,8 +80,8 @@ def pairwise_reused(monkeypatch: pytest.MonkeyPatch) -> None:
 def repair_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Seat.pairwise
 
-    def terms(self: Seat, *arguments: Any, undo: bool = False) -> Any:
-        return [] if undo else real(self, *arguments)
+    def terms(self: Seat, *arguments: Any, undo: bool = False, **more: Any) -> Any:
+        return [] if undo else real(self, *arguments, **more)
 
     monkeypatch.setattr(Seat, "pairwise", terms)
 

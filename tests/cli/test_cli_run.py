@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from lightdp.training import step
 from support.command_line import assert_refused
@@ -135,14 +137,13 @@ def test_an_interrupted_run_is_not_overwritten_but_goes_on(
     assert stopped.code == 130
     assert "interrupted after round 2; the same command with --resume goes on\n" in stopped.err
     left = (tmp_path / "a.jsonl").read_bytes(), (tmp_path / "a.checkpoint").read_bytes()
-    refused = run(*options)
-    assert refused.code == 2
-    assert "out is of an interrupted run: add --resume, or remove it first" in refused.err
+    assert_refused(run(*options), "out must be new: it is of an interrupted run; resume goes on with that")
     assert ((tmp_path / "a.jsonl").read_bytes(), (tmp_path / "a.checkpoint").read_bytes()) == left
     assert run(*options, "--resume").code == 0
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert kinds == ["run", *["round"] * 4, "end"]
-    assert run(*options).code == 0  # what is finished may be made again
+    assert_refused(run(*options), "out must be new: it has the 4 rounds of a finished run; overwrite starts anew")
+    assert run(*options, "--overwrite").code == 0
 
 
 @pytest.mark.parametrize("text", [b"", b"no log\n", b'{"kind": "run", "con', "torn"])
@@ -151,8 +152,63 @@ def test_what_is_left_of_a_killed_run_is_not_overwritten(tmp_path: Path, run: Ru
     out.write_bytes(text if isinstance(text, bytes) else out.read_bytes() + b'{"kind": "rou')
     out.with_suffix(".checkpoint").touch()
     before = out.read_bytes()
-    assert_refused(run("run", *QUICK, "--out", out), "out is of an interrupted run: add --resume, or remove it first")
+    assert_refused(run("run", *QUICK, "--out", out), "out must be new: it is of an interrupted run")
     assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("suffix", "message"),
+    [
+        (".jsonl", "out must be new: it is no log"),
+        (".checkpoint", "out must be new: it is of an interrupted run"),
+        (".html", "the page must be a new file: overwrite replaces it"),
+    ],
+)
+def test_no_file_of_the_users_is_overwritten_unless_that_is_said(
+    tmp_path: Path, run: Run, suffix: str, message: str
+) -> None:
+    out, notes = tmp_path / "a.jsonl", tmp_path / f"a{suffix}"
+    notes.write_text("my notes")
+    assert_refused(run("run", *QUICK, "--out", out), message)
+    assert [path.name for path in tmp_path.iterdir()] == [notes.name]
+    assert notes.read_text() == "my notes"
+    assert run("run", *QUICK, "--out", out, "--overwrite").code == 0
+    assert "my notes" not in notes.read_text(errors="replace")
+
+
+def test_a_run_cannot_both_go_on_and_start_anew(tmp_path: Path, run: Run) -> None:
+    assert_refused(run("run", *QUICK, "--resume", "--overwrite", "--out", tmp_path / "a.jsonl"), "only one of them")
+
+
+KILLED = """
+import os, signal, sys
+from lightdp import cli
+from lightdp.training import step
+real = step.stepped
+
+def stepped(config, old, *given):
+    if old.round == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(config, old, *given)
+
+step.stepped = stepped
+cli.main()
+"""
+
+
+def test_a_run_killed_before_its_first_minute_says_how_to_go_on_and_does(tmp_path: Path, run: Run) -> None:
+    options, out = ["run", *QUICK, "--rounds", "6", "--no-report", "--out"], tmp_path / "a.jsonl"
+    assert run(*options, tmp_path / "whole.jsonl").code == 0
+    killed = subprocess.run([sys.executable, "-c", KILLED, *options, str(out)], capture_output=True, check=False)
+    assert killed.returncode == -9
+    before = out.read_bytes()
+    assert before.count(b'"kind": "round"') == 3
+    assert_refused(run(*options, out), "out must be new: it is of an interrupted run; resume goes on with that")
+    assert out.read_bytes() == before
+    assert run(*options, out, "--resume").code == 0
+    assert out.read_bytes().startswith(before)
+    texts = [file.read_text().splitlines()[:-1] for file in (out, tmp_path / "whole.jsonl")]
+    assert texts[0] == texts[1]
 
 
 def test_a_run_with_real_noise_cannot_go_on_and_says_so_but_spoils_no_other(
@@ -164,10 +220,13 @@ def test_a_run_with_real_noise_cannot_go_on_and_says_so_but_spoils_no_other(
         stopped = run("run", *QUICK, *out, "--fidelity", "protocol")
         assert stopped.code == 130
         assert "real noise cannot be made again, so this run cannot go on" in stopped.err
-        assert run("run", *QUICK, *out).code == 130  # over the remains of the other
-    refused = run("run", *QUICK, *out, "--fidelity", "protocol")
-    assert refused.code == 2
-    assert "out is of an interrupted run" in refused.err
+        assert not (tmp_path / "a.checkpoint").exists()  # nothing can go on from it
+        refused = run("run", *QUICK, *out)
+        assert_refused(
+            refused, "it is of an interrupted run with real noise, which cannot go on; overwrite starts anew"
+        )
+        assert run("run", *QUICK, *out, "--overwrite").code == 130
+    assert_refused(run("run", *QUICK, *out, "--fidelity", "protocol"), "out must be new: it is of an interrupted run")
 
 
 def test_being_asked_to_terminate_is_ctrl_c(tmp_path: Path) -> None:
@@ -224,3 +283,67 @@ def test_a_folder_in_the_place_of_the_log_is_refused_before_data_is_read(tmp_pat
     out = tmp_path / "a.jsonl"
     out.mkdir()
     assert_refused(run("run", "--data", "missing.npz", "--out", out), f"out must be writable, got out='{out}'")
+
+
+# the model, and weights to begin with
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_a_model_is_kept_and_another_run_begins_with_it(tmp_path: Path, run: Run, suffix: str) -> None:
+    if suffix == ".safetensors":
+        pytest.importorskip("safetensors")
+    model, first, second = tmp_path / f"model{suffix}", tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    done = run("run", *QUICK, "--no-report", "--out", first, "--save-model", model)
+    assert done.code == 0
+    assert f"wrote {first} and {model}" in done.out
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    again = run("run", *QUICK, "--no-report", "--out", second, "--start", model, "--lr", "1e-9")
+    assert f"starts from {model} (SHA-256 {digest[:12]})\n" in again.out
+    assert f"It began with the weights of {model}: what these reveal of anybody is not counted here." in again.out
+    ended, started = (json.loads(path.read_text().splitlines()[at]) for path, at in ((first, -1), (second, 0)))
+    assert started["start"] == {"file": str(model), "digest": digest, "new": [], "unused": []}
+    assert json.loads(second.read_text().splitlines()[-1])["accuracy"] == ended["accuracy"]  # nothing was learned since
+    assert run("audit", second).code == 0
+
+
+def test_a_model_is_kept_of_a_run_that_was_resumed_and_never_over_another(tmp_path: Path, run: Run) -> None:
+    options = ["run", *QUICK, "--no-report", "--json", "--out", tmp_path / "a.jsonl"]
+    assert run(*options, "--save-model", tmp_path / "model.pt").code == 0
+    before = (tmp_path / "model.pt").read_bytes()
+    refused = run(*options, "--resume", "--save-model", tmp_path / "model.pt")
+    assert_refused(refused, "save_model must be a new file: overwrite replaces it", str(tmp_path / "model.pt"))
+    assert (tmp_path / "model.pt").read_bytes() == before
+    assert run(*options, "--resume", "--save-model", tmp_path / "again.pt").code == 0
+    first, again = (torch.load(tmp_path / name, weights_only=True) for name in ("model.pt", "again.pt"))
+    assert first.keys() == again.keys()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--save-model", "model.h5"], "save_model must be a file whose name ends in .safetensors or .pt"),
+        (["--save-model", "absent/model.pt"], "save_model must be writable, got save_model='absent/model.pt'"),
+        (["--save-model", "."], "save_model must be a file whose name ends in"),
+        (
+            ["--start", "model.onnx"],
+            "start must be a file whose name ends in .safetensors or .pt, got start='model.onnx'",
+        ),
+        (["--start", "absent.pt"], "start must be a readable file, got start='absent.pt': No such file"),
+    ],
+)
+def test_wrong_files_of_weights_end_in_one_line_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, options: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(run("run", *QUICK, *options), words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_safetensors_a_run_says_so_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    refused = run("run", *QUICK, "--out", tmp_path / "a.jsonl", "--save-model", tmp_path / "model.safetensors")
+    assert_refused(refused, "a .safetensors file needs an extra: pip install 'lightdp-fl[train]'")
+    assert list(tmp_path.iterdir()) == []

@@ -69,7 +69,8 @@ class Federation:
             peers = tuple(j for j in self.server.plan.graph.neighbours_of(i).tolist() if j not in used)
             history = self.clients[i]._history
             assert history is not None
-            stream.accumulate(out, seat(self.clients[i]).pairwise(history, number, peers))
+            kind = {"closing": number in history.closing}
+            stream.accumulate(out, seat(self.clients[i]).pairwise(history, number, peers, **kind))
         return out
 
 
@@ -194,15 +195,16 @@ def test_a_run_that_hides_late_uploads_closes_with_and_then_without_pairwise_noi
     for each in (fates(1), fates(2), fates(4)):
         found.play(each)
     assert not found.play(fates(5, void=60), closing=True).used  # a closing round that is void is repeated
-    assert not found.server.closing
-    some = np.full(CLIENTS, CAME)
-    some[list(found.results[2].used)[:9]] = LATE
-    assert found.play(some, closing=True).used  # its stragglers leave noise, too
     assert (found.server.closing, found.server.closed) == (True, False)
-    found.play(np.full(CLIENTS, CAME), closing=True)
+    some, few = np.full((2, CLIENTS), CAME)
+    some[list(found.results[2].used)[:9]] = LATE
+    few[list(found.results[2].used)[:60]] = AWAY
+    for each, used in ((some, True), (few, False), (np.full(CLIENTS, CAME), True)):  # stragglers leave noise, too
+        assert (found.server.closing, found.server.closed) == (True, False)
+        assert bool(found.play(each, closing=True).used) == used
     assert found.server.closed
-    own = [len(found.made[number, i].terms[0]) for number in (4, 5) for i in (0, 1) if (number, i) in found.made]
-    assert own[0] > 80 > own[-1]  # neighbours' noise, and repairs of a few of them
+    masked, bare = ({len(found.made[number, i].terms[0]) for i in found.results[number].used} for number in (4, 6))
+    assert min(masked) > 80 > max(bare)  # neighbours' noise, and repairs of a few of them
     check_sums(found)
     check_ledgers(found, 3)
 
@@ -238,3 +240,27 @@ def test_other_plans_close_without_pairwise_noise() -> None:
     start = Message(kind=Kind.ANNOUNCE, run=RUN, round=0, roster=server.roster_hash, payload=told).to_bytes()
     with pytest.raises(ProtocolError, match="a closing round of this plan must have no pairwise noise"):
         clients[0].begin(start)
+
+
+def test_a_closing_round_shares_no_noise_with_a_round_that_has_data() -> None:
+    """A server that tells some clients that a round is closing and others that it has data gets no repairs of it."""
+    found = joined([], **HIDING)
+    i = 0
+    peers = tuple(found.server.plan.graph.neighbours_of(i).tolist())
+    mine, theirs = found.clients[i]._history, found.clients[peers[0]]._history
+    assert mine is not None
+    assert theirs is not None
+    keys = [
+        {term.key for term in seat(found.clients[i]).pairwise(mine, 0, peers[:1], closing=closing)}
+        | {term.key for term in seat(found.clients[peers[0]]).pairwise(theirs, 0, (i,), closing=closing)}
+        for closing in (False, True)
+    ]
+    assert [len(each) for each in keys] == [1, 1]  # both ends have one key
+    assert keys[0].isdisjoint(keys[1])
+
+
+def test_with_pins_as_many_strangers_are_accepted_near_a_client_as_are_usual() -> None:
+    plan = planned(clients=1000, colluders=100, stragglers=100, graph="random:153", delta=1e-6)
+    asked = plan.request
+    assert 15 < asked.near_strangers < asked.near_colluders - 15
+    assert planned(clients=50, colluders=10).request.near_strangers == 10

@@ -14,6 +14,7 @@ from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Identity, KeyPair, identity, link
 from lightdp.planning import Plan
 from lightdp.protocol import Client, ClientState, File, Server
+from lightdp.protocol.state import sealed
 from lightdp.protocol.vector import agreement
 from support.parties import RUN, Tape, joined, planned, play, residual, seat
 
@@ -80,7 +81,7 @@ def test_a_state_of_another_plan_or_no_state_is_refused(tmp_path: Path) -> None:
     used, short = (f"{head}{'ab' * 32}{5:02x}000000{0:08x}{flags}" for flags in ("1f", ""))
     rounds = used, short, head, head[:-2] + "00", "00", "no hex", [used]
     for broken in ({"pair": "no hex"}, {"sent": 5}, *({"rounds": each} for each in rounds)):
-        path.write_text(json.dumps(facts | broken))
+        path.write_text(json.dumps(sealed(facts | broken)))
         with pytest.raises(ArgumentError, match="store must hold a client's state"):
             Client.restore(planned(), length=5, store=File(path))
     for version in (1, 2, 5):
@@ -148,18 +149,36 @@ def test_the_stored_format_is_that_of_version_4(tmp_path: Path) -> None:
     clients[0].begin(server.announce(closing=True)).upload(None)
     facts, *entries = map(json.loads, (tmp_path / "client-00.json").read_bytes().splitlines())
     first = ["serial", "run", "first", "version", "machine", "boot", "agreement", "plan", "length", "weighted"]
-    assert list(facts) == [*first, "pair", "enrolment", "roster", "rounds", "sent", "closing"]
+    assert list(facts) == [*first, "pair", "enrolment", "roster", "rounds", "sent", "closing", "check"]
     assert {name: facts[name] for name in ("version", "serial", "run", "rounds", "sent", "closing")} == {
         "version": 4, "serial": 2, "run": RUN.hex(), "rounds": "", "sent": [], "closing": [],
     }  # fmt: skip
     chain = link(server._chains[0], round=0, announcement=b"\x07")
     # 5 places, its own, one set; the chain; 3 clients
     told = f"{5:02x}000000{0:08x}01{chain.hex()}{3:02x}000000{0:08x}07"
-    place, closed = {"run": RUN.hex(), "first": 1}, f"1 True {told}".encode()
-    assert entries == [
-        {"serial": 3, **place, "round": 0, "closing": False, "told": "", "check": zlib.crc32(b"0 False ")},
-        {"serial": 4, **place, "round": 1, "closing": True, "told": told, "check": zlib.crc32(closed)},
-    ]  # fmt: skip
+    place: dict[str, Any] = {"run": RUN.hex(), "first": 1}
+    expected: list[dict[str, Any]] = [
+        {"serial": 3, **place, "round": 0, "closing": False, "told": ""},
+        {"serial": 4, **place, "round": 1, "closing": True, "told": told},
+    ]
+    assert entries == [each | {"check": zlib.crc32(str([*each.items()]).encode())} for each in expected]
+
+
+def test_a_flipped_bit_in_a_state_that_was_written_as_a_whole_is_found(tmp_path: Path) -> None:
+    """One that forgets a round which was answered would answer it again."""
+    server, clients = joined(planned(), 5, folder=tmp_path)
+    for _ in range(3):
+        play(server, clients, [0, 1, 2])
+    whole = clients[0]._state.to_bytes()
+    assert b'"sent": [0, 1, 2]' in whole
+    assert ClientState.from_bytes(whole).sent == {0, 1, 2}
+    for at in range(0, 8 * len(whole), 97):
+        broken = bytearray(whole)
+        broken[at // 8] ^= 1 << at % 8
+        with pytest.raises(ArgumentError, match="store must hold"):
+            ClientState.from_bytes(bytes(broken))
+    with pytest.raises(ArgumentError, match="store must hold a whole state, and this one is damaged"):
+        ClientState.from_bytes(whole.replace(b'"sent": [0, 1, 2]', b'"sent": [0, 1, 0]'))
 
 
 @pytest.mark.parametrize("grace", [0, 1])
@@ -256,7 +275,7 @@ def test_a_stored_roster_that_was_altered_answers_nothing(tmp_path: Path, at: in
     for field in ("public", "signer", "identity", "signature"):
         key = getattr(enrolled.enrolments[at], field).hex()
         changed = f"{int(key[:2], 16) ^ 1:02x}{key[2:]}"
-        path.write_text(json.dumps(facts | {"roster": roster.replace(key, changed)}))
+        path.write_text(json.dumps(sealed(facts | {"roster": roster.replace(key, changed)})))
         if at == 0:  # its own, which the state has twice
             with pytest.raises(ArgumentError, match="store must hold a client's state, got WireError"):
                 Client.restore(planned(), length=5, store=File(path))

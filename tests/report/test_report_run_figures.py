@@ -10,7 +10,7 @@ from rich.console import Console
 from lightdp._validate import rounded_up
 from lightdp.report import run_table
 from lightdp.report._figures import caveats, labels
-from lightdp.report._page import run_page
+from lightdp.report._page import _resolved, _summary, run_page
 from lightdp.report._panels import colours
 from support.run_logs import PLAN, logged
 
@@ -104,3 +104,14 @@ def test_runs_on_other_data_are_said_to_be(make: Callable[..., RunLog]) -> None:
     lines = logged("exact")
     lines[0]["config"]["data"] = "cifar10"
     assert caveats([make("repair"), make("exact", lines=lines)]) == ["The runs differ in data: cifar10, digits."]
+
+
+def test_runs_are_named_by_their_data_sets_and_modules_where_the_log_has_them(make: Callable[..., RunLog]) -> None:
+    lines = logged("exact")
+    lines[0] |= {"dataset": {"name": "mine", "digest": "ab"}, "module": {"name": "lab.Net", "digest": "cd"}}
+    own, usual = make("exact", lines=lines), make("repair")
+    assert (own.data, own.model, usual.data, usual.model) == ("mine", "lab.Net", "digits", None)
+    said = caveats([usual, own])
+    assert said == ["The runs differ in data: digits, mine.", "The runs differ in model: None, lab.Net."]
+    assert _summary([own]).startswith("lab.Net on mine over 10 clients")
+    assert _resolved(own)["data"] == "mine"

@@ -48,9 +48,16 @@ class View:
         real, view = Seat.upload, self
 
         def upload(
-            seat: Seat, vector: Any, history: ClientHistory, number: int, *, bare: bool, threads: int | None
+            seat: Seat,
+            vector: Any,
+            history: ClientHistory,
+            number: int,
+            *,
+            closing: bool,
+            bare: bool,
+            threads: int | None,
         ) -> bytes:
-            message = real(seat, vector, history, number, bare=bare, threads=threads)
+            message = real(seat, vector, history, number, closing=closing, bare=bare, threads=threads)
             names, keys = view.names[seat._roster], dict[bytes, tuple[str, int]]()
             parts = [] if bare else [(number, history.neighbours, False)]
             parts += [] if history.repair is None else [(*history.repair, True)]
@@ -59,7 +66,7 @@ class View:
                     for term in seat.pairwise(history, of, (peer,), undo=undo):
                         assert term.key not in keys
                         keys[term.key] = names[peer], term.sign
-            view.made.append(Made(names[seat._me], seat._plan, seat._roster, number, bare, message, keys))
+            view.made.append(Made(names[seat._me], seat._plan, seat._roster, number, closing, message, keys))
             return message
 
         monkeypatch.setattr(Seat, "upload", upload)

@@ -24,6 +24,7 @@ FILES = {
 }
 TESTS = {
     # accountant
+    "test_a_late_round_that_all_clients_hide_costs_no_more_than_is_counted",
     "test_a_table_has_the_ledgers_of_odometers_of_one_client_each",
     "test_many_clients_have_a_table_that_agrees_with_single_ones",
     "test_sampled_batches_of_many_clients_compose_as_those_of_single_ones",
@@ -44,6 +45,10 @@ TESTS = {
     "test_signs_that_were_not_all_tried_give_an_exact_mu_of_at_least_so_much",
     "test_what_an_attacker_finds_is_said_in_the_words_of_all_outputs",
     # cli
+    "test_a_table_with_sites_and_persons_trains_and_says_for_one_person",
+    "test_heart_trains_with_accuracy_for_each_hospital",
+    "test_statistics_of_the_data_are_named_not_private_everywhere",
+    "test_the_tutorial_runs_as_written",
     "test_the_page_is_written",
     "test_a_run_prints_its_plan_and_table_and_writes_log_and_page",
     "test_a_run_that_late_uploads_end_says_what_helps",
@@ -56,6 +61,10 @@ TESTS = {
     "test_python_m_works_without_docstrings_too",
     "test_the_list_of_commands_imports_none_and_a_command_imports_what_it_needs",
     "test_neither_command_needs_flower_or_torch",
+    "test_a_run_killed_before_its_first_minute_says_how_to_go_on_and_does",
+    # tutorials
+    "test_an_own_model_on_own_arrays_learns_and_comes_back_from_its_file",
+    "test_what_was_simulated_trains_on_flower_alike",
     # federation
     "test_sampled_batches_count_in_a_total_as_whole_ones",
     # flower
@@ -158,6 +167,8 @@ TESTS = {
     # training
     "test_an_interrupted_run_goes_on_to_the_same_weights",
     "test_rounds_of_the_last_layer_leave_the_others_as_they_start_and_cost_what_any_round_costs",
+    "test_a_run_of_natural_clients_resumes_to_the_same_log",
+    "test_a_run_of_persons_says_so_everywhere_and_stands_an_audit",
     "test_real_members_and_the_simulator_have_the_same_sets_and_ledgers",
     "test_who_has_no_budget_left_is_out_and_the_run_ends_when_too_few_are_left",
     "test_cohorts_are_of_every_member_and_take_turns",

@@ -10,7 +10,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from lightdp.errors import ArgumentError
-from lightdp.training.models import NAMES, build, checked, prepare
+from lightdp.training.models import NAMES, build, prepare
 
 SHAPES: dict[str, list[tuple[int, ...]]] = {
     "linear": [(64,), (1, 8, 8), (3, 32, 32)],
@@ -202,10 +202,3 @@ def test_refuses(name: str, shape: tuple[int, ...], classes: int, seed: int, mes
 def test_refuses_to_prepare_records_that_are_not_images() -> None:
     with pytest.raises(ArgumentError, match=r"needs images .*\(5, 64\)"):
         prepare("scattering-linear", torch.zeros(5, 64), "cpu")
-
-
-def test_a_module_with_frozen_parameters_is_refused() -> None:
-    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
-    module[0].requires_grad_(False)
-    with pytest.raises(ArgumentError, match="must train all its parameters, got Sequential with frozen 0"):
-        checked(module, torch.zeros(5, 4), classes=3)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lightdp.errors import ArgumentError
+from lightdp.runlog import RunLog
 from lightdp.training.config import Config
 from lightdp.training.simulator import Run
 from support.toy_runs import QUICK, blobs, played
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightdp.planning import Plan
-    from lightdp.runlog import Line, RunLog
+    from lightdp.runlog import Line
     from lightdp.training.data import Dataset
 
 
@@ -113,6 +114,173 @@ def test_an_interrupt_at_any_moment_loses_no_round_that_is_over(  # noqa: PLR091
     assert torch.equal(again.state.average, calm.state.average)
 
 
+class Killed(BaseException):
+    """As SIGKILL: nothing is saved on the way out."""
+
+
+@pytest.mark.parametrize("changed", [{}, {"population": 20, "churn": "0.05:0.2", "least": 5}])
+@pytest.mark.parametrize(
+    ("moment", "call"),
+    [
+        ("checkpoint.durable", 0),
+        ("simulator.LogWriter", 0),
+        ("simulator.LogWriter.write", 0),
+        ("step.stepped", 0),
+        ("simulator.LogWriter.write", 4),
+    ],
+)
+def test_a_run_that_is_killed_before_its_first_checkpoint_goes_on_or_left_nothing(  # noqa: PLR0917
+    tmp_path: Path, toy: Dataset, moment: str, call: int, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, path, calls = Config(**(QUICK | changed)), tmp_path / "cut.jsonl", iter(range(100))
+    whole = Run(config, tmp_path / "whole.jsonl", dataset=toy).finish()
+
+    def cut(*given: Any, **named: Any) -> Any:
+        if next(calls) == call:
+            raise Killed
+        return real(*given, **named)
+
+    with monkeypatch.context() as patch:
+        place, _, name = moment.rpartition(".")
+        real = getattr(pkgutil.resolve_name(f"lightdp.training.{place}"), name)
+        patch.setattr(f"lightdp.training.{moment}", cut)
+        with pytest.raises(Killed):
+            Run(config, path, dataset=toy).finish()
+    left = {file.name for file in tmp_path.iterdir() if file.name.startswith("cut")}
+    if left:
+        with pytest.raises(ArgumentError, match="path must be new: it is of an interrupted run; resume goes on"):
+            Run(config, path, dataset=toy)
+        assert left == {file.name for file in tmp_path.iterdir() if file.name.startswith("cut")}
+    assert (left == set()) == (moment == "checkpoint.durable")
+    assert lines_of(Run(config, path, resume=bool(left), dataset=toy).finish()) == lines_of(whole)
+
+
+def test_the_first_line_of_a_log_that_was_cut_in_half_is_written_anew(tmp_path: Path, toy: Dataset) -> None:
+    whole, path = played(tmp_path / "whole.jsonl", toy), tmp_path / "cut.jsonl"
+    interrupted(path, toy, 0)
+    path.write_bytes(path.read_bytes()[:100])
+    assert lines_of(Run(Config(**QUICK), path, resume=True, dataset=toy).finish()) == lines_of(whole)
+
+
+@pytest.mark.parametrize("left", ["finished", "interrupted", "checkpoint", "notes"])
+def test_a_run_overwrites_nothing_unless_told(tmp_path: Path, toy: Dataset, left: str) -> None:
+    path = tmp_path / "run.jsonl"
+    if left in {"finished", "checkpoint"}:
+        played(path, toy)
+    elif left == "interrupted":
+        interrupted(path, toy, 3)
+    else:
+        path.write_text("my notes")
+    if left == "checkpoint":
+        path.unlink()
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises(ArgumentError, match=r"path must be new: .*overwrite starts anew, got path='.*run\.jsonl'"):
+        Run(Config(**QUICK), path, dataset=toy)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+    log = Run(Config(**QUICK), path, overwrite=True, dataset=toy).finish()
+    assert lines_of(log) == lines_of(played(tmp_path / "new.jsonl", toy))
+
+
+def test_of_two_runs_that_begin_at_once_one_overwrites_nothing(tmp_path: Path, toy: Dataset) -> None:
+    path = tmp_path / "run.jsonl"
+    first, second = (Run(Config(**QUICK), path, dataset=toy) for _ in range(2))
+    log = first.finish()
+    with pytest.raises(ArgumentError, match="path must be new"):
+        second.finish()
+    assert log == RunLog.read(path)
+
+
+# what is trained, on what and from where
+
+
+def net(seed: int, hidden: int = 3) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(5, hidden), torch.nn.Tanh(), torch.nn.Linear(hidden, 2))
+
+
+class Net(torch.nn.Sequential):  # type: ignore[misc]  # torch is untyped here
+    """Another class with the same parameters."""
+
+
+def other_labels(toy: Dataset) -> Dataset:
+    labels = toy.train_y.copy()
+    labels[7] = 1 - labels[7]
+    return dataclasses.replace(toy, train_y=labels)
+
+
+def test_resume_takes_the_same_data_and_module_under_other_names_and_weights(tmp_path: Path, toy: Dataset) -> None:
+    path, config = tmp_path / "run.jsonl", Config(**QUICK)
+    whole = Run(config, tmp_path / "whole.jsonl", dataset=toy, module=net(0)).finish()
+    lines = Run(config, path, dataset=toy, module=net(0)).lines()
+    for _ in range(3):
+        next(lines)
+    lines.close()  # type: ignore[attr-defined]
+    renamed = dataclasses.replace(toy, name="other", train_x=toy.train_x.copy())
+    resumed = Run(config, path, resume=True, dataset=renamed, module=net(1)).finish()
+    assert lines_of(resumed) == lines_of(whole)
+    assert resumed.data == "toy"
+    assert resumed.model == "torch.nn.modules.container.Sequential"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ("data", r"resume needs the dataset of the interrupted run, which was toy \(\w{12}\), got toy \(\w{12}\)$"),
+        ("test data", "resume needs the dataset of the interrupted run"),
+        ("shape", "resume needs the module of the interrupted run, which was torch.nn.modules.container.Sequential"),
+        ("class", r"resume needs the module .*, got .*Net \(\w{12}\)$"),
+        ("buffer", "resume needs the module of the interrupted run"),
+        ("built in", r"resume needs the module .*, got linear \(\w{12}\)$"),
+        ("start", r"resume needs the start of the interrupted run, which was none, got .*start.pt \(\w{12}\)$"),
+    ],
+)
+def test_resume_refuses_another_data_set_module_or_start(
+    tmp_path: Path, toy: Dataset, changed: str, message: str
+) -> None:
+    path, config = tmp_path / "run.jsonl", Config(**QUICK)
+    lines = Run(config, path, dataset=toy, module=net(0)).lines()
+    next(lines)
+    lines.close()  # type: ignore[attr-defined]
+    module: torch.nn.Module | None = net(0)
+    if changed == "data":
+        toy = other_labels(toy)
+    elif changed == "test data":
+        toy = dataclasses.replace(toy, test_x=toy.test_x + 1)
+    elif changed == "shape":
+        module = net(0, hidden=4)
+    elif changed == "class":
+        module = Net(*net(0))
+    elif changed == "buffer":
+        module = net(0)
+        module.register_buffer("scale", torch.ones(1))
+    elif changed == "built in":
+        module = None
+    else:
+        torch.save(net(1).state_dict(), tmp_path / "start.pt")
+        config = dataclasses.replace(config, start=str(tmp_path / "start.pt"))
+    before = path.read_bytes()
+    with pytest.raises(ArgumentError, match=message):
+        Run(config, path, resume=True, dataset=toy, module=module).finish()
+    assert path.read_bytes() == before
+
+
+def test_resume_takes_a_start_of_the_same_bytes_from_elsewhere_and_no_other(tmp_path: Path, toy: Dataset) -> None:
+    path, one, two = tmp_path / "run.jsonl", tmp_path / "one.pt", tmp_path / "two.pt"
+    torch.save(net(1).state_dict(), one)
+    two.write_bytes(one.read_bytes())
+    config = Config(**QUICK, start=str(one))
+    lines = Run(config, path, dataset=toy, module=net(0)).lines()
+    next(lines)
+    lines.close()  # type: ignore[attr-defined]
+    torch.save(net(2).state_dict(), one)
+    with pytest.raises(ArgumentError, match=r"resume needs the start .*one.pt .*, got .*one.pt"):
+        Run(config, path, resume=True, dataset=toy, module=net(0)).finish()
+    with pytest.raises(ArgumentError, match=r"resume needs the start .*one.pt .*, got none"):
+        Run(dataclasses.replace(config, start=None), path, resume=True, dataset=toy, module=net(0)).finish()
+    moved = dataclasses.replace(config, start=str(two))
+    assert Run(moved, path, resume=True, dataset=toy, module=net(0)).finish().ended is not None
+
+
 def interrupted(path: Path, toy: Dataset, rounds: int) -> None:
     lines = Run(Config(**QUICK), path, dataset=toy).lines()
     for _ in range(rounds + 1):
@@ -135,11 +303,12 @@ def test_a_run_killed_in_the_middle_of_a_line_goes_on(tmp_path: Path, toy: Datas
 def test_a_new_run_drops_the_checkpoint_of_the_log_that_it_overwrites(tmp_path: Path, toy: Dataset) -> None:
     """Or, killed at once, it would go on from the end of the other run."""
     path = tmp_path / "run.jsonl"
-    played(path, toy)
-    lines = Run(Config(**QUICK), path, dataset=toy).lines()
+    played(path, toy, seed=1)
+    lines = Run(Config(**QUICK), path, overwrite=True, dataset=toy).lines()
     next(lines)
-    with pytest.raises(ArgumentError, match="resume needs the checkpoint"):
-        Run(Config(**QUICK), path, resume=True, dataset=toy)
+    lines.close()  # type: ignore[attr-defined]
+    resumed = Run(Config(**QUICK), path, resume=True, dataset=toy).finish()
+    assert lines_of(resumed) == lines_of(played(tmp_path / "whole.jsonl", toy))
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "no JSON", "no objects", "of other rounds"])

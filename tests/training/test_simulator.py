@@ -14,7 +14,7 @@ from lightdp._settings import read_toml
 from lightdp._validate import rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.runlog import RunLog
-from lightdp.training import models, step
+from lightdp.training import step
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import _clipped
 from lightdp.training.config import Config
@@ -255,50 +255,6 @@ def test_any_module_can_be_trained(tmp_path: Path, toy: Dataset) -> None:
     log = Run(config, tmp_path / "run.jsonl", dataset=toy, module=module).finish()
     assert log.started.parameters == 5 * 8 + 8 + 8 * 2 + 2
     assert (log.accuracy or 0) > 0.9
-
-
-class Pair(torch.nn.Linear):  # type: ignore[misc]  # torch is untyped here
-    def forward(self, x: torch.Tensor) -> Any:
-        return super().forward(x), x
-
-
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (
-            torch.nn.Linear(4, 2),
-            r"module must take records of shape \(5,\), got Linear that refuses them: mat1 and mat2",
-        ),
-        (
-            torch.nn.Linear(5, 3),
-            r"module must give floats of shape \(2, 2\) for 2 records, got Linear with torch.float32",
-        ),
-        (
-            torch.nn.Sequential(torch.nn.Linear(5, 2), torch.nn.Flatten(0)),
-            r"got Sequential with torch.float32 of shape \(4",
-        ),
-        (torch.nn.Linear(5, 2).double(), "module must take records of shape"),
-        (Pair(5, 2), r"module must give floats of shape \(2, 2\) for 2 records, got Pair with tuple"),
-        (torch.nn.Identity(), "module must have parameters to train, got Identity without any"),
-        (lambda x: x, "module must be a torch.nn.Module, got function"),
-    ],
-)
-def test_a_module_that_does_not_fit_the_data_is_refused_in_one_line(
-    tmp_path: Path, toy: Dataset, module: Any, message: str
-) -> None:
-    with pytest.raises(ArgumentError, match=message) as caught:
-        Run(Config(**QUICK), tmp_path / "run.jsonl", dataset=toy, module=module)
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.iterdir())
-
-
-def test_trying_a_module_changes_nothing_of_it(toy: Dataset) -> None:
-    module = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
-    module[1].eval()
-    before = {name: value.clone() for name, value in module.state_dict().items()}
-    assert models.checked(module, torch.from_numpy(toy.test_x), 2) is module
-    assert [part.training for part in module] == [True, False, True]
-    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_first_announcement_has_no_history() -> None:
         b"",
         struct.pack("<I", 9),
         struct.pack("<II", 8, 0),
-        struct.pack("<II", 9, 2),
+        struct.pack("<II", 9, 3),
         struct.pack("<II", 9, 0) + b"\x00",
         struct.pack("<II", 9, 0) + b"\x00\x02",
         struct.pack("<II", 9, 0) + bytes(8),

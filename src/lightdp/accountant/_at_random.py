@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from lightdp.client_set import ClientSet
 from lightdp.neighbourhood import Neighbourhood, Whole
 from lightdp.planning import Plan, hidden_at_random
-
-_BITS = 11  # of a cost
+from lightdp.random_graph import rounded_up
 
 
 class Measured(NamedTuple):
@@ -44,9 +43,7 @@ class RandomRounds:
     def __init__(self, plan: Plan, clients: Sequence[int], near: Neighbourhood | None = None) -> None:
         self._plan, self._clients, self._near = plan, np.asarray(clients), near
         self.void = plan.seen_cost
-        self.late = (
-            _rounded_up(np.array(hidden_at_random(plan.request, plan.gamma))).item() if plan.hides_late else None
-        )
+        self.late = hidden_at_random(plan.request, plan.gamma) if plan.hides_late else None
 
     def measured(self, used: ClientSet, whole: Whole) -> Measured:
         """A round with these used clients, none in a void one.
@@ -69,10 +66,4 @@ class RandomRounds:
             self._plan.refuse_few(least)
         certificate = self._plan.request.certificate(whole.members, least)
         peers = np.maximum(near - self._plan.request.near_colluders, 0)
-        return Measured(peers, _rounded_up(certificate.cost(self._plan.gamma, peers)))
-
-
-def _rounded_up(costs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """To 11 bits, by at most a thousandth: a training then has few different costs, the same on every machine."""
-    mantissas, exponents = np.frexp(costs)
-    return np.asarray(np.minimum(np.ldexp(np.ceil(mantissas * 2**_BITS), exponents - _BITS), 1.0))
+        return Measured(peers, rounded_up(certificate.cost(self._plan.gamma, peers)))

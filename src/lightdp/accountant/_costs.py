@@ -20,6 +20,7 @@ from lightdp.accountant._reserve import Reserve
 from lightdp.client_set import ClientSet
 from lightdp.neighbourhood import Neighbourhood, Whole
 from lightdp.planning import Plan, used_at_random
+from lightdp.random_graph import COVERED
 from lightdp.repair import Window, late_cost
 
 
@@ -192,7 +193,7 @@ class RepairCosts:
         for at, window in list(ledger.windows.items()):
             riding += window.riders(late if void else used) / window.honest
             window.close(used, late)
-            ledger.rare[at] = window.cost(self._everyone)
+            ledger.rare[at] = self._covered(window.cost(self._everyone))
             if not window.waiting.any():
                 del ledger.windows[at]
         return riding
@@ -207,7 +208,11 @@ class RepairCosts:
         gamma, crossed = self.plan.gamma, crossed + 1 / self._reserve.least  # a repair that comes in time meets 1/least
         if others > 0:
             ledger.windows[len(ledger.rare)] = Window.after(gamma, others, waiting, crossed, self._grace)
-        ledger.rare.append(late_cost(gamma, others, crossed))
+        ledger.rare.append(self._covered(late_cost(gamma, others, crossed)))
+
+    def _covered(self, cost: float) -> float:
+        """With room for draws that a random graph must not have (S1)."""
+        return cost if self._random is None else min(1.0, cost * COVERED)
 
     def _used_peers(self, client: int, used: ClientSet) -> NDArray[np.bool_]:
         """Which peers of a client that was not used itself were used. (N,)"""
@@ -228,7 +233,7 @@ class RepairCosts:
                 # under grace another round comes before the next one, after which no window is quiet
                 worst = self._reserve.round(sum(w.riders(awake=True) / w.honest for w in ledger.windows.values()))
                 for at, window in ledger.windows.items():
-                    after.rare[at] = window.cost(self._everyone, all_late=True)
+                    after.rare[at] = self._covered(window.cost(self._everyone, all_late=True))
             if on_time or may_be_late:
                 used, late = self._reserve.open(riding, lies=ahead or lies)
                 _add(after, used if on_time else late, self.usual)

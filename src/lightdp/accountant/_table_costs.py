@@ -20,6 +20,7 @@ from lightdp.client_set import ClientSet
 from lightdp.neighbourhood import Whole
 from lightdp.noise_graph import Graph
 from lightdp.planning import Plan, used_at_random
+from lightdp.random_graph import COVERED
 from lightdp.repair import RETRIES, Window, late_costs
 
 
@@ -93,7 +94,7 @@ class RepairTableCosts:
         at = np.flatnonzero(seen & (crossed > 0))
         ledgers.charge(at, np.minimum(1.0, costs[at] + crossed[at]))
         at = np.flatnonzero(too_late)
-        if self._random is not None and self._random.late is not None:
+        if self._random is not None and self._random.late is not None and at.size > 0:
             ledgers.count(self._random.late, too_late)
         elif at.size > 0:
             self._add_late(ledgers, at, peers[at], crossed[at], used)
@@ -142,7 +143,7 @@ class RepairTableCosts:
         """Add a round that came too late for clients `at`, with at least `others` honest peers used, and its window."""
         window = Window.after(self.plan.gamma, self.plan.honest, used.flags, 0.0, self._grace)
         crossed = crossed + 1 / self._reserve.least  # each repair that comes in time meets 1/least
-        costs = _late_costs(self.plan.gamma, others, crossed, np.zeros_like(at))
+        costs = self._covered(_late_costs(self.plan.gamma, others, crossed, np.zeros_like(at)))
         near, repaired = _rows(self.plan.graph, self._clients[at]), others > 0
         late = LateRound(at, others, crossed, costs, window, near)
         ledgers.charge(at[~repaired], costs[~repaired])
@@ -192,7 +193,11 @@ class RepairTableCosts:
             retries += np.minimum(late.count(some | window.waiting if all_late else some), late.honest)
         everyone = self.plan.honest if self._random is None else 1 / self._random.void
         crossed = late.crossed + retries / (late.honest * everyone)
-        return _late_costs(self.plan.gamma, late.honest, crossed, retries)
+        return self._covered(_late_costs(self.plan.gamma, late.honest, crossed, retries))
+
+    def _covered(self, costs: NDArray[np.float64]) -> NDArray[np.float64]:
+        """As `RepairCosts`."""
+        return costs if self._random is None else np.minimum(costs * COVERED, 1.0)
 
 
 def _rows(graph: Graph, clients: NDArray[np.int64]) -> NDArray[np.int64] | None:

@@ -24,6 +24,7 @@ _SAME = 1e-6  # relative difference of two numbers that are the same, computed t
 _FOLLOWS = ("turns", "sensitivity", "sigma_pairwise", "noise_multiplier", "epsilon_true", "mu", "power", "wire_bits")
 _CLIENTS = 10**6  # more are not counted one by one
 _EXTREME = 1e12  # more or less noise, in sensitivities, is none or all
+_PLANNED = {"paper": "client", "person": "record"}  # units of a training, and what their plans have
 _SAMPLED = ("turns", "sensitivity", "sigma_pairwise", "noise_multiplier")  # others take long, or need the law
 
 
@@ -112,7 +113,8 @@ def of_end(log: RunLog, plan: Plan) -> Iterator[str]:
     for name, value in said.items():
         if getattr(end, name) != value:
             yield f"end: {name} = {getattr(end, name)!r} is not the plan's, {value!r}"
-    unit = "paper" if plan.unit == "client" and log.started.config.get("unit") == "paper" else plan.unit
+    asked = log.started.config.get("unit")
+    unit = asked if _PLANNED.get(str(asked)) == plan.unit else plan.unit
     if end.unit != unit:
         yield f"end: unit = {end.unit!r} is not the plan's, {unit!r}"
 
@@ -152,7 +154,7 @@ def _denominator(log: RunLog, plan: Plan) -> float | None:
     """What sums were divided by, where the log shows it."""
     if log.unit in {"client", "paper"}:
         return float(plan.clients)
-    return sum(map(sum, log.counts)) * plan.sampling_rate if log.counts else None
+    return sum(log.units) * plan.sampling_rate if log.units else None
 
 
 def rounds(log: RunLog, plan: Plan) -> tuple[Rounds | None, list[str]]:

@@ -65,7 +65,7 @@ class Node:
             name = "at worst, with batches counted as whole"
         elif self.plan.sampling_rate < 1:
             name = "at worst, for a server that follows the protocol"
-        elif not self.plan.late_is_seen:
+        elif not self.plan.late_is_seen or self.plan.graph.random:
             name = "at worst, if every upload was seen"
         else:
             name = "at worst, whatever was announced"

@@ -45,7 +45,7 @@ def replay(
     refused = next((each for _, _, each in replayed if each is not None), None)
     announced = _together(plan, [each for each, _, _ in replayed], elsewhere, whole=False)
     worst = _together(plan, [each for _, each, _ in replayed], elsewhere, whole=plan.repairs)
-    if alone and refused is None and plan.gdp and plan.late_is_seen:
+    if alone and refused is None and plan.withstands_lies:
         worst = min(worst, figure(plan, plan.budget), key=lambda each: each.mu)
     return announced, worst, refused
 
@@ -99,11 +99,8 @@ def _record(plan: Plan, odometer: Odometer, told: LocalRound, me: ClientSet, *, 
     """Count a round as the client did, but without an upload that held no data."""
     used, whole = told.sets[0], told.wholes[0]
     seen = plan.late_is_seen or whole.members == 0  # uploads of a void round came in time
-    others, count = used - me, whole._replace(members=whole.members - len(used & me))
-    if not sent and whole.members > 0 and count.members < plan.clients - plan.stragglers:
-        others, count = used, whole  # its closing upload is counted: the odometer refuses a round without it
     late = (~used if sent else ~used - me) if seen else ClientSet.none(used.clients)
-    odometer.record(used if sent else others, late, whole=whole if sent else count)
+    odometer.record(used if sent else used - me, late, whole=whole)
 
 
 def _of(plan: Plan, odometer: Odometer, *, whole: bool = False) -> Figure:

@@ -188,11 +188,11 @@ class Recount:
 
     def _of_noise(self, line: Round, seat: _Seated) -> Iterator[str]:
         """A round whose noise is not that of its roster's plan; of repair alone, where nothing else stays."""
-        plan, counts = seat.odometer.plan, self.log.counts
-        record = self.log.unit == "record"
-        if not plan.repairs or line.noise_std is None or (record and not counts):
+        plan, units = seat.odometer.plan, self.log.units
+        summed = self.log.unit in {"record", "person"}
+        if not plan.repairs or line.noise_std is None or (summed and not units):
             return
-        denominator = float(sum(sum(counts[i]) for i in seat.members) if record else len(seat.members))
+        denominator = float(sum(units[i] for i in seat.members) if summed else len(seat.members))
         right = math.sqrt(plan.individual_in_sum(line.used) + plan.individual_in_sum(line.joined or 0)) / denominator
         if not math.isclose(line.noise_std, right, rel_tol=_SAME):
             yield f"round {line.round}: its noise is {line.noise_std:.6g}, the plan of its roster has {right:.6g}"

@@ -46,6 +46,8 @@ def of_config(log: RunLog, plan: Plan) -> Iterator[str]:
     expected = {name: getattr(plan.request, name) for name in _SHARED}
     expected |= {"rounds": 1 if config.get("epsilon_per") == "round" else plan.rounds, "degree": plan.graph.degree}
     expected |= {} if config.get("unit") == "paper" else {"unit": plan.unit, "clip": plan.clip}
+    if config.get("unit") == "person" and plan.unit == "record":
+        expected["unit"] = "person"  # whose noise is that of records
     if about is not None:
         fits = about.calibration == plan.request.calibration
         fits |= about.calibration == "auto" and plan.calibration.chooses_gamma

@@ -7,8 +7,9 @@ Three files lie beside each other:
 - `run.checkpoint`, from which `--resume` goes on, with the same result as without an interruption;
 - `run.html`, the page of `lightdp report`, once the run has ended.
 
-A log whose run can still go on is never overwritten. Runs with real keys and noise (`--fidelity protocol`) cannot go
-on: their noise must never be made twice.
+`--save-model` keeps the model in one more. None of them replaces a file, unless `--overwrite` says so. A run that is
+killed at any moment goes on by `--resume`; only runs with real keys and noise (`--fidelity protocol`) cannot, since
+their noise must never be made twice.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,15 +27,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from lightdp._settings import read_toml
-from lightdp._validate import rounded_up
+from lightdp._validate import counted, rounded_up
 from lightdp.cli import table
 from lightdp.cli.options import with_settings
 from lightdp.errors import ArgumentError, MissingExtraError
-from lightdp.runlog import Line, Round, RunLog
+from lightdp.planning import page
+from lightdp.runlog import Line, Round, RunLog, refuse_used
 from lightdp.schemes import scheme
-from lightdp.training.config import Config
+from lightdp.training import data
+from lightdp.training.config import Config, weights_file
+from lightdp.training.fitting import fitted
 
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+_MOST_NAMES = 12
 _ENDS = "real noise cannot be made again, so this run cannot go on; its log so far stays"
 
 
@@ -43,60 +49,102 @@ def _run(
     config: Annotated[Path | None, typer.Option(help="TOML file with the same names; flags win over it.")] = None,
     out: Annotated[Path, typer.Option(help="The log, as JSON lines; the page lies beside it.")] = Path("run.jsonl"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint beside the log.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files of an earlier run.")] = False,
+    save_model: Annotated[
+        Path | None, typer.Option(help="Keep the trained model: a new .safetensors or .pt file.")
+    ] = None,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML page.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the last line of the log instead of a table.")] = False,
 ) -> None:
     """Check, train with a progress bar on standard error, print the figures and what was guaranteed to whom."""
+    given = ({} if config is None else read_toml(Config, config)) | flags
     try:
-        chosen = Config(**({} if config is None else read_toml(Config, config)) | flags)
+        chosen = Config(**given)
     except TypeError as error:
         raise ArgumentError(f"config has a value of the wrong type: {error}") from None
-    _check_out(out, resume=resume)
+    _check_out(out, resume=resume, overwrite=overwrite, report=report)
+    if save_model is not None:
+        _check_model(save_model, overwrite=overwrite)
+    screen = Console(stderr=True)
+    chosen, source = _fitted(chosen, given, screen)
     try:  # after the checks: they take seconds to import
         from lightdp.report import run_table, save_runs, uploads  # noqa: PLC0415
         from lightdp.training.simulator import Run  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError("train", "lightdp run") from None
-    screen = Console(stderr=True)
     with screen.status("reading data"):
-        run = Run(chosen, out, resume=resume)
+        run = Run(chosen, out, resume=resume, overwrite=overwrite, dataset=source)
     if not as_json:
         _print_start(run)
     log = _finish(run, screen)
+    if save_model is not None:
+        run.save(save_model, overwrite=overwrite)
     if as_json:
         typer.echo(json.dumps(log.outcome.to_dict()))
     else:
         table.show(run_table([log]))
         for sentence in (*uploads(log), *_advice(log), *log.outcome.statement):
             typer.echo(sentence)
-    if report:
-        save_runs([log], out.with_suffix(".html"))
-        if not as_json:
-            typer.echo(f"\nwrote {out} and {out.with_suffix('.html')}")
+    page = out.with_suffix(".html") if report else None
+    if page is not None:
+        save_runs([log], page)
+    if not as_json:
+        typer.echo(f"\nwrote {' and '.join(str(path) for path in (out, page, save_model) if path is not None)}")
 
 
 command = with_settings(_run, Config)
 
 
-def _check_out(out: Path, *, resume: bool) -> None:
-    """Refuse a log that could not be written, or that would overwrite a run that can still go on.
+def _fitted(chosen: Config, given: dict[str, Any], screen: Console) -> tuple[Config, data.Dataset | None]:
+    """Settings that nobody gave and that follow from the clients of the data, and the data, if it was read for that."""
+    if chosen.partition != "natural":
+        return chosen, None
+    with screen.status("reading data"):
+        folder = None if chosen.data_path is None else Path(chosen.data_path)
+        source = data.load(chosen.data, folder, chosen.layout)
+    return fitted(chosen, source, given), source
+
+
+def _check_out(out: Path, *, resume: bool, overwrite: bool, report: bool) -> None:
+    """Refuse a log that could not be written, or that would overwrite a file.
 
     Raises:
-        ArgumentError: `out` is no .jsonl file in an existing folder, not writable, or of an interrupted run.
+        ArgumentError: `out` is no .jsonl file in an existing folder, or not writable; or it, its checkpoint or its page
+            are there already, and nobody asked to go on or to overwrite them, or somebody for both.
     """
+    if resume and overwrite:
+        raise ArgumentError("overwrite starts anew, and resume goes on: only one of them can be given")
     if not out.parent.is_dir() or out.suffix != ".jsonl":
         raise ArgumentError(f"out must be a .jsonl file in an existing folder, got out={str(out)!r}")
-    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
-        raise ArgumentError(f"out must be writable, got out={str(out)!r}")
-    if resume or not (out.exists() and out.with_suffix(".checkpoint").exists()):
-        return
-    try:
-        log = RunLog.read(out, torn=True)
-        over = log.ended is not None or log.started.config.get("fidelity") == "protocol"  # such a run cannot go on
-    except ArgumentError:
-        over = False
-    if not over:
-        raise ArgumentError(f"out is of an interrupted run: add --resume, or remove it first, got out={str(out)!r}")
+    _check_file("out", out, overwrite=True)
+    if not resume and not overwrite:
+        refuse_used(out, out.with_suffix(".checkpoint"), name="out")
+        if report:
+            _check_file("the page", out.with_suffix(".html"), overwrite=False)
+
+
+def _check_model(path: Path, *, overwrite: bool) -> None:
+    """Refuse a file of weights that could not be written at the end.
+
+    Raises:
+        ArgumentError: its name ends otherwise, or as `_check_file` says.
+        MissingExtraError: safetensors is not installed.
+    """
+    if weights_file("save_model", str(path)) == ".safetensors" and find_spec("safetensors") is None:
+        raise MissingExtraError("train", "a .safetensors file")
+    _check_file("save_model", path, overwrite=overwrite)
+
+
+def _check_file(name: str, path: Path, *, overwrite: bool) -> None:
+    """Refuse a file that could not be written, or would be overwritten.
+
+    Raises:
+        ArgumentError: its folder is missing, it is not writable, or it is there already.
+    """
+    if path.exists() and not overwrite:
+        raise ArgumentError(f"{name} must be a new file: overwrite replaces it, got {str(path)!r}")
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ArgumentError(f"{name} must be writable, got {name}={str(path)!r}")
 
 
 def _print_start(run: Any) -> None:  # noqa: ANN401
@@ -106,11 +154,26 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
         f"{sizes[f'{what}_min']} to {sizes[f'{what}_max']} (median {sizes[f'{what}_median']:g})"
         for what in ("size", "labels")
     )
-    typer.echo(f"{config.data}, {config.model} with {run.parameters:,} parameters on {run.device}")
+    source, module, start = (run.identity[name] for name in ("dataset", "module", "start"))
+    typer.echo(f"{source['name']}, {module['name']} with {run.parameters:,} parameters on {run.device}")
+    if start is not None:
+        new, unused = start["new"], start["unused"]
+        more = f"; new, since it has none for as many classes: {', '.join(new)}" if new else ""
+        more += f"; {counted(len(unused), 'tensor')} of it unused: {', '.join(unused[:3])}" if unused else ""
+        typer.echo(f"starts from {start['file']} (SHA-256 {start['digest'][:12]}){more}")
     among = f" in {len(run.members.rosters)} rosters that take turns" if config.federated else ""
-    typer.echo(f"{config.members} clients{among}, {config.partition}: records {records}, different labels {labels}\n")
+    persons = "" if "persons" not in sizes else f", {sum(sizes['persons']):,} persons"
+    spread = f"records {records}, different labels {labels}{persons}"
+    typer.echo(f"{config.members} clients{among}, {config.partition}: {spread}")
+    if names := sizes.get("names"):
+        held = [f"{name} {sum(counts)}" for name, counts in zip(names, sizes["counts"], strict=True)]
+        more = f" and {len(held) - _MOST_NAMES} more" if len(held) > _MOST_NAMES else ""
+        typer.echo(f"records to train on: {', '.join(held[:_MOST_NAMES])}{more}")
+    for note in (*run.notes, *([data.NOT_PRIVATE] if config.columns == data.STATISTICS else [])):
+        typer.echo(note)
+    typer.echo()
     if run.plan is not None:
-        typer.echo(f"{run.plan}\n")
+        typer.echo(f"{page(run.plan, 'person' if config.unit == 'person' else None)}\n")
 
 
 def _advice(log: RunLog) -> Iterator[str]:

@@ -16,7 +16,7 @@ from lightdp.errors import ArgumentError
 from lightdp.keys import Enrolment, KeyPair
 from lightdp.protocol import ClientState
 from lightdp.protocol.host import Host
-from lightdp.protocol.state import DAMAGED, Entry, numbered, unreadable
+from lightdp.protocol.state import DAMAGED, Entry, numbered, refuse_damaged, sealed, unreadable
 
 _VERSION = 2
 _TEXTS = 1  # the version that kept the states of rosters as texts, and no entries
@@ -68,7 +68,7 @@ class MemberState:
     def line(self, roster: int, entry: Entry) -> bytes:
         """An entry of a roster as it is kept after this state."""
         facts = {"serial": self.serial + 1, "run": self.run.hex(), "first": self.first, "roster": roster}
-        return json.dumps(facts | entry.facts()).encode()
+        return json.dumps(sealed(facts | entry.facts())).encode()
 
     def to_bytes(self) -> bytes:
         """The whole state in one line of JSON, with the private key in it."""
@@ -88,7 +88,7 @@ class MemberState:
             "spent": [[square, count] for square, count in self.spent.items()],
             "last": self.last,
         }
-        return json.dumps(facts).encode()
+        return json.dumps(sealed(facts)).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> MemberState:
@@ -107,6 +107,8 @@ class MemberState:
     def _of(cls, facts: dict[str, Any], entries: Sequence[dict[str, Any]]) -> MemberState:
         if facts["member"] not in {_TEXTS, _VERSION}:
             raise ArgumentError(f"store must hold a member's state of version {_VERSION}, got {facts['member']!r}")
+        if facts["member"] == _VERSION:
+            refuse_damaged(facts)
         run = bytes.fromhex(facts["run"])
         parts = {
             int(each): json.loads(part) if isinstance(part, str) else part for each, part in facts["rosters"].items()

@@ -24,7 +24,7 @@ _SETTINGS = (
     "unit", "adjacency", "clients", "colluders", "stragglers", "rounds", "epsilon", "delta", "clip",
     "reserve", "sampling_rate", "momentum", "grace",
 )  # fmt: skip  # of a request, under the names that `lightdp run` has
-_PACKAGES = ("lightdp-fl", "flwr", "numpy", "scipy", "dp-accounting")
+_PACKAGES = ("lightdp-fl", "flwr", "numpy", "scipy")
 
 
 class Journal:

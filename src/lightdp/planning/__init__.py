@@ -16,6 +16,7 @@ from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
 from lightdp.planning._cohorts import Membership, memberships
 from lightdp.planning._compare import Comparison, compare
+from lightdp.planning._page import page
 from lightdp.planning._per_client import PerClientPlan, plan_per_client
 from lightdp.planning._plan import Plan, plan, solve
 from lightdp.planning._request import FINEST_STEPS, CalibrationName, Late, Request, Reserve, Unit
@@ -45,6 +46,7 @@ __all__ = [
     "noise_advice",
     "noise_ratio",
     "on_grid",
+    "page",
     "paper_claims",
     "plan",
     "plan_per_client",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightdp.planning._request import Request
-from lightdp.random_graph import COVERED, RandomGraph, largest
+from lightdp.random_graph import COVERED, RandomGraph, largest, rounded_up
 from lightdp.repair import RETRIES, late_cost
 from lightdp.stragglers import StragglerLaw, hypergeometric
 
@@ -38,7 +38,8 @@ def used_at_random(asked: Request, gamma: float, riding: float = 0.0) -> float:
 @lru_cache(maxsize=64)  # a server asks for many clients
 def _most(asked: Request, gamma: float) -> float:
     certificate = asked.certificate(asked.clients - asked.stragglers, asked.least_used)
-    return max(float(certificate.cost(gamma, asked.least_used - asked.near_colluders)), seen_at_random(asked, gamma))
+    used = certificate.cost(gamma, asked.least_used - asked.near_colluders)
+    return max(float(rounded_up(used)), seen_at_random(asked, gamma))
 
 
 @lru_cache(maxsize=64)  # a server asks for many clients
@@ -54,7 +55,7 @@ def hidden_at_random(asked: Request, gamma: float) -> float:
         return 1.0
     load, rides = asked.certificate(asked.clients - asked.stragglers, asked.least_used).load(gamma, both), 1 + RETRIES
     crossed = max(2 * _most(asked, gamma), load)
-    return min(1.0, COVERED / (gamma * both) + (2 + rides) * load + rides * crossed)
+    return float(rounded_up(min(1.0, COVERED / (gamma * both) + (2 + rides) * load + rides * crossed)))
 
 
 def hides_late(asked: Request, gamma: float) -> bool:
@@ -70,7 +71,8 @@ def worst_at_random(asked: Request, gamma: float, riding: float = 0.0) -> float:
     used = used_at_random(asked, gamma, riding)
     if not asked.late_is_seen:
         return used
-    return max(used, min(_late_star(asked, gamma, riding), hidden_at_random(asked, gamma)))
+    hides = hides_late(asked, gamma)
+    return max(used, hidden_at_random(asked, gamma) if hides else _late_star(asked, gamma, riding))
 
 
 def _late_star(asked: Request, gamma: float, riding: float) -> float:
@@ -81,7 +83,7 @@ def _late_star(asked: Request, gamma: float, riding: float) -> float:
     """
     peers = max(asked.least_used - asked.near_colluders, 0)
     crossed = (1 + riding) / max(peers, 1) + RETRIES * seen_at_random(asked, gamma)
-    return late_cost(gamma, peers, crossed, RETRIES * peers)
+    return min(1.0, late_cost(gamma, peers, crossed, RETRIES * peers) * COVERED)
 
 
 def provision_at_random(asked: Request, gamma: float, rounds: int) -> float:

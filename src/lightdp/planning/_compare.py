@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lightdp.errors import ArgumentError
 from lightdp.planning._calibrations import Noise
 from lightdp.planning._plan import Plan, solve
+from lightdp.planning._request import Request
 from lightdp.schemes import BUILT_IN, Scheme
 
 
@@ -53,11 +54,18 @@ def _rows(chosen: Plan) -> Iterator[Comparison]:
             yield Comparison(scheme, chosen)
             continue
         try:
-            candidate = solve(chosen.request.but(calibration=scheme.name))
+            candidate = solve(_asked(chosen.request, scheme.name))
         except ArgumentError as error:  # infeasible, or the paper's calibration on a sparse graph
             yield Comparison(scheme, None, str(error))
         else:
             yield Comparison(scheme, _at_true_epsilon(candidate))
+
+
+def _asked(request: Request, calibration: str) -> Request:
+    """The same of another scheme; on the complete graph, where it has no random ones."""
+    if request.random and calibration not in {"exact", "repair"}:
+        return request.but(calibration=calibration, degree=None, random=False)
+    return request.but(calibration=calibration)
 
 
 def _at_true_epsilon(candidate: Plan) -> Plan:

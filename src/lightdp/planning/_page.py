@@ -15,25 +15,36 @@ from lightdp.planning._plan import Plan
 from lightdp.repair import worst_cost
 
 _WIDTH, _MARGIN = 100, 14
+_WHAT = {"record": "one record of a client", "person": "one person with all records"}
 _MUCH = 0.2  # of the budget, kept for what may never happen
 
 
-def page(plan: Plan) -> str:
-    """The page, without a trailing newline."""
+def page(plan: Plan, unit: str | None = None) -> str:
+    """The page, without a trailing newline.
+
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=4, colluders=1, stragglers=1, rounds=3, epsilon=2, delta=1e-5)
+    >>> "for one person with all records (" in " ".join(page(plan, "person").split())
+    True
+
+    Args:
+        plan: the noise.
+        unit: what is protected, where a training puts something else in the place of the plan's unit: "person".
+    """
     of = f" of {plan.request.population:,}" if plan.request.cohorts > 1 else ""
     title = f"{plan.calibration.title}, {plan.clients:,}{of} clients, {counted(plan.rounds, 'round')}"
     lines = [title[0].upper() + title[1:], ""]
-    for head, sentences in _sections(plan).items():
+    for head, sentences in _sections(plan, plan.unit if unit is None else unit).items():
         wrapped = [line for text in sentences for line in textwrap.wrap(text, _WIDTH - _MARGIN, break_on_hyphens=False)]
         lines += [f"{'' if row else head:<{_MARGIN}}{line}" for row, line in enumerate(wrapped)]
     return "\n".join(lines)
 
 
-def _sections(plan: Plan) -> dict[str, list[str]]:
+def _sections(plan: Plan, unit: str) -> dict[str, list[str]]:
     each = "" if plan.request.population is None else " of each cohort, whoever chooses the cohorts"
     against = f"the server together with any {plan.colluders:,} other clients{each}"
     sections = {
-        "Guarantee": _guarantee(plan),
+        "Guarantee": _guarantee(plan, unit),
         "Against": [plan.calibration.against or against],
         "Cohorts": _cohorts(plan),
         "Stragglers": _stragglers(plan),
@@ -93,10 +104,10 @@ def _stragglers(plan: Plan) -> list[str]:
     return result
 
 
-def _guarantee(plan: Plan) -> list[str]:
-    unit = "one record of a client" if plan.unit == "record" else "all data of one client"
+def _guarantee(plan: Plan, unit: str) -> list[str]:
+    what = _WHAT.get(unit, "all data of one client")
     batches = "" if plan.sampling_rate == 1 else f", batches Poisson-sampled at rate {plan.sampling_rate:g}"
-    whom = f"{unit} ({plan.adjacency}, clipped to {plan.clip:g}{batches})"
+    whom = f"{what} ({plan.adjacency}, clipped to {plan.clip:g}{batches})"
     degree = attack.degree(plan.epsilon(), plan.delta, plan.mu, gdp=plan.gdp)
     result = [f"{degree} for the whole training, for {whom}"]
     if plan.understates:
@@ -108,7 +119,7 @@ def _guarantee(plan: Plan) -> list[str]:
             "the odometer charges what happens and stops before the budget is exceeded."
         )
     result += _server(plan)
-    result.append(attack.sentence(plan.power(), plan.unit, plan.adjacency))
+    result.append(attack.sentence(plan.power(), unit, plan.adjacency))
     return result
 
 
@@ -162,7 +173,15 @@ def _noise(plan: Plan) -> list[str]:
     if plan.graph.random and plan.gamma > 0:
         result.append(
             f"an expander of about {plan.graph.degree} peers each, placed by the roster's hash; at most "
-            f"{plan.request.near_colluders} of a client's peers collude, but for draws that δ covers"
+            f"{plan.request.near_colluders} of a client's peers collude, but for draws that δ covers; a round counts "
+            f"if every client has at least {plan.request.least_used} used peers"
+        )
+        if plan.hides_late:
+            result.append("noise of all clients hides a late upload; the first of two closing rounds has it too")
+    elif not plan.graph.complete and plan.calibration.chooses_gamma and plan.gamma == 0:
+        result.append(
+            f"with {plan.graph.degree} peers each, pairwise noise does not help: this is local DP, and more peers (or "
+            "graph auto) need less noise"
         )
     elif not plan.graph.complete and plan.gamma > 0:
         price = price_of_sparsity(plan.graph, plan.colluders, plan.gamma)

@@ -14,7 +14,7 @@ import numpy as np
 from lightdp import attack, gaussian, sampling
 from lightdp._settings import takes
 from lightdp._validate import probability
-from lightdp.errors import ArgumentError, InfeasibleError
+from lightdp.errors import ArgumentError
 from lightdp.noise_graph import Graph
 from lightdp.planning._at_random import hides_late, seen_at_random
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
@@ -331,8 +331,12 @@ class Plan:
         """Request and results as JSON values: "epsilon" is what was asked for, "epsilon_true" what the plan costs.
 
         "power" is the true-positive rate that no attack exceeds at 1 % false positives; "turns" how many of the rounds
-        a client takes part in; "why" says which calibration "auto" took, and is null if one was named.
+        a client takes part in; "why" says which calibration "auto" took, and is null if one was named. Of a random
+        graph "near_colluders", "least_used", "hides_late" and "closing_rounds" say what (S1) counts on.
         """
+        names = ("near_colluders", "least_used") if self.graph.random else ()
+        placed = {name: getattr(self.request, name) for name in names}
+        placed |= {"hides_late": self.hides_late, "closing_rounds": self.closing_rounds} if placed else {}
         return self.request.to_dict() | {
             "gamma": self.gamma,
             "sigma_individual": self.sigma_individual,
@@ -351,6 +355,7 @@ class Plan:
             "why": self.why,
             "wire_range": self.wire.range,
             "rotates": self.rotates,
+            **placed,
         }
 
     def to_json(self) -> str:
@@ -446,7 +451,7 @@ def _sparsest(asked: Request) -> Plan:
         degree = (low + high) // 2 if high < 2 * low else round(math.sqrt(low * high))
         try:
             found = solve(asked.but(gamma=asked.gamma, degree=degree, random=True))
-        except InfeasibleError:
+        except ArgumentError:  # infeasible, or of a kind that has no random graphs
             found = None
         if found is not None and found.noise_carried() <= AUTO_WITHIN * whole.noise_carried():
             best, high = found, degree - 1

@@ -285,6 +285,16 @@ class Request:
         return self.colluders
 
     @cached_property
+    def near_strangers(self) -> int:
+        """How many neighbours without a pin a client accepts: as many as there may be of C̄, but one draw in a thousand.
+
+        On the complete graph that is C̄. On a random one a client sees its neighbours alone, and can refuse no more.
+        """
+        if isinstance(self.noise_graph, RandomGraph):
+            return min(self.noise_graph.usual(self.colluders), self.near_colluders)
+        return self.colluders
+
+    @cached_property
     def near_stragglers(self) -> int:
         """How many of the neighbours that a client counts on may miss a round, or it is void (S1)."""
         if isinstance(self.noise_graph, RandomGraph):

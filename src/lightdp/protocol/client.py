@@ -118,7 +118,8 @@ class Client:
             name: the client's name in the roster.
             identity: long-lived key that signs the one-time key; by default a new one.
             pins: identities expected of peers. A client that is not among them counts as a colluder: a roster with
-                more than the plan's colluders of them is refused, so that a server cannot invent peers.
+                more than the plan's colluders of them is refused, so that a server cannot invent peers. On a random
+                graph a client sees its neighbours alone, and refuses more of them than is usual (S1).
             weighted: whether updates carry weights in [0, 1], with their sum aggregated beside them (P5).
             store: where the state lives, for `restore`; without it a restart must enrol anew.
             threads: cores that expand noise; None for all.
@@ -343,7 +344,7 @@ class Client:
             data = None if begun.closing else update
             vector = clipped(self.plan, data, weight, self.length, weighted=self.weighted, turn=self._turn)
             message = begun._seat.upload(  # noqa: SLF001
-                vector, history, begun.number, bare=begun.bare, threads=self.threads
+                vector, history, begun.number, closing=begun.closing, bare=begun.bare, threads=self.threads
             )
             if not claimed:
                 self._count(begun)

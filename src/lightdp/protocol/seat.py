@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 from lightdp import masks
@@ -45,7 +46,7 @@ class Seat:
         if pins is not None:
             pins.check(roster)
             unknown = [e.name for i, e in roster.enrolments.items() if e.name not in pins.identities and i != self._me]
-            if len(unknown) > (most := plan.request.near_colluders):
+            if len(unknown) > (most := plan.request.near_strangers):
                 raise WireError(f"roster must have at most {most} clients that are not pinned, got {unknown}")
         self.kept = roster.to_keep()
         self._keyring = Keyring(state.pair, self.kept, self._me, self._neighbours)
@@ -54,19 +55,22 @@ class Seat:
         """That of the client, before anything was announced."""
         return ClientHistory(self._plan, self._me, self._roster, self._neighbours)
 
-    def upload(self, vector: Floats, history: ClientHistory, number: int, *, bare: bool, threads: int | None) -> bytes:
+    def upload(
+        self, vector: Floats, history: ClientHistory, number: int, *, closing: bool, bare: bool, threads: int | None
+    ) -> bytes:
         """The signed UPLOAD message of a round, which must leave at most once (W3).
 
         Args:
             vector: what to mask, clipped.
             history: all rounds before this one.
             number: of the round.
+            closing: whether it has no data.
             bare: whether it has no pairwise noise but what is to be repaired (R4).
             threads: cores that expand noise; None for all.
         """
-        terms = [] if bare else self.pairwise(history, number, history.neighbours)
+        terms = [] if bare else self.pairwise(history, number, history.neighbours, closing=closing)
         if history.repair is not None:
-            terms += self.pairwise(history, *history.repair, undo=True)
+            terms += self.pairwise(history, *history.repair, closing=history.repair[0] in history.closing, undo=True)
         packed = masks.mask(vector, self.grid, terms, threads=threads)
         upload = Upload(length=len(vector), bits=self.grid.bits, packed=packed)
         message = Message(
@@ -75,11 +79,16 @@ class Seat:
         signature = self._pair.sign(upload.statement(message, chain=history.chain(number)))
         return replace(message, payload=replace(upload, signature=signature).head()).to_bytes(upload.packed)
 
-    def pairwise(self, history: ClientHistory, of: int, peers: tuple[int, ...], *, undo: bool = False) -> list[Term]:
-        """Pairwise noise of a round, or its opposite."""
+    def pairwise(
+        self, history: ClientHistory, of: int, peers: tuple[int, ...], *, closing: bool = False, undo: bool = False
+    ) -> list[Term]:
+        """Pairwise noise of a round, or its opposite; no closing round shares any with one that has data (S1)."""
         if self._plan.gamma == 0:
             return []
-        keys = self._keyring.stream_keys(peers, round=of, chain=history.chain(of))
+        chain = history.chain(of)
+        if closing:
+            chain = hashlib.sha256(b"lightdp closing" + chain).digest()
+        keys = self._keyring.stream_keys(peers, round=of, chain=chain)
         return masks.pairwise_terms(keys, self._me, self.grid, undo=undo)
 
 

@@ -120,7 +120,7 @@ class Server:
         self._on_time: list[ClientSet] = []  # of each past round, under grace
         self._chains: list[bytes] = []  # of each round, as it goes into its keys
         self._late: dict[int, NDArray[np.bool_]] = {}  # clients whose uploads of a round were seen and not used. (N,)
-        self._closing = 0  # closing rounds that were announced
+        self._closing, self._ending = 0, False  # closing rounds that count, and whether one was announced
         self._open: dict[int, _Round] = {}  # the round that was announced last and, under grace, the one before it
 
     def enrol(self, message: bytes) -> str:
@@ -181,7 +181,7 @@ class Server:
     @property
     def closing(self) -> bool:
         """Whether a closing round was announced."""
-        return self._closing > 0
+        return self._ending
 
     @property
     def closed(self) -> bool:
@@ -211,7 +211,7 @@ class Server:
                 on, or whose answer to round r got lost, needs `since=r`; 0 tells everything.
             closing: a last round, without data, in which only what stragglers left is repaired (R4). Under grace
                 there are two: the second repairs what the first announces (R5). There are also two where all clients
-                hide late uploads, and the first has pairwise noise; if it is void, it does not count (S1).
+                hide late uploads, and the first has pairwise noise; one that is void is announced again (S1).
 
         Raises:
             ProtocolError: the run is closed or about to be, or has had as many rounds as `max_rounds` allows but
@@ -221,7 +221,7 @@ class Server:
         if self.round not in self._open:
             if self._closing == last:
                 raise ProtocolError("the run is closed")
-            if self._closing > 0 and not closing:
+            if self._ending and not closing:
                 raise ProtocolError("the run is about to be closed: another closing round must follow")
             if self.round >= (limit := max_rounds(self.plan)) - (0 if closing else last):
                 raise ProtocolError(
@@ -231,14 +231,14 @@ class Server:
             self._open[self.round] = self._new_round(
                 _always if closing and not self.plan.hides_late else self.plan.counts
             )
-            self._closing += closing
-        elif closing != (self._closing > 0):
-            raise ProtocolError(f"round {self.round} was announced with closing={self._closing > 0}")
+            self._closing, self._ending = self._closing + closing, closing
+        elif closing != self._ending:
+            raise ProtocolError(f"round {self.round} was announced with closing={self._ending}")
         first = integer("since", max(self.round - 1, 0) if since is None else since, 0, self.round)
         past = tuple(each for number in range(first, self.round) for each in self._known(number))
         shape = {"round": self.round, "clients": self.plan.clients, "grace": self.plan.grace}
         masked = self.plan.hides_late and self._closing == 1
-        payload = Announcement(**shape, past=past, closing=self._closing > 0, masked=masked).to_bytes()
+        payload = Announcement(**shape, past=past, closing=self._ending, masked=masked).to_bytes()
         return Message(
             kind=Kind.ANNOUNCE, run=self.run, round=self.round, roster=roster.hash, payload=payload
         ).to_bytes()
@@ -312,8 +312,8 @@ class Server:
         total, weight, settled = *self._total(sums), self._used[-1] if self._used else None
         before = None
         sums.clear()  # before there is another sum
-        if self.plan.hides_late and self._closing == 1 and not used:
-            self._closing = 0
+        if self.plan.hides_late and self._ending and not used:
+            self._closing -= 1
         if self._closing == self.plan.closing_rounds and self._open.pop(number, None) is not None:
             self._used.append(ClientSet(now.came))  # nothing follows that could use more of them
         elif now.summed:
@@ -357,7 +357,7 @@ class Server:
         over = closing == self.plan.closing_rounds  # then the last set is final, too
         if len(used) != (max(len(on_time) - (not over), 0) if grace else len(used)) or (on_time and not grace):
             raise ArgumentError(f"past must have a final set for each round but the last, got {len(used)}")
-        self._used, self._on_time, self._closing = used, on_time, closing
+        self._used, self._on_time, self._closing, self._ending = used, on_time, closing, closing > 0
         self._late = {number: each.flags.copy() for number, each in late.items()}
         for number in range(self.round):
             self._link(number)

@@ -60,7 +60,7 @@ class Entry:
     """What a client adds to its state when it answers a round.
 
     >>> entry = Entry(3, closing=False)
-    >>> Entry.of(entry.facts()) == entry
+    >>> Entry.of(sealed(entry.facts())) == entry
     True
 
     Attributes:
@@ -74,18 +74,12 @@ class Entry:
     told: tuple[LocalRound, ...] = ()
 
     def facts(self) -> dict[str, Any]:
-        """As it is written, with a checksum that finds accidents."""
-        told = packed(self.told).hex()
-        return {
-            "round": self.round,
-            "closing": self.closing,
-            "told": told,
-            "check": _checksum(self.round, told, closing=self.closing),
-        }
+        """As it is written."""
+        return {"round": self.round, "closing": self.closing, "told": packed(self.told).hex()}
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Entry:
-        """What was written.
+        """What was written, `sealed`.
 
         Raises:
             ArgumentError: it is damaged.
@@ -98,13 +92,28 @@ class Entry:
 def _checked(facts: dict[str, Any]) -> tuple[int, bool, bytes]:
     """What an entry says, as far as that is whole."""
     number, closing, told = facts["round"], facts["closing"], facts["told"]
-    if facts["check"] != _checksum(number, told, closing=closing):
+    if facts["check"] != _checksum(facts):
         raise ArgumentError(f"store must hold whole entries, and that of round {number!r} is damaged")
     return integer("round", number, 0), _flag("closing", closing), bytes.fromhex(told)
 
 
-def _checksum(number: int, told: str, *, closing: bool) -> int:
-    return zlib.crc32(f"{number} {closing} {told}".encode())
+def sealed(facts: dict[str, Any]) -> dict[str, Any]:
+    """JSON values of a line with a checksum, which finds accidents."""
+    return facts | {"check": _checksum(facts)}
+
+
+def refuse_damaged(facts: dict[str, Any]) -> None:
+    """Refuse the first line of a state whose checksum does not fit.
+
+    Raises:
+        ArgumentError: it does not.
+    """
+    if facts["check"] != _checksum(facts):
+        raise ArgumentError("store must hold a whole state, and this one is damaged")
+
+
+def _checksum(facts: dict[str, Any]) -> int:
+    return zlib.crc32(repr([(name, value) for name, value in facts.items() if name != "check"]).encode())
 
 
 @dataclass(frozen=True)
@@ -192,11 +201,11 @@ class ClientState:
     def line(self, entry: Entry) -> bytes:
         """An entry as it is kept after this state."""
         facts = {"serial": self.serial + 1, "run": self.run.hex(), "first": self.first}
-        return json.dumps(facts | entry.facts()).encode()
+        return json.dumps(sealed(facts | entry.facts())).encode()
 
     def facts(self) -> dict[str, Any]:
         """The state as JSON values, with the private key among them."""
-        return {
+        facts = {
             "serial": self.serial,
             "run": self.run.hex(),
             "first": self.first,
@@ -214,6 +223,7 @@ class ClientState:
             "sent": sorted(self.sent),
             "closing": sorted(self.closing),
         }
+        return sealed(facts)
 
     def to_bytes(self) -> bytes:
         """The whole state in one line."""
@@ -247,6 +257,8 @@ class ClientState:
         """
         if facts["version"] not in {_WHOLE, _VERSION}:
             raise ArgumentError(f"store must hold a client's state of version {_VERSION}, got {facts['version']!r}")
+        if facts["version"] == _VERSION:
+            refuse_damaged(facts)
         run, pair = bytes.fromhex(facts["run"]), KeyPair(bytes.fromhex(facts["pair"]))
         enrolment = Enrolment.from_bytes(bytes.fromhex(facts["enrolment"]), run=run)
         agreed = octets("agreement", bytes.fromhex(facts["agreement"]), 32)

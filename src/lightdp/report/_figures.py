@@ -22,10 +22,12 @@ _STOPPED = {
     "void": "after rounds with too few uploads",
     "refused": "when every client refused",
 }
-_UNITS = {"paper": "client, assumed"}
+_UNITS = {"paper": "client, assumed", "person": "one person"}
+_MOST_NAMES = 12  # clients whose figures are shown one by one
 ONE_LATE = "entered the model one round late"
 LONG = {
     "accuracy": "test accuracy, final model",
+    "accuracy by client": "test accuracy by client: least / median / largest",
     "ε true": "ε true, largest client",
     "μ": "μ, largest client",
     "noise": "lasting noise std a round",
@@ -56,6 +58,7 @@ def facts(log: RunLog) -> dict[str, str]:
     end, private = log.ended, log.started.plan is not None
     return {
         "accuracy": _shown(log.accuracy, lambda x: f"{100 * x:.2f} %"),
+        **_by_client(log),
         "ε claimed": _shown(log.claimed, lambda x: f"{x:g}") if private else "∞",
         "ε true": _shown(log.epsilon, rounded_up) if private else "∞",
         "μ": _shown(log.mu, lambda x: f"{rounded_up(x)}{'' if log.gdp else ' at δ'}") if private else "∞",
@@ -70,6 +73,18 @@ def facts(log: RunLog) -> dict[str, str]:
         "seconds": _shown(None if end is None else end.seconds, lambda x: f"{x:,.1f}"),
         **_members(log),
     }
+
+
+def _by_client(log: RunLog) -> dict[str, str]:
+    """Accuracy at clients that have names; of many, the extremes and the median."""
+    found = None if log.ended is None else log.ended.accuracy_clients
+    if not found:
+        return {}
+    if len(found) <= _MOST_NAMES:
+        return {f"accuracy, {printable(name)}": f"{100 * each:.2f} %" for name, each in found.items()}
+    values = sorted(found.values())
+    shown = " / ".join(f"{100 * each:.2f} %" for each in (values[0], median(values), values[-1]))
+    return {"accuracy by client": shown}
 
 
 def _members(log: RunLog) -> dict[str, str]:
@@ -145,7 +160,9 @@ def caveats(logs: Sequence[RunLog]) -> list[str]:
         if len(values) > 1:
             result.append(f"The runs differ in {what} ({', '.join(map(printable, values))}): their ε do not compare.")
     for what in ("data", "model", "clients"):
-        values = sorted({str(log.started.config.get(what)) for log in logs})
+        values = sorted(
+            {str(log.started.config.get(what) if what == "clients" else getattr(log, what)) for log in logs}
+        )
         if len(values) > 1:
             result.append(f"The runs differ in {what}: {', '.join(map(printable, values))}.")
     return result

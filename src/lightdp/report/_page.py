@@ -76,13 +76,14 @@ def scripts() -> str:
 
 def _summary(logs: Sequence[RunLog]) -> str:
     """What the runs have in common."""
-    first = logs[0].started.config
+    known = [dict(log.started.config) | {"model": log.model, "data": log.data} for log in logs]
+    first = known[0]
     words = {"model": "{}", "data": "on {}", "clients": "over {} clients", "population": "of {}"}
     words["partition"] = "split {}"
     return " ".join(
         phrase.format(_value(first[name]))
         for name, phrase in words.items()
-        if first.get(name) is not None and all(log.started.config.get(name) == first[name] for log in logs)
+        if first.get(name) is not None and all(each.get(name) == first[name] for each in known)
     )
 
 
@@ -107,6 +108,7 @@ def _resolved(log: RunLog) -> dict[str, Any]:
     """The settings; for those that were left open, what the plan and the rounds have."""
     config, plan = log.started.config, log.started.plan or {}
     result = {key: plan.get(key) if value is None else value for key, value in config.items()}
+    result |= {key: name for key, name in {"data": log.data, "model": log.model}.items() if name is not None}
     if config.get("scheme") == "auto" and "calibration" in plan:
         result["scheme"] = f"auto: {plan['calibration']}"
     if "grace" in result and result["grace"] is None and log.rounds:  # without noise

@@ -30,8 +30,9 @@ from lightdp.runlog._lines import CALIBRATIONS, Ended, Line, Round, Started, cla
 from lightdp.runlog._log import ContradictionError, LogWriter, ResumeError, RunLog
 from lightdp.runlog._schema import schema
 from lightdp.runlog._statement import guaranteed
+from lightdp.runlog._used import refuse_used
 
 __all__ = [
     "CALIBRATIONS", "ContradictionError", "Ended", "Line", "LogWriter", "ResumeError", "Round", "RunLog", "Seen",
-    "Started", "attack_power", "claimed_epsilon", "guaranteed", "schema",
+    "Started", "attack_power", "claimed_epsilon", "guaranteed", "refuse_used", "schema",
 ]  # fmt: skip

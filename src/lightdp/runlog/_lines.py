@@ -29,6 +29,7 @@ _SINCE = (
     "clients, by round, whose uploads of earlier rounds came since the line before, too late for a sum; the lines of "
     "these rounds count them as lost"
 )
+_BOTH = {"null": _UNKNOWN, "absent": "likewise"}
 _MODELLED = {"absent": "no time is modelled", "beside": "modelled_seconds"}
 
 
@@ -60,6 +61,19 @@ _text, _mapping, _list = _typed(str, "text"), _typed(dict, "an object"), _typed(
 
 def _count(name: str, value: object) -> int:
     return integer(name, value, 0)
+
+
+def _identity(*names: str) -> Check:
+    """A check of an object with a digest, and texts under other names."""
+
+    def check(name: str, value: object) -> None:
+        found = _mapping(name, value)
+        for key in (*names, "digest"):
+            _text(f"{name}: {key}", found.get(key))
+        for key in ("new", "unused"):
+            _sentences(f"{name}: {key}", found.get(key, []))
+
+    return check
 
 
 def _sentences(name: str, value: object) -> None:
@@ -103,6 +117,8 @@ def _partition(name: str, value: object) -> None:
         raise ArgumentError(f"{name}: counts must be a list of rows of one length")
     for count in chain.from_iterable(rows):
         _count(f"{name}: counts", count)
+    for count in _typed(list, "a list of numbers")(f"{name}: persons", _mapping(name, value).get("persons", [])):
+        _count(f"{name}: persons", count)
 
 
 def _require(names: Iterable[str], content: Mapping[str, Any]) -> None:
@@ -130,6 +146,11 @@ def _closed(name: str, value: object) -> None:
         _clients(f"{name}: joined_clients", each.get("joined_clients", []))
         for flag in ("early", "open"):
             _typed(bool, "true or false")(f"{name}: {flag}", each.get(flag, False))
+
+
+def _shares(name: str, value: object) -> None:
+    for key, each in _mapping(name, value).items():
+        share(f"{name}: {key}", each)
 
 
 def _amounts(name: str, value: object) -> None:
@@ -219,11 +240,36 @@ class Started(_Line):
     versions: Mapping[str, Any] = _holds("versions of the software that decides the numbers, by package")
     commit: str | None = _holds("commit of the working tree", null="outside of one")
     partition: Mapping[str, Any] | None = _holds(
-        "who holds how much data; `counts`: records of each class at each client", _partition, null=_UNKNOWN
+        "who holds how much data; `counts`: records of each class at each client; `persons`: how many each client has "
+        "(unit `person`); `names`: of the clients, where the data name them",
+        _partition,
+        null=_UNKNOWN,
     )
     parameters: int = _holds("length d of an update")
     device: str | None = _holds("where local work is computed", null=_UNKNOWN)
     network: Mapping[str, Any] | None = _holds("modelled links", null="no time is modelled", absent="old log")
+    dataset: Mapping[str, Any] | None = _holds(
+        "the data: its `name`, and a SHA-256 `digest` of its arrays, by which whoever can guess all records can check "
+        "the guess",
+        _identity("name"),
+        **_BOTH,
+        beside="dataset",
+    )
+    module: Mapping[str, Any] | None = _holds(
+        "the model: its `name`, for own modules that of the class, and a SHA-256 `digest` of names and shapes of its "
+        "parameters",
+        _identity("name"),
+        **_BOTH,
+        beside="module",
+    )
+    start: Mapping[str, Any] | None = _holds(
+        "the weights that the training began with: their `file`, the SHA-256 `digest` of it, the tensors of the last "
+        "layer that were `new`, and those of the file that were `unused`",
+        _identity("file"),
+        null="no file",
+        absent="likewise",
+        beside="start",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,6 +334,13 @@ class Ended(_Line):
 
     kind = "end"
     accuracy: float | None = _holds("of the final model, on the test set", share, null="not evaluated")
+    accuracy_clients: Mapping[str, Any] | None = _holds(
+        "likewise, on the test records of each client that has some, by the client's name",
+        _shares,
+        null="clients have no names",
+        absent="likewise",
+        beside="accuracy_clients",
+    )
     epsilon: float | None = _holds("spent by the client that spent most", non_negative, null="without noise")
     mu: float | None = _holds(_MU, non_negative, null="without noise", absent="old log")
     epsilon_claimed: float | None = _holds("the ε that was asked for", non_negative, null="without noise")

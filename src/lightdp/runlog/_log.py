@@ -108,6 +108,20 @@ class RunLog:
         return plan["calibration"] if about is None or not about.simulated else about.name
 
     @property
+    def data(self) -> str | None:
+        """What was trained on: the name of the data set, or the setting where the log has no other."""
+        return self._named("data", self.started.dataset)
+
+    @property
+    def model(self) -> str | None:
+        """What was trained: the name of the module, likewise."""
+        return self._named("model", self.started.module)
+
+    def _named(self, setting: str, found: Mapping[str, Any] | None) -> str | None:
+        value = self.started.config.get(setting) if found is None else found["name"]
+        return None if value is None else str(value)
+
+    @property
     def repairs(self) -> bool:
         """Whether later rounds take residuals out again (R4)."""
         return self.started.plan is not None and planning.CALIBRATIONS[self.started.plan["calibration"]].repairs
@@ -235,6 +249,13 @@ class RunLog:
         """Records of each class at each client, where they were logged. (clients, classes)"""
         return (self.started.partition or {}).get("counts", [])
 
+    @property
+    def units(self) -> list[int]:
+        """How many records each client holds, or persons where these are protected; empty if that was not logged."""
+        if self.unit == "person":
+            return (self.started.partition or {}).get("persons", [])
+        return [sum(row) for row in self.counts]
+
     def stays(self, line: Round) -> float | None:
         """Std of the noise a round leaves for good in a coordinate of the mean; only repair takes residuals out."""
         if line.noise_std is None or line.residual_std is None or self.repairs:
@@ -265,20 +286,22 @@ class LogWriter:
     lightdp.runlog.ResumeError: resume needs the log of the 2 rounds of its checkpoint
 
     Args:
-        path: the file; what is there is overwritten.
+        path: the file.
         keep: go on with the log in the file instead, after its first line and so many rounds. What comes after them,
             also a line that was cut in half when the training was killed, is cut off.
+        replace: whether a new log may overwrite what is in the file.
 
     Attributes:
         kept: the lines that stay.
 
     Raises:
         ResumeError: the log does not have the rounds to keep; it is left as it is.
+        FileExistsError: there is a file for a new log that may not replace it.
     """
 
-    def __init__(self, path: Path, *, keep: int | None = None) -> None:
+    def __init__(self, path: Path, *, keep: int | None = None, replace: bool = True) -> None:
         self.kept: tuple[Line, ...] = () if keep is None else _cut(path, keep)
-        self._file = path.open("w" if keep is None else "a", encoding="utf-8")
+        self._file = path.open("a" if keep is not None else "w" if replace else "x", encoding="utf-8")
         if keep is not None:
             self._file.write("\n")  # of the last line kept, whether or not it had one
 

@@ -9,6 +9,8 @@ from lightdp.planning import Plan
 from lightdp.runlog._attack import Seen, attack_power
 from lightdp.schemes import scheme
 
+_WHAT = {"record": "any one record of a client", "person": "any one person of a client, with all records,"}
+
 
 def guaranteed(plan: Plan, epsilon: float, seen: Sequence[Seen], *, named: str, unit: str) -> list[str]:
     """Whom the noise hides from whom, and what an attacker finds at most, in plain sentences.
@@ -27,7 +29,7 @@ def guaranteed(plan: Plan, epsilon: float, seen: Sequence[Seen], *, named: str, 
         named: the scheme.
         unit: what is protected.
     """
-    what = "any one record of a client" if unit == "record" else "everything that one client holds"
+    what = _WHAT.get(unit, "everything that one client holds")
     whom = scheme(named).against(plan.colluders)
     degree = attack.degree(epsilon, plan.delta, gaussian.mu(epsilon, plan.delta, up=True), gdp=plan.gdp)
     untold = f"Whether {what} was in the training cannot be told by {whom}, up to {degree}"

@@ -16,7 +16,7 @@ import torch
 from numpy.random import Generator  # noqa: TID251  only its type
 from numpy.typing import NDArray
 
-from lightdp.training import gradients, models, sgd, views
+from lightdp.training import gradients, models, persons, sgd, views
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 
@@ -38,12 +38,14 @@ class Clients:
         x: records, as the model takes them. (n, ...)
         y: their labels. (n,)
         ends: client i holds the records from `ends[i - 1]` (0 for the first client) to `ends[i]`.
+        person: whose each record is, those of a person side by side; None but for unit "person". (n,)
     """
 
     config: Config
     x: torch.Tensor
     y: torch.Tensor
     ends: list[int]
+    person: NDArray[np.int64] | None = None
 
     @classmethod
     def of(
@@ -55,7 +57,7 @@ class Clients:
         Args:
             config: the settings of the run; `model` and `mirror` decide how records are prepared.
             source: the data.
-            parts: for each client the positions of its records in `source`.
+            parts: for each client the positions of its records in `source`; for unit "person" sorted by person.
             device: where to compute.
             prepared: the training records as `models.prepare` gives them, in the order of `source`, if they are known.
         """
@@ -65,13 +67,16 @@ class Clients:
         else:
             x = prepared[torch.from_numpy(order).to(device)]
         ends = np.cumsum([len(part) for part in parts]).tolist()
-        return cls(config, x, torch.from_numpy(source.train_y[order]).to(device), ends)
+        whose = source.train_person if config.unit == "person" else None
+        person = None if whose is None else whose[order]
+        return cls(config, x, torch.from_numpy(source.train_y[order]).to(device), ends, person)
 
     def updates(self, model: torch.nn.Module, number: int, senders: Sequence[int], bound: float) -> Iterator[Piece]:
         """The updates of a round, for a few clients at a time.
 
         Guarantee, by the unit of `config`. "record": a client's sum of gradients, each of norm at most `clip`, with
-        every coordinate clamped to ±bound. "client": an update of norm at most `clip`. "paper": the update as it is;
+        every coordinate clamped to ±bound. "person": likewise, with the gradients of a person's records added up and
+        then clipped. "client": an update of norm at most `clip`. "paper": the update as it is;
         nothing bounds it.
 
         Args:
@@ -81,16 +86,16 @@ class Clients:
             bound: the largest coordinate that the plan lets a client upload.
 
         Yields:
-            Clients and their updates, one a row; or, for unit "record", one row with their sum where no clamp can
-            bind and the protocol is not run client by client.
+            Clients and their updates, one a row; or, for units "record" and "person", one row with their sum where no
+            clamp can bind and the protocol is not run client by client.
         """
         config, device = self.config, self.x.device.type
         most = max(1, _PIECE_BYTES[device] // (4 * sum(p.numel() for p in model.parameters())))
         if number >= config.head_rounds:
             self._features.clear()
-        adjacent = config.unit == "record" and self.x.nbytes > _COPY_BYTES[device]
+        adjacent = config.sums and self.x.nbytes > _COPY_BYTES[device]
         for piece in _pieces(senders, most, adjacent=adjacent):
-            if config.unit == "record":
+            if config.sums:
                 sums = self._head_sums if number < config.head_rounds else self._clipped_sums
                 yield piece, sums(model, number, piece, bound).clamp_(-bound, bound)
                 continue
@@ -136,6 +141,8 @@ class Clients:
         config, device = self.config, self.x.device
         chosen, after = self._held(piece)
         counts = np.diff(after, prepend=0)
+        if self.person is not None:
+            return self._sums_of_persons(model, number, piece, bound, chosen, after)
         if config.sampling_rate < 1:
             draws = self._draws(_SAMPLES, number, piece)
             lots = np.concatenate([rng.random(count) for rng, count in zip(draws, counts.tolist(), strict=True)])
@@ -150,6 +157,41 @@ class Clients:
         seen = None if config.augment == 1 or x is not None else self._views(number, piece, counts.tolist())
         clients = len(piece) if apart else 1
         return gradients.clipped_sums(model, given[rows], self.y[rows], owner, clients, config.clip, views=seen)
+
+    def _sums_of_persons(  # noqa: PLR0917  as `_clipped_sums`, and the records with their ends
+        self, model: torch.nn.Module, number: int, piece: list[int], bound: float, chosen: NDArray[np.int64],
+        after: NDArray[np.int64],
+    ) -> torch.Tensor:  # fmt: skip
+        """Batches are drawn person by person: all records of a person are in one, or none is."""
+        config, device = self.config, self.x.device
+        whose = self._persons[chosen]
+        new = np.diff(whose, prepend=-1) != 0
+        place = np.cumsum(new) - 1  # of each record, among the persons of these clients
+        ends = np.cumsum(new)[after - 1]
+        counts = np.diff(ends, prepend=0)  # persons of each client
+        drawn = np.ones(len(place), np.bool_)
+        if config.sampling_rate < 1:
+            draws = self._draws(_SAMPLES, number, piece)
+            lots = np.concatenate([rng.random(count) for rng, count in zip(draws, counts.tolist(), strict=True)])
+            drawn = (lots < config.sampling_rate)[place]
+        apart = config.fidelity == "protocol" or config.clip * int(counts.max()) > bound
+        owner = torch.from_numpy(np.repeat(np.arange(len(piece)) * apart, counts)).to(device)
+        rows, person = (torch.from_numpy(values[drawn]).to(device) for values in (chosen, place))
+        clients = len(piece) if apart else 1
+        return persons.clipped_sums(model, self.x[rows], self.y[rows], person, owner, clients, config.clip)
+
+    @cached_property
+    def _persons(self) -> NDArray[np.int64]:
+        """A number for each record's person, from 0 in the order of the records. (n,)"""
+        if self.person is None:
+            return np.arange(len(self.y))
+        return np.cumsum(np.diff(self.person, prepend=self.person[0] - 1) != 0) - 1
+
+    @cached_property
+    def units(self) -> list[int]:
+        """How many records, or persons, each client holds."""
+        counts = np.diff(self._persons[self._bounds[1:] - 1], prepend=-1)
+        return [int(count) for count in counts]
 
     def _views(self, number: int, piece: list[int], counts: list[int]) -> Callable[..., torch.Tensor]:
         """The views of chosen records, drawn for each client apart."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, Literal, get_args
 
 from lightdp._settings import like, setting
@@ -19,10 +20,13 @@ from lightdp.sampling import Adjacency
 from lightdp.schemes import Scheme, scheme
 from lightdp.training.arrivals import late_shares, straggler_law
 from lightdp.training.churn import chances
+from lightdp.training.data import NATURAL, Layout
 
 PLACES = ("data_path", "device")
 """Settings that say where a run finds its data and computes, not what it is."""
-Unit = Literal["record", "client", "paper"]
+WEIGHTS = (".safetensors", ".pt")
+"""How the names of files of weights end."""
+Unit = Literal["record", "person", "client", "paper"]
 Fidelity = Literal["distribution", "protocol"]
 
 
@@ -49,18 +53,37 @@ class Config:
     """
 
     # fmt: off
-    data: str = setting("digits, fashion-mnist, cifar10, or the path of an .npz file.", "digits", group="Data")
+    data: str = setting(
+        "digits, heart, fashion-mnist, cifar10, or the path of a .csv, .parquet or .npz file.", "digits", group="Data")
     data_path: str | None = setting("Folder or archive of the data, if not in $LIGHTDP_DATA.", None, group="Data")
-    partition: str = setting("How records are split: iid, dirichlet:ALPHA or shards:K.", "iid", group="Data")
+    label: str | None = setting("Column of a table that has the classes.", None, group="Data")
+    columns: str | None = setting(
+        "TOML file with the public bounds or values of a table's columns (see docs/tutorials/own-data.md); or "
+        "statistics, which takes them from the data and is not private.", None, group="Data")
+    client_column: str | None = setting(
+        "Column of a table that says at which client a row is; --clients follows from it.", None, group="Data")
+    person_column: str | None = setting(
+        "Column of a table that says whose row it is; one person with all rows is then protected (unit person).",
+        None, group="Data")
+    test_fraction: float | None = setting(
+        "Share of a table's records, or persons, held out at each client, by default 0.2 (heart: 0.34).",
+        None, group="Data")
+    partition: str = setting(
+        "How records are split: iid, dirichlet:ALPHA or shards:K; natural with --client-column and heart.", "iid",
+        group="Data")
     model: str = setting(
         "linear, cnn, scattering-linear, scattering-cnn, resnet18 or wrn-16-4.", "linear", group="Model")
     mirror: bool = setting(
         "Average the features of an image and its mirror image (scattering-linear).", False, group="Model")
+    start: str | None = setting(
+        "Weights to begin from, a .safetensors or .pt file of tensors by name; they must not come from private data.",
+        None, group="Model")
     scheme: str = setting(
         "Whose noise: none, central, local, smpc, paper, exact, repair or the better of both (auto); another scheme of "
         "`lightdp compare`, such as secagg, also brings its failures and time.", "auto", group="Privacy")
     unit: Unit = setting(
-        "What is protected: one record or one client; paper assumes a sensitivity that no theorem bounds.",
+        "What is protected: one record, one person with all records (needs --person-column) or one client; paper "
+        "assumes a sensitivity that no theorem bounds.",
         "record", group="Privacy")
     adjacency: Adjacency = like(Request, "adjacency", "add-remove")
     clients: int = like(Request, "clients", 20)
@@ -129,6 +152,7 @@ class Config:
 
     def __post_init__(self) -> None:
         self._check_scheme(scheme(self.scheme))  # or there is none
+        self._read_layout()
         choice("unit", self.unit, get_args(Unit))
         choice("fidelity", self.fidelity, get_args(Fidelity))
         choice("epsilon_per", self.epsilon_per, ("training", "round"))
@@ -144,9 +168,37 @@ class Config:
         integer("seed", self.seed, 0, 2**63 - 1)
         integer("head_rounds", self.head_rounds, 0)
         peer_failure(self.links)
+        if self.start is not None:
+            weights_file("start", self.start)
         self._check_records()
         self._check_late()
         self._check_members()
+
+    def _read_layout(self) -> None:
+        """Put what the columns of a table mean into `partition` and `unit`."""
+        layout = self.layout  # or it is wrong
+        if layout.client_column is not None or self.data in NATURAL:
+            if self.partition not in {"iid", "natural"}:
+                raise ArgumentError(f"partition must be natural with clients of their own, got {self.partition!r}")
+            object.__setattr__(self, "partition", "natural")
+        if layout.person_column is not None:
+            if self.unit not in {"record", "person"}:
+                raise ArgumentError(f"person_column needs unit='person', got unit={self.unit!r}")
+            object.__setattr__(self, "unit", "person")
+
+    @property
+    def layout(self) -> Layout:
+        """What the columns of a table are."""
+        return Layout(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Layout)})
+
+    @property
+    def sums(self) -> bool:
+        """Whether uploads are sums of clipped gradients, of records or of persons, and not of updates.
+
+        >>> Config().sums, Config(unit="client").sums
+        (True, False)
+        """
+        return self.unit in {"record", "person"}
 
     def _check_scheme(self, known: Scheme) -> None:
         """What is asked of the scheme must be what it has."""
@@ -198,10 +250,10 @@ class Config:
     def _check_records(self) -> None:
         """What is done to records must fit the model and the unit."""
         for name in ("epochs", "batch", "local_lr"):
-            if self.unit == "record" and getattr(self, name) != getattr(Config, name):
+            if self.sums and getattr(self, name) != getattr(Config, name):
                 raise ArgumentError(
-                    f"{name} needs unit='client' or 'paper': a round of unit='record' is one step on all records or a "
-                    f"Poisson batch, got {name}={getattr(self, name):g}"
+                    f"{name} needs unit='client' or 'paper': a round of unit={self.unit!r} is one step on all records "
+                    f"or a Poisson batch, got {name}={getattr(self, name):g}"
                 )
         if self.mirror and self.model != "scattering-linear":
             raise ArgumentError(f"mirror needs model='scattering-linear', got model={self.model!r}")
@@ -212,7 +264,7 @@ class Config:
         if 0 < self.head_rounds > self.rounds - 10:  # or the closing rounds would correct steps that were not made
             got = f"head_rounds={self.head_rounds} with rounds={self.rounds}"
             raise ArgumentError(f"head_rounds must be 0 or leave ten rounds for all layers, got {got}")
-        if self.sampling_rate != 1 and self.unit != "record":
+        if self.sampling_rate != 1 and not self.sums:
             raise ArgumentError(
                 f"sampling_rate must be 1 for unit={self.unit!r}, got sampling_rate={self.sampling_rate:g}"
             )
@@ -284,7 +336,7 @@ class Config:
         """The noise for some data; None for a scheme without noise.
 
         Args:
-            records: of all members together.
+            records: of all members together; for unit "person" their persons.
             parameters: length of an update.
             smallest: records of the client that has fewest; only unit "paper" depends on it.
 
@@ -299,6 +351,8 @@ class Config:
             asked["rounds"] = 1
         if self.unit == "paper":
             asked |= {"clip": 2 * self.local_lr * self.clip / smallest, "unit": "client"}
+        elif self.unit == "person":
+            asked["unit"] = "record"  # each person adds one clipped term, as a record does
         if self.late is None and self.arrivals.startswith(("latency", "trace")):
             asked["late"] = None  # as plans have it: nobody says how many will be
         elif self.late is None:
@@ -331,3 +385,22 @@ def peer_failure(links: str | None) -> float | None:
         if kind == "direct" and 0 <= (failure := float(text)) <= 1:
             return failure
     raise ArgumentError(f"links must be relayed or direct:P with P in [0, 1], got links={links!r}")
+
+
+def weights_file(name: str, path: str) -> str:
+    """How the name of a file of weights ends.
+
+    >>> weights_file("start", "prior.pt")
+    '.pt'
+
+    Args:
+        name: of the argument.
+        path: the file.
+
+    Raises:
+        ArgumentError: it ends otherwise.
+    """
+    suffix = PurePath(path).suffix if isinstance(path, str) else None
+    if suffix not in WEIGHTS:
+        raise ArgumentError(f"{name} must be a file whose name ends in {' or '.join(WEIGHTS)}, got {name}={path!r}")
+    return suffix

@@ -100,16 +100,9 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
             depend on other records or on chance; a gradient is not finite or has norm 1e23 or more; or the
             parameters are less precise than float32, where rounding alone could lengthen a term.
     """
-    clip, clients = positive("clip", clip), integer("clients", clients, 1)
-    if clip < _LEAST_CLIP:
-        raise ArgumentError(f"clip must be >= {_LEAST_CLIP:g}, got clip={clip:g}")
-    kinds = {p.dtype for p in model.parameters()}
-    if not kinds <= {torch.float32, torch.float64}:
-        raise ArgumentError(f"model must have parameters in float32 or float64, got {sorted(map(str, kinds))}")
-    refuse(model, x, y)
+    sums, clip = checked(model, x, y, clients, clip)
     if owner.shape != y.shape:
         raise ArgumentError(f"owner must have shape {tuple(y.shape)}, got {tuple(owner.shape)}")
-    sums = torch.zeros_like(flatten(model)).repeat(clients, 1)
     if len(y) == 0:
         return sums
     low, high = int(owner.min()), int(owner.max())
@@ -125,12 +118,12 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
         held = record_bytes(model, one, y[:1].expand(len(one)))
         each = held // (4 if known and x.is_cuda else 1) + 8 * sums.shape[1]  # a GPU: in half, freed layer by layer
         add = partial(_add_any, fast.Records(model, half=half).gradients if known else partial(fast.by_vmap, model))
-    room = _room(x.device) if chunk_bytes is None else integer("chunk_bytes", chunk_bytes, 1)
+    free = room(x.device) if chunk_bytes is None else integer("chunk_bytes", chunk_bytes, 1)
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")  # a product in TF32 would round terms up past the bound
     try:
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            for rows, segments in _chunks(owner, clients, max(1, room // each), x.device):
+            for rows, segments in _chunks(owner, clients, max(1, free // each), x.device):
                 seen = x[rows] if views is None else views(x[rows], rows)
                 add(clip, sums, segments, x=seen, y=y[rows])
             if known:
@@ -164,7 +157,7 @@ def _add_linear(layer: nn.Linear, clip: float, sums: Tensor, segments: _Segments
     residuals = nn.functional.linear(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
     residuals.scatter_add_(1, y[:, None], residuals.new_full((len(y), 1), -1.0))
     lengths = _moderate(fast.squares(features) + int(bias))
-    residuals *= _factors(residuals.double().square().sum(1) * lengths, clip)[:, None]
+    residuals *= factors(residuals.double().square().sum(1) * lengths, clip)[:, None]
     weights = sums[:, : layer.weight.numel()].unflatten(1, layer.weight.shape)
     for client, rows in segments:
         weights[client].addmm_(residuals[rows].T, features[rows])
@@ -175,15 +168,11 @@ def _add_linear(layer: nn.Linear, clip: float, sums: Tensor, segments: _Segments
 def _add_any(each: _Gradients, clip: float, sums: Tensor, segments: _Segments, *, x: Tensor, y: Tensor) -> None:
     """Compute the gradients of all records of a chunk at once; clip them while adding them up."""
     flat = each(x, y)  # by parameter, each (n, numel)
-    factors = _factors(torch.stack([fast.squares(g) for g in flat]).sum(0), clip).to(sums.dtype)
+    scales = factors(torch.stack([fast.squares(g) for g in flat]).sum(0), clip).to(sums.dtype)
     pieces = sums.split([g.shape[1] for g in flat], dim=1)
     for client, rows in segments:
         for piece, g in zip(pieces, flat, strict=True):
-            piece[client].addmv_(g[rows].T, factors[rows])
-
-
-def _factors(squares: Tensor, clip: float) -> Tensor:
-    return (clip * (1 - _MARGIN) / _moderate(squares).sqrt()).clamp_max(1.0)
+            piece[client].addmv_(g[rows].T, scales[rows])
 
 
 def _moderate(squares: Tensor) -> Tensor:
@@ -192,14 +181,36 @@ def _moderate(squares: Tensor) -> Tensor:
     return squares
 
 
-def _room(device: torch.device) -> int:
+# what sums of persons and local SGD need too
+
+
+def checked(model: nn.Module, x: Tensor, y: Tensor, clients: int, clip: float) -> tuple[Tensor, float]:
+    """Sums that are still zero, (clients, d), and the clip.
+
+    Raises:
+        ArgumentError: as `clipped_sums` says of model, records and clip.
+    """
+    clip, clients = positive("clip", clip), integer("clients", clients, 1)
+    if clip < _LEAST_CLIP:
+        raise ArgumentError(f"clip must be >= {_LEAST_CLIP:g}, got clip={clip:g}")
+    kinds = {p.dtype for p in model.parameters()}
+    if not kinds <= {torch.float32, torch.float64}:
+        raise ArgumentError(f"model must have parameters in float32 or float64, got {sorted(map(str, kinds))}")
+    refuse(model, x, y)
+    return torch.zeros_like(flatten(model)).repeat(clients, 1), clip
+
+
+def factors(squares: Tensor, clip: float) -> Tensor:
+    """By how much to scale terms of these squared norms, as `fast.squares` finds them, so that none exceeds `clip`."""
+    return (clip * (1 - _MARGIN) / _moderate(squares).sqrt()).clamp_max(1.0)
+
+
+def room(device: torch.device) -> int:
+    """Bytes of working memory."""
     if device.type != "cuda":
         return _BYTES
     ours = torch.cuda.get_device_properties(device).total_memory * torch.cuda.get_per_process_memory_fraction(device)
     return min(_CUDA_BYTES, int(ours) // 4)
-
-
-# what local SGD needs too
 
 
 def linear(model: nn.Module) -> nn.Linear | None:

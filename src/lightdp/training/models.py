@@ -14,7 +14,6 @@ torch.Size([5, 10])
 
 from __future__ import annotations
 
-import copy
 import math
 
 from lightdp._validate import choice, integer
@@ -67,42 +66,6 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
         model = make(shape, classes)
     _initialise(model.to_empty(device="cpu"), seed)
     return model
-
-
-def checked(module: nn.Module, x: Tensor, classes: int) -> nn.Module:
-    """The module, after a trial on up to two records of `x`: it must give `classes` logits for each.
-
-    The trial runs on a copy in evaluation mode, so nothing of `module` changes.
-
-    >>> checked(nn.Linear(4, 3), torch.zeros(5, 4), classes=3)
-    Linear(in_features=4, out_features=3, bias=True)
-
-    Args:
-        module: a model of the user's own.
-        x: records as it will get them. (n, ...)
-        classes: how many labels there are.
-
-    Raises:
-        ArgumentError: it is no module, has no parameters or frozen ones, refuses such records, or gives something else.
-    """
-    if not isinstance(module, nn.Module):
-        raise ArgumentError(f"module must be a torch.nn.Module, got {type(module).__name__}")
-    name, tried, shape = type(module).__name__, x[:2], tuple(x.shape[1:])
-    if next(module.parameters(), None) is None:
-        raise ArgumentError(f"module must have parameters to train, got {name} without any")
-    if frozen := [key for key, value in module.named_parameters() if not value.requires_grad]:
-        raise ArgumentError(f"module must train all its parameters, got {name} with frozen {', '.join(frozen[:3])}")
-    try:
-        with torch.no_grad():
-            logits = copy.deepcopy(module).to(x.device).eval()(tried)
-    except Exception as error:  # the module's own code may raise anything
-        got = f"{name} that refuses them: {(str(error).splitlines() or [type(error).__name__])[0]}"
-        raise ArgumentError(f"module must take records of shape {shape}, got {got}") from error
-    wanted, found = (len(tried), classes), tuple(getattr(logits, "shape", ()))
-    if not isinstance(logits, torch.Tensor) or found != wanted or not logits.is_floating_point():
-        got = f"{logits.dtype} of shape {found}" if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise ArgumentError(f"module must give floats of shape {wanted} for {wanted[0]} records, got {name} with {got}")
-    return module
 
 
 def last(model: nn.Module) -> nn.Linear:

@@ -1,7 +1,8 @@
 """Who holds which records: the training data split over clients, evenly or unevenly.
 
 Clients of a real federation rarely hold data of one distribution. `split` makes the usual benchmarks of that: iid,
-Dirichlet shares of each label, or shards of a few labels; `summary` describes the result for a run's log.
+Dirichlet shares of each label, or shards of a few labels; `of_owners` takes clients and persons that the data name;
+`summary` describes the result for a run's log.
 
 >>> labels = np.array([0, 1, 0, 1, 0, 1, 0, 1])
 >>> parts = split(labels, clients=2, how="shards:1", seed=0)
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from lightdp._validate import integer, positive
 from lightdp.errors import ArgumentError
+from lightdp.training.data import Dataset
 
 _PURPOSE = int.from_bytes(b"part")
 _HOW = "iid, dirichlet:ALPHA or shards:COUNT"
@@ -62,6 +64,57 @@ def split(labels: NDArray[np.integer[Any]], clients: int, how: str, seed: int) -
         raise ArgumentError(f"partition must be {_HOW}, got partition={how!r}")
     ends = np.cumsum(np.bincount(owner, minlength=clients))
     return np.split(np.argsort(owner, kind="stable"), ends[:-1])
+
+
+def of_owners(source: Dataset, clients: int, how: str, seed: int, *, persons: bool) -> list[NDArray[np.int64]]:
+    """The records of each client: as the data say ("natural"), or drawn by `split`.
+
+    Guarantee: with `persons`, all records of a person are at one client, side by side. They are drawn as one, by the
+    label of the first.
+
+    >>> x, y = np.zeros((4, 1), np.float32), np.array([0, 1, 1, 0])
+    >>> mine = Dataset("mine", x, x, y, y, 2, client_names=("a", "b"), train_client=np.array([1, 0, 1, 0]),
+    ...                test_client=np.array([0, 0, 1, 1]))
+    >>> [part.tolist() for part in of_owners(mine, clients=2, how="natural", seed=0, persons=False)]
+    [[1, 3], [0, 2]]
+
+    Args:
+        source: the data.
+        clients: how many there are.
+        how: "natural", or as for `split`.
+        seed: as for `split`.
+        persons: whether a person's records belong together.
+
+    Raises:
+        ArgumentError: the data name no clients, other clients or no persons, or as `split`.
+    """
+    person = source.train_person
+    if persons and person is None:
+        raise ArgumentError("unit='person' needs data with persons (--person-column), got person_column=None")
+    if not persons or person is None:
+        person = np.arange(len(source.train_y))
+    order = np.argsort(person, kind="stable")  # records, those of a person side by side
+    _, first, counts = np.unique(person[order], return_index=True, return_counts=True)
+    if how == "natural":
+        if source.train_client is None:
+            raise ArgumentError("partition='natural' needs data with clients (--client-column), got client_column=None")
+        if len(source.client_names) != clients:
+            raise ArgumentError(
+                f"clients must be {len(source.client_names)}, those that the data come from, got clients={clients}"
+            )
+        ends = np.cumsum(np.bincount(source.train_client[order], minlength=clients))
+        return np.split(order[np.argsort(source.train_client[order], kind="stable")], ends[:-1])
+    if clients > len(first):
+        what = "persons" if persons else "records"
+        raise ArgumentError(f"clients must be at most the number of {what}, {len(first)}, got clients={clients}")
+    drawn = split(source.train_y[order[first]], clients, how, seed)
+    return [order[_ranges(first[units], counts[units])] for units in drawn]
+
+
+def _ranges(first: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """first, first + 1, ... of each, one after the other."""
+    after = np.cumsum(counts)
+    return np.arange(after[-1]) + np.repeat(first - after + counts, counts)
 
 
 def summary(labels: NDArray[np.integer[Any]], parts: Sequence[NDArray[np.int64]], classes: int) -> dict[str, Any]:

@@ -5,6 +5,8 @@ their updates, `lightdp.training.channel` makes the noisy sum of them, and `ligh
 Each round belongs to a roster: `lightdp.training.membership` says to which, and counts what it cost each client. Then a
 line goes to the log (`lightdp.runlog`). All that a round changes is one `State`, which `lightdp.training.checkpoint`
 keeps in a file.
+
+Own data is a `lightdp.Dataset`, an own model any `torch.nn.Module` that gives logits; examples/own_model.py trains one.
 """
 
 from __future__ import annotations
@@ -17,18 +19,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lightdp.client_set import ClientSet, bitmap_size
 from lightdp.errors import ArgumentError, BudgetError
 from lightdp.planning import Plan
-from lightdp.runlog import Ended, Line, LogWriter, Round, RunLog, Started
-from lightdp.training import checkpoint, data, gradients, models, partition, rounds, statement, step
+from lightdp.runlog import Ended, Line, LogWriter, Round, RunLog, Started, refuse_used
+from lightdp.training import (
+    checkpoint,
+    data,
+    gradients,
+    identity,
+    models,
+    own,
+    partition,
+    rounds,
+    statement,
+    step,
+    weights,
+)
 from lightdp.training.arrivals import Arrivals, arrivals
 from lightdp.training.channel import channels
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import Clients, Piece
 from lightdp.training.config import Config
+from lightdp.training.identity import Identity
 from lightdp.training.membership import Membership
 from lightdp.training.roster import Roster
 
@@ -38,9 +55,10 @@ _CHECKPOINT_SECONDS = 60.0
 class Run:
     """One training. `Run(config, path).finish()` returns its log; `lines()` yields the lines of the log one by one.
 
-    The log is written to `path`, a checkpoint beside it, about once a minute and at an interrupt. With `resume` a
-    run goes on from its last checkpoint and, in "distribution" fidelity, to the same log bit by bit; "protocol" draws
-    new noise by design and cannot go on. Modelled seconds are measured, so they are never the same twice.
+    The log is written to `path`, a checkpoint beside it, before the first round, about once a minute and at an
+    interrupt. With `resume` a run goes on from its last checkpoint and, in "distribution" fidelity, to the same log bit
+    by bit; "protocol" draws new noise by design and cannot go on. Modelled seconds are measured, so they are never the
+    same twice. A log or a checkpoint that is there already is not overwritten, unless `overwrite` says so.
 
     Guarantee: no client's ε exceeds the budget of the plan, for every set of stragglers. Clients that the next round
     could take over it stay away, and the training ends when more than S̄ of them do (R8); where members come and go,
@@ -54,32 +72,53 @@ class Run:
     >>> len(log.rounds), log.epsilon <= 8
     (3, True)
 
+    Own arrays and an own module, whose weights after the last round are kept in a file:
+
+    >>> import numpy as np
+    >>> import torch
+    >>> y = np.arange(200) % 2
+    >>> x = np.stack([y, 1 - y, y], axis=1).astype(np.float32)
+    >>> mine = lightdp.Dataset(name="mine", train_x=x, train_y=y, test_x=x, test_y=y, classes=2)
+    >>> net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    >>> run = lightdp.Run(config, Path("mine.jsonl"), dataset=mine, module=net)
+    >>> run.finish().data, run.model is net
+    ('mine', True)
+    >>> run.save(Path("mine.pt"))
+    >>> again = lightdp.Config(clients=5, colluders=1, stragglers=1, rounds=3, epsilon=8.0, start="mine.pt")
+    >>> lightdp.Run(again, Path("again.jsonl"), dataset=mine, module=net).identity["start"]["file"]
+    'mine.pt'
+
     Args:
-        config: the settings.
+        config: the settings. Of an own module, `model` says nothing but how records are prepared: features if it
+            begins with "scattering", else the records themselves.
         path: the file of the log.
-        resume: go on from the checkpoint.
+        resume: go on from the checkpoint, with the same data, module and start.
+        overwrite: whether a log and a checkpoint of another run may be overwritten.
         dataset: the data; None loads what `config` names.
         prepared: training and test records of `dataset` as `models.prepare` gives them, which saves making them again
             for each of many runs.
-        module: the model; None builds what `config` names.
+        module: the model, which is trained in place; None builds what `config` names. It gives one logit for each class
+            of the data, for each record by itself: no BatchNorm, no Dropout in training mode.
 
     Attributes:
         plan: the noise; None for none.
         state: after the last round that is over.
         clients: their records, and the updates they compute.
         members: the rosters, each with its noise, and what each client has spent.
-        model: the module, with the weights that were used last.
+        model: the module. After `finish` it has the weights whose accuracy the log ends with.
+        identity: names and digests of the data, the module and the start.
 
     Raises:
-        ArgumentError: there is no such data, model or device, no noise that gives what was asked for, or no checkpoint
-            to resume from.
+        ArgumentError: there is no such data, model, start or device, no noise that gives what was asked for, no
+            checkpoint to resume from, or a log that was not to be overwritten; or data or module do not fit.
     """
 
     def __init__(
-        self, config: Config, path: Path, *, resume: bool = False, dataset: data.Dataset | None = None,
-        prepared: tuple[torch.Tensor, torch.Tensor] | None = None, module: torch.nn.Module | None = None,
+        self, config: Config, path: Path, *, resume: bool = False, overwrite: bool = False,
+        dataset: data.Dataset | None = None, prepared: tuple[torch.Tensor, torch.Tensor] | None = None,
+        module: torch.nn.Module | None = None,
     ) -> None:  # fmt: skip
-        self.config, self.path, self.resume = config, path, resume
+        self.config, self.path, self.resume, self.overwrite = config, path, resume, overwrite
         self.checkpoint = path.with_suffix(".checkpoint")
         if resume and config.fidelity == "protocol":
             raise ArgumentError(
@@ -87,33 +126,45 @@ class Run:
             )
         if resume and not self.checkpoint.exists():
             raise ArgumentError(f"resume needs the checkpoint {self.checkpoint}, which does not exist")
+        if not resume and not overwrite:
+            refuse_used(path, self.checkpoint)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         if config.device == "cuda" != device:
             raise ArgumentError("device must be one that torch can use here, got device='cuda'")
         self.device = torch.device(device if config.device == "auto" else config.device)
         # who holds which records
         folder = None if config.data_path is None else Path(config.data_path)
-        source = data.load(config.data, folder) if dataset is None else dataset
-        parts = partition.split(source.train_y, config.members, config.partition, config.seed)
+        source = data.load(config.data, folder, config.layout) if dataset is None else own.dataset(dataset)
+        persons = config.unit == "person"
+        parts = partition.of_owners(source, config.members, config.partition, config.seed, persons=persons)
         self.partition = partition.summary(source.train_y, parts, source.classes)
         train_x, test_x = (None, None) if prepared is None else prepared
         self.clients = Clients.of(config, source, parts, self.device, train_x)
+        self.partition |= {"names": list(source.client_names)} if config.partition == "natural" else {}
+        self.partition |= {"persons": self.clients.units} if persons else {}
+        self.notes = source.notes
+        self.test_clients = (source.client_names, source.test_client)
         if test_x is None:
-            test_x = models.prepare(config.model, torch.from_numpy(source.test_x), self.device, mirror=config.mirror)
-        self.test_x, self.test_y = test_x, torch.from_numpy(source.test_y).to(self.device)
+            test_x = models.prepare(config.model, _tensor(source.test_x), self.device, mirror=config.mirror)
+        self.test_x, self.test_y = test_x, _tensor(source.test_y).to(self.device)
+        own.crops(config, self.clients.x)
         # the model
         if module is None:
             self.model = models.build(config.model, tuple(test_x.shape[1:]), source.classes, config.seed)
         else:
-            self.model = models.checked(module, test_x, source.classes)
-        weights = gradients.flatten(self.model.to(self.device))
-        self.parameters = len(weights)
+            self.model = own.module(module, config, self.clients.x, self.clients.y, source.classes)
+        self.identity: Identity = {
+            "dataset": identity.of_dataset(source),
+            "module": identity.of_module(self.model, config.model if module is None else None),
+            "start": None if config.start is None else self._begin(Path(config.start), source.classes),
+        }
+        first = gradients.flatten(self.model.to(self.device))
+        self.parameters = len(first)
         self.head = 0 if config.head_rounds == 0 else sum(p.numel() for p in models.last(self.model).parameters())
-        self.state = State(weights, torch.zeros_like(weights), weights.clone())
+        self.state = State(first, torch.zeros_like(first), first.clone())
         # noise, what it guarantees, and who comes
-        records, smallest = len(source.train_y), min(len(part) for part in parts)
-        self.plan: Plan | None = config.plan(records, self.parameters, smallest)
-        self.sizes = [len(part) for part in parts]
+        self.sizes = self.clients.units
+        self.plan: Plan | None = config.plan(sum(self.sizes), self.parameters, min(self.sizes))
         self.network: Mapping[str, Any] | None = None
         self.bytes_up = 0.0
         self.arrivals = functools.cache(self._law)
@@ -121,12 +172,32 @@ class Run:
         self._channels = channels(config, self.plan, self.parameters, self.device)
         self.members = Membership(config, self.plan, self._roster)
 
+    def _begin(self, path: Path, classes: int) -> dict[str, Any]:
+        """Take the weights of a file, and return what the log says of it."""
+        file = weights.read(path)
+        return identity.of_start(file, weights.begin(self.model, file, classes))
+
+    def save(self, path: Path, *, overwrite: bool = False) -> None:
+        """Keep the model in a file, with the weights that `evaluate` evaluates.
+
+        Guarantee: the file is whole or not there, also after a crash, and never replaces another unasked.
+
+        Args:
+            path: a .safetensors or .pt file; `start` takes it, as does `torch.nn.Module.load_state_dict`.
+            overwrite: whether it may replace a file.
+
+        Raises:
+            ArgumentError: the name ends otherwise, or there is such a file that may not be replaced.
+        """
+        gradients.assign(self.model, self.state.average)
+        weights.write(path, self.model, overwrite=overwrite)
+
     def _roster(self, number: int, members: tuple[int, ...], plan: Plan | None, stragglers: int) -> Roster:
         """A roster with a channel of its own; its sums are divided by the same number in every round (R3)."""
         made, config = self._channels(number, members, plan), self.config
         self.network, self.bytes_up = made.network, max(self.bytes_up, made.bytes_up)
         records = sum(self.sizes[client] for client in members)
-        denominator = records * config.sampling_rate if config.unit == "record" else float(len(members))
+        denominator = records * config.sampling_rate if config.sums else float(len(members))
         return Roster(number, members, plan, made, stragglers, denominator)
 
     def finish(self, watch: Callable[[Line], None] = lambda _: None) -> RunLog:
@@ -294,13 +365,24 @@ class Run:
                 loss += float(torch.nn.functional.cross_entropy(scores, y, reduction="sum"))
         return hits / len(self.test_y), loss / len(self.test_y)
 
+    def accuracy_by_client(self) -> dict[str, float] | None:
+        """Accuracy on the test records of each client that has some, by its name; None where clients are drawn."""
+        names, held = self.test_clients
+        if held is None or self.config.partition != "natural":
+            return None
+        gradients.assign(self.model, self.state.average)
+        with torch.no_grad():
+            pieces = zip(self.test_x.split(2000), self.test_y.split(2000), strict=True)
+            right = torch.cat([self.model(x).argmax(dim=1) == y for x, y in pieces]).cpu().numpy()
+        return {name: float(right[held == at].mean()) for at, name in enumerate(names) if (held == at).any()}
+
     # log and checkpoints
 
     def _started(self) -> Started:
         return Started(
             config=dataclasses.asdict(self.config), plan=None if self.plan is None else self.plan.to_dict(),
             versions=statement.versions(), commit=statement.commit(), partition=self.partition,
-            parameters=self.parameters, device=str(self.device), network=self.network,
+            parameters=self.parameters, device=str(self.device), network=self.network, **self.identity,
         )  # fmt: skip
 
     def _ended(self, stopped: str | None) -> Ended:
@@ -313,19 +395,37 @@ class Run:
             epsilon_claimed=budget, delta=delta,
             unit=config.unit, adjacency=config.adjacency, rounds=self.state.round, stopped=stopped,
             bytes_up=self.bytes_up, bytes_down=down, seconds=self.state.seconds,
-            statement=statement.statement(config, plan, spent, seen), **self.members.ending(),
+            statement=statement.statement(config, plan, spent, seen),
+            accuracy_clients=self.accuracy_by_client(), **self.members.ending(),
         )  # fmt: skip
 
-    def _save(self) -> None:
-        checkpoint.write(self.checkpoint, self.config, self.plan, self.state)
+    def _save(self, *, replace: bool = True) -> None:
+        """Write a checkpoint, unless the run cannot go on from one."""
+        if self.config.fidelity != "protocol":
+            checkpoint.write(self.checkpoint, self.config, self.plan, self.identity, self.state, replace=replace)
 
     def _opened(self) -> LogWriter:
-        """A new log; or, to resume, that of the checkpoint, cut back to it, once the checkpoint is taken up."""
-        if not self.resume:
-            self.checkpoint.unlink(missing_ok=True)  # it belongs to the log that is now overwritten
-            return LogWriter(self.path)
-        state = checkpoint.read(self.checkpoint, self.config, self.plan, self.device)
-        log = LogWriter(self.path, keep=state.round)
-        self.state = state
-        self.members.load(state.members)
-        return log
+        """A new log beside a checkpoint; or, to resume, that of the checkpoint, cut back to it, once it is taken up.
+
+        The checkpoint is there before the log, so that a run can go on however early it is killed. What is overwritten
+        loses its log first: a checkpoint never lies beside the log of another run.
+        """
+        if self.resume:
+            state = checkpoint.read(self.checkpoint, self.config, self.plan, self.identity, self.device)
+            begun = state.round > 0 or (self.path.exists() and b"\n" in self.path.read_bytes())
+            log = LogWriter(self.path, keep=state.round if begun else None)
+            self.state = state
+            self.members.load(state.members)
+            return log
+        if self.overwrite:
+            self.path.unlink(missing_ok=True)
+            self.checkpoint.unlink(missing_ok=True)
+        else:
+            refuse_used(self.path, self.checkpoint)
+        self._save(replace=False)
+        return LogWriter(self.path, replace=False)
+
+
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
+    """An array, whatever its strides, and whether or not it may be written to."""
+    return torch.from_numpy(np.require(array, requirements=("C", "W")))

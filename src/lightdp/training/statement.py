@@ -17,20 +17,26 @@ from lightdp.planning import Plan
 from lightdp.runlog import Seen, guaranteed
 from lightdp.schemes import scheme
 from lightdp.training.config import Config
+from lightdp.training.data import NOT_PRIVATE, STATISTICS
 
 _ASSUMED = "The sensitivity of this profile, 2 η clip/|D_i|, is assumed: no theorem bounds it for this training."
 _ROSTERS = (
     "Clients that collude are counted in each roster: noise is shared inside it alone. What a client spent in several "
     "rosters adds up."
 )
+_START = "It began with the weights of {}: what these reveal of anybody is not counted here."
 _NOISE_ONLY = "This needs a secure aggregation protocol, of which only the noise was simulated here."
+_PERSON = (
+    "All of this is for one person: records of a person count as one, however many there are, and their gradients were "
+    "added up before they were clipped."
+)
 SIMULATED = "This was a simulation: noise had the right distribution but came from a seed, and protects nobody."
 """What is said of every simulated run."""
 
 
 def versions() -> dict[str, str]:
     """The versions of everything that decides the numbers of a run."""
-    names = ("lightdp-fl", "torch", "numpy", "scipy", "dp-accounting")
+    names = ("lightdp-fl", "torch", "numpy", "scipy")
     return {name: version(name) for name in names} | {"python": platform.python_version()}
 
 
@@ -67,8 +73,9 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Se
         epsilon: what the client that spent most has spent.
         seen: who was used and who was late in each round.
     """
+    first = [NOT_PRIVATE] if config.columns == STATISTICS else []
     if plan is None or epsilon is None:
-        return ["No noise was added: nothing is guaranteed to anybody."]
+        return [*first, "No noise was added: nothing is guaranteed to anybody."]
     known, claim = scheme(config.scheme), f"ε = {plan.budget:g}"
     lines = guaranteed(plan, epsilon, seen, named=config.scheme, unit=config.unit)
     if known.understates:
@@ -79,9 +86,11 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Se
         lines.append(_ROSTERS)
     played = f"Failures and time are those of {known.title}, played on short vectors; broken by: {known.broken_by}."
     further = {
+        _PERSON: config.unit == "person",
         _ASSUMED: config.unit == "paper",
         _NOISE_ONLY: known.noise_only,
         played: known.simulated,
+        _START.format(config.start): config.start is not None,
         SIMULATED: config.fidelity == "distribution",
     }
-    return lines + [sentence for sentence, applies in further.items() if applies]
+    return first + lines + [sentence for sentence, applies in further.items() if applies]

@@ -79,7 +79,7 @@ def mended(config: Config, old: State, roster: Roster, total: torch.Tensor | Non
 
 def share(config: Config, roster: Roster) -> float:
     """What a sum is multiplied by: the server descends along gradients, and follows updates."""
-    return (-1.0 if config.unit == "record" else 1.0) / roster.denominator
+    return (-1.0 if config.sums else 1.0) / roster.denominator
 
 
 def _decay(config: Config, number: int) -> float:

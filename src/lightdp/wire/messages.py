@@ -145,7 +145,7 @@ class Announcement:
         clients: N.
         past: the sets of past rounds, oldest first: one of each round or, under grace, two.
         closing: whether the round has no data.
-        masked: whether a closing round has pairwise noise all the same (S1).
+        masked: whether it is closing and has pairwise noise all the same (S1).
         grace: rounds for which uploads may be late and are used all the same.
     """
 
@@ -165,7 +165,9 @@ class Announcement:
 
     def to_bytes(self) -> bytes:
         """The payload."""
-        return b"".join((_ANNOUNCEMENT.pack(self.clients, self.closing + self.masked), *map(packed_set, self.past)))
+        return b"".join(
+            (_ANNOUNCEMENT.pack(self.clients, _MASKED if self.masked else self.closing), *map(packed_set, self.past))
+        )
 
     @classmethod
     def from_bytes(cls, data: Buffer, *, round: int, clients: int, grace: int = 0) -> Announcement:  # noqa: A002 - as its field

@@ -1,4 +1,4 @@
-"""Records and labels to train on: embedded, from the publishers' own files, or from an .npz file.
+"""Records and labels to train on: embedded, from the publishers' own files, or from a file of the user's own.
 
 Files come from outside and are not trusted: nothing in them is executed, and a file that is missing, truncated or wrong
 ends in one line that says what was wanted, where it was looked for, and how to get it. Nothing is downloaded.
@@ -10,6 +10,7 @@ ends in one line that says what was wanted, where it was looked for, and how to 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import zipfile
 from pathlib import Path
@@ -19,17 +20,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightdp.errors import ArgumentError, MissingExtraError
-from lightdp.training.data import _cifar10, _fashion_mnist
+from lightdp.training.data import _cifar10, _fashion_mnist, _heart, _own, _table
+from lightdp.training.data._columns import NOT_PRIVATE, STATISTICS
 from lightdp.training.data._made import VARIABLE, Dataset, made, reading, unit
+from lightdp.training.data._own import Layout, Owners
 
-__all__ = ["NAMES", "VARIABLE", "Dataset", "load"]
+__all__ = ["NAMES", "NATURAL", "NOT_PRIVATE", "STATISTICS", "VARIABLE", "Dataset", "Layout", "load"]
 
 _PUBLISHED = {source.name: source for source in (_fashion_mnist.SOURCE, _cifar10.SOURCE)}
-NAMES = ("digits", *_PUBLISHED)
+NAMES = ("digits", "heart", *_PUBLISHED)
+NATURAL = ("heart",)
+"""Data that come from clients of their own."""
+_DRAWN = Layout()
 _NPZ_HELP = "numpy.savez writes such files: with x_train, y_train, x_test and y_test, or with x and y"
 
 
-def load(name: str, path: Path | None = None) -> Dataset:
+def load(name: str, path: Path | None = None, layout: Layout = _DRAWN) -> Dataset:
     """The data called `name`: the same bits on every call.
 
     Guarantee: a `Dataset` is checked (finite records, one label for each, labels in 0..classes-1), and reading it
@@ -37,26 +43,39 @@ def load(name: str, path: Path | None = None) -> Dataset:
 
     >>> sorted(set(load("digits").test_y.tolist()))
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    >>> load("heart").client_names
+    ('cleveland', 'hungarian', 'switzerland', 'va')
 
     Args:
-        name: one of `NAMES`, or the path of an .npz file. Of an .npz, uint8 is scaled by 1/255 and every other number
-            is taken as it is; images are (n, height, width) or channels first; x and y alone are split 80/20.
+        name: one of `NAMES`, or the path of a .csv, .parquet or .npz file. An .npz without a label in `layout` holds
+            x and y: uint8 is scaled by 1/255 and every other number is taken as it is; images are (n, height, width)
+            or channels first; x and y alone are split.
         path: the folder (or for `cifar10` the publishers' archive) to read. By default the folder that the
             environment variable LIGHTDP_DATA names, and for `fashion-mnist` then where Debian's package puts it.
+        layout: what the columns of a table are, and what is held out to test.
 
     Raises:
         ArgumentError: a file is missing, damaged or not what it should be.
-        MissingExtraError: `digits` without scikit-learn.
+        MissingExtraError: `digits` without scikit-learn, or Parquet without pyarrow.
     """
+    if path is not None and name not in _PUBLISHED:
+        raise ArgumentError(f"data={name!r} takes no path, got path={str(path)!r}")
+    file = Path(name)
+    if file.suffix in _table.KINDS:
+        return _own.read(file, layout) if layout.label is not None or file.suffix != ".npz" else _npz(file, layout)
+    for option, value in layout.asked.items():
+        if (name, option) != ("heart", "test_fraction"):
+            raise ArgumentError(f"{option} is for tables ({', '.join(_table.KINDS)}), got {option}={value!r}")
     if name in _PUBLISHED:
         return _PUBLISHED[name].load(path)
-    if path is not None:
-        raise ArgumentError(f"data={name!r} takes no path, got path={str(path)!r}")
     if name == "digits":
         return _digits()
-    if name.endswith(".npz"):
-        return _npz(Path(name))
-    raise ArgumentError(f"data must be one of {', '.join(NAMES)} or a path ending in .npz, got data={name!r}")
+    if name == "heart":
+        return _heart.load(layout)
+    kinds = ", ".join(_table.KINDS[:-1])
+    raise ArgumentError(
+        f"data must be one of {', '.join(NAMES)} or a path ending in {kinds} or {_table.KINDS[-1]}, got data={name!r}"
+    )
 
 
 def _digits() -> Dataset:
@@ -69,8 +88,10 @@ def _digits() -> Dataset:
     return _split("digits", (pixels.reshape(-1, 1, 8, 8) / 16).astype(np.float32), labels, classes=10)
 
 
-def _npz(path: Path) -> Dataset:
-    """Arrays of the user's own, never objects."""
+def _npz(path: Path, layout: Layout) -> Dataset:
+    """Arrays of the user's own, never objects; one that says of each record at which client it is, or whose."""
+    if layout.columns is not None:
+        raise ArgumentError(f"columns needs label, since x is taken as it is, got columns={layout.columns!r}")
     with reading(path, _NPZ_HELP), path.open("rb") as raw:  # numpy itself would leave a damaged file open
         if not zipfile.is_zipfile(raw):
             raise ValueError("it is cut short or no .npz file")
@@ -78,6 +99,8 @@ def _npz(path: Path) -> Dataset:
         with np.load(raw, allow_pickle=False) as file:
             missing = [name for name in ("x_train", "y_train", "x_test", "y_test") if name not in file]
             if not missing:
+                for option, value in layout.asked.items():
+                    raise ArgumentError(f"{option} needs x and y that are not split yet, got {option}={value!r}")
                 train_x, test_x = (_features(name, file[name]) for name in ("x_train", "x_test"))
                 return made(str(path), (train_x, file["y_train"]), (test_x, file["y_test"]))
             if "x" not in file or "y" not in file:
@@ -85,7 +108,9 @@ def _npz(path: Path) -> Dataset:
             x, y = _features("x", file["x"]), file["y"]
             if len(x) < 5 or y.shape != (len(x),):
                 raise ValueError(f"x {x.shape} and y {y.shape} must hold 5 or more records with one label each")
-            return _split(str(path), x, y)
+            others = {name: file[name] for name in file.files if name not in {"x", "y"} and file[name].ndim == 1}
+            owners = Owners.of(layout, others, len(x))
+            return _split(str(path), x, y, owners=owners, fraction=layout.held_out)
 
 
 def _features(name: str, x: NDArray[Any]) -> NDArray[np.float32]:
@@ -101,9 +126,14 @@ def _features(name: str, x: NDArray[Any]) -> NDArray[np.float32]:
     return values[:, None] if x.ndim == 3 else values
 
 
-def _split(name: str, x: NDArray[np.float32], y: NDArray[Any], classes: int | None = None) -> Dataset:
-    """Records in one fixed random order: the first fifth to test, the rest to train on."""
-    # the raw words of a bit generator are the same in every version of numpy, its shuffles need not be
-    words = np.random.PCG64(0).random_raw(len(x))  # noqa: TID251  shuffling, nothing that protects
-    test, train = np.split(np.argsort(words, kind="stable"), [len(x) // 5])
-    return made(name, (x[train], y[train]), (x[test], y[test]), classes)
+def _split(
+    name: str, x: NDArray[np.float32], y: NDArray[Any], classes: int | None = None, *,
+    owners: Owners | None = None, fraction: float = _own.HELD_OUT,
+) -> Dataset:  # fmt: skip
+    """Records in one fixed random order: the first ones to test, the rest to train on."""
+    whose = Owners.of(_DRAWN, {}, len(x)) if owners is None else owners
+    train, test = whose.split(fraction)
+    if len(test) == 0:
+        raise ArgumentError(f"test_fraction must hold out a record of the {len(y)}, got test_fraction={fraction:g}")
+    result = made(name, (x[train], y[train]), (x[test], y[test]), classes)
+    return dataclasses.replace(result, **whose.fields(train, test))

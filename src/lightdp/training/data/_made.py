@@ -43,6 +43,11 @@ class Dataset:
         train_y: int64. (n,)
         test_y: as train_y.
         classes: how many labels there are.
+        client_names: names of the clients that the data come from; none if clients are to be drawn.
+        train_client: which of them holds each training record, each of them at least one. (n,)
+        test_client: as train_client; some may have none.
+        train_person: whose record it is, by any number; None if each record is a person's only one. (n,)
+        notes: what to know of the data, in plain words.
 
     Raises:
         ArgumentError: an array has another type or shape, or a value is out of range; the message names it.
@@ -54,9 +59,40 @@ class Dataset:
     train_y: NDArray[np.int64]
     test_y: NDArray[np.int64]
     classes: int
+    client_names: tuple[str, ...] = ()
+    train_client: NDArray[np.int64] | None = None
+    test_client: NDArray[np.int64] | None = None
+    train_person: NDArray[np.int64] | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         integer("classes", self.classes, 2)
+        self._check_parts()
+        self._check_owners()
+
+    def _check_owners(self) -> None:
+        """Clients and persons must fit the records, and a person be at one client."""
+        records, named = {"train": len(self.train_y), "test": len(self.test_y)}, len(self.client_names)
+        for name in ("train_client", "test_client", "train_person"):
+            value, wanted = getattr(self, name), records[name.partition("_")[0]]
+            if value is None and (named == 0 or name == "train_person"):
+                continue
+            _check_array(name, value, np.int64)
+            if value.shape != (wanted,):
+                raise ArgumentError(f"{name} must have shape ({wanted},), got {value.shape}")
+            if name != "train_person" and not (named and 0 <= value.min() <= value.max() < named):
+                raise ArgumentError(f"{name} must be in 0..{named - 1}, got {value.min()}..{value.max()}")
+        if self.train_client is None:
+            return
+        if len(set(self.client_names)) < named or len(np.unique(self.train_client)) < named:
+            raise ArgumentError(f"client_names must be different, each with training records, got {named} names")
+        if self.train_person is not None:
+            pairs = np.unique(np.stack([self.train_person, self.train_client]), axis=1)
+            if len(np.unique(pairs[0])) < pairs.shape[1]:
+                raise ArgumentError("train_person must have each person at one client, got one at several")
+
+    def _check_parts(self) -> None:
+        """Records and labels must be what they should be."""
         shape = np.shape(self.train_x)[1:]
         for part in ("train", "test"):
             x, y = getattr(self, f"{part}_x"), getattr(self, f"{part}_y")

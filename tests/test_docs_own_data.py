@@ -1,0 +1,46 @@
+"""The tutorial about own data, executed from its first line to its last, in one folder."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightdp.runlog import RunLog
+
+if TYPE_CHECKING:
+    from support.command_line import Run
+
+PAGE = Path(__file__).parents[1] / "docs/tutorials/own-data.md"
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_tutorial_runs_as_written(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [language for language, _ in BLOCKS] == ["sh", "python", "toml", "sh", "python"]
+    printed = []
+    for language, block in BLOCKS:
+        if language == "python":
+            exec(compile(block, PAGE.name, "exec"), {})  # noqa: S102  it is our own documentation
+        elif language == "toml":
+            Path("columns.toml").write_text(block, encoding="utf-8")
+        else:
+            program, *arguments = shlex.split(block)
+            assert program == "lightdp"
+            done = run(*arguments)
+            assert done.code == 0, done.err
+            printed.append(done.out)
+    heart, visits = RunLog.read(Path("run.jsonl")), RunLog.read(Path("visits.jsonl"))
+    assert heart.accuracy is not None
+    assert visits.accuracy is not None
+    assert min(heart.accuracy, visits.accuracy) > 0.7
+    assert (heart.unit, visits.unit) == ("record", "person")
+    assert visits.outcome.accuracy_clients is not None
+    assert sorted(visits.outcome.accuracy_clients) == ["Basel", "Bern", "Chur", "Genf", "Olten"]
+    for page in (printed[1], Path("visits.html").read_text(encoding="utf-8")):
+        assert "for one person" in page
+        assert "one record" not in page
+    assert RunLog.read(Path("heart.jsonl")).accuracy == heart.accuracy
