@@ -195,7 +195,17 @@ def trial(config: Config, work: Path, watch: Watch = lambda *_: None) -> Line:
         run, log = played(resume=checkpoint.exists())
     except ResumeError:  # nobody but us keeps these files: what is damaged or outdated is made anew
         run, log = played(resume=False)
-    started, end, plan = log.started, log.outcome, run.plan
+    return summary(run, log)
+
+
+def summary(run: Run, log: runlog.RunLog) -> Line:
+    """The line to keep of a run that has ended.
+
+    Args:
+        run: its settings, plan and partition.
+        log: what it wrote.
+    """
+    config, started, end, plan = run.config, log.started, log.outcome, run.plan
     kept = {
         "config": same(config),
         **{name: getattr(end, name) for name in ("accuracy", "rounds", "stopped", "epsilon")},
@@ -204,7 +214,7 @@ def trial(config: Config, work: Path, watch: Watch = lambda *_: None) -> Line:
         "smallest": run.partition["size_min"],
         "curve": _curve(log),
         "seconds": round(end.seconds, 2),
-        "device": torch.cuda.get_device_name() if where == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name() if run.device.type == "cuda" else "cpu",
         "versions": started.versions,
         "commit": started.commit,
     }

@@ -89,6 +89,10 @@ TESTS = {
     "test_metrics_are_logged_and_the_page_shows_the_run",
     "test_nodes_that_enrol_again_and_again_and_never_answer_end_the_training",
     # lab
+    "test_a_trial_starts_from_the_file_and_is_not_run_twice",
+    "test_an_interrupt_keeps_the_weights_so_far",
+    "test_steps_lower_the_loss",
+    "test_training_moves_all_layers_follows_from_the_seed_and_keeps_its_command",
     "test_a_run_without_a_network_loads_no_module_of_the_lab",
     "test_any_compared_scheme_trains_and_its_rounds_take_time[paillier]",
     "test_any_scheme_has_a_row_with_its_figures_and_named_noise[paillier]",
@@ -161,6 +165,8 @@ TESTS = {
     "test_the_html_page_holds_the_data_and_every_script",
     "test_the_smallest_plans_are_drawn_with_visible_points",
     # training
+    "test_an_interrupted_run_goes_on_to_the_same_weights",
+    "test_rounds_of_the_last_layer_leave_the_others_as_they_start_and_cost_what_any_round_costs",
     "test_a_run_of_natural_clients_resumes_to_the_same_log",
     "test_a_run_of_persons_says_so_everywhere_and_stands_an_audit",
     "test_real_members_and_the_simulator_have_the_same_sets_and_ledgers",

@@ -25,6 +25,7 @@ Piece = tuple[list[int], torch.Tensor]
 
 _PIECE_BYTES = {"cpu": 1 << 24, "cuda": 1 << 32}  # a CPU sums what its caches hold; a GPU wants all clients at once
 _COPY_BYTES = {"cpu": 1 << 26, "cuda": 1 << 33}  # up to here, scattered records are copied rather than cut into pieces
+_FEATURES = 2000  # records whose features are made at once
 _SAMPLES, _VIEWS = 11, 12  # purposes of draws, so that none repeats another of the same seed and round
 
 
@@ -90,10 +91,13 @@ class Clients:
         """
         config, device = self.config, self.x.device.type
         most = max(1, _PIECE_BYTES[device] // (4 * sum(p.numel() for p in model.parameters())))
+        if number >= config.head_rounds:
+            self._features.clear()
         adjacent = config.sums and self.x.nbytes > _COPY_BYTES[device]
         for piece in _pieces(senders, most, adjacent=adjacent):
             if config.sums:
-                yield piece, self._clipped_sums(model, number, piece, bound).clamp_(-bound, bound)
+                sums = self._head_sums if number < config.head_rounds else self._clipped_sums
+                yield piece, sums(model, number, piece, bound).clamp_(-bound, bound)
                 continue
             held = np.split(*self._held(piece))
             rows = sgd.local_updates(
@@ -114,7 +118,26 @@ class Clients:
         """Where the records of each client begin, and where the last ones end. (clients + 1,)"""
         return np.array([0, *self.ends])
 
-    def _clipped_sums(self, model: torch.nn.Module, number: int, piece: list[int], bound: float) -> torch.Tensor:
+    def _head_sums(self, model: torch.nn.Module, number: int, piece: list[int], bound: float) -> torch.Tensor:
+        """Like `_clipped_sums`, of the gradients of the last layer; zero for the layers below."""
+        last = models.last(model)
+        if "x" not in self._features:
+            body = model[:-1]
+            with torch.no_grad():
+                self._features["x"] = torch.cat([body(x) for x in self.x.split(_FEATURES)])
+        below = sum(p.numel() for p in model[:-1].parameters())
+        sums = self._clipped_sums(last, number, piece, bound, self._features["x"])
+        return torch.nn.functional.pad(sums, (below, 0))
+
+    @cached_property
+    def _features(self) -> dict[str, torch.Tensor]:
+        """What the last layer gets of all records, while the layers below do not change."""
+        return {}
+
+    def _clipped_sums(
+        self, model: torch.nn.Module, number: int, piece: list[int], bound: float, x: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Of records as they are, in views if there are several, or of what else a model takes of them."""
         config, device = self.config, self.x.device
         chosen, after = self._held(piece)
         counts = np.diff(after, prepend=0)
@@ -130,9 +153,10 @@ class Clients:
         owner = torch.from_numpy(np.repeat(np.arange(len(piece)) * apart, counts)).to(device)
         adjacent = len(chosen) > 0 and chosen[-1] - chosen[0] == len(chosen) - 1  # then nothing is copied
         rows = slice(chosen[0], chosen[-1] + 1) if adjacent else torch.from_numpy(chosen).to(device)
-        seen = None if config.augment == 1 else self._views(number, piece, counts.tolist())
+        given = self.x if x is None else x
+        seen = None if config.augment == 1 or x is not None else self._views(number, piece, counts.tolist())
         clients = len(piece) if apart else 1
-        return gradients.clipped_sums(model, self.x[rows], self.y[rows], owner, clients, config.clip, views=seen)
+        return gradients.clipped_sums(model, given[rows], self.y[rows], owner, clients, config.clip, views=seen)
 
     def _sums_of_persons(  # noqa: PLR0917  as `_clipped_sums`, and the records with their ends
         self, model: torch.nn.Module, number: int, piece: list[int], bound: float, chosen: NDArray[np.int64],

@@ -135,6 +135,9 @@ class Config:
     lr: float = setting("Learning rate of the server.", 2.0, group="Training")
     momentum: float = setting("Momentum of the server.", 0.9, group="Training")
     ema: float = setting("Decay of the averaged weights that are evaluated; 0 averages none.", 0.0, group="Training")
+    head_rounds: int = setting(
+        "First rounds that train the last layer alone, on features of the model as it starts (unit record); the other "
+        "layers join over ten rounds.", 0, group="Training")
     degree: int | None = like(Request, "degree", None)
     gamma: float | None = like(Request, "gamma", None)
     wire_steps: int = like(Request, "wire_steps", 2)
@@ -163,6 +166,7 @@ class Config:
             if not 0 <= number(name, getattr(self, name)) < 1:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
         integer("seed", self.seed, 0, 2**63 - 1)
+        integer("head_rounds", self.head_rounds, 0)
         peer_failure(self.links)
         if self.start is not None:
             weights_file("start", self.start)
@@ -253,6 +257,13 @@ class Config:
                 )
         if self.mirror and self.model != "scattering-linear":
             raise ArgumentError(f"mirror needs model='scattering-linear', got model={self.model!r}")
+        if self.head_rounds > 0 and (self.unit != "record" or self.model.endswith("linear")):
+            why = "unit='record' and a model with layers before its last one"
+            got = f"head_rounds={self.head_rounds} with unit={self.unit!r}, model={self.model!r}"
+            raise ArgumentError(f"head_rounds must be 0 without {why}, got {got}")
+        if 0 < self.head_rounds > self.rounds - 10:  # or the closing rounds would correct steps that were not made
+            got = f"head_rounds={self.head_rounds} with rounds={self.rounds}"
+            raise ArgumentError(f"head_rounds must be 0 or leave ten rounds for all layers, got {got}")
         if self.sampling_rate != 1 and not self.sums:
             raise ArgumentError(
                 f"sampling_rate must be 1 for unit={self.unit!r}, got sampling_rate={self.sampling_rate:g}"

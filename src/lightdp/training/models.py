@@ -68,6 +68,21 @@ def build(name: str, shape: tuple[int, ...], classes: int, seed: int) -> nn.Modu
     return model
 
 
+def last(model: nn.Module) -> nn.Linear:
+    """The last layer of a sequence of layers, a linear one.
+
+    >>> last(build("cnn", (1, 8, 8), classes=10, seed=0))
+    Linear(in_features=64, out_features=10, bias=True)
+
+    Raises:
+        ArgumentError: the model is something else.
+    """
+    if type(model) is not nn.Sequential or len(model) < 2 or type(model[-1]) is not nn.Linear:
+        got = f"head_rounds with {type(model).__name__}"
+        raise ArgumentError(f"head_rounds needs a torch.nn.Sequential that ends in a Linear, got {got}")
+    return model[-1]
+
+
 def prepare(name: str, x: Tensor, device: torch.device | str, *, mirror: bool = False) -> Tensor:
     """What model `name` is trained on, on `device`: x itself, or normalised scattering features of images x.
 

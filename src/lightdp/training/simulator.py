@@ -160,6 +160,7 @@ class Run:
         }
         first = gradients.flatten(self.model.to(self.device))
         self.parameters = len(first)
+        self.head = 0 if config.head_rounds == 0 else sum(p.numel() for p in models.last(self.model).parameters())
         self.state = State(first, torch.zeros_like(first), first.clone())
         # noise, what it guarantees, and who comes
         self.sizes = self.clients.units
@@ -267,7 +268,8 @@ class Run:
         # 3. the noisy sum, for which the channel asks senders for their updates
         result = roster.channel.round(len(roster.came), came, lambda who: self._updates(number, roster, who))
         # 4. the server's step, and what the round cost
-        after = step.stepped(config, state, roster, result.total, self.members.rosters.values())
+        rosters = self.members.rosters.values()
+        after = step.stepped(config, state, roster, result.total, rosters, head=self.head)
         joined = rounds.joined(roster.came, config.grace_rounds, roster.members)
         roster.count(came, config.grace_rounds)
         self.members.played(roster, came.sent)

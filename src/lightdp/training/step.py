@@ -11,10 +11,13 @@ from lightdp.training.checkpoint import State
 from lightdp.training.config import Config
 from lightdp.training.roster import Impulse, Roster
 
+_JOINING = 10  # rounds over which the layers below the last one join
+
 
 def stepped(
-    config: Config, old: State, roster: Roster, total: torch.Tensor | None, rosters: Iterable[Roster] = ()
-) -> State:
+    config: Config, old: State, roster: Roster, total: torch.Tensor | None, rosters: Iterable[Roster] = (), *,
+    head: int = 0,
+) -> State:  # fmt: skip
     """The state after a round; without a sum only time goes on.
 
     Args:
@@ -23,17 +26,32 @@ def stepped(
         roster: whose round it was.
         total: its sum; None if there is none. (parameters,)
         rosters: all that take turns, whose last sums go on to act by momentum.
+        head: parameters of the last layer, which come last; the others wait for `config.head_rounds`.
     """
     after, decay = dataclasses.replace(old, round=old.round + 1), _decay(config, old.round)
     if total is not None:
         after.velocity = (old.velocity * config.momentum).add_(total, alpha=share(config, roster))
-        after.weights = old.weights.add(after.velocity, alpha=config.lr)
+        after.weights = _moved(config, old, after.velocity, head)
         after.average = (old.average * decay).add_(after.weights, alpha=1 - decay)
         for each in rosters:
             each.impulse = None if each.impulse is None else each.impulse.later(config.momentum, decay)
     if total is not None or roster.impulse is None:
         roster.impulse = Impulse.new(decay)
     return after
+
+
+def _moved(config: Config, old: State, velocity: torch.Tensor, head: int) -> torch.Tensor:
+    """The weights after a step along the velocity.
+
+    While the last layer is trained alone, the noise of the others stays in their velocity, where repair finds it.
+    """
+    share = (old.round + 1 - config.head_rounds) / _JOINING
+    if config.head_rounds == 0 or share >= 1:
+        return old.weights.add(velocity, alpha=config.lr)
+    weights, below = old.weights.clone(), len(velocity) - head
+    weights[below:].add_(velocity[below:], alpha=config.lr)
+    weights[:below].add_(velocity[:below], alpha=config.lr * max(share, 0.0))
+    return weights
 
 
 def mended(config: Config, old: State, roster: Roster, total: torch.Tensor | None) -> State:

@@ -1,0 +1,141 @@
+"""A start from noise: images, the file, the training that makes it, and private training from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from lightdp.errors import ArgumentError
+from lightdp.training import models
+from lightdp.training.data import Dataset
+from lightdp_lab.prior import commands, finetune, pretrain, probe, processes, start
+from lightdp_lab.prior.augment import view
+from lightdp_lab.prior.recipe import Recipe
+
+TINY: dict[str, Any] = {"model": "cnn", "steps": 3, "batch": 4, "side": 32, "pool": 8, "fresh": 1}
+
+
+def draw(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("leaves", [0.0, 0.5, 1.0])
+def test_images_follow_from_the_seed_and_differ_from_each_other(leaves: float) -> None:
+    images = processes.sample(6, 16, draw(), leaves=leaves)
+    assert images.shape == (6, 3, 16, 16)
+    assert 0 <= float(images.min()) < float(images.max()) <= 1
+    assert torch.equal(images, processes.sample(6, 16, draw(), leaves=leaves))
+    assert not torch.equal(images, processes.sample(6, 16, draw(1), leaves=leaves))
+    apart = torch.cdist(images.flatten(1), images.flatten(1)).fill_diagonal_(1.0)
+    assert float(apart.min()) > 0.5
+    assert float(images.std((1, 2, 3)).min()) > 0.01
+
+
+def test_textures_have_mean_0_and_deviation_1() -> None:
+    for images in (processes.coloured(5, 16, draw()), processes.generated(5, 16, draw())):
+        torch.testing.assert_close(images.mean((1, 2, 3)), torch.zeros(5), atol=1e-4, rtol=0)
+        torch.testing.assert_close(images.std((1, 2, 3)), torch.ones(5), atol=1e-2, rtol=0)
+
+
+def test_a_view_of_one_colour_has_one_colour_and_views_differ() -> None:
+    plain = torch.tensor([0.4, 0.5, 0.6]).view(1, 3, 1, 1).expand(20, 3, 32, 32)
+    seen = view(plain, 16, draw())
+    assert seen.shape == (20, 3, 16, 16)
+    assert float(seen.std((2, 3)).max()) < 1e-5
+    assert float(seen[:, :, 0, 0].std(0).min()) > 0.01
+    kept = view(plain, 16, draw(), jitter=0.0)
+    assert float(kept.mean()) == pytest.approx(0.5, abs=0.02)
+
+
+def test_the_loss_is_that_of_pairs_by_hand() -> None:
+    features = torch.randn(6, 5, generator=draw(), dtype=torch.float64)
+    unit = (features / features.norm(dim=1, keepdim=True)).numpy()
+    terms = []
+    for i in range(6):
+        likes = {j: np.exp(unit[i] @ unit[j] / 0.3) for j in range(6) if j != i}
+        terms.append(-np.log(likes[(i + 3) % 6] / sum(likes.values())))
+    assert float(pretrain.contrast(features, 0.3)) == pytest.approx(np.mean(terms))
+
+
+def test_training_moves_all_layers_follows_from_the_seed_and_keeps_its_command(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.safetensors" for name in ("one", "two", "other")]
+    for path, seed in zip(paths, (0, 0, 1), strict=True):
+        commands.make(Recipe(**TINY, seed=seed), out=path, device="cpu")
+    one, two, other = (start.read(path) for path in paths)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    assert one[1]["steps"] == "3 of 3"
+    assert one[1]["command"] == Recipe(**TINY).command
+    assert any(not torch.equal(one[0][name], other[0][name]) for name in one[0])
+    fresh = dict(models.build("cnn", (3, 32, 32), 10, 0).named_parameters())
+    assert all(not torch.equal(value, fresh[name].half().float()) for name, value in one[0].items())
+    assert len(one[0]) == len(fresh) - 2  # without the last layer
+    assert all(torch.equal(two[0][name], value) for name, value in one[0].items())
+
+
+def test_an_interrupt_keeps_the_weights_so_far(tmp_path: Path) -> None:
+    def stop(_: pretrain.Made) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.make(Recipe(**TINY | {"steps": 25}), tmp_path / "cut.safetensors", watch=stop)
+    assert start.read(tmp_path / "cut.safetensors")[1]["steps"] == "20 of 25"
+
+
+def test_steps_lower_the_loss() -> None:
+    training = pretrain.Pretraining(Recipe(**TINY | {"fresh": 0, "jitter": 0.0, "smallest": 1.0, "batch": 8}), "cpu")
+    losses = [float(training.step(1.0)) for _ in range(25)]
+    assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.1
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:-1], lambda raw: raw[:4], lambda raw: b"\xff" * 8 + raw[8:]])
+def test_a_damaged_start_is_refused(tmp_path: Path, damage: Any) -> None:
+    path = tmp_path / "start.safetensors"
+    start.write(path, {"a": torch.arange(6.0).view(2, 3)}, {"command": "c"})
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ArgumentError, match=r"start must be a whole \.safetensors file"):
+        start.read(path)
+    with pytest.raises(ArgumentError, match="start must have"):
+        start.put(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), {"0.weight": torch.ones(3, 2)})
+    with pytest.raises(ArgumentError, match="finite"):
+        start.write(path, {"a": torch.tensor([1e6])}, {})
+
+
+def pictures() -> Dataset:
+    """Bright and dark images of two kinds."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 200)
+    x = (rng.normal(size=(200, 3, 32, 32)) + (2 * y - 1)[:, None, None, None]).astype(np.float32)
+    return Dataset(name="toy", train_x=x[:160], train_y=y[:160], test_x=x[160:], test_y=y[160:], classes=2)
+
+
+def test_held_out_records_are_not_trained_on_and_a_linear_model_tells_kinds_apart() -> None:
+    source = pictures()
+    held = finetune.held_out(source)
+    assert (len(held.train_y), len(held.test_y)) == (144, 16)
+    both = np.concatenate([held.train_x, held.test_x]).reshape(160, -1)
+    assert {row.tobytes() for row in both} == {row.tobytes() for row in source.train_x.reshape(160, -1)}
+    model = models.build("cnn", (3, 32, 32), 2, 0)
+    assert probe.linear(model, source, "cpu", iterations=20) > 0.9
+
+
+def test_a_trial_starts_from_the_file_and_is_not_run_twice(tmp_path: Path) -> None:
+    path = tmp_path / "start.safetensors"
+    commands.make(Recipe(**TINY), out=path, device="cpu")
+    (config,) = finetune.cells(
+        epsilons=(6.0,), seeds=(0,), model="cnn", clients=8, colluders=1, stragglers=1, rounds=13, head_rounds=3,
+        augment=1, partition="iid", sampling_rate=0.5, evaluate_every=5, device="cpu",
+    )  # fmt: skip
+    line = finetune.trial(config, path, tmp_path, pictures())
+    assert 0 < line["epsilon"] <= 6
+    assert line["made_by"] == Recipe(**TINY).command
+    kept = (tmp_path / "prior-cnn.jsonl").read_text()
+    assert finetune.trial(config, path, tmp_path, pictures()) == json.loads(kept)
+    assert (tmp_path / "prior-cnn.jsonl").read_text() == kept
+    with pytest.raises(ArgumentError, match="unknown"):
+        finetune.cells(unknown=1)
