@@ -186,10 +186,10 @@ from lightdp import cli
 from lightdp.training import step
 real = step.stepped
 
-def stepped(config, old, *given):
+def stepped(config, old, *given, **more):
     if old.round == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-    return real(config, old, *given)
+    return real(config, old, *given, **more)
 
 step.stepped = stepped
 cli.main()
@@ -246,10 +246,10 @@ def test_being_asked_to_terminate_is_ctrl_c(tmp_path: Path) -> None:
 def interrupt_after(rounds: int, real: Callable[..., State]) -> Callable[..., State]:
     """A step as it is for so many rounds, and then Ctrl-C."""
 
-    def stepped(config: Config, old: State, *given: Any) -> State:
+    def stepped(config: Config, old: State, *given: Any, **more: Any) -> State:
         if old.round == rounds:
             raise KeyboardInterrupt
-        return real(config, old, *given)
+        return real(config, old, *given, **more)
 
     return stepped
 
