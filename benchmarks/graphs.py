@@ -2,6 +2,7 @@
 
 python benchmarks/graphs.py                   a table
 python benchmarks/graphs.py --json            the same as one JSON object
+python benchmarks/graphs.py --late            how many rounds a client lasts that is late in its first ones, of 150
 python benchmarks/graphs.py --chart FILE.svg  and the chart of docs/theory.md
 
 Nothing here is timed: the figures are the planner's, the same on every machine.
@@ -12,16 +13,23 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import lightdp
+from lightdp.client_set import ClientSet
+from lightdp.errors import ArgumentError, BudgetError
 
 CLIENTS = (1_000, 10_000, 100_000)
 DEGREES = (80, 96, 116, 128, 160, 198, 240, 284, 400)
 GOALS = {1_000: 116, 10_000: 198, 100_000: 284}  # the degree at which at most twice the complete graph's noise is asked
 TICKS = [1, 1.25, 1.5, 2, 3, 5, 8, 12]
 _GOAL = 2
+LASTING = [(1_000, "complete"), (1_000, "random:116"), (1_000, "random:160"), (10_000, "complete"),
+           (10_000, "random:160"), (10_000, "random:198"), (10_000, "random:284")]  # fmt: skip
 LATE = {"unseen": "late uploads stay unseen", "seen": "late uploads may be seen"}
 
 
@@ -67,6 +75,23 @@ def show(rows: list[dict[str, Any]]) -> bool:
     return all(reached)
 
 
+def lasts(clients: int, graph: str, late: int) -> int:
+    """Rounds that client 0 is admitted to, if it is late in the first ones; one draw of graph and stragglers."""
+    plan = lightdp.plan(**asked(clients, "seen"), graph=graph)
+    for number in range(20):  # a draw is bad once in a thousand times
+        with suppress(ArgumentError):
+            plan = plan.placed(number.to_bytes(32, "big"))
+            break
+    odometer, draw = lightdp.Odometer(plan, [0]), np.random.default_rng(1)
+    with suppress(BudgetError):
+        while True:
+            odometer.admit()
+            missing = draw.choice(np.arange(1, clients), clients // 10 - 1, replace=False).tolist()
+            is_late = [0] if odometer.rounds < late else []
+            odometer.record(~ClientSet.of(clients, [*is_late, *missing]), is_late)
+    return odometer.rounds
+
+
 def chart(rows: list[dict[str, Any]], path: Path) -> None:
     """Ratios against degrees, a line for each number of clients."""
     import altair as alt  # noqa: PLC0415  an optional dependency
@@ -92,7 +117,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--chart", type=Path, help="also draw the chart")
+    parser.add_argument("--late", action="store_true", help="rounds of clients that are late")
     arguments = parser.parse_args()
+    if arguments.late:
+        for clients, graph in LASTING:
+            print(f"{clients:>6,} {graph:10}", *(f"{lasts(clients, graph, late):>5}" for late in (0, 1, 2, 3, 10)))
+        return 0
     rows = measure()
     if arguments.chart is not None:
         chart(rows, arguments.chart)
