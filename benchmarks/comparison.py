@@ -1,4 +1,4 @@
-"""Fill docs/comparison.md and draw its picture from a record, so that no number there is typed by hand.
+"""Fill docs/evidence/comparison.md and draw its picture from a record, so that no number there is typed by hand.
 
 lightdp compare --rounds-played 20 --seconds 8 --scaling --json > benchmarks/records/compare.json
 python benchmarks/comparison.py
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 RECORD = ROOT / "benchmarks/records/compare.json"
-PAGE = ROOT / "docs/comparison.md"
+PAGE = ROOT / "docs/evidence/comparison.md"
 PICTURE = ROOT / "docs/img/compare.svg"
 OURS = ("paper", "exact", "exact-sparse", "repair")
 ALONE = ("local", "local-paper")

@@ -16,7 +16,7 @@ from lightdp._validate import rounded_up
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-SPEED = ROOT / "docs/reference/speed.md"
+SPEED = ROOT / "docs/evidence/speed.md"
 PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 LABEL = re.compile(r"\(([EDRPWC])(\d)(?:-\1?(\d)|\)-\(\1(\d))?\)")
 
@@ -168,7 +168,7 @@ def test_how_long_plans_last_and_what_signing_takes_are_those_of_the_records() -
 
 
 def test_the_readme_counts_cells_as_the_results_do() -> None:
-    summary = (ROOT / "docs/results.md").read_text().split("<!-- begin tables-gain -->\n")[1]
+    summary = (ROOT / "docs/evidence/results.md").read_text().split("<!-- begin tables-gain -->\n")[1]
     found = re.match(r"Repair is above SMPC \+ DP in (\d+ of \d+ cells), level with it in (\d+)\. ", summary)
     assert found is not None  # and below it in none
     above, level = found.groups()
@@ -178,5 +178,5 @@ def test_the_readme_counts_cells_as_the_results_do() -> None:
 
 
 def test_the_readme_has_the_table_of_models_of_the_results() -> None:
-    table = (ROOT / "docs/results.md").read_text().split("<!-- begin models -->\n")[1].split("<!-- end -->")[0]
+    table = (ROOT / "docs/evidence/results.md").read_text().split("<!-- begin models -->\n")[1].split("<!-- end -->")[0]
     assert f"\n\n{table}\n" in README.read_text()

@@ -168,5 +168,5 @@ def test_the_page_on_flower_lists_every_code_of_a_refusal() -> None:
     for kind in kinds:
         kinds += kind.__subclasses__()
     codes = {kind.code for kind in kinds} - {errors.LightDPError.code, errors.MissingExtraError.code}
-    page = (Path(__file__).parents[2] / "docs/flower.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/how-to/flower.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `lightdp/([a-z-]+)`", page, flags=re.MULTILINE)) == codes

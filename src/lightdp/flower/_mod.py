@@ -37,7 +37,7 @@ def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Mes
 
     It should be the first of the mods: those before it see masked bytes, and must not change them. Evaluate and query
     messages pass untouched. The limits of a node, such as `lightdp-max-epsilon`, are set in its
-    `node_config`; docs/flower.md lists them.
+    `node_config`; docs/how-to/flower.md lists them.
 
     Formal guarantees, whatever the server sends and the app returns:
 

@@ -109,7 +109,7 @@ class Config:
     reserve: Reserve = like(Request, "reserve", "expected")
     arrivals: str = setting(
         "Who misses a round: none, uniform (0 to S̄ clients), links:P (each with probability P), "
-        "latency:MEDIAN:SPREAD:DEADLINE (log-normal times, see docs/running.md) or trace:FILE.csv (columns round, "
+        "latency:MEDIAN:SPREAD:DEADLINE (log-normal times, see docs/how-to/train.md) or trace:FILE.csv (columns round, "
         "client, status).", "uniform", group="Clients")
     links: str | None = setting(
         "Model the time of rounds; messages between clients are relayed, or take links that fail: direct:P.",

@@ -1,4 +1,4 @@
-"""The pictures of docs/results.md, from what `lightdp reproduce` found and from plans."""
+"""The pictures of docs/evidence/results.md, from what `lightdp reproduce` found and from plans."""
 
 from __future__ import annotations
 

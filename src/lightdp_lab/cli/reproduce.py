@@ -151,9 +151,9 @@ def _write(kept: Results, docs: Path) -> None:
     from lightdp_lab.charts.results import results_charts  # noqa: PLC0415  likewise
     from lightdp_lab.page import page  # noqa: PLC0415  likewise
 
-    path, pictures = docs / "results.md", docs / "img"
+    path, pictures = docs / "evidence/results.md", docs / "img"
     if not path.is_file() or not pictures.is_dir():
-        raise ArgumentError(f"docs must be a folder with results.md and img, got docs={str(docs)!r}")
+        raise ArgumentError(f"docs must be a folder with evidence/results.md and img, got docs={str(docs)!r}")
     text = page(path.read_text(encoding="utf-8"), kept)
     with Console(stderr=True).status("drawing"):
         for name, chart in results_charts(kept).items():

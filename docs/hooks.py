@@ -1,0 +1,182 @@
+"""What `make docs` adds to mkdocs: files outside docs, reference pages made from code, formulas as MathML.
+
+A hook of mkdocs (mkdocs.yml names it). Pages link to files of the repository, as they do where the repository is
+browsed; on the site each such file becomes a page or a download of its own, so that no link leads elsewhere. Formulas
+become MathML, which browsers draw without a script.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import latex2mathml.converter
+from mkdocs.structure.files import File, Files
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+OUTSIDE = "repository"
+LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)((?:#[^)\s]*)?\))")
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".service": "ini", ".env": "sh", ".csv": "text", "": "text"}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add what pages link to outside docs, and what these link to in turn."""
+    waiting = [file.src_uri for file in files.documentation_pages()]
+    while waiting:
+        uri = waiting.pop()
+        file = files.get_file_from_path(uri)
+        for target in _outside(_source(uri), "" if file is None else file.content_string):
+            found = _uri(target)
+            if files.get_file_from_path(found) is None:
+                files.append(File.generated(config, found, content=_content(target)))
+                if found.endswith(".md"):
+                    waiting.append(found)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Point links to files outside docs at their copies, and fill in what is made from code."""
+    del config, files
+    source, here = _source(page.file.src_uri), PurePosixPath(page.file.src_uri).parent
+
+    def moved(link: re.Match[str]) -> str:
+        target = _resolved(source, link[2])
+        return link[0] if _inside(target) and _inside(source) else f"{link[1]}{_relative(_uri(target), here)}{link[3]}"
+
+    text = LINK.sub(moved, markdown)
+    for mark, made in (("commands", commands), ("settings of a run", run_settings), ("settings of a plan", plan_settings)):
+        place = f"<!-- {mark} -->"
+        if place in text:
+            text = text.replace(place, made())
+    return text
+
+
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Draw formulas by MathML."""
+    del page, config, files
+    return FORMULA.sub(_mathml, content)
+
+
+def commands() -> str:
+    """The help page of every command, as the command prints it."""
+    found = []
+    for words in (["lightdp"], *map(list, _commands())):
+        title = "The command" if len(words) == 1 else " ".join(words)
+        found.append(f"## {title}\n\n```text\n{_help(words)}\n```\n")
+    return "\n".join(found)
+
+
+def _commands() -> list[tuple[str, ...]]:
+    import click  # noqa: PLC0415  the command line is imported for its own page alone
+
+    from lightdp.cli import app  # noqa: PLC0415  likewise
+
+    found: list[tuple[str, ...]] = []
+    outer = click.Context(app, info_name="lightdp")
+    for name in app.list_commands(outer):
+        command = app.get_command(outer, name)
+        context = command.make_context(name, [], parent=outer, resilient_parsing=True)
+        below = getattr(context.command, "commands", {})
+        found += [("lightdp", name, each) for each in below] or [("lightdp", name)]
+    return found
+
+
+def _help(words: list[str]) -> str:
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    made = subprocess.run(
+        [sys.executable, "-m", *words, "--help"], capture_output=True, text=True, check=True, env=environment
+    )
+    return "\n".join(line.rstrip() for line in made.stdout.strip("\n").splitlines())
+
+
+def run_settings() -> str:
+    """The settings of `lightdp run`, by group."""
+    from lightdp.training.config import Config  # noqa: PLC0415  for one page
+
+    return _settings(Config)
+
+
+def plan_settings() -> str:
+    """The settings of `lightdp plan` and `lightdp.plan`."""
+    from lightdp.planning import Request  # noqa: PLC0415  for one page
+
+    return _settings(Request)
+
+
+def _settings(owner: type) -> str:
+    groups: dict[str, list[str]] = {}
+    for field in dataclasses.fields(owner):
+        default = "required" if field.default is dataclasses.MISSING else f"`{_shown(field.default)}`"
+        row = f"| `{field.name}` | {default} | {field.metadata['help'].replace('|', chr(92) + '|')} |"
+        groups.setdefault(field.metadata["group"], []).append(row)
+    head = "| name | default | meaning |\n| --- | --- | --- |\n"
+    return "\n\n".join(f"### {group}\n\n{head}" + "\n".join(rows) for group, rows in groups.items())
+
+
+def _shown(value: object) -> str:
+    return "true" if value is True else "false" if value is False else "not set" if value is None else str(value)
+
+
+def _mathml(found: re.Match[str]) -> str:
+    latex = html.unescape(found[2]).strip()
+    drawn = latex2mathml.converter.convert(latex, display="block" if found[1] == "div" else "inline")
+    return drawn if found[1] == "span" else f'<div class="formula">{drawn}</div>'
+
+
+def _source(uri: str) -> str:
+    """Where a page of the site lies in the repository."""
+    if not uri.startswith(f"{OUTSIDE}/"):
+        return f"docs/{uri}"
+    path = uri.removeprefix(f"{OUTSIDE}/")
+    return path if (ROOT / path).is_file() else path.removesuffix(".md")
+
+
+def _uri(path: str) -> str:
+    """Where a file or folder of the repository lies on the site."""
+    if _inside(path):
+        return path.removeprefix("docs/")
+    text = (ROOT / path).is_dir() or (PurePosixPath(path).suffix in LANGUAGES)
+    return f"{OUTSIDE}/{path}.md" if text else f"{OUTSIDE}/{path}"
+
+
+def _content(path: str) -> str | bytes:
+    place, suffix = ROOT / path, PurePosixPath(path).suffix
+    if place.is_dir():
+        listed = subprocess.run(["git", "ls-files", "."], capture_output=True, text=True, check=True, cwd=place).stdout
+        return f"# {path}\n\nThe files of this folder of the repository:\n\n" + "\n".join(
+            f"- `{name}`" for name in listed.split()
+        )
+    if suffix == ".md":
+        return place.read_text(encoding="utf-8")
+    if suffix in LANGUAGES:
+        return f"# {path}\n\n````{LANGUAGES[suffix]}\n{place.read_text(encoding='utf-8')}````\n"
+    return place.read_bytes()
+
+
+def _outside(source: str, text: str) -> set[str]:
+    if not source.endswith(".md"):
+        return set()
+    return {target for link in LINK.finditer(text) if not _inside(target := _resolved(source, link[2]))}
+
+
+def _resolved(source: str, link: str) -> str:
+    return os.path.normpath(PurePosixPath(source).parent / link)
+
+
+def _inside(path: str) -> bool:
+    return path.startswith("docs/")
+
+
+def _relative(uri: str, folder: PurePosixPath) -> str:
+    return os.path.relpath(uri, folder)
