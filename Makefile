@@ -1,14 +1,15 @@
 # Everything works from a fresh clone with Python >= 3.11, make and a C compiler: targets install what they need.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
 SOURCES := pyproject.toml constraints.txt setup.py src/lightdp/_native/kernel.c $(wildcard src/lightdp/_native/*.h)
 TRAIN := .venv/.train
 DEV := .venv/.dev
 
-.PHONY: help demo check test test-arm test-big-endian test-e2e test-flwr-next lint bench wheels clean
+.PHONY: help demo docs check test test-arm test-big-endian test-e2e test-flwr-next lint bench wheels clean
 help:
 	@echo "make demo   train a private model on embedded data and write its report (installs what it needs)"
+	@echo "make docs   the documentation as a site in out/site, which needs no network"
 	@echo "make check  linters, types, layers and the quick tests, in a minute or two"
 	@echo "make test   the same with all tests, as CI runs them"
 	@echo "make test-arm  the compiled kernel on an emulated ARMv8 processor"
@@ -21,14 +22,17 @@ help:
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lightdp needs Python >= 3.11")'
+	@echo "Making a virtual environment in .venv; nothing is installed outside of it."
 	$(PYTHON) -m venv .venv
-	$(PIP) --upgrade pip
+	$(PIP) --quiet --upgrade pip
 
 $(TRAIN): $(SOURCES) | $(BIN)/python
-	$(PIP) --constraint constraints.txt --editable ".[train]"
+	@echo "Installing lightdp with PyTorch, scikit-learn and charts: 300 MB to download, 1.3 GB on disk."
+	$(PIP) --constraint constraints.txt --editable ".[train,ui]"
 	@touch $@
 
 $(DEV): $(SOURCES) | $(BIN)/python
+	@echo "Installing lightdp with everything that its tests use: 1.9 GB on disk."
 	$(PIP) --constraint constraints.txt --editable ".[dev]"
 	@touch $(TRAIN) $@
 
@@ -66,6 +70,16 @@ wheels:
 demo: $(TRAIN)
 	@mkdir -p out
 	$(BIN)/lightdp run --out out/demo.jsonl --overwrite
+	@echo
+	@echo "Next:"
+	@echo "  $(BIN)/lightdp ui out         look at this training and plan your own, in a browser"
+	@echo "  docs/tutorials/own-data.md   train on a table of your own, in ten minutes"
+	@echo "  docs/tutorials/flower.md     make a Flower app private, in two lines"
+
+# no page asks the network for anything; a broken link or anchor is an error
+docs: $(DEV)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Open out/site/index.html"
 
 bench: $(DEV)
 	$(BIN)/python benchmarks/core.py

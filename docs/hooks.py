@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import latex2mathml.converter
+import ziamath.fonts
 from mkdocs.structure.files import File, Files
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".service": "ini
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what pages link to outside docs, and what these link to in turn."""
+    font = Path(ziamath.fonts.__file__).with_name("STIXTwoMath-Regular.ttf")
+    files.append(File.generated(config, "assets/math.ttf", abs_src_path=str(font)))
     waiting = [file.src_uri for file in files.documentation_pages()]
     while waiting:
         uri = waiting.pop()
@@ -48,6 +51,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point links to files outside docs at their copies, and fill in what is made from code."""
     del config, files
+    if page.file.src_uri.startswith(OUTSIDE):
+        page.meta["search"] = {"exclude": True}
     source, here = _source(page.file.src_uri), PurePosixPath(page.file.src_uri).parent
 
     def moved(link: re.Match[str]) -> str:
