@@ -13,11 +13,13 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import latex2mathml.converter
 import ziamath.fonts
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 if TYPE_CHECKING:
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-OUTSIDE = "repository"
+OUTSIDE, THEORY = "repository", "theory.md"
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)((?:#[^)\s]*)?\))")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+LABEL = re.compile(r"\(([EDRPWCS]\d)(?:(-)([EDRPWCS]?\d))?\)")
+TOKEN = re.compile(r"(<[^>]+>)")
+UNLINKED = ("a", "code", "pre", "math", "h1", "h2", "h3", "h4", "script")
 LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".service": "ini", ".env": "sh", ".csv": "text", "": "text"}
 
 
@@ -60,6 +65,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return link[0] if _inside(target) and _inside(source) else f"{link[1]}{_relative(_uri(target), here)}{link[3]}"
 
     text = LINK.sub(moved, markdown)
+    if page.file.src_uri == THEORY:
+        text = re.sub(r"^\*\*\(([EDRPWCS]\d)\)", r'<a id="\1"></a>\g<0>', text, flags=re.MULTILINE)
     for mark, made in (("commands", commands), ("settings of a run", run_settings), ("settings of a plan", plan_settings)):
         place = f"<!-- {mark} -->"
         if place in text:
@@ -68,9 +75,23 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Draw formulas by MathML."""
-    del page, config, files
-    return FORMULA.sub(_mathml, content)
+    """Draw formulas by MathML, and link labels of the theory, such as (E1), to their statements."""
+    del config
+    theory = files.get_file_from_path(THEORY)
+    if theory is None:
+        raise PluginError(f"{THEORY} is missing")
+    place, depth, made = theory.url_relative_to(page.file), 0, []
+    for token in TOKEN.split(FORMULA.sub(_mathml, content)):
+        name = re.match(r"</?(\w+)", token)
+        if name is not None and name[1] in UNLINKED:
+            depth += -1 if token.startswith("</") else 1
+        made.append(token if name is not None or depth > 0 else LABEL.sub(partial(_linked, place), token))
+    return "".join(made)
+
+
+def _linked(place: str, label: re.Match[str]) -> str:
+    ends = [one if one[0].isalpha() else label[1][0] + one for one in (label[1], label[3]) if one is not None]
+    return "(" + "-".join(f'<a href="{place}#{end}">{end}</a>' for end in ends) + ")"
 
 
 def commands() -> str:
