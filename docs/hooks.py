@@ -119,7 +119,7 @@ def _commands() -> list[tuple[str, ...]]:
 
 
 def _help(words: list[str]) -> str:
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    environment = {**os.environ, "COLUMNS": "88", "NO_COLOR": "1", "TERM": "dumb"}
     made = subprocess.run(
         [sys.executable, "-m", *words, "--help"], capture_output=True, text=True, check=True, env=environment
     )

@@ -6,6 +6,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from lightdp._validate import rounded_up
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+ACCURACY = ROOT / "docs/evidence/accuracy.md"
 SPEED = ROOT / "docs/evidence/speed.md"
+SCRIPTS = ("own-data.md", "simulation-to-flower.md")  # one script each: tests/test_tutorials.py, test_docs_own_data.py
 PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 LABEL = re.compile(r"\(([EDRPWC])(\d)(?:-\1?(\d)|\)-\(\1(\d))?\)")
 
@@ -63,7 +66,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def blocks(language: str) -> list[tuple[str, str]]:
     pattern = re.compile(rf"^```{language}\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
-    pages = [page for page in PAGES if page.parent.name != "tutorials"]  # one script each: tests/test_tutorials.py
+    pages = [page for page in PAGES if page.name not in SCRIPTS]
     return [(page.name, block) for page in pages for block in pattern.findall(page.read_text())]
 
 
@@ -76,7 +79,20 @@ def test_commands_in_the_docs_print_what_the_docs_show(page: str, block: str) ->
     run = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
     assert run.returncode == ("DOES NOT HOLD" in shown), run.stderr  # an audit that fails exits with 1
     if shown:
-        assert [line.rstrip() for line in run.stdout.splitlines()] == [line.rstrip() for line in shown.splitlines()]
+        assert agrees([line.rstrip() for line in run.stdout.splitlines()], shown.splitlines())
+
+
+def agrees(printed: list[str], shown: list[str]) -> bool:
+    """Whether the lines are those that were printed, where "..." stands for any number of them."""
+    pattern = "".join(r"(?:.*\n)*" if line == "..." else f"{re.escape(line.rstrip())}\n" for line in shown)
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None
+
+
+def test_lines_that_are_left_out_stand_for_any_number_and_no_others() -> None:
+    assert agrees(["a", "b", "c"], ["a", "...", "c"])
+    assert agrees(["a", "c"], ["a", "...", "c"])
+    assert not agrees(["a", "b", "c", "d"], ["a", "...", "c"])
+    assert not agrees(["a", "b"], ["a"])
 
 
 @pytest.mark.parametrize(("page", "block"), blocks("python"))
@@ -86,9 +102,10 @@ def test_python_in_the_docs_runs(page: str, block: str, tmp_path: Path, monkeypa
     exec(compile(block, page, "exec"), {})  # noqa: S102  it is our own documentation
 
 
-def test_the_picture_of_a_round_is_as_drawn() -> None:
-    drawn = runpy.run_path(str(ROOT / "docs/draw_round.py"))["picture"]()
-    assert (ROOT / "docs/img/round.svg").read_text() == drawn
+def test_the_pictures_of_a_round_are_as_drawn() -> None:
+    for script, image in (("draw_round.py", "round.svg"), ("draw_cancel.py", "cancel.svg")):
+        drawn = runpy.run_path(str(ROOT / "docs" / script))["picture"]()
+        assert (ROOT / "docs/img" / image).read_text() == drawn, f"python docs/{script}"
 
 
 def test_the_readme_links_only_to_files_that_exist() -> None:
@@ -98,7 +115,7 @@ def test_the_readme_links_only_to_files_that_exist() -> None:
 
 
 @pytest.mark.parametrize("record", ["digits", "fashion-mnist"])
-def test_accuracies_in_the_readme_are_those_of_the_records(record: str) -> None:
+def test_accuracies_on_small_data_are_those_of_the_records(record: str) -> None:
     measured = json.loads((ROOT / f"benchmarks/records/{record}.json").read_text())["epsilon"]["3"]
     titles = {
         "none": "no noise",
@@ -111,7 +128,7 @@ def test_accuracies_in_the_readme_are_those_of_the_records(record: str) -> None:
         spent = "-" if row["epsilon"] is None else rounded_up(row["epsilon"], 2)
         shown = f"{100 * row['accuracy']:.1f} ± {100 * row['spread']:.1f} | {spent}"
         title = titles.get(scheme, f"LightDP, {scheme}")
-        assert re.search(rf"^\| {re.escape(title)}.*\| {re.escape(shown)} \|", README.read_text(), re.MULTILINE), shown
+        assert re.search(rf"^\| {re.escape(title)}.*\| {re.escape(shown)} \|", ACCURACY.read_text(), re.MULTILINE), shown
 
 
 def test_times_of_the_core_are_those_of_the_record() -> None:
@@ -125,15 +142,15 @@ def test_times_of_the_core_are_those_of_the_record() -> None:
         assert shown in SPEED.read_text()
 
 
-def test_start_up_times_in_the_readme_are_those_of_the_record() -> None:
+def test_start_up_times_are_those_of_the_record() -> None:
     rows = json.loads((ROOT / "benchmarks/records/startup.json").read_text())["rows"]
     shown = ", ".join(f"{row['minimum_s']:.2f} s" for row in rows)
     row = f"| CPU time of `lightdp --help`, and of `lightdp plan --json`, on an AMD EPYC | {shown} |"
-    assert row in README.read_text()
+    assert row in SPEED.read_text()
     assert all(row["holds"] for row in rows)
 
 
-def test_noise_ratios_in_the_readme_are_those_of_its_plan() -> None:
+def test_noise_ratios_are_those_of_the_plan() -> None:
     asked: dict[str, Any] = {
         "clients": 50,
         "colluders": 10,
@@ -150,10 +167,11 @@ def test_noise_ratios_in_the_readme_are_those_of_its_plan() -> None:
         f"LightDP with repair leaves {auto / smpc:.2f} times the noise of secure aggregation",
         f"{averaged / smpc:.2f} times where weights are averaged (`--ema 0.95`)",
         f"and {local / auto:.0f} times less than local DP",
-        f"it costs noise, {grace / auto - 1:.0%} for the plan below".replace("%", " %"),
-        f"`--wire-steps 16` rounds finer, for {1 - fine / auto:.0%} less".replace("%", " %"),
+        f"it costs noise, {grace / auto - 1:.0%} for the plan at the top of this page".replace("%", " %"),
     ):
-        assert shown in README.read_text()
+        assert shown in ACCURACY.read_text()
+    finer = f"`--wire-steps 16` rounds finer, for {1 - fine / auto:.0%} less".replace("%", " %")
+    assert finer in (ROOT / "docs/tutorials/planning.md").read_text()
 
 
 def test_how_long_plans_last_and_what_signing_takes_are_those_of_the_records() -> None:
@@ -162,21 +180,66 @@ def test_how_long_plans_last_and_what_signing_takes_are_those_of_the_records() -
     )
     assert lasting["trainings"] == 1000
     least = min(cell["lasted"] for cell in lasting["cells"])
-    assert f"all rounds in at least {1000 * least:.0f} of 1,000 trainings" in README.read_text()
+    assert f"all rounds in at least {1000 * least:.0f} of 1,000 trainings" in (ROOT / "docs/how-to/train.md").read_text()
     shares = {row["clients"]: f"{100 * row['upload']['share']:.1f} %" for row in upload["rows"]}
     assert f"| {shares[50]} of it ({shares[20]} among 20, {shares[10]} among 10) |" in SPEED.read_text()
 
 
-def test_the_readme_counts_cells_as_the_results_do() -> None:
+def test_cells_are_counted_as_the_results_do() -> None:
     summary = (ROOT / "docs/evidence/results.md").read_text().split("<!-- begin tables-gain -->\n")[1]
     found = re.match(r"Repair is above SMPC \+ DP in (\d+ of \d+ cells), level with it in (\d+)\. ", summary)
     assert found is not None  # and below it in none
     above, level = found.groups()
-    text = README.read_text()
+    text = ACCURACY.read_text()
     assert f"repair is above SMPC + DP in {above}," in text
     assert f"and level in the {level} without stragglers" in text
 
 
-def test_the_readme_has_the_table_of_models_of_the_results() -> None:
-    table = (ROOT / "docs/evidence/results.md").read_text().split("<!-- begin models -->\n")[1].split("<!-- end -->")[0]
-    assert f"\n\n{table}\n" in README.read_text()
+def models() -> str:
+    """The table of models in the results."""
+    return (ROOT / "docs/evidence/results.md").read_text().split("<!-- begin models -->\n")[1].split("<!-- end -->")[0]
+
+
+def test_the_page_on_accuracy_has_the_table_of_models_of_the_results() -> None:
+    assert f"\n\n{models()}\n" in ACCURACY.read_text()
+
+
+def test_accuracies_in_the_readme_are_those_of_the_results() -> None:
+    shown = re.findall(r"^\| \**([\w ,+]+?)\**(?: \(.*?\))? \| (\S+ ± \S+) % \|", README.read_text(), flags=re.MULTILINE)
+    assert len(shown) == 5
+    for scheme, accuracy in shown:
+        assert re.search(rf"^\| scattering \+ linear.*\| {re.escape(scheme)}.*?\| {accuracy} \|", models(), re.MULTILINE)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().split()) <= 900
+
+
+def test_what_a_budget_means_and_costs_is_that_of_its_plans() -> None:
+    text = (ROOT / "docs/how-to/choose.md").read_text()
+    asked: dict[str, Any] = {"clients": 50, "stragglers": 10, "rounds": 150}
+    for epsilon in (0.5, 1, 3, 8):
+        plan = lightdp.plan(**asked, colluders=10, epsilon=epsilon, delta=1e-5)
+        found = re.search(r"finds\s+at\s+most\s+(\S+)\s+%", str(plan))
+        assert found is not None
+        assert re.search(rf"^\| {epsilon} \| {found[1]} %.* \| {plan.noise_in_mean():.2f} \|", text, re.MULTILINE)
+    noise = [lightdp.plan(**asked, colluders=c, epsilon=3, delta=1e-5).noise_in_mean() for c in (0, 10, 20, 30)]
+    none, some, more, many = (f"{one:.2f}" for one in noise)
+    assert f"{none} with no colluder, {some} with 10, {more} with 20 and {many} with 30" in text
+    multipliers = [lightdp.plan(**asked, colluders=10, epsilon=3, delta=d).noise_multiplier for d in (1e-5, 1e-6)]
+    assert f"grows by {100 * (multipliers[1] / multipliers[0] - 1):.0f} % at ε = 3" in text
+
+
+def test_every_promised_name_is_on_the_page_of_the_api() -> None:
+    listed = re.findall(r"^::: lightdp\.(\S+)", (ROOT / "docs/reference/api.md").read_text(), flags=re.MULTILINE)
+    names = {name.rpartition(".")[2] for name in listed}
+    assert names >= set(lightdp.__all__) - {"errors", "flower"}
+    for name in listed:
+        module, _, attribute = name.rpartition(".")
+        assert attribute in dir(import_module(f"lightdp.{module}"))
+
+
+def test_the_glossary_has_every_label_of_the_theory() -> None:
+    text = (ROOT / "docs/explanation/glossary.md").read_text()
+    assert labels(text) == defined()
+    assert "| (S1) |" in text
