@@ -17,17 +17,10 @@ class Doctests(griffe.Extension):
 
 
 def fenced(text: str) -> str:
-    """The text with each example, from `>>>` to the next empty line, in a fence.
+    r"""The text with each example, from `>>>` to the next empty line, in a fence.
 
-    >>> print(fenced("Adds.\\n\\n>>> 1 + 1\\n2\\n\\nMore."))
-    Adds.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
-    <BLANKLINE>
-    More.
+    >>> fenced("Adds.\n\n>>> 1 + 1\n2").splitlines()
+    ['Adds.', '', '```pycon', '>>> 1 + 1', '2', '```']
     """
     made, open_ = [], False
     for line in text.splitlines():

@@ -69,7 +69,7 @@ def lost() -> str:
         text(36, y + 27, "If client C is lost", "head", fill=LOST),
         chip(36, y + 40, "+AC", PAIRS["AC"]), chip(104, y + 40, "+BC", PAIRS["BC"]),
         text(180, y + 60, "stay in the sum for one round: there is no recovery phase."),
-        text(36, y + 94, "A and B take them out of their next upload (repair). Each client's odometer counts what the round cost it."),
+        text(36, y + 94, "A and B take them out of their next upload (repair). Each client counts what the round cost."),
     ))  # fmt: skip
 
 
@@ -86,7 +86,7 @@ def picture() -> str:
         "three clients send their update, noise of their own and noise shared with each peer; shared noise cancels in "
         f'the server\'s sum"><style>{style}</style><defs>{head}<path d="M0 0 8 4 0 8z" fill="#94a3b8"/></marker></defs>'
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="12" fill="#f8fafc"/>'
-        f'{client("A", 20)}{client("B", 122)}{client("C", 224)}{server()}{lost()}</svg>\n'
+        f"{client('A', 20)}{client('B', 122)}{client('C', 224)}{server()}{lost()}</svg>\n"
     )
 
 

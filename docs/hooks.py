@@ -33,7 +33,15 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
 LABEL = re.compile(r"\(([EDRPWCS]\d)(?:(-)([EDRPWCS]?\d))?\)")
 TOKEN = re.compile(r"(<[^>]+>)")
 UNLINKED = ("a", "code", "pre", "math", "h1", "h2", "h3", "h4", "script")
-LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".service": "ini", ".env": "sh", ".csv": "text", "": "text"}
+LANGUAGES = {
+    ".py": "python",
+    ".toml": "toml",
+    ".yaml": "yaml",
+    ".service": "ini",
+    ".env": "sh",
+    ".csv": "text",
+    "": "text",
+}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -67,7 +75,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     text = LINK.sub(moved, markdown)
     if page.file.src_uri == THEORY:
         text = re.sub(r"^\*\*\(([EDRPWCS]\d)\)", r'<a id="\1"></a>\g<0>', text, flags=re.MULTILINE)
-    for mark, made in (("commands", commands), ("settings of a run", run_settings), ("settings of a plan", plan_settings)):
+    for mark, made in (
+        ("commands", commands),
+        ("settings of a run", run_settings),
+        ("settings of a plan", plan_settings),
+    ):
         place = f"<!-- {mark} -->"
         if place in text:
             text = text.replace(place, made())
@@ -120,7 +132,7 @@ def _commands() -> list[tuple[str, ...]]:
 
 def _help(words: list[str]) -> str:
     environment = {**os.environ, "COLUMNS": "88", "NO_COLOR": "1", "TERM": "dumb"}
-    made = subprocess.run(
+    made = subprocess.run(  # noqa: S603  our own command
         [sys.executable, "-m", *words, "--help"], capture_output=True, text=True, check=True, env=environment
     )
     return "\n".join(line.rstrip() for line in made.stdout.strip("\n").splitlines())
@@ -179,9 +191,9 @@ def _uri(path: str) -> str:
 def _content(path: str) -> str | bytes:
     place, suffix = ROOT / path, PurePosixPath(path).suffix
     if place.is_dir():
-        listed = subprocess.run(["git", "ls-files", "."], capture_output=True, text=True, check=True, cwd=place).stdout
+        listed = sorted(str(file.relative_to(place)) for file in place.rglob("*.*") if "__pycache__" not in file.parts)
         return f"# {path}\n\nThe files of this folder of the repository:\n\n" + "\n".join(
-            f"- `{name}`" for name in listed.split()
+            f"- `{name}`" for name in listed
         )
     if suffix == ".md":
         return place.read_text(encoding="utf-8")

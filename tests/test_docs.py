@@ -128,7 +128,9 @@ def test_accuracies_on_small_data_are_those_of_the_records(record: str) -> None:
         spent = "-" if row["epsilon"] is None else rounded_up(row["epsilon"], 2)
         shown = f"{100 * row['accuracy']:.1f} ± {100 * row['spread']:.1f} | {spent}"
         title = titles.get(scheme, f"LightDP, {scheme}")
-        assert re.search(rf"^\| {re.escape(title)}.*\| {re.escape(shown)} \|", ACCURACY.read_text(), re.MULTILINE), shown
+        assert re.search(rf"^\| {re.escape(title)}.*\| {re.escape(shown)} \|", ACCURACY.read_text(), re.MULTILINE), (
+            shown
+        )
 
 
 def test_times_of_the_core_are_those_of_the_record() -> None:
@@ -180,7 +182,9 @@ def test_how_long_plans_last_and_what_signing_takes_are_those_of_the_records() -
     )
     assert lasting["trainings"] == 1000
     least = min(cell["lasted"] for cell in lasting["cells"])
-    assert f"all rounds in at least {1000 * least:.0f} of 1,000 trainings" in (ROOT / "docs/how-to/train.md").read_text()
+    assert (
+        f"all rounds in at least {1000 * least:.0f} of 1,000 trainings" in (ROOT / "docs/how-to/train.md").read_text()
+    )
     shares = {row["clients"]: f"{100 * row['upload']['share']:.1f} %" for row in upload["rows"]}
     assert f"| {shares[50]} of it ({shares[20]} among 20, {shares[10]} among 10) |" in SPEED.read_text()
 
@@ -205,10 +209,14 @@ def test_the_page_on_accuracy_has_the_table_of_models_of_the_results() -> None:
 
 
 def test_accuracies_in_the_readme_are_those_of_the_results() -> None:
-    shown = re.findall(r"^\| \**([\w ,+]+?)\**(?: \(.*?\))? \| (\S+ ± \S+) % \|", README.read_text(), flags=re.MULTILINE)
+    shown = re.findall(
+        r"^\| \**([\w ,+]+?)\**(?: \(.*?\))? \| (\S+ ± \S+) % \|", README.read_text(), flags=re.MULTILINE
+    )
     assert len(shown) == 5
     for scheme, accuracy in shown:
-        assert re.search(rf"^\| scattering \+ linear.*\| {re.escape(scheme)}.*?\| {accuracy} \|", models(), re.MULTILINE)
+        assert re.search(
+            rf"^\| scattering \+ linear.*\| {re.escape(scheme)}.*?\| {accuracy} \|", models(), re.MULTILINE
+        )
 
 
 def test_the_readme_is_short() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,25 @@ def percent(pattern: str, text: str) -> float:
     found = re.search(pattern + r"([0-9.]+)%", text)
     assert found is not None, text
     return float(found[1])
+
+
+def test_the_first_training_prints_what_its_page_shows(tmp_path: Path) -> None:
+    text = (ROOT / "docs/tutorials/first-training.md").read_text()
+    printed = ""
+    for block in re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            program, *words = shlex.split(line)
+            assert program == "lightdp"
+            command = [sys.executable, "-m", "lightdp", *words]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300)
+            assert done.returncode == 0, done.stderr[-3000:]
+            printed += done.stdout
+    found = printed.replace("\n", " ")
+    for block in re.findall(r"^```text\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+        shown = [line.strip() for line in block.splitlines() if line.strip() not in ("...", "")]
+        assert [line for line in shown if line not in found] == []
+    assert "holds: what the log says of privacy follows from its rounds" in printed
+    assert all((tmp_path / name).is_file() for name in ("run.html", "three.html", "model.safetensors"))
 
 
 def test_an_own_model_on_own_arrays_learns_and_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/evidence/results.md from results: every number between its marks comes from runs that were kept or from plans."""
+"""docs/evidence/results.md from results: each number between its marks comes from runs that were kept or from plans."""
 
 from __future__ import annotations
 

@@ -307,7 +307,10 @@ def test_mistakes_end_in_one_line(
         (["table2", "--epsilon", "three"], "epsilon must be numbers"),
         (["table2", "--schemes", "magic", "--quick"], "schemes must name some of table2's, got schemes='magic'"),
         (["sensitivity", "--profile", "repair", "--quick"], "sensitivity is one of profile='paper'"),
-        (["page", "--docs", tmp_path, "--results", ROOT / "results"], "docs must be a folder with evidence/results.md and img"),
+        (
+            ["page", "--docs", tmp_path, "--results", ROOT / "results"],
+            "docs must be a folder with evidence/results.md and img",
+        ),
         (["page", "--results", tmp_path / "none"], "results must be a folder with kept runs, got results="),
         (["page", "--results", PAGE], "results must be a folder, got results="),
     ):

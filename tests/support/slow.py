@@ -19,8 +19,10 @@ FILES = {
     "test_flower_examples.py",  # whole Flower deployments
     "test_flower_grace.py",
     "test_native_processors.py",  # compiles
+    "test_docs_site.py",  # builds the documentation
     "test_reproduce.py",
     "test_results.py",
+    "test_stranger.py",  # installs
 }
 TESTS = {
     # accountant
@@ -48,6 +50,7 @@ TESTS = {
     "test_a_table_with_sites_and_persons_trains_and_says_for_one_person",
     "test_heart_trains_with_accuracy_for_each_hospital",
     "test_statistics_of_the_data_are_named_not_private_everywhere",
+    "test_the_first_training_prints_what_its_page_shows",
     "test_the_tutorial_runs_as_written",
     "test_the_page_is_written",
     "test_a_run_prints_its_plan_and_table_and_writes_log_and_page",

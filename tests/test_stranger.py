@@ -1,0 +1,236 @@
+"""A stranger's path: install, demo, plan, own table, live page, Flower, audit, by what README says and nothing else.
+
+Commands are read from README.md and the pages that it links to, and run in a copy of the repository with a fresh
+virtual environment. To stay quick and offline, that environment takes its dependencies from the one that runs the
+tests: `pip install` gets `--no-deps`, and `make demo` is run without its step of installation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import venv
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lightdp.runlog import RunLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NEEDED = (
+    "src",
+    "docs",
+    "examples",
+    "README.md",
+    "LICENSE",
+    "Makefile",
+    "constraints.txt",
+    "pyproject.toml",
+    "setup.py",
+)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+
+
+def wanted(start: str) -> tuple[str, Path]:
+    """Command and page of the row of README's table that begins so."""
+    row = re.search(rf"^\| {start}[^|]*\| `([^`]+)`[^|]*\| (.*) \|$", README, flags=re.MULTILINE)
+    assert row is not None, start
+    page = re.search(r"\]\(([^)]+)\)", row[2])
+    return row[1], ROOT / ("README.md" if page is None else page[1])
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """Somebody with a clone and an environment.
+
+    Attributes:
+        folder: the clone.
+        bin: where the commands of the environment are.
+    """
+
+    folder: Path
+    bin: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        mine = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "FLWR_HOME": str(self.folder / ".flwr")}
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+        quick = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        return inherited | mine | quiet | quick
+
+    def types(self, command: str) -> str:
+        done = subprocess.run(
+            shlex.split(command), cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False,
+            timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        return done.stdout
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Stranger:
+    """A clone of what is here, and a fresh environment that finds dependencies, but not lightdp, where the tests do."""
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    for name in NEEDED:
+        source, target = ROOT / name, clone / name
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        else:
+            shutil.copy(source, target)
+    venv.create(clone / ".venv", with_pip=False)
+    shared = Path(next(path for path in sys.path if path.endswith("site-packages")))
+    [own] = (clone / ".venv").glob("lib/python*/site-packages")
+    (own / "shared.pth").write_text(f"{shared}\n")  # a line of a .pth file: the editable install there is not followed
+    commands = clone / ".venv/bin"
+    for script in Path(sys.executable).parent.glob("fl*w*r*"):
+        first, _, rest = script.read_text(encoding="utf-8").partition("\n")
+        assert first.startswith("#!")
+        (commands / script.name).write_text(f"#!{commands}/python\n{rest}")
+        (commands / script.name).chmod(0o755)
+    return Stranger(clone, commands)
+
+
+def test_a_stranger_gets_from_install_to_audit_by_the_readme_alone(stranger: Stranger) -> None:
+    installs(stranger)
+    runs_the_demo(stranger)
+    plans(stranger)
+    trains_on_a_table_of_its_own(stranger)
+    there = looks_at_the_live_page(stranger)
+    makes_a_flower_app_private(stranger)
+    audits(stranger)
+    if not there:
+        pytest.skip("all steps but one: there is no `lightdp ui`")
+
+
+def installs(stranger: Stranger) -> None:
+    [install] = re.findall(r"^(pip install [^#\n]*)", README, flags=re.MULTILINE)
+    words = shlex.split(install)[2:]
+    assert words[-1].startswith(".[")
+    stranger.types(f"python -m pip install --no-deps --no-build-isolation --no-index --quiet {shlex.join(words)}")
+    where = stranger.types("python -c 'import lightdp; print(lightdp.__file__)'")
+    assert Path(where.strip()).is_relative_to(stranger.folder / ".venv")
+
+
+def runs_the_demo(stranger: Stranger) -> None:
+    assert "make demo" in blocks(README, "sh")[0]
+    printed = stranger.types("make demo TRAIN=")
+    assert RunLog.read(stranger.folder / "out/demo.jsonl").accuracy > 0.9  # type: ignore[operator]
+    assert (stranger.folder / "out/demo.html").is_file()
+    following = printed.split("\nNext:\n")[1]
+    assert "lightdp ui" in following
+    for page in re.findall(r"docs/\S+\.md", following):
+        assert (stranger.folder / page).is_file()
+
+
+def plans(stranger: Stranger) -> None:
+    [shown] = blocks(README, "console")
+    command = shown.partition("\n")[0].removeprefix("$ ")
+    assert "the server together with any 10 other clients" in stranger.types(command)
+
+
+def trains_on_a_table_of_its_own(stranger: Stranger) -> None:
+    command, page = wanted("train on my own table")
+    text = page.read_text(encoding="utf-8")
+    (stranger.folder / "made.py").write_text(blocks(text, "python")[0], encoding="utf-8")
+    stranger.types("python made.py")
+    (stranger.folder / "columns.toml").write_text(blocks(text, "toml")[0], encoding="utf-8")
+    stranger.types(command)
+    assert len(RunLog.read(stranger.folder / "visits.jsonl").rounds) > 0
+
+
+def looks_at_the_live_page(stranger: Stranger) -> bool:
+    """Whether the command is there."""
+    command, _ = wanted("follow runs and plan")
+    if "│ ui " not in stranger.types("lightdp --help"):
+        return False
+    port = free_port()
+    with process(stranger, f"{command} . --port {port} --no-browser") as log:
+        link = re.compile(rf"http://127\.0\.0\.1:{port}/\?token=\S+")
+        waits(lambda: link.search(log.read_text(encoding="utf-8")) is not None)
+        found = link.search(log.read_text(encoding="utf-8"))
+        assert found is not None, log.read_text(encoding="utf-8")
+        with urllib.request.urlopen(found[0], timeout=10) as answer:  # noqa: S310  our own page
+            assert answer.status == 200
+            assert b"lightdp" in answer.read()
+    return True
+
+
+def makes_a_flower_app_private(stranger: Stranger) -> None:
+    command, page = wanted("make a Flower app private")
+    assert page.read_text(encoding="utf-8").count("lightdp.flower.mod") > 0
+    port, result = free_port(), stranger.folder / "result.json"
+    (stranger.folder / ".flwr").mkdir()
+    (stranger.folder / ".flwr/config.toml").write_text(
+        f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    settings = f'clients=10 rounds=2 epsilon=2000.0 result="{result}"'
+    with process(stranger, f"flower-superlink --insecure --simulation --port {port}"):
+        waits(lambda: answers(f"http://127.0.0.1:{port}/health"))
+        stranger.types(f"{command} --stream --run-config {shlex.quote(settings)} --federation-config num-supernodes=10")
+    assert '"lightdp-epsilon"' in result.read_text()
+
+
+def audits(stranger: Stranger) -> None:
+    command, _ = wanted("check what was really spent")
+    for log in ("out/demo.jsonl", "visits.jsonl"):
+        assert "holds: " in stranger.types(command.replace("run.jsonl", log))
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def answers(link: str) -> bool:
+    try:
+        urllib.request.urlopen(link, timeout=1).close()  # noqa: S310  on this machine
+    except OSError:
+        return False
+    return True
+
+
+def waits(ready: Callable[[], bool]) -> None:
+    """At most a minute."""
+    for _ in range(600):
+        if ready():
+            return
+        time.sleep(0.1)
+
+
+@contextmanager
+def process(stranger: Stranger, command: str) -> Iterator[Path]:
+    """A command that runs until it is no longer needed, with all that it starts; what it prints goes to a file."""
+    log = stranger.folder / f"{shlex.split(command)[0]}.log"
+    with log.open("wb") as file, subprocess.Popen(
+        shlex.split(command), cwd=stranger.folder, env=stranger.environment, start_new_session=True,
+        stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+    ) as started:  # fmt: skip
+        try:
+            yield log
+        finally:
+            os.killpg(started.pid, signal.SIGTERM)
+            try:
+                started.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(started.pid, signal.SIGKILL)
