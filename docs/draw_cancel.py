@@ -69,7 +69,7 @@ def lost() -> str:
         text(36, y + 27, "If client C is lost", "head", fill=LOST),
         chip(36, y + 40, "+AC", PAIRS["AC"]), chip(104, y + 40, "+BC", PAIRS["BC"]),
         text(180, y + 60, "stay in the sum for one round: there is no recovery phase."),
-        text(36, y + 94, "A and B take them out of their next upload (repair). Each client counts what the round cost."),
+        text(36, y + 94, "A and B take them out of their next upload (repair), and count what the round cost them."),
     ))  # fmt: skip
 
 
