@@ -124,6 +124,8 @@ def _commands() -> list[tuple[str, ...]]:
     outer = click.Context(app, info_name="lightdp")
     for name in app.list_commands(outer):
         command = app.get_command(outer, name)
+        if command is None:
+            raise PluginError(f"lightdp lists {name}, but has no such command")
         context = command.make_context(name, [], parent=outer, resilient_parsing=True)
         below = getattr(context.command, "commands", {})
         found += [("lightdp", name, each) for each in below] or [("lightdp", name)]

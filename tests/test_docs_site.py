@@ -16,19 +16,20 @@ FETCHED = re.compile(
 )
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def test_the_site_builds_without_a_warning_and_has_what_it_should(tmp_path: Path) -> None:
     pytest.importorskip("material", reason="the extra docs is not installed")
-    folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     )
     assert done.returncode == 0, done.stdout + done.stderr  # --strict: a warning is an error
-    return folder
+    asks_the_network_for_nothing(tmp_path)
+    draws_formulas_and_links_labels(tmp_path)
+    has_a_reference_made_from_the_code(tmp_path)
+    has_files_of_the_repository_that_pages_link_to(tmp_path)
 
 
-def test_the_site_builds_and_asks_the_network_for_nothing(site: Path) -> None:
+def asks_the_network_for_nothing(site: Path) -> None:
     pages = [*site.rglob("*.html"), *site.rglob("*.css")]
     assert len(pages) > 30
     for page in pages:
@@ -36,7 +37,7 @@ def test_the_site_builds_and_asks_the_network_for_nothing(site: Path) -> None:
         assert found is None, f"{page.relative_to(site)}: {found}"
 
 
-def test_formulas_are_drawn_and_labels_lead_to_their_statements(site: Path) -> None:
+def draws_formulas_and_links_labels(site: Path) -> None:
     theory = (site / "theory.html").read_text(encoding="utf-8")
     assert theory.count("<math ") > 500
     assert "arithmatex" not in theory
@@ -45,7 +46,7 @@ def test_formulas_are_drawn_and_labels_lead_to_their_statements(site: Path) -> N
     assert 'href="../theory.html#W5"' in (site / "explanation/threat-model.html").read_text(encoding="utf-8")
 
 
-def test_the_reference_is_made_from_the_code(site: Path) -> None:
+def has_a_reference_made_from_the_code(site: Path) -> None:
     commands = (site / "reference/cli.html").read_text(encoding="utf-8")
     for words in ("plan", "run", "audit", "identity-pins", "compare"):
         assert f'id="lightdp-{words}"' in commands
@@ -58,6 +59,6 @@ def test_the_reference_is_made_from_the_code(site: Path) -> None:
     assert "&gt;&gt;&gt;" in api
 
 
-def test_files_of_the_repository_that_pages_link_to_are_on_the_site(site: Path) -> None:
+def has_files_of_the_repository_that_pages_link_to(site: Path) -> None:
     assert "own_model" in (site / "repository/examples/own_model.py.html").read_text(encoding="utf-8")
     assert (site / "repository/CHANGELOG.html").is_file()
