@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 OUTSIDE, THEORY = "repository", "theory.md"
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)((?:#[^)\s]*)?\))")
+DISPLAYED = re.compile(r"^\$\$.*\$\$$", re.MULTILINE)  # a formula on a line of its own is a paragraph
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 LABEL = re.compile(r"\(([EDRPWCS]\d)(?:(-)([EDRPWCS]?\d))?\)")
 TOKEN = re.compile(r"(<[^>]+>)")
@@ -72,7 +73,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = _resolved(source, link[2])
         return link[0] if _inside(target) and _inside(source) else f"{link[1]}{_relative(_uri(target), here)}{link[3]}"
 
-    text = LINK.sub(moved, markdown)
+    text = DISPLAYED.sub(r"\n\g<0>\n", LINK.sub(moved, markdown))
     if page.file.src_uri == THEORY:
         text = re.sub(r"^\*\*\(([EDRPWCS]\d)\)", r'<a id="\1"></a>\g<0>', text, flags=re.MULTILINE)
     for mark, made in (

@@ -41,6 +41,7 @@ def draws_formulas_and_links_labels(site: Path) -> None:
     theory = (site / "theory.html").read_text(encoding="utf-8")
     assert theory.count("<math ") > 500
     assert "arithmatex" not in theory
+    assert "$<math" not in theory
     assert 'id="W5"' in theory
     assert (site / "assets/math.ttf").stat().st_size > 500_000
     assert 'href="../theory.html#W5"' in (site / "explanation/threat-model.html").read_text(encoding="utf-8")
