@@ -31,6 +31,7 @@ OUTSIDE, THEORY = "repository", "theory.md"
 LINK = re.compile(r"(\]\()(?!https?:|#|mailto:)([^)#\s]+)((?:#[^)\s]*)?\))")
 DISPLAYED = re.compile(r"^\$\$.*\$\$$", re.MULTILINE)  # a formula on a line of its own is a paragraph
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+TIGHT = re.compile("<mo[^>]*>(&#x0007C;|&#x0002F;)</mo>")  # bars and slashes stand close
 LABEL = re.compile(r"\(([EDRPWCS]\d)(?:(-)([EDRPWCS]?\d))?\)")
 TOKEN = re.compile(r"(<[^>]+>)")
 UNLINKED = ("a", "code", "pre", "math", "h1", "h2", "h3", "h4", "script")
@@ -172,6 +173,7 @@ def _shown(value: object) -> str:
 def _mathml(found: re.Match[str]) -> str:
     latex = html.unescape(found[2]).strip()
     drawn = latex2mathml.converter.convert(latex, display="block" if found[1] == "div" else "inline")
+    drawn = TIGHT.sub(r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>', drawn)
     return drawn if found[1] == "span" else f'<div class="formula">{drawn}</div>'
 
 
