@@ -153,6 +153,13 @@ def _shares(name: str, value: object) -> None:
         share(f"{name}: {key}", each)
 
 
+def _pairs(name: str, value: object) -> None:
+    for key, each in _mapping(name, value).items():
+        ends = [number(f"{name}: {key}", end) for end in _typed(list, "a list of numbers")(f"{name}: {key}", each)]
+        if len(ends) != 2 or not ends[0] < ends[1]:
+            raise ArgumentError(f"{name}: {key} must be [LOW, HIGH] with LOW < HIGH, got {each!r}")
+
+
 def _amounts(name: str, value: object) -> None:
     for each in _typed(list, "a list of numbers")(name, value):
         non_negative(name, each)
@@ -340,6 +347,14 @@ class Ended(_Line):
         null="clients have no names",
         absent="likewise",
         beside="accuracy_clients",
+    )
+    bounds: Mapping[str, Any] | None = _holds(
+        "of columns, by name: the least and the largest value, as the first rounds found them within ε; the model takes "
+        "values scaled from them to [-1, 1]",
+        _pairs,
+        null="all are known",
+        absent="likewise",
+        beside="bounds",
     )
     epsilon: float | None = _holds("spent by the client that spent most", non_negative, null="without noise")
     mu: float | None = _holds(_MU, non_negative, null="without noise", absent="old log")
