@@ -153,11 +153,13 @@ def _shares(name: str, value: object) -> None:
         share(f"{name}: {key}", each)
 
 
-def _pairs(name: str, value: object) -> None:
+def _bounds(name: str, value: object) -> None:
     for key, each in _mapping(name, value).items():
-        ends = [number(f"{name}: {key}", end) for end in _typed(list, "a list of numbers")(f"{name}: {key}", each)]
-        if len(ends) != 2 or not ends[0] < ends[1]:
-            raise ArgumentError(f"{name}: {key} must be [LOW, HIGH] with LOW < HIGH, got {each!r}")
+        _require(("low", "high", "clear"), _mapping(f"{name}: {key}", each))
+        low, high = (number(f"{name}: {key}: {end}", each[end]) for end in ("low", "high"))
+        _typed(bool, "true or false")(f"{name}: {key}: clear", each["clear"])
+        if not low < high:
+            raise ArgumentError(f"{name}: {key} must have low < high, got low={low:g}, high={high:g}")
 
 
 def _amounts(name: str, value: object) -> None:
@@ -349,9 +351,9 @@ class Ended(_Line):
         beside="accuracy_clients",
     )
     bounds: Mapping[str, Any] | None = _holds(
-        "of columns, by name: the least and the largest value, as the first rounds found them within ε; the model takes "
-        "values scaled from them to [-1, 1]",
-        _pairs,
+        "of columns, by name, as the first rounds found them within ε: `low` and `high`, from which the model takes "
+        "values scaled to [-1, 1], and `clear`, whether they stood out of the noise",
+        _bounds,
         null="all are known",
         absent="likewise",
         beside="bounds",

@@ -94,7 +94,7 @@ def rounds(config: Config, source: Dataset) -> int:
     """How many of the first rounds find bounds: 0 where all are known.
 
     Args:
-        config: the settings; by default a tenth of its rounds.
+        config: the settings.
         source: the data.
 
     Raises:
@@ -108,10 +108,10 @@ def rounds(config: Config, source: Dataset) -> int:
                 f"bounds_rounds needs a column whose bounds are private, got bounds_rounds={asked} and none"
             )
         return 0
-    found = -(-config.rounds // 10) if asked is None else asked
-    if found >= config.rounds:
+    count = config.first_rounds
+    if count >= config.rounds:
         why = "more than the rounds that find private bounds"
-        raise ArgumentError(f"rounds must be {why}, {found}, got rounds={config.rounds}")
+        raise ArgumentError(f"rounds must be {why}, {count}, got rounds={config.rounds}")
     unlike: dict[str, Any] = {
         "unit": config.unit if config.unit == "paper" else None,  # its sensitivity is that of a gradient
         "grace": config.grace_rounds or None,  # late histograms would come with gradients
@@ -122,7 +122,7 @@ def rounds(config: Config, source: Dataset) -> int:
     for name, value in unlike.items():
         if value is not None:
             raise ArgumentError(f"columns must have known bounds with {name}={value!r}, got private ones")
-    return found
+    return count
 
 
 def bins(values: NDArray[Any]) -> NDArray[np.int64]:
@@ -191,23 +191,5 @@ def notes(config: Config, source: Dataset) -> list[str]:
     if count == 0:
         return []
     names = ", ".join(name for name, _ in source.unscaled)
-    return [f"bounds of {names}: found by {count} of the {config.rounds} rounds, the first, within ε"]
-
-
-def sentences(bounds: Sequence[Bounds], count: int) -> list[str]:
-    """What a log states of bounds that were found.
-
-    >>> sentences([Bounds("age", 32.0, 128.0, True)], 2)
-    ['The first 2 rounds found bounds of columns, within this ε: age [32, 128].']
-
-    Args:
-        bounds: of all columns; none if the run ended before.
-        count: how many rounds found them.
-    """
-    if not bounds:
-        return []
-    first = "The first round" if count == 1 else f"The first {count} rounds"
-    listed = ", ".join(f"{each.name} [{each.low:g}, {each.high:g}]" for each in bounds)
-    unclear = ", ".join(each.name for each in bounds if not each.clear)
-    more = f"No bin stood out of the noise for {unclear}: give public bounds, or use more rounds, records or ε."
-    return [f"{first} found bounds of columns, within this ε: {listed}.", *([more] if unclear else [])]
+    which = "first round" if count == 1 else f"first {count} rounds"
+    return [f"bounds of {names}: found by the {which} of {config.rounds}, under the same noise"]

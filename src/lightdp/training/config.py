@@ -281,6 +281,15 @@ class Config:
             raise ArgumentError(f"augment must be at most 2 for model={self.model!r}, got augment={self.augment}")
 
     @property
+    def first_rounds(self) -> int:
+        """How many rounds find bounds of columns, where some are private (E6): as asked, or a tenth of all.
+
+        >>> Config(rounds=25).first_rounds, Config(bounds_rounds=5).first_rounds
+        (3, 5)
+        """
+        return -(-self.rounds // 10) if self.bounds_rounds is None else self.bounds_rounds
+
+    @property
     def networked(self) -> bool:
         """Whether rounds take time and may fail on a simulated network, see `lightdp.training.channel`.
 

@@ -430,17 +430,14 @@ class Run:
         config, plan, spent = self.config, self.plan, self.members.max_epsilon()
         down = 4 * self.parameters + (1 + config.grace_rounds) * bitmap_size(config.clients)
         budget, delta = (None, None) if plan is None else (plan.budget, plan.delta)
+        found = {name: {"low": low, "high": high, "clear": clear} for name, low, high, clear in self.bounds} or None
         seen = [] if config.federated else [*map(rounds.final, self.members.rosters[0].came)]
         return Ended(
             accuracy=self.evaluate()[0], epsilon=spent, mu=statement.mu(plan, spent),
             epsilon_claimed=budget, delta=delta,
             unit=config.unit, adjacency=config.adjacency, rounds=self.state.round, stopped=stopped,
             bytes_up=self.bytes_up, bytes_down=down, seconds=self.state.seconds,
-            statement=[
-                *statement.statement(config, plan, spent, seen),
-                *bounds.sentences(self.bounds, self._bounds_rounds),
-            ],
-            bounds={each.name: [each.low, each.high] for each in self.bounds} or None,
+            statement=statement.statement(config, plan, spent, seen, found), bounds=found,
             accuracy_clients=self.accuracy_by_client(), **self.members.ending(),
         )  # fmt: skip
 
