@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightdp.runlog import RunLog
+from lightdp.training import data
+from lightdp.training.config import Config
+from lightdp.training.fitting import fitted
 
 if TYPE_CHECKING:
     from support.command_line import Run
@@ -49,3 +53,15 @@ def test_the_tutorial_runs_as_written(tmp_path: Path, run: Run, monkeypatch: pyt
         assert "for one person" in page
         assert "one record" not in page
     assert RunLog.read(Path("heart.jsonl")).accuracy == heart.accuracy
+
+
+def test_the_table_of_hospitals_is_that_of_the_record() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    record = json.loads((PAGE.parents[2] / "benchmarks/records/heart.json").read_text(encoding="utf-8"))
+    *rows, flamby = record["rows"]
+    for row in rows:
+        shares = " | ".join(f"{100 * share:.1f}" for share in row["clients"].values())
+        assert f"| {row['name']} | {100 * row['accuracy']:.1f} ± {100 * row['spread']:.1f} % | {shares} |" in page
+    assert f"(ours at this ε and δ: {100 * flamby['mean_of_clients']:.1f} %)" in page
+    chosen = fitted(Config(data="heart"), data.load("heart"), ["data"])
+    assert {"rounds": chosen.rounds, "lr": chosen.lr} == record["chosen"]

@@ -1,4 +1,4 @@
-"""Bounds of columns that nobody knows, found by the first rounds of a run, under the noise and the ε of all rounds (E6).
+"""Bounds of columns that nobody knows, found by the first rounds of a run, under the noise and ε of all rounds (E6).
 
 In these rounds a client uploads histograms instead of gradients: for each column, how many of its values lie in each of
 121 bins between powers of two, from -2^40 to 2^40, which are the same for every table. What a record, a person or a
