@@ -51,7 +51,7 @@ NUMBERS = {  # place among the features, and public bounds, as heart/columns.tom
 }  # fmt: skip
 
 
-def trained(source: Dataset, folder: Path, **settings: Any) -> Run:
+def trained(source: Dataset, folder: Path, **settings: Any) -> Run:  # noqa: ANN401  as `Config`
     """A run to its end, with the settings that the command line would take."""
     given = {"data": "heart", "device": "cpu", **settings}
     config = fitted(Config(**given), source, given)
