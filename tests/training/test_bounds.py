@@ -25,6 +25,7 @@ from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.partition import of_owners
 from lightdp.training.simulator import Run
+from support.by_hand import GPU
 
 EXACT: dict[str, Any] = {
     "clients": 6, "colluders": 1, "stragglers": 1, "rounds": 10, "epsilon": 4.0, "scheme": "exact", "arrivals": "none",
@@ -192,13 +193,25 @@ def test_a_run_finds_bounds_learns_with_them_and_stands_an_audit(tmp_path: Path,
     assert recorded(tmp_path / "run.jsonl").holds
 
 
+@GPU
+@pytest.mark.parametrize("changed", [{}, {"scheme": "repair", "fidelity": "protocol"}, {"unit": "person"}])
+def test_bounds_are_found_on_a_gpu(tmp_path: Path, changed: dict[str, Any]) -> None:
+    config = Config(**(EXACT | {"device": "cuda", "epsilon": 50.0} | changed))
+    run = Run(config, tmp_path / "run.jsonl", dataset=table(persons=300))
+    log = run.finish()
+    assert run.clients.x.is_cuda
+    assert log.outcome.bounds is not None
+    assert log.outcome.bounds["age"] == {"low": 32.0, "high": 128.0, "clear": True}
+    assert recorded(tmp_path / "run.jsonl").holds
+
+
 def noise_in(path: Path, **changed: Any) -> tuple[Run, Any]:
     """A run, and the noise in the counts of its rounds that find bounds."""
     source, config = table(), Config(**(EXACT | {"rounds": 4, "bounds_rounds": 2} | changed))
     run = Run(config, path, dataset=source)
     run.finish()
     assert run.state.counts is not None
-    return run, run.state.counts.double().numpy() - 2 * exact(source, run)
+    return run, run.state.counts.double().cpu().numpy() - 2 * exact(source, run)
 
 
 @pytest.mark.parametrize("fidelity", ["distribution", "protocol"])
@@ -235,8 +248,10 @@ def test_repair_takes_residuals_out_of_counts_and_model(tmp_path: Path) -> None:
     run.finish()
     assert run.plan is not None
     assert run.state.counts is not None
-    missing = next(rows for clients, rows in run.clients.histograms(0, [2], 1e9) if clients == [2])[0].double().numpy()
-    noise = run.state.counts.double().numpy() - 2 * exact(source, run) + missing
+    missing = (
+        next(rows for clients, rows in run.clients.histograms(0, [2], 1e9) if clients == [2])[0].double().cpu().numpy()
+    )
+    noise = run.state.counts.double().cpu().numpy() - 2 * exact(source, run) + missing
     individual, residual = run.plan.individual_in_sum(5) + run.plan.individual_in_sum(6), 5 * run.plan.sigma_pairwise**2
     assert residual > 20 * individual
     assert noise.std() == pytest.approx(math.sqrt(individual), rel=0.15)
