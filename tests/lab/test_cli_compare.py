@@ -11,7 +11,7 @@ import pytest
 from rich.cells import cell_len
 
 from lightdp_lab.charts.compare import _LABEL, _apart, compare_chart
-from lightdp_lab.cli.compare import figure
+from lightdp_lab.compare_words import figure
 from lightdp_lab.schemes import Links, Player, Task
 from lightdp_lab.schemes.secagg import SecAggPlus
 from support.command_line import assert_refused
