@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lightdp._validate import counted, rounded_up
+from lightdp._validate import rounded_up
 from lightdp.report import Card, Page, Section, Table, save, save_page
 from lightdp_lab.charts.compare import compare_chart, compare_panels, setting_words
 from lightdp_lab.compare import full_title
 from lightdp_lab.compare_words import broke, exceeds, figure, mu_of, notes
-from lightdp_lab.registry import ALL
 
 _COSTS = {
     "up, kB": ("up", 1e3), "down, kB": ("down", 1e3), "peer, kB": ("peer", 1e3),
     "client, ms": ("client", 1e-3), "server, ms": ("server", 1e-3), "round, s": ("modelled", 1.0),
 }  # fmt: skip
+
+_CARDS = "The least at the top: of schemes that lost no round, keep ε and hide updates from the server."
 
 
 def save_compare(record: Mapping[str, Any], path: Path, command: str | None = None) -> None:
@@ -42,7 +43,7 @@ def compare_page(record: Mapping[str, Any]) -> Page:
     lead, *rest = setting_words(record)
     sections = [
         Section("Figure by figure", rest, figures, [_table(record)]),
-        Section("What to know", notes(record)),
+        Section("What to know", [*notes(record), _CARDS]),
     ]
     if times:
         sections.insert(1, Section("How a round grows", panels=times))
@@ -62,7 +63,7 @@ def _cards(record: Mapping[str, Any]) -> list[Card]:
     at = record["setting"]
     able = [row for row in record["rows"] if row["impossible"] is None]
     every = [row for row in able if row["completed"] == row["rounds"]]
-    kept = f"of {counted(len(able), 'scheme')} lost no round"
+    kept = f"of {len(able)} schemes and links lost no round"
     cards = [Card("Rounds that came off", str(len(every)), f"{kept}, each link failing with {at['failure']:g}")]
     trusted = [row for row in every if row["private"] and not exceeds(row, at) and row["epsilon"] is not None]
     shown = {"Least noise": ("noise", 1.0, "variance in the mean"), "Least work": ("client", 1e-3, "ms of a client")}
@@ -83,12 +84,11 @@ def _caveats(record: Mapping[str, Any]) -> list[str]:
         for row in able
         if exceeds(row, at)
     ]
-    result += [
-        f"{full_title(row)} does not keep the server from seeing updates: it is broken by {row['broken_by']}."
-        for row in able
-        if not row["private"] and ALL.get(row["scheme"]) is not None
+    trusts = (row for row in able if not row["private"])
+    return [
+        *result,
+        *(f"{full_title(row)} does not hide updates from the server: {row['broken_by']}." for row in trusts),
     ]
-    return result + (["Only the least of schemes that lost no round and keep ε are shown above."] if result else [])
 
 
 def _table(record: Mapping[str, Any]) -> Table:

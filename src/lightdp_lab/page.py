@@ -1,4 +1,7 @@
-"""docs/results.md from results: every number between its marks comes from runs that were kept or from plans."""
+"""docs/results.md, and the same as a page of HTML, from results.
+
+Every number between the marks of docs/results.md comes from runs that were kept or from plans.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,107 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lightdp._validate import rounded_up
+from lightdp.report import Card, Page, Section, Table
 from lightdp_lab import reproduce
+from lightdp_lab.charts.results import results_panels
 from lightdp_lab.differences import composed, differences, printed_plan
 from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import EPSILONS, TABLES, Target
 from lightdp_lab.results import Results
-from lightdp_lab.tables import MODELS, Cell, Gain, filled, gain, guaranteed, known, markdown, span, title, trials
+from lightdp_lab.tables import MODELS, Cell, Gain, Grid, filled, gain, guaranteed, known, span, title, trials
+
+_HEADS = {  # of tables, on the page of HTML
+    "made": "Runs", "schemes": "As printed, C̄ = S̄ = 10: accuracy in % (noise std)",
+    "speed": "Seconds of a whole run of ResNet-18",
+    "choices": "What the paper leaves open", "models": "By model and scheme, C̄ = S̄ = 10, accuracy in %",
+    "links": "Where each link fails with 5 %, accuracy in %", "time": "Every scheme after 150 rounds",
+    "table2-paper": "Table 2: colluders, S̄ = 10, as printed", "table3-paper": "Table 3: stragglers, C̄ = 10, as printed",
+    "table2-training": "Table 2, ε for the whole training", "table3-training": "Table 3, ε for the whole training",
+}  # fmt: skip
+_PRINTED = ("schemes", "table2-paper", "table3-paper", "choices")
+_WHOLE = ("table2-training", "table3-training", "links")
+_GAINS = {"tables-gain": "In Tables 2 and 3", "links-gain": "Where links fail"}
 
 
 def page(text: str, results: Results) -> str:
     """The page `text`, each block between its marks made anew."""
-    blocks = {name: made(results) for name, made in _BLOCKS.items()}
+    return filled(text, {name: str(block) for name, block in _blocks(results).items()})
+
+
+def results_page(results: Results) -> Page:
+    """The same tables, and the charts, for the frame of all pages.
+
+    Args:
+        results: the kept runs.
+    """
+    blocks, drawn = _blocks(results), results_panels(results)
+
+    def shown(*names: str) -> list[Table]:
+        found = [(name, blocks[name]) for name in names]
+        return [
+            Table(block.head, block.rows, words=block.head[1:2] if block.head[1] == "" else (), title=_HEADS[name])
+            for name, block in found
+            if isinstance(block, Grid) and block.rows
+        ]
+
+    def part(name: str, title: str, words: Sequence[str], *tables: str) -> Section:
+        _, notes, panels = drawn[name]
+        return Section(title, [*words, *(f"{note[0].upper()}{note[1:]}." for note in notes)], panels, shown(*tables))
+
+    gains = [f"{words}: {blocks[name]}" for name, words in _GAINS.items()]
+    said = [line.removeprefix("- ").replace("`", "") for line in str(blocks["differences"]).splitlines()]
+    models = drawn["models"][0]
+    sections = [
+        part("models", models, [], "models"),
+        part("rounds", "As printed, and with a guarantee for the whole training", [], *_PRINTED),
+        Section("The same cells, ε for the whole training", gains, tables=shown(*_WHOLE)),
+        part("time", drawn["time"][0], [], "time"),
+        part("noise", drawn["noise"][0], []),
+        Section("Where the paper and this package differ", said),
+        Section("What was run", tables=shown("made", "speed")),
+    ]
+    return Page(
+        kind="results", title="The paper's tables and figures, and beyond them", cards=_cards(results),
+        lead="Every cell of the paper run again on CIFAR-10, as printed and with one ε for the whole training.",
+        sections=[each for each in sections if each.panels or each.tables or each.words],
+        docs="The paper's tables and figures, and beyond them",
+    )  # fmt: skip
+
+
+def _cards(results: Results) -> list[Card]:
+    """How much was run, and what repair reaches in the middle of the grid beside what the paper prints."""
+    runs = [line for line in results.runs() if line["config"]["data"] == "cifar10"]
+    hours = sum(line["seconds"] for line in runs) / 3600
+    cards = [Card("Runs", f"{len(runs):,}", f"of CIFAR-10, {hours:,.0f} hours in all, each kept with its settings")]
+    epsilon = EPSILONS[0]
+    best: dict[str, float] = {}
+    for model in reproduce.models("repair"):
+        for cell in guaranteed(results, "rounds", "repair", model=model):
+            if cell.config.epsilon == epsilon and cell.accuracy is not None:
+                best[MODELS[model]] = cell.accuracy
+    if best:
+        model = max(best, key=lambda name: best[name])
+        words = f"repair, {model}, ε = {epsilon:g} for the whole training, C̄ = S̄ = 10"
+        cards.append(Card("Accuracy", f"{100 * best[model]:.1f} %", words))
+    printed = TABLES["table2"].printed[epsilon][0]
+    cards.append(Card("The paper prints", f"{printed} %", f"ResNet-18, ε = {epsilon:g} for each round"))
+    true = composed(printed_plan(epsilon, colluders=10, stragglers=10), 150)
+    cards.append(Card("Its true ε", rounded_up(true, 2), "over the 150 rounds, at the sensitivity it assumes"))
+    return cards
+
+
+def _blocks(results: Results) -> dict[str, Grid | str]:
+    """Every block by the name in its mark."""
+    blocks: dict[str, Grid | str] = {name: made(results) for name, made in _BLOCKS.items()}
     for name, kind in itertools.product(TABLES, ("paper", "training")):
         blocks[f"{name}-{kind}"] = _table(name, kind, results)
-    return filled(text, blocks)
+    return blocks
 
 
-def _made(results: Results) -> str:
+def _made(results: Results) -> Grid:
     """How many runs there are, of what, and where they ran."""
     kinds: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for line in results.runs():
@@ -36,10 +120,10 @@ def _made(results: Results) -> str:
     for (unit, model, device), seconds in sorted(kinds.items()):
         kind = "as printed" if unit == "paper" else "whole training"
         rows.append([kind, MODELS[model], device, f"{len(seconds):,}", f"{statistics.median(seconds):.3g} s"])
-    return markdown(["guarantee", "model", "device", "runs", "median time of a run, others beside it"], rows)
+    return Grid(["guarantee", "model", "device", "runs", "median time of a run, others beside it"], rows)
 
 
-def _table(name: Target, kind: str, results: Results) -> str:
+def _table(name: Target, kind: str, results: Results) -> Grid:
     """A table of the paper: its numbers, ours beside them, and what ε is true."""
     table = TABLES[name]
     letter = {"colluders": "C̄", "stragglers": "S̄"}[table.varies]
@@ -64,7 +148,7 @@ def _table(name: Target, kind: str, results: Results) -> str:
             for what, pairs in (("one round", once), ("150 rounds", whole)):
                 texts = (f"{rounded_up(true, 3)} ({rounded_up(mu, 3)})" for true, mu in pairs)
                 rows.append(["", f"true ε (μ) of {what}", *texts])
-    return markdown(["ε", "", *(f"{letter} = {value}" for value in table.values)], rows)
+    return Grid(["ε", "", *(f"{letter} = {value}" for value in table.values)], rows)
 
 
 def _gains(results: Results, name: Target, epsilon: float) -> list[str]:
@@ -113,13 +197,13 @@ def _text(cell: Cell | None) -> str:
     return "impossible" if cell is None else cell.text()
 
 
-def _schemes(results: Results) -> str:
+def _schemes(results: Results) -> Grid:
     """As printed, in the middle of the grid: what each scheme reaches, and how much noise it had."""
     names, rows = ("paper", "smpc", "local-paper"), list[list[str]]()
     for model in reproduce.models("paper"):
         cells = {(c.config.epsilon, c.config.scheme): c for c in known(results, "rounds", "paper", model=model)}
         rows += [[MODELS[model], f"{at:g}", *(_noisy(cells[at, name]) for name in names)] for at in EPSILONS]
-    return markdown(["model", "ε", *map(title, names)], rows)
+    return Grid(["model", "ε", *map(title, names)], rows)
 
 
 def _noisy(cell: Cell) -> str:
@@ -127,7 +211,7 @@ def _noisy(cell: Cell) -> str:
     return f"{cell.text()}{noise}"
 
 
-def _choices(results: Results) -> str:
+def _choices(results: Results) -> Grid:
     """How much hangs on what the paper leaves open."""
     rows = []
     for model in reproduce.models("paper"):
@@ -135,10 +219,10 @@ def _choices(results: Results) -> str:
             if cell.trials:
                 at, smallest = cell.config, span(line["smallest"] for line in cell.lines)
                 rows.append([MODELS[model], f"{at.clip:g}", at.partition, smallest, cell.text(count=True)])
-    return markdown(["model", "clip", "partition", "smallest client", "accuracy (trials)"], rows)
+    return Grid(["model", "clip", "partition", "smallest client", "accuracy (trials)"], rows)
 
 
-def _models(results: Results) -> str:
+def _models(results: Results) -> Grid:
     """The middle of the grid by model and scheme, and how far from a trusted server."""
     printed = [f"{TABLES['table2'].printed[epsilon][0]}" for epsilon in EPSILONS]
     rows = [["ResNet-18, as the paper prints it", "LightDP-FL, ε for each round", *printed, ""]]
@@ -155,10 +239,10 @@ def _models(results: Results) -> str:
             shown = [texts.get(epsilon, "–") for epsilon in EPSILONS]
             far = f"{max(behind):.1f}" if behind else ""
             rows.append([f"{MODELS[model]}, {trials(cell.trials for cell in cells)}", title(scheme), *shown, far])
-    return markdown(["model", "scheme", *(f"ε = {epsilon:g}" for epsilon in EPSILONS), "points behind central"], rows)
+    return Grid(["model", "scheme", *(f"ε = {epsilon:g}" for epsilon in EPSILONS), "points behind central"], rows)
 
 
-def _links(results: Results) -> str:
+def _links(results: Results) -> Grid:
     """Repair against secure aggregation where links fail, cell by cell."""
     rows = []
     for place, both in _both(results, "links").items():
@@ -166,10 +250,10 @@ def _links(results: Results) -> str:
         if repair.accuracy is not None:
             points = str(gain(repair, smpc) or "")
             rows.append([*(f"{value:g}" for value in place), repair.text(), _text(smpc), points, str(repair.trials)])
-    return markdown(["ε", "C̄", "S̄", "LightDP, repair", "SMPC + DP", "points ± standard error", "trials"], rows)
+    return Grid(["ε", "C̄", "S̄", "LightDP, repair", "SMPC + DP", "points ± standard error", "trials"], rows)
 
 
-def _time(results: Results) -> str:
+def _time(results: Results) -> Grid:
     """What each scheme had reached after how long."""
     rows = []
     for cell in known(results, "time", "repair"):
@@ -179,10 +263,10 @@ def _time(results: Results) -> str:
             scheme, failed = f"{ALL[cell.config.scheme].title}{links}", f"{line['failed']} of {line['rounds']}"
             shown = f"{'' if line['time_measured'] else '~'}{seconds:,.3g}"
             rows.append([scheme, str(line["trips"]), failed, cell.text(), shown])
-    return markdown(["scheme", "trips a round", "failed rounds", "accuracy", "seconds, modelled"], rows)
+    return Grid(["scheme", "trips a round", "failed rounds", "accuracy", "seconds, modelled"], rows)
 
 
-def _speed(results: Results) -> str:
+def _speed(results: Results) -> Grid:
     """How long a whole run of ResNet-18 takes that has the device for itself, by the stragglers that spare it work."""
     found: dict[tuple[str, int], list[float]] = defaultdict(list)
     for line in results.runs():
@@ -193,11 +277,11 @@ def _speed(results: Results) -> str:
         [device, str(bound), str(len(times)), *(f"{f(times):.0f}" for f in (min, statistics.median, max))]
         for (device, bound), times in sorted(found.items())
     ]
-    return markdown(["device", "S̄", "runs", "fastest, s", "median, s", "slowest, s"], rows)
+    return Grid(["device", "S̄", "runs", "fastest, s", "median, s", "slowest, s"], rows)
 
 
 # What makes each block of the page, beside the paper's tables.
-_BLOCKS: dict[str, Callable[[Results], str]] = {
+_BLOCKS: dict[str, Callable[[Results], Grid | str]] = {
     "made": _made, "schemes": _schemes, "choices": _choices, "models": _models, "links": _links, "time": _time,
     "speed": _speed, "differences": differences, "tables-gain": lambda results: _summary(results, *TABLES),
     "links-gain": lambda results: _summary(results, "links"),

@@ -27,7 +27,7 @@ def small(**changes: object) -> list[str]:
 
 @pytest.mark.parametrize(
     ("suffix", "start", "size"),
-    [("html", b"<!DOCTYPE html>", 200_000), ("png", b"\x89PNG\r\n\x1a\n", 20_000), ("svg", b"<svg", 5_000)],
+    [("html", b"<!doctype html>", 200_000), ("png", b"\x89PNG\r\n\x1a\n", 20_000), ("svg", b"<svg", 5_000)],
 )
 def test_plot_writes_one_whole_file(run: Run, tmp_path: Path, suffix: str, start: bytes, size: int) -> None:
     file = tmp_path / f"plan.{suffix}"

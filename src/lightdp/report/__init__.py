@@ -17,7 +17,19 @@ True
 
 from lightdp.report._audit import audit_chart, save_audit
 from lightdp.report._chart import (
-    FAINT, LOOK, SOFT, TONES, Chart, check_path, data, decades, heading, line_names, save, sheet, within,
+    FAINT,
+    LOOK,
+    SOFT,
+    TONES,
+    Chart,
+    check_path,
+    data,
+    decades,
+    heading,
+    line_names,
+    save,
+    sheet,
+    within,
 )  # fmt: skip
 from lightdp.report._figures import caveats, run_table, uploads
 from lightdp.report._frame import save_page

@@ -53,7 +53,7 @@ def audit_page(found: Mapping[str, Any]) -> Page:
     """What is on the page."""
     asked = found["plan"]
     rest = ", clients refused the rest" if found["ended"] else ""
-    plan = [[str(key), "none" if value is None else str(value)] for key, value in asked.items()]
+    plan = [[str(key), _value(value)] for key, value in asked.items()]
     checks = [
         [each["group"], f"{'' if each['holds'] else '!'}{each['ratio']:.4f}", f"{each['chance']:.2g}", each["where"]]
         for each in found["deviations"]
@@ -61,7 +61,9 @@ def audit_page(found: Mapping[str, Any]) -> Page:
     clip = "The clip was not audited: with unit record the application clips each record."
     if found["clip"] is not None:
         low, high = found["clip"]["norm"]
-        clip = f"An update far beyond the clip of {found['clip']['clip']:g} left with a norm of {low:.4g} to {high:.4g}."
+        clip = (
+            f"An update far beyond the clip of {found['clip']['clip']:g} left with a norm of {low:.4g} to {high:.4g}."
+        )
     groups = ["group", "variance over expected", "chance, at most", "at the oddest place"]
     return Page(
         kind="audit",
@@ -79,7 +81,7 @@ def audit_page(found: Mapping[str, Any]) -> Page:
                 tables=[Table(["", "μ", "ε", "found"], _rows(found), note=_setting(found))],
             ),
             Section("Checks of the noise", tables=[Table(groups, checks, words=groups[-1:], note=clip)]),
-            Section("Plan", tables=[Table(["setting", "value"], plan, words=["value"])]),
+            Section("Plan", tables=[Table(["setting", "value"], plan, words=["value"], dense=True)]),
         ],
         docs="How to audit a plan",
     )
@@ -114,6 +116,10 @@ def _cards(found: Mapping[str, Any]) -> list[Card]:
     ]
     each = f"each an experiment, over {found['uploads']} uploads; confidence {found['confidence']}"
     return [*cards, Card("Coordinates", f"{found['values']:,}", each)]
+
+
+def _value(value: object) -> str:
+    return "none" if value is None else f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
 def _setting(found: Mapping[str, Any]) -> str:
@@ -156,11 +162,11 @@ def _intervals(found: Mapping[str, Any]) -> Panel:
         for each in found["measurements"]
     ]
     scale = alt.Scale(zero=False, padding=20, nice=False)
-    dashes = alt.Scale(domain=[*_COLOURS], range=[[6, 4]] * 3 + [[1, 0]])
+    dashes = alt.condition("datum.claim === 'exact'", alt.value([1, 0]), alt.value([6, 4]))
     lines = data(rules).mark_rule(strokeWidth=2).encode(
         x=alt.X("mu:Q", title="μ", scale=scale),
         color=alt.Color("claim:N", legend=_LEGEND, scale=alt.Scale(domain=[*_COLOURS], range=[*_COLOURS.values()])),
-        strokeDash=alt.StrokeDash("claim:N", legend=None, scale=dashes),
+        strokeDash=dashes,
         tooltip=["claim:N", alt.Tooltip("mu:Q", format=".4f")],
     )  # fmt: skip
     y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=200))

@@ -18,8 +18,8 @@ except ImportError:
 from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
-    "FAINT", "FONT", "LOOK", "PICTURES", "SOFT", "TONES", "Chart", "alt", "apart", "check_path", "data", "decades", "draw",
-    "heading", "line_names", "save", "sheet", "whole", "within",
+    "FAINT", "FONT", "LOOK", "PICTURES", "SOFT", "TONES", "Chart", "alt", "apart", "check_path", "data", "decades",
+    "draw", "heading", "line_names", "save", "sheet", "whole", "within",
 ]  # fmt: skip
 
 Chart: TypeAlias = alt.TopLevelMixin
@@ -48,7 +48,7 @@ PICTURES: dict[str, dict[str, Any]] = {
 }
 _SUFFIXES = (".html", *PICTURES)
 _LABEL = 13.0  # pixels between two names at the ends of lines
-_LONGEST = 170  # pixels of a name
+_LONGEST = 200  # pixels of a name
 
 
 def data(rows: Sequence[Mapping[str, Any]]) -> alt.Chart:

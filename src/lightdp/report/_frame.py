@@ -41,23 +41,21 @@ def save_page(page: Page, path: Path, command: str | None = None, name: str = "o
     Raises:
         ArgumentError: the folder does not exist or refuses the file.
     """
-    panels = [panel for section in page.sections for panel in section.panels]
-    content = {"kind": page.kind, "title": page.title, "summary": page.lead, "docs": page.docs}
-    write(path, name, "sheet.html", command, **content, panels=panels, page=page)
+    with whole(path, name) as temporary:
+        text = page_text(page, command=command, beside=beside(path))
+        temporary.write_text(text, encoding="utf-8", errors="replace")
 
 
-def write(path: Path, name: str, file: str, command: str | None, **content: Any) -> None:  # noqa: ANN401, D417
-    """Fill a template and write it, with links to the pages that lie beside it.
+def page_text(page: Page, **frame: Any) -> str:  # noqa: ANN401  of the frame
+    """A page as text.
 
     Args:
-        path: the page.
-        name: what errors call `path`.
-        file: the template.
-        command: the command line that makes the page, if there is one.
+        page: what is on it.
+        **frame: what else the frame shows: `command` and `beside`.
     """
-    with whole(path, name) as temporary:
-        text = rendered(file, command=command, beside=beside(path), **content)
-        temporary.write_text(text, encoding="utf-8", errors="replace")
+    panels = [panel for section in page.sections for panel in section.panels]
+    content = {"kind": page.kind, "title": page.title, "summary": page.lead, "docs": page.docs, "page": page}
+    return rendered("sheet.html", panels=panels, **content, **frame)
 
 
 def rendered(file: str, *, panels: Sequence[Panel], **content: Any) -> str:  # noqa: ANN401, D417

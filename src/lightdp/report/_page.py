@@ -10,7 +10,7 @@ from typing import Any
 from lightdp.errors import ArgumentError
 from lightdp.report._chart import draw, whole
 from lightdp.report._figures import LONG, caveats, labels, printable, side_by_side
-from lightdp.report._frame import rendered, write
+from lightdp.report._frame import beside, rendered
 from lightdp.report._panels import colours, panels, run_chart
 from lightdp.runlog import RunLog, Started
 from lightdp.schemes import BUILT_IN
@@ -34,30 +34,26 @@ def save_runs(logs: Sequence[RunLog], path: Path, command: str | None = None) ->
     """
     if not logs:
         raise ArgumentError("runs must be at least one, got none")
-    if path.suffix == ".html":
-        write(path, "out", "page.html", command, **_content(logs))
-        return
     with whole(path, "out") as file:
-        draw(run_chart(logs), file)
+        if path.suffix == ".html":
+            text = run_page(logs, command=command, beside=beside(path))
+            file.write_text(text, encoding="utf-8", errors="replace")
+        else:
+            draw(run_chart(logs), file)
 
 
-def run_page(logs: Sequence[RunLog]) -> str:
+def run_page(logs: Sequence[RunLog], **frame: Any) -> str:  # noqa: ANN401  of the frame
     """The page. Everything from a log is escaped, in the text and in the data of the charts."""
-    return rendered("page.html", **_content(logs))
-
-
-def _content(logs: Sequence[RunLog]) -> dict[str, Any]:
-    """What the template shows."""
     names = labels(logs)
     runs = [
         {"log": log, "name": name, "colour": colour, "dashes": dashes, "facts": figures}
         for log, name, figures, (colour, dashes) in zip(logs, names, side_by_side(logs), colours(logs), strict=True)
     ]
-    return {
-        "kind": "runs", "title": names[0] if len(logs) == 1 else f"{len(logs)} runs compared",
-        "summary": _summary(logs), "runs": runs, "caveats": caveats(logs), "long": LONG, "panels": panels(logs),
-        "settings": _settings(logs), "docs": _DOCS,
-    }  # fmt: skip
+    title = names[0] if len(logs) == 1 else f"{len(logs)} runs compared"
+    return rendered(
+        "page.html", panels=panels(logs), kind="runs", title=title, summary=_summary(logs), runs=runs,
+        caveats=caveats(logs), long=LONG, settings=_settings(logs), docs=_DOCS, **frame,
+    )  # fmt: skip
 
 
 def _summary(logs: Sequence[RunLog]) -> str:
@@ -118,4 +114,3 @@ def _value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) else printable(json.dumps(value, ensure_ascii=False))
-

@@ -22,6 +22,7 @@ class Table:
         words: headings of columns of words, which are aligned to the left.
         title: above it, if any.
         note: below it, if any.
+        dense: whether it is a long list of settings, set close.
     """
 
     head: Sequence[str]
@@ -29,6 +30,7 @@ class Table:
     words: Sequence[str] = ()
     title: str = ""
     note: str = ""
+    dense: bool = False
 
 
 @dataclass(frozen=True)

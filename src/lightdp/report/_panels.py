@@ -16,7 +16,6 @@ from lightdp.runlog import Round, RunLog
 from lightdp.schemes import schemes as registry
 
 
-
 class _Kind(NamedTuple):
     """How values are shown: axis and tooltip formats, text in tables, and whether the axis begins at 0."""
 

@@ -76,8 +76,11 @@ def plan_page(chosen: Plan) -> Page:
 
 
 def _sentences(words: list[str]) -> str:
-    """One after the other, with full stops or semicolons between them."""
-    return "".join(f"{text} " if text.endswith(".") else f"{text}; " for text in words).rstrip("; ")
+    """One after the other: a new sentence where one begins with a capital, otherwise after a semicolon."""
+    text = words[0]
+    for more in words[1:]:
+        text = f"{text.rstrip('.')}{'.' if more[0].isupper() else ';'} {more}"
+    return text
 
 
 def plan_chart(chosen: Plan) -> Chart:

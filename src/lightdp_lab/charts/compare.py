@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 
-from lightdp.report import Chart, Panel, Table, heading, line_names, sheet
+from lightdp.report import Chart, Panel, Table, decades, heading, line_names, sheet
 from lightdp_lab.compare import full_title, speeds
 from lightdp_lab.registry import ALL
 
@@ -41,7 +40,9 @@ def compare_chart(record: Mapping[str, Any]) -> Chart:
     """The sheet of a record of `lightdp_lab.compare`; hollow dots and dashed lines were not measured."""
     rows = _possible(record)
     dots = [
-        _dots(rows, key, labels=key == "completed").properties(width=_WIDTH, title=heading(*words, size=13))
+        _dots(rows, key, limit=280 if key == "completed" else 0).properties(
+            width=_WIDTH, title=heading(*words, size=13)
+        )
         for key, words in _PANELS.items()
     ]
     stacked = [alt.hconcat(*dots, spacing=18)]
@@ -57,8 +58,8 @@ def compare_panels(record: Mapping[str, Any]) -> tuple[list[Panel], list[Panel]]
     rows = _possible(record)
     panels = []
     for key, (title, under) in _PANELS.items():
-        table = Table(["scheme", title], [[full_title(row), _text(row, key)[0]] for row in rows])
-        panels.append(Panel(title, under, _dots(rows, key, labels=True), table=table))
+        table = Table(["scheme", title], [[_name(row), _text(row, key)[0]] for row in rows])
+        panels.append(Panel(title, under, _dots(rows, key, limit=170), table=table))
     return panels, _both(record)
 
 
@@ -87,12 +88,21 @@ def setting_words(record: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _name(row: Mapping[str, Any]) -> str:
+    return full_title({**row, "title": _label(row["scheme"], row["title"])})
+
+
+def _label(scheme: str, title: str) -> str:
+    """The short name of a scheme that we know by this title."""
+    return ALL[scheme].label if scheme in ALL and ALL[scheme].title == title else title
+
+
 def _colour(scheme: str) -> str:
     return ALL[scheme].colour if scheme in ALL else _OTHER
 
 
-def _dots(rows: Sequence[Mapping[str, Any]], key: str, *, labels: bool) -> alt.LayerChart:
-    """A dot for each scheme at its figure, on a logarithmic scale except for shares."""
+def _dots(rows: Sequence[Mapping[str, Any]], key: str, *, limit: int) -> alt.LayerChart:
+    """A dot for each scheme at its figure, on a logarithmic scale except for shares; names of `limit` pixels."""
     shares, title = key == "completed", _PANELS[key][0]
     values = [_value(row, key) for row in rows]
     positive = [value for value in values if value > 0] or [1.0]
@@ -101,11 +111,16 @@ def _dots(rows: Sequence[Mapping[str, Any]], key: str, *, labels: bool) -> alt.L
     for row, value in zip(rows, values, strict=True):
         (words, hollow), colour = _text(row, key), _colour(row["scheme"])
         look = {"words": words, "fill": _HOLLOW if hollow else colour}
-        shown.append({"name": full_title(row), "colour": colour, "value": max(value, low), "low": low} | look)
+        shown.append({"name": _name(row), "colour": colour, "value": max(value, low), "low": low} | look)
     axis = alt.Axis(
-        labels=labels, minExtent=0, labelFontSize=12, labelLimit=200, labelFontWeight=_BOLD, labelColor="#1e293b"
+        labels=limit > 0,
+        minExtent=0,
+        labelFontSize=12,
+        labelLimit=max(limit, 1),
+        labelFontWeight=_BOLD,
+        labelColor="#1e293b",
     )
-    y = alt.Y("name:N", sort=[full_title(row) for row in rows], title=None, axis=axis)
+    y = alt.Y("name:N", sort=[_name(row) for row in rows], title=None, axis=axis)
     scale = alt.Scale(domain=[low, high], nice=False, type="linear" if shares else "log")
     x = alt.X("value:Q", scale=scale, axis=None)
     base = alt.Chart(alt.Data(values=shown)).encode(y=y)
@@ -161,8 +176,7 @@ def _lines(record: Mapping[str, Any], key: str, title: str, axis: str) -> Panel 
     x = alt.X("x:Q", title=axis, scale=alt.Scale(type="log", domain=[sizes[0], sizes[-1]], nice=False))
     x = x.axis(values=sizes, format="~s" if key == "dimension" else "d", grid=False)
     y = alt.Y("y:Q", title="seconds, modelled", scale=alt.Scale(type="log", domain=[low, high], nice=False))
-    decades = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    y = y.axis(format=",~g", values=[10.0**power for power in decades])
+    y = y.axis(format=",~g", values=decades(low, high))
     width = alt.StrokeWidth("width:Q", scale=None, legend=None)
     layers = []
     for measured, dash in ((True, [1, 0]), (False, [4, 4])):
@@ -180,9 +194,9 @@ def _lines(record: Mapping[str, Any], key: str, title: str, axis: str) -> Panel 
     dots = alt.Chart(alt.Data(values=points)).mark_point(size=45, opacity=1, filled=False, strokeWidth=1.8)
     layers.append(dots.encode(x=x, y=y, tooltip=tips, stroke=_STROKE, fill=_FILL))
     ends = [
-        {"name": line[-1]["name"], "value": line[-1]["y"], "colour": line[-1]["colour"],
+        {"name": _label(scheme, line[-1]["name"]), "value": line[-1]["y"], "colour": line[-1]["colour"],
          "bold": line[-1]["name"].startswith(_OURS)}
-        for line in lines.values() if line
+        for scheme, line in lines.items() if line
     ]  # fmt: skip
     layers.append(line_names(ends, (low, high), _HEIGHT, log=True))
     cells = [[name, *(_at(lines[scheme], size) for size in sizes)] for scheme, name in titles.items() if lines[scheme]]
