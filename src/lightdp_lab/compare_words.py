@@ -1,13 +1,35 @@
-"""Figures and sentences about compared schemes, the same in the terminal and on the page."""
+"""Records of compared schemes, and figures and sentences about them: the same in the terminal and on the page."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lightdp import attack, gaussian
 from lightdp._validate import rounded_up
+from lightdp.errors import ArgumentError
 from lightdp_lab.compare import speeds
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What `lightdp compare --json` wrote.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ArgumentError: it is something else.
+    """
+    refused, found = f"record must be what --json wrote, got record={str(path)!r}", None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        refused += f": {error}"
+    if not isinstance(found, dict) or not {"setting", "rows", "scaling"} <= set(found):
+        raise ArgumentError(refused)
+    return found
 
 
 def mu_of(epsilon: float, at: Mapping[str, Any]) -> str:

@@ -29,6 +29,7 @@ _HEADS = {  # of tables, on the page of HTML
     "table2-paper": "Table 2: colluders, S̄ = 10, as printed", "table3-paper": "Table 3: stragglers, C̄ = 10, as printed",
     "table2-training": "Table 2, ε for the whole training", "table3-training": "Table 3, ε for the whole training",
 }  # fmt: skip
+_WORDS = {"", "scheme", "model", "device", "partition"}  # columns of words
 _PRINTED = ("schemes", "table2-paper", "table3-paper", "choices")
 _WHOLE = ("table2-training", "table3-training", "links")
 _GAINS = {"tables-gain": "In Tables 2 and 3", "links-gain": "Where links fail"}
@@ -50,7 +51,7 @@ def results_page(results: Results) -> Page:
     def shown(*names: str) -> list[Table]:
         found = [(name, blocks[name]) for name in names]
         return [
-            Table(block.head, block.rows, words=block.head[1:2] if block.head[1] == "" else (), title=_HEADS[name])
+            Table(block.head, block.rows, words=[head for head in block.head if head in _WORDS], title=_HEADS[name])
             for name, block in found
             if isinstance(block, Grid) and block.rows
         ]
@@ -83,7 +84,7 @@ def _cards(results: Results) -> list[Card]:
     """How much was run, and what repair reaches in the middle of the grid beside what the paper prints."""
     runs = [line for line in results.runs() if line["config"]["data"] == "cifar10"]
     hours = sum(line["seconds"] for line in runs) / 3600
-    cards = [Card("Runs", f"{len(runs):,}", f"of CIFAR-10, {hours:,.0f} hours in all, each kept with its settings")]
+    cards = [Card("Runs", f"{len(runs):,}", f"of CIFAR-10, {hours:,.0f} hours summed, each kept with its settings")]
     epsilon = EPSILONS[0]
     best: dict[str, float] = {}
     for model in reproduce.models("repair"):

@@ -26,7 +26,7 @@ _LIES = {
 }  # fmt: skip
 _POINTS, _EVERY = 80, 4  # points of a curve, and which of them are in its table
 _HEIGHT = 240
-_LEGEND = alt.Legend(title=None, orient="top", offset=4)
+_LEGEND = alt.Legend(title=None, orient="top", offset=4, columns=2)  # fits a phone
 
 
 def save_audit(found: Mapping[str, Any], path: Path, command: str | None = None) -> None:
@@ -161,22 +161,26 @@ def _intervals(found: Mapping[str, Any]) -> Panel:
         {"name": each["name"], "low": each["low"], "high": each["low"] if each["high"] is None else each["high"]}
         for each in found["measurements"]
     ]
+    names = [*_COLOURS, *(row["name"] for row in bars)]
     scale = alt.Scale(zero=False, padding=20, nice=False)
     dashes = alt.condition("datum.claim === 'exact'", alt.value([1, 0]), alt.value([6, 4]))
-    lines = data(rules).mark_rule(strokeWidth=2).encode(
+    claim = data(rules).encode(
         x=alt.X("mu:Q", title="μ", scale=scale),
-        color=alt.Color("claim:N", legend=_LEGEND, scale=alt.Scale(domain=[*_COLOURS], range=[*_COLOURS.values()])),
-        strokeDash=dashes,
+        color=alt.Color("claim:N", legend=None, scale=alt.Scale(domain=[*_COLOURS], range=[*_COLOURS.values()])),
         tooltip=["claim:N", alt.Tooltip("mu:Q", format=".4f")],
-    )  # fmt: skip
-    y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=200))
+    )
+    y = alt.Y(
+        "name:N", title=None, sort=names, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=200, grid=False)
+    )
     tips = ["name:N", alt.Tooltip("low:Q", format=".4f"), alt.Tooltip("high:Q", format=".4f")]
     base = data(bars).encode(y=y, tooltip=tips)
     spans = base.mark_bar(height=8, color=TONES["blue"], opacity=0.55)
     spans = spans.encode(x=alt.X("low:Q", scale=scale), x2="high:Q")
     ends = base.mark_tick(color=TONES["blue"], thickness=3, size=20).encode(x="low:Q")
+    places = claim.mark_point(filled=True, size=90, opacity=1).encode(y=alt.Y("claim:N", sort=names, title=None))
+    layers = claim.mark_rule(strokeWidth=1.5).encode(strokeDash=dashes), spans, ends, places
     note = "Intervals at the confidence of the audit; a tick is a lower end, which must lie left of every claim."
-    return Panel("Measured and claimed μ", note, alt.layer(lines, spans, ends).properties(height=150), "wide")
+    return Panel("Measured and claimed μ", note, alt.layer(*layers).properties(height=26 * len(names)), "wide")
 
 
 def _scores(found: Mapping[str, Any]) -> Panel:
@@ -218,7 +222,7 @@ def _trade_off(found: Mapping[str, Any]) -> Panel:
     false = np.logspace(-4, 0, _POINTS, endpoint=False)
     curves = {"budget": found["budget"]["mu"], "odometer, at worst": found["worst"]["mu"]}
     curves |= {"exact": found["exact"]["mu"]}
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"false": float(x), "true": float(ndtr(ndtri(x) + mu)), "curve": name}
         for name, mu in curves.items()
         for x in false

@@ -18,8 +18,8 @@ except ImportError:
 from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
-    "FAINT", "FONT", "LOOK", "PICTURES", "SOFT", "TONES", "Chart", "alt", "apart", "check_path", "data", "decades",
-    "draw", "heading", "line_names", "save", "sheet", "whole", "within",
+    "FAINT", "FONT", "LOOK", "PAGES", "PICTURES", "SOFT", "TONES", "Chart", "alt", "apart", "check_path", "data",
+    "decades", "draw", "heading", "line_names", "save", "sheet", "whole", "within",
 ]  # fmt: skip
 
 Chart: TypeAlias = alt.TopLevelMixin
@@ -46,7 +46,8 @@ PICTURES: dict[str, dict[str, Any]] = {
     ".png": {"format": "png", "scale_factor": 2.0},
     ".svg": {"format": "svg"},
 }
-_SUFFIXES = (".html", *PICTURES)
+PAGES = (".html",)
+SUFFIXES = (*PAGES, *PICTURES)
 _LABEL = 13.0  # pixels between two names at the ends of lines
 _LONGEST = 200  # pixels of a name
 
@@ -125,12 +126,17 @@ def apart(heights: Sequence[float], height: float) -> list[float]:
     return [start + above * _LABEL for above, start in enumerate(starts)]
 
 
-def check_path(path: Path, name: str) -> None:
-    """Refuse, before any work, a path to which no page or picture could be written; errors speak of `name`."""
-    _check(path, name, _SUFFIXES)
+def check_path(path: Path, name: str, suffixes: Sequence[str] = SUFFIXES) -> None:
+    """Refuse, before any work, a path to which no page or picture could be written.
 
+    Args:
+        path: the file.
+        name: what errors call it.
+        suffixes: those it may have.
 
-def _check(path: Path, name: str, suffixes: Sequence[str]) -> None:
+    Raises:
+        ArgumentError: it has another suffix, its folder does not exist, or it is a folder.
+    """
     if path.suffix not in suffixes:
         raise ArgumentError(f"{name} must end in {', '.join(suffixes)}, got {name}={str(path)!r}")
     if not path.parent.is_dir():
@@ -150,7 +156,7 @@ def save(chart: Chart, path: Path, name: str = "plot") -> None:
     Raises:
         ArgumentError: the suffix is another one, or the folder does not exist or refuses the file.
     """
-    _check(path, name, (*PICTURES,))
+    check_path(path, name, [*PICTURES])
     with whole(path, name) as file:
         draw(chart, file)
 

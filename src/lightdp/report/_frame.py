@@ -19,7 +19,7 @@ import jinja2
 import vl_convert
 
 from lightdp._validate import rounded_down, rounded_up
-from lightdp.report._chart import FONT, LOOK, alt, whole
+from lightdp.report._chart import FONT, LOOK, PAGES, alt, check_path, whole
 from lightdp.report._figures import printable
 from lightdp.report._panel import Page, Panel
 
@@ -39,8 +39,9 @@ def save_page(page: Page, path: Path, command: str | None = None, name: str = "o
         name: what errors call `path`.
 
     Raises:
-        ArgumentError: the folder does not exist or refuses the file.
+        ArgumentError: the suffix is another one, or the folder does not exist or refuses the file.
     """
+    check_path(path, name, PAGES)
     with whole(path, name) as temporary:
         text = page_text(page, command=command, beside=beside(path))
         temporary.write_text(text, encoding="utf-8", errors="replace")

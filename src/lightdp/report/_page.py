@@ -11,6 +11,7 @@ from lightdp.errors import ArgumentError
 from lightdp.report._chart import draw, whole
 from lightdp.report._figures import LONG, caveats, labels, printable, side_by_side
 from lightdp.report._frame import beside, rendered
+from lightdp.report._panel import MOST
 from lightdp.report._panels import colours, panels, run_chart
 from lightdp.runlog import RunLog, Started
 from lightdp.schemes import BUILT_IN
@@ -49,10 +50,11 @@ def run_page(logs: Sequence[RunLog], **frame: Any) -> str:  # noqa: ANN401  of t
         {"log": log, "name": name, "colour": colour, "dashes": dashes, "facts": figures}
         for log, name, figures, (colour, dashes) in zip(logs, names, side_by_side(logs), colours(logs), strict=True)
     ]
+    sparse = len(logs) * max(len(log.rounds) for log in logs) > MOST
     title = names[0] if len(logs) == 1 else f"{len(logs)} runs compared"
     return rendered(
         "page.html", panels=panels(logs), kind="runs", title=title, summary=_summary(logs), runs=runs,
-        caveats=caveats(logs), long=LONG, settings=_settings(logs), docs=_DOCS, **frame,
+        caveats=caveats(logs), long=LONG, settings=_settings(logs), docs=_DOCS, sparse=sparse, **frame,
     )  # fmt: skip
 
 

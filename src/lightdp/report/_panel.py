@@ -9,7 +9,7 @@ from typing import Any, Literal
 from lightdp.report._chart import alt, within
 from lightdp.runlog import RunLog
 
-_MOST, _FEWEST = 400, 40  # points of all lines of a panel, and at least of each
+MOST, _FEWEST = 360, 40  # points of all lines of a panel, and at least of each
 
 
 @dataclass(frozen=True)
@@ -134,5 +134,5 @@ def few(rows: Sequence[Sequence[Mapping[str, Any]]], among: int | None = None) -
         rows: of each line, in their order.
         among: how many lines share the page's room; those given if None.
     """
-    most = max(_FEWEST, _MOST // (len(rows) if among is None else among))
+    most = max(_FEWEST, MOST // (len(rows) if among is None else among))
     return [dict(row) for line in rows for row in [*reversed(line[:: -max(1, -(-len(line) // most))])]]

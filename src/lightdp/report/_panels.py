@@ -39,7 +39,7 @@ _STATUS = {  # what became of uploads: words and colour
     "lost": ("lost", TONES["red"]),
 }
 _MOST_COLUMNS = 200  # clients of the partition that are drawn; more would be thinner than a pixel or two
-_MOST_CELLS = 2000  # of the partition, each of them in the page
+_MOST_CELLS = 1500  # of the partition, each of them in the page
 _FEW = 30  # points that are each drawn as a dot
 _HEIGHT = 230
 _WIDE = 900

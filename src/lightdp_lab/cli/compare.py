@@ -15,10 +15,9 @@ from rich.text import Text
 
 from lightdp._validate import rounded_up
 from lightdp.cli.options import command_line, with_settings
-from lightdp.errors import ArgumentError
 from lightdp_lab.cli._progress import progress
 from lightdp_lab.compare import Setting, compare, full_title
-from lightdp_lab.compare_words import broke, exceeds, figure, mu_of, notes
+from lightdp_lab.compare_words import broke, exceeds, figure, mu_of, notes, read_record
 from lightdp_lab.scaling import cells, scale
 from lightdp_lab.schemes import Task
 
@@ -51,7 +50,7 @@ def _compare(
 
         check_path(plot, "plot")  # before the work
     if record is not None:
-        found = _read(record)
+        found = read_record(record)
     else:
         task = {field.name: flags.pop(field.name) for field in fields(Task) if field.name in flags}
         flags["peers"] = ("relayed", "direct") if links == "both" else (links,)
@@ -83,17 +82,6 @@ def _play(setting: Setting, *, sizes: bool) -> dict[str, Any]:
         if sizes and not found["stopped"]:
             scale(setting, found, step)
         return found
-
-
-def _read(path: Path) -> dict[str, Any]:
-    refused, found = f"record must be what --json wrote, got record={str(path)!r}", None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        refused += f": {error}"
-    if not isinstance(found, dict) or not {"setting", "rows", "scaling"} <= set(found):
-        raise ArgumentError(refused)
-    return found
 
 
 def show(record: dict[str, Any]) -> None:

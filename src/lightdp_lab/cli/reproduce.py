@@ -173,9 +173,7 @@ def _write_html(kept: Results, html: Path) -> None:
     from lightdp.report import check_path, save_page  # noqa: PLC0415  needs optional dependencies
     from lightdp_lab.page import results_page  # noqa: PLC0415  likewise
 
-    check_path(html, "html")
-    if html.suffix != ".html":
-        raise ArgumentError(f"html must end in .html, got html={str(html)!r}")
+    check_path(html, "html", [".html"])
     with Console(stderr=True).status(f"drawing {html}"):
         save_page(results_page(kept), html, command_line(), "html")
     typer.echo(f"wrote {html}")
