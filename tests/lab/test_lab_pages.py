@@ -11,8 +11,8 @@ from lightdp.report._frame import page_text, scripts
 from lightdp_lab.charts.compare import compare_panels
 from lightdp_lab.compare_page import compare_page, save_compare
 from lightdp_lab.compare_words import read_record
-from lightdp_lab.page import results_page
 from lightdp_lab.results import Results
+from lightdp_lab.results_page import results_page
 from support.command_line import assert_refused
 from support.run_logs import Page
 

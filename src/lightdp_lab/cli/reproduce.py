@@ -171,7 +171,7 @@ def _write(kept: Results, docs: Path) -> None:
 
 def _write_html(kept: Results, html: Path) -> None:
     from lightdp.report import check_path, save_page  # noqa: PLC0415  needs optional dependencies
-    from lightdp_lab.page import results_page  # noqa: PLC0415  likewise
+    from lightdp_lab.results_page import results_page  # noqa: PLC0415  likewise
 
     check_path(html, "html", [".html"])
     with Console(stderr=True).status(f"drawing {html}"):
