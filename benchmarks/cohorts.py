@@ -31,7 +31,7 @@ import torch
 from rich.progress import Progress
 
 import lightdp
-from lightdp.report import LOOK, Chart, save
+from lightdp.report import TONES, Chart, heading, save, sheet
 from lightdp.training import data, partition
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
@@ -42,7 +42,7 @@ POPULATION, COHORT, SHARE = 100, 20, 5
 WAYS = ("cohorts", "5 rounds a turn", "γ without the factor", "half the γ", "all 100", "the same 20")
 RATES = (0.06, 0.085, 0.12, 0.18, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0)
 TUNING = 1000  # seeds from here on choose learning rates
-COLOURS = {8.0: "#d9480f", 2.0: "#2563eb"}
+COLOURS = {8.0: TONES["orange"], 2.0: TONES["blue"]}
 
 
 class Job(NamedTuple):
@@ -160,7 +160,7 @@ def chart(rows: list[dict[str, Any]]) -> Chart:
     names = {each["epsilon"]: f"ε = {each['epsilon']:g}" for each in found}
     colour = alt.Color(
         "eps:N", scale=alt.Scale(domain=[*names.values()], range=[COLOURS[each] for each in names]),
-        legend=alt.Legend(title=None, orient="top", symbolType="circle"),
+        legend=alt.Legend(title=None, orient="top", symbolType="circle", symbolOpacity=1),
     )  # fmt: skip
     y = alt.Y("way:N", title=None, sort=list(WAYS), axis=alt.Axis(labelLimit=200))
     scale = alt.Scale(zero=False, nice=True)
@@ -175,13 +175,12 @@ def chart(rows: list[dict[str, Any]]) -> Chart:
     bars = alt.Chart(alt.Data(values=means)).mark_rule(strokeWidth=4).encode(x=alt.X("low:Q"), x2="high:Q", y=y)
     middle = alt.Chart(alt.Data(values=means)).mark_point(filled=True, size=90, opacity=1).encode(x, y, color=colour)
     counts = f"{max(row['seeds'] for row in found)} seeds; dots and bars: mean and two standard errors."
-    title = alt.Title(
+    title = heading(
         "20 of 100 clients a round, beside all of them and beside the same 20",
-        subtitle=["Digits, linear; the same ε and as many client updates for all, learning rates tuned apart;", counts],
-        anchor="start", fontSize=14, subtitleColor="#526077", offset=10,
+        "Digits, linear; the same ε and as many client updates for all, learning rates tuned apart;", counts, size=14,
     )  # fmt: skip
     drawn = alt.layer(seeds, bars.encode(color=colour), middle).properties(width=560, height=230, title=title)
-    return drawn.configure(**LOOK, padding=20, background="white")
+    return sheet(drawn)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from lightdp import Request
 from lightdp._validate import rounded_up
 from lightdp.report import save
 from lightdp_lab.charts.compare import compare_chart
-from lightdp_lab.cli.compare import broke, figure
+from lightdp_lab.compare_words import broke, figure
 from lightdp_lab.schemes import Grid, Smpc, Task
 from lightdp_lab.tables import filled
 

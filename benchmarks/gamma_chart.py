@@ -17,14 +17,14 @@ from typing import Any
 import altair as alt
 
 from gamma_tables import RULES, by_weight, error, kinds, tables
-from lightdp.report import LOOK, Chart, save
+from lightdp.report import SOFT, TONES, Chart, heading, save, sheet
 
 ROOT = Path(__file__).parent
 PICTURE = ROOT.parent / "docs/img/gamma.svg"
 TITLES = {"digits": "Digits, linear", "fashion-mnist": "Fashion-MNIST, scattering + linear",
           "cifar10": "CIFAR-10, scattering + linear"}  # fmt: skip
-SOFT = "#526077"
-COLOURS = {"0": "#94a3b8", "0.5": "#0ea5e9", "0.9": "#d9480f", "0.95": "#7c3aed", "0.9, averaged": "#2f9e44"}
+COLOURS = {"0": TONES["grey"], "0.5": TONES["violet"], "0.9": TONES["orange"], "0.95": TONES["blue"],
+           "0.9, averaged": TONES["teal"]}  # fmt: skip
 TICKS, LOWEST = (1.5, 3, 5, 8, 12, 22, 50), -3.0  # points: what lies lower is cut off
 
 
@@ -80,23 +80,20 @@ def panel(record: dict[str, Any]) -> alt.LayerChart:
         if len(seeds) == 1
         else f"{seeds[0]} to {seeds[-1]} seeds"
     )
-    title = alt.Title(TITLES[record["data"]], subtitle=told, anchor="start", fontSize=13, subtitleColor=SOFT)
+    title = heading(TITLES[record["data"]], told, size=13)
     return alt.layer(zero, bars, line, dots, mark).properties(width=280, height=240, title=title)
 
 
 def chart(records: Sequence[dict[str, Any]]) -> Chart:
     """A panel for each data set, a line for each momentum, SMPC+DP at zero."""
-    title = alt.Title(
+    title = heading(
         "Accuracy against γ under repair",
-        subtitle=[
-            "Percentage points ahead of SMPC+DP (dashed) with the same seeds and momentum; ε = 3 for all rounds.",
-            "Each point at its best learning rate; bars are one standard error of the paired difference.",
-            "Diamonds: the γ that plans choose. Averaged: weights averaged with decay 0.95.",
-        ],
-        anchor="start", fontSize=17, subtitleColor=SOFT, offset=12,
-    )  # fmt: skip
+        "Percentage points ahead of SMPC+DP (dashed) with the same seeds and momentum; ε = 3 for all rounds.",
+        "Each point at its best learning rate; bars are one standard error of the paired difference.",
+        "Diamonds: the γ that plans choose. Averaged: weights averaged with decay 0.95.",
+    )
     shown = alt.hconcat(*map(panel, records), spacing=30).resolve_scale(color="shared", y="independent")
-    return shown.properties(title=title).configure(**LOOK, padding=18, background="white")
+    return sheet(shown.properties(title=title))
 
 
 def main() -> None:

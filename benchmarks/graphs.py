@@ -96,20 +96,33 @@ def chart(rows: list[dict[str, Any]], path: Path) -> None:
     """Ratios against degrees, a line for each number of clients."""
     import altair as alt  # noqa: PLC0415  an optional dependency
 
-    from lightdp.report import save  # noqa: PLC0415
+    from lightdp.report import FAINT, TONES, heading, line_names, save, sheet, within  # noqa: PLC0415
 
-    shown = [row | {"clients": f"{row['clients']:,}", "late": LATE[row["late"]]} for row in rows if row["ratio"] < 12]
-    across = alt.Scale(type="log", domain=[90, 420], nice=False)
-    up = alt.Scale(type="log", domain=[1, 12], nice=False)
-    base = alt.Chart(alt.Data(values=[row for row in shown if row["degree"] >= 90])).encode(
-        x=alt.X("degree:Q", scale=across, axis=alt.Axis(values=list(DEGREES)), title="Peers of a client"),
-        y=alt.Y("ratio:Q", scale=up, axis=alt.Axis(values=TICKS), title="Noise, times the complete graph's"),
-        color=alt.Color("clients:N", sort=[f"{n:,}" for n in CLIENTS], title="Clients"),
+    colours = {f"{n:,}": TONES[tone] for n, tone in zip(CLIENTS, ("violet", "orange", "blue"), strict=True)}
+    shown = [
+        row | {"clients": f"{row['clients']:,}", "late": LATE[row["late"]]}
+        for row in rows
+        if row["ratio"] < 12 and row["degree"] >= 90
+    ]
+    across, up, height = within(90, 420, type="log"), (1, 12), 320
+    colour = alt.Scale(domain=[*colours], range=[*colours.values()])
+    base = alt.Chart(alt.Data(values=shown)).encode(
+        x=alt.X("degree:Q", scale=across, axis=alt.Axis(values=list(DEGREES), grid=False), title="peers of a client"),
+        y=alt.Y("ratio:Q", scale=within(*up, type="log"), axis=alt.Axis(values=TICKS), title=None),
+        color=alt.Color("clients:N", scale=colour, legend=None),
     )
-    dash = alt.StrokeDash("late:N", sort=list(LATE.values()), title=None)
-    goal = alt.Chart(alt.Data(values=[{"y": 2}])).mark_rule(color="#999", strokeDash=[2, 3]).encode(y="y:Q")
-    layers = base.mark_line(strokeWidth=2).encode(strokeDash=dash) + base.mark_point(filled=True, size=40) + goal
-    save(layers.properties(width=520, height=320, title="What a sparse graph costs"), path)
+    dash = alt.StrokeDash("late:N", sort=list(LATE.values()), legend=alt.Legend(title=None, orient="top"))
+    goal = alt.Chart(alt.Data(values=[{"y": _GOAL}])).mark_rule(color=FAINT, strokeDash=[2, 3]).encode(y="y:Q")
+    last = {(row["clients"], row["late"]): row["ratio"] for row in shown}
+    ends = [
+        {"name": f"{clients} clients, {late.rsplit(' ', 1)[1]}", "value": value, "colour": colours[clients]}
+        for (clients, late), value in last.items()
+    ]
+    names = line_names(ends, up, height, log=True)
+    lines = base.mark_line(strokeWidth=2).encode(strokeDash=dash)
+    layers = alt.layer(goal, lines, base.mark_point(filled=True, size=40, opacity=1), names)
+    title = heading("What a sparse graph costs", "noise, times the complete graph's; dotted: twice", size=15)
+    save(sheet(layers.properties(width=520, height=height, title=title)), path)
 
 
 def main() -> int:

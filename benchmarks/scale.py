@@ -28,7 +28,7 @@ import scale_keys
 import scale_play
 import scale_server
 import scale_state
-from lightdp.report import LOOK, save
+from lightdp.report import TONES, decades, heading, line_names, save, sheet, within
 from lightdp_lab import bench
 
 if TYPE_CHECKING:
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent
 RECORD, PICTURE = ROOT / "records/scale.json", ROOT.parent / "docs/img/scale.svg"
-SIZES, GOAL_CLIENTS, SOFT = (100, 1000, 10_000, 100_000), 100_000, "#526077"
+SIZES, GOAL_CLIENTS = (100, 1000, 10_000, 100_000), 100_000
 PLAY_MINUTES, PLAY_GB, ODOMETER_GB, RECEIVE_S = 20.0, 12.0, 0.5, 2.0
-_APART = 1.8  # by what factor names at the ends of lines are
-_TICKS = [10.0**k for k in range(-6, 10)]
+_HEIGHT = 300
 
 
 class Part(NamedTuple):
@@ -54,15 +53,15 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "join_s": Part("client joins", "s", "#d9480f", 0.2),
-    "restore_s": Part("client restores", "s", "#7c3aed", 0.01),
-    "keys_s": Part("client derives keys", "s", "#0ea5e9", 1e-4),
-    "odometer_s": Part("server's odometer", "s", "#2f9e44", 0.1),
-    "receive_all_s": Part("server receives all uploads", "s", "#94a3b8"),
-    "join_peak_bytes": Part("memory of joining", "B", "#d9480f", 2e7),
-    "join_bytes": Part("client's roster", "B", "#7c3aed", 1e5),
-    "announcement_bytes": Part("announcement", "B", "#2f9e44", 12_600),
-    "entry_bytes": Part("state written a round", "B", "#0ea5e9", 2000),
+    "join_s": Part("client joins", "s", TONES["orange"], 0.2),
+    "restore_s": Part("client restores", "s", TONES["violet"], 0.01),
+    "keys_s": Part("client derives keys", "s", TONES["blue"], 1e-4),
+    "odometer_s": Part("server's odometer", "s", TONES["teal"], 0.1),
+    "receive_all_s": Part("server receives all uploads", "s", TONES["grey"]),
+    "join_peak_bytes": Part("memory of joining", "B", TONES["orange"], 2e7),
+    "join_bytes": Part("client's roster", "B", TONES["violet"], 1e5),
+    "announcement_bytes": Part("announcement", "B", TONES["teal"], 12_600),
+    "entry_bytes": Part("state written a round", "B", TONES["blue"], 2000),
 }
 
 
@@ -114,36 +113,32 @@ def panel(rows: list[dict[str, Any]], unit: str, title: str) -> alt.LayerChart:
         {"clients": row["clients"], "value": row[name], "part": name}
         for row in rows for name in parts if row[name] > 0
     ]  # fmt: skip
-    ends, lowest = [], 0.0
-    for name in sorted(parts, key=lambda name: rows[-1][name]):
-        lowest = max(rows[-1][name], _APART * lowest)  # names do not overlap
+    ends = []
+    for name, part in parts.items():
         power = round(exponent(rows, name), 2) + 0.0
-        told = f"{parts[name].title}, {f'N^{power:g}' if power else 'flat'}"
-        ends.append({"clients": rows[-1]["clients"], "value": lowest, "part": name, "told": told})
-    x = alt.X("clients:Q", title="clients N", scale=alt.Scale(type="log", domain=[80, 120_000]),
+        told = f"{part.title}, {f'N^{power:g}' if power else 'flat'}"
+        ends.append({"name": told, "value": rows[-1][name], "colour": part.colour})
+    span = min(point["value"] for point in points) / 1.5, max(point["value"] for point in points) * 1.5
+    x = alt.X("clients:Q", title="clients N", scale=within(80, 120_000, type="log"),
               axis=alt.Axis(values=list(SIZES), format="~s", grid=False))  # fmt: skip
-    y = alt.Y("value:Q", title=None, scale=alt.Scale(type="log"), axis=alt.Axis(format=".0e", values=_TICKS))
+    y = alt.Y("value:Q", title=None, scale=within(*span, type="log"), axis=alt.Axis(format="~s", values=decades(*span)))
     colour = alt.Color("part:N", legend=None, scale=alt.Scale(
         domain=list(parts), range=[part.colour for part in parts.values()]))  # fmt: skip
     base = alt.Chart(alt.Data(values=points)).encode(x=x, y=y, color=colour)
-    names = alt.Chart(alt.Data(values=ends)).mark_text(align="left", dx=8, fontSize=11).encode(
-        x=x, y=y, color=colour, text="told:N"
-    )  # fmt: skip
+    names = line_names(ends, span, _HEIGHT, log=True)
     shown = alt.layer(base.mark_line(strokeWidth=2), base.mark_point(filled=True, size=36, opacity=1), names)
-    return shown.properties(width=270, height=300, title=alt.Title(title, anchor="start", fontSize=13))
+    return shown.properties(width=270, height=_HEIGHT, title=heading(title, size=13))
 
 
 def chart(rows: list[dict[str, Any]]) -> Chart:
     """Times beside bytes."""
-    title = alt.Title(
+    title = heading(
         "Growth with the number of clients",
-        subtitle=["Random graph of about 100 neighbours, complete among 100 clients; 10 % stragglers.",
-                  "CPU time of one core; uploads of 1,000 values. Exponents are fitted."],
-        anchor="start", fontSize=17, subtitleColor=SOFT, offset=12,
-    )  # fmt: skip
+        "Random graph of about 100 neighbours, complete among 100 clients; 10 % stragglers.",
+        "CPU time of one core; uploads of 1,000 values. Exponents are fitted.",
+    )
     shown = alt.hconcat(panel(rows, "s", "seconds"), panel(rows, "B", "bytes"), spacing=30)
-    looks = shown.resolve_scale(color="independent", y="independent").properties(title=title)
-    return looks.configure(**LOOK, padding=18, background="white")
+    return sheet(shown.resolve_scale(color="independent", y="independent").properties(title=title))
 
 
 def table(record: dict[str, Any]) -> Iterable[tuple[str, bool]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightdp.runlog import RunLog
+from lightdp.training import data
+from lightdp.training.config import Config
+from lightdp.training.fitting import fitted
 
 if TYPE_CHECKING:
     from support.command_line import Run
@@ -20,13 +24,14 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), f
 
 def test_the_tutorial_runs_as_written(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert [language for language, _ in BLOCKS] == ["sh", "python", "toml", "sh", "python"]
+    assert [language for language, _ in BLOCKS] == ["sh", "python", "toml", "sh", "toml", "sh", "python"]
     printed = []
     for language, block in BLOCKS:
         if language == "python":
             exec(compile(block, PAGE.name, "exec"), {})  # noqa: S102  it is our own documentation
         elif language == "toml":
-            Path("columns.toml").write_text(block, encoding="utf-8")
+            name = "private.toml" if "columns.toml" in {each.name for each in tmp_path.iterdir()} else "columns.toml"
+            Path(name).write_text(block, encoding="utf-8")
         else:
             program, *arguments = shlex.split(block)
             assert program == "lightdp"
@@ -40,7 +45,23 @@ def test_the_tutorial_runs_as_written(tmp_path: Path, run: Run, monkeypatch: pyt
     assert (heart.unit, visits.unit) == ("record", "person")
     assert visits.outcome.accuracy_clients is not None
     assert sorted(visits.outcome.accuracy_clients) == ["Basel", "Bern", "Chur", "Genf", "Olten"]
-    for page in (printed[1], Path("visits.html").read_text(encoding="utf-8")):
+    private = RunLog.read(Path("private.jsonl"))
+    assert private.outcome.bounds is not None
+    shown = ", ".join(f"{name} [{each['low']:g}, {each['high']:g}]" for name, each in private.outcome.bounds.items())
+    assert f"`{shown}` here" in PAGE.read_text(encoding="utf-8")
+    for page in (printed[1], printed[2], Path("visits.html").read_text(encoding="utf-8")):
         assert "for one person" in page
         assert "one record" not in page
     assert RunLog.read(Path("heart.jsonl")).accuracy == heart.accuracy
+
+
+def test_the_table_of_hospitals_is_that_of_the_record() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    record = json.loads((PAGE.parents[2] / "benchmarks/records/heart.json").read_text(encoding="utf-8"))
+    *rows, flamby = record["rows"]
+    for row in rows:
+        shares = " | ".join(f"{100 * share:.1f}" for share in row["clients"].values())
+        assert f"| {row['name']} | {100 * row['accuracy']:.1f} ± {100 * row['spread']:.1f} % | {shares} |" in page
+    assert f"(ours at this ε and δ: {100 * flamby['mean_of_clients']:.1f} %)" in page
+    chosen = fitted(Config(data="heart"), data.load("heart"), ["data"])
+    assert {"rounds": chosen.rounds, "lr": chosen.lr} == record["chosen"]

@@ -103,47 +103,47 @@ BUILT_IN = {
     one.name: one
     for one in (
         Scheme(
-            name="none", title="no noise", label="no noise", colour="#a16207", family="none", trips=1, private=False,
+            name="none", title="no noise", label="no noise", colour="#b4a481", family="none", trips=1, private=False,
             source="McMahan et al. 2017", broken_by="nothing; it protects nothing",
         ),
         Scheme(
-            name="central", title="central DP, trusted server", label="central DP", colour="#6b7280", family="central",
+            name="central", title="central DP, trusted server", label="central DP", colour="#a3a5ad", family="central",
             source="Dwork et al. 2006; Abadi et al. 2016", calibration="central", trips=1, private=False,
             broken_by="a curious server: it sees all updates",
             planned=Planned("central DP", "a curious server: it sees all updates"),
             protects_against="anybody who sees the models alone (not the server, which saw every update)",
         ),
         Scheme(
-            name="smpc", title="SMPC + DP", label="SMPC + DP", colour="#0d9488", family="secure aggregation",
+            name="smpc", title="SMPC + DP", label="SMPC + DP", colour="#257b6a", family="secure aggregation",
             source="Bonawitz et al. 2017", broken_by="over S̄ lost, or lost peer links (P7)", trips=4, talks=True,
             calibration="smpc", noise_only=True,
             planned=Planned("SMPC + DP (SecAgg)", "over S̄ lost, or lost peer links (P7)"),
         ),
         Scheme(
-            name="auto", title="LightDP", label="LightDP", colour="#1e3a8a", family="lightdp", trips=1,
+            name="auto", title="LightDP", label="LightDP", colour="#363f55", family="lightdp", trips=1,
             source="LightDP-FL, exact or with repair, whichever leaves less noise (D8)", calibration="auto",
             broken_by="fewer than N - S̄ uploads", deployable=True,
         ),
         Scheme(
-            name="repair", title="LightDP, repair", label="LightDP repair", colour="#2563eb", family="lightdp",
+            name="repair", title="LightDP, repair", label="LightDP repair", colour="#4747cd", family="lightdp",
             source="LightDP-FL with carry-over repair (R1)", calibration="repair", deployable=True, trips=1,
             broken_by="fewer than N - S̄ uploads; a non-linear server step",
             planned=Planned("LightDP, repair", "over S̄ lost, or non-linear steps (R3)"),
         ),
         Scheme(
-            name="exact", title="LightDP, exact", label="LightDP exact", colour="#7c3aed", family="lightdp",
+            name="exact", title="LightDP, exact", label="LightDP exact", colour="#a281e8", family="lightdp",
             source="LightDP-FL with exact calibration (D2)", calibration="exact", deployable=True, trips=1,
             broken_by="fewer than N - S̄ uploads; stragglers leave noise",
             planned=Planned("LightDP, exact", "over S̄ lost; stragglers leave noise"),
         ),
         Scheme(
-            name="paper", title="LightDP, the paper's noise", label="LightDP paper", colour="#ea580c", family="lightdp",
+            name="paper", title="LightDP, the paper's noise", label="LightDP paper", colour="#c35906", family="lightdp",
             source="LightDP-FL as printed", calibration="paper", deployable=True, understates=True, trips=1,
             broken_by="as exact; its own σ misses ε (P1-P3)", results_title="LightDP-FL, as printed",
             planned=Planned("LightDP, paper's γ", "as exact; its own σ misses ε (P1-P3)"),
         ),
         Scheme(
-            name="local", title="local DP", label="local DP", colour="#be123c", family="local", trips=1,
+            name="local", title="local DP", label="local DP", colour="#8e2b29", family="local", trips=1,
             source="Dwork et al. 2006, exactly calibrated", broken_by="nothing; noise alone protects",
             calibration="local", deployable=True, planned=Planned("local DP", "nothing; noise alone protects"),
             protects_against="the server together with all other clients",

@@ -14,18 +14,23 @@ from lightdp_lab.differences import composed, differences, printed_plan
 from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import EPSILONS, TABLES, Target
 from lightdp_lab.results import Results
-from lightdp_lab.tables import MODELS, Cell, Gain, filled, gain, guaranteed, known, markdown, span, title, trials
+from lightdp_lab.tables import MODELS, Cell, Gain, Grid, filled, gain, guaranteed, known, span, title, trials
 
 
 def page(text: str, results: Results) -> str:
     """The page `text`, each block between its marks made anew."""
-    blocks = {name: made(results) for name, made in _BLOCKS.items()}
+    return filled(text, {name: str(block) for name, block in blocks_of(results).items()})
+
+
+def blocks_of(results: Results) -> dict[str, Grid | str]:
+    """Every block by the name in its mark."""
+    blocks: dict[str, Grid | str] = {name: made(results) for name, made in _BLOCKS.items()}
     for name, kind in itertools.product(TABLES, ("paper", "training")):
         blocks[f"{name}-{kind}"] = _table(name, kind, results)
-    return filled(text, blocks)
+    return blocks
 
 
-def _made(results: Results) -> str:
+def _made(results: Results) -> Grid:
     """How many runs there are, of what, and where they ran."""
     kinds: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for line in results.runs():
@@ -36,10 +41,10 @@ def _made(results: Results) -> str:
     for (unit, model, device), seconds in sorted(kinds.items()):
         kind = "as printed" if unit == "paper" else "whole training"
         rows.append([kind, MODELS[model], device, f"{len(seconds):,}", f"{statistics.median(seconds):.3g} s"])
-    return markdown(["guarantee", "model", "device", "runs", "median time of a run, others beside it"], rows)
+    return Grid(["guarantee", "model", "device", "runs", "median time of a run, others beside it"], rows)
 
 
-def _table(name: Target, kind: str, results: Results) -> str:
+def _table(name: Target, kind: str, results: Results) -> Grid:
     """A table of the paper: its numbers, ours beside them, and what ε is true."""
     table = TABLES[name]
     letter = {"colluders": "C̄", "stragglers": "S̄"}[table.varies]
@@ -64,7 +69,7 @@ def _table(name: Target, kind: str, results: Results) -> str:
             for what, pairs in (("one round", once), ("150 rounds", whole)):
                 texts = (f"{rounded_up(true, 3)} ({rounded_up(mu, 3)})" for true, mu in pairs)
                 rows.append(["", f"true ε (μ) of {what}", *texts])
-    return markdown(["ε", "", *(f"{letter} = {value}" for value in table.values)], rows)
+    return Grid(["ε", "", *(f"{letter} = {value}" for value in table.values)], rows)
 
 
 def _gains(results: Results, name: Target, epsilon: float) -> list[str]:
@@ -113,13 +118,13 @@ def _text(cell: Cell | None) -> str:
     return "impossible" if cell is None else cell.text()
 
 
-def _schemes(results: Results) -> str:
+def _schemes(results: Results) -> Grid:
     """As printed, in the middle of the grid: what each scheme reaches, and how much noise it had."""
     names, rows = ("paper", "smpc", "local-paper"), list[list[str]]()
     for model in reproduce.models("paper"):
         cells = {(c.config.epsilon, c.config.scheme): c for c in known(results, "rounds", "paper", model=model)}
         rows += [[MODELS[model], f"{at:g}", *(_noisy(cells[at, name]) for name in names)] for at in EPSILONS]
-    return markdown(["model", "ε", *map(title, names)], rows)
+    return Grid(["model", "ε", *map(title, names)], rows)
 
 
 def _noisy(cell: Cell) -> str:
@@ -127,7 +132,7 @@ def _noisy(cell: Cell) -> str:
     return f"{cell.text()}{noise}"
 
 
-def _choices(results: Results) -> str:
+def _choices(results: Results) -> Grid:
     """How much hangs on what the paper leaves open."""
     rows = []
     for model in reproduce.models("paper"):
@@ -135,10 +140,10 @@ def _choices(results: Results) -> str:
             if cell.trials:
                 at, smallest = cell.config, span(line["smallest"] for line in cell.lines)
                 rows.append([MODELS[model], f"{at.clip:g}", at.partition, smallest, cell.text(count=True)])
-    return markdown(["model", "clip", "partition", "smallest client", "accuracy (trials)"], rows)
+    return Grid(["model", "clip", "partition", "smallest client", "accuracy (trials)"], rows)
 
 
-def _models(results: Results) -> str:
+def _models(results: Results) -> Grid:
     """The middle of the grid by model and scheme, and how far from a trusted server."""
     printed = [f"{TABLES['table2'].printed[epsilon][0]}" for epsilon in EPSILONS]
     rows = [["ResNet-18, as the paper prints it", "LightDP-FL, ε for each round", *printed, ""]]
@@ -155,10 +160,10 @@ def _models(results: Results) -> str:
             shown = [texts.get(epsilon, "–") for epsilon in EPSILONS]
             far = f"{max(behind):.1f}" if behind else ""
             rows.append([f"{MODELS[model]}, {trials(cell.trials for cell in cells)}", title(scheme), *shown, far])
-    return markdown(["model", "scheme", *(f"ε = {epsilon:g}" for epsilon in EPSILONS), "points behind central"], rows)
+    return Grid(["model", "scheme", *(f"ε = {epsilon:g}" for epsilon in EPSILONS), "points behind central"], rows)
 
 
-def _links(results: Results) -> str:
+def _links(results: Results) -> Grid:
     """Repair against secure aggregation where links fail, cell by cell."""
     rows = []
     for place, both in _both(results, "links").items():
@@ -166,10 +171,10 @@ def _links(results: Results) -> str:
         if repair.accuracy is not None:
             points = str(gain(repair, smpc) or "")
             rows.append([*(f"{value:g}" for value in place), repair.text(), _text(smpc), points, str(repair.trials)])
-    return markdown(["ε", "C̄", "S̄", "LightDP, repair", "SMPC + DP", "points ± standard error", "trials"], rows)
+    return Grid(["ε", "C̄", "S̄", "LightDP, repair", "SMPC + DP", "points ± standard error", "trials"], rows)
 
 
-def _time(results: Results) -> str:
+def _time(results: Results) -> Grid:
     """What each scheme had reached after how long."""
     rows = []
     for cell in known(results, "time", "repair"):
@@ -179,10 +184,10 @@ def _time(results: Results) -> str:
             scheme, failed = f"{ALL[cell.config.scheme].title}{links}", f"{line['failed']} of {line['rounds']}"
             shown = f"{'' if line['time_measured'] else '~'}{seconds:,.3g}"
             rows.append([scheme, str(line["trips"]), failed, cell.text(), shown])
-    return markdown(["scheme", "trips a round", "failed rounds", "accuracy", "seconds, modelled"], rows)
+    return Grid(["scheme", "trips a round", "failed rounds", "accuracy", "seconds, modelled"], rows)
 
 
-def _speed(results: Results) -> str:
+def _speed(results: Results) -> Grid:
     """How long a whole run of ResNet-18 takes that has the device for itself, by the stragglers that spare it work."""
     found: dict[tuple[str, int], list[float]] = defaultdict(list)
     for line in results.runs():
@@ -193,11 +198,11 @@ def _speed(results: Results) -> str:
         [device, str(bound), str(len(times)), *(f"{f(times):.0f}" for f in (min, statistics.median, max))]
         for (device, bound), times in sorted(found.items())
     ]
-    return markdown(["device", "S̄", "runs", "fastest, s", "median, s", "slowest, s"], rows)
+    return Grid(["device", "S̄", "runs", "fastest, s", "median, s", "slowest, s"], rows)
 
 
 # What makes each block of the page, beside the paper's tables.
-_BLOCKS: dict[str, Callable[[Results], str]] = {
+_BLOCKS: dict[str, Callable[[Results], Grid | str]] = {
     "made": _made, "schemes": _schemes, "choices": _choices, "models": _models, "links": _links, "time": _time,
     "speed": _speed, "differences": differences, "tables-gain": lambda results: _summary(results, *TABLES),
     "links-gain": lambda results: _summary(results, "links"),

@@ -141,16 +141,21 @@ def span(values: Iterable[int]) -> str:
     return " to ".join(f"{value:,}" for value in dict.fromkeys((found[0], found[-1])))
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table for a page.
+class Grid(NamedTuple):
+    """A table of a page, which as text is one of Markdown.
 
-    >>> print(markdown(["ε", "accuracy"], [["3", "66.6"]]))
+    >>> print(Grid(["ε", "accuracy"], [["3", "66.6"]]))
     | ε | accuracy |
     | --- | --- |
     | 3 | 66.6 |
     """
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __str__(self) -> str:
+        lines = [self.head, ["---"] * len(self.head), *self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def filled(text: str, blocks: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from lightdp.auditing import _live
 from lightdp.keys import Keyring
 from lightdp.protocol import Client, client, vector
 from lightdp.protocol.history import ClientHistory
+from lightdp.protocol.rounds import used_sets
 from lightdp.protocol.seat import Seat
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def repair_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     def repeated(self: ClientHistory) -> Any:
         missed = [
             (number, tuple(j for j in self.neighbours if j not in used))
-            for number, used in enumerate(self.used)
+            for number, used in enumerate(used_sets(self.rounds))
             if self.me in used
         ]
         owed = [each for each in missed if each[1]]
@@ -162,7 +163,7 @@ def repaired_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
         flying = [debt for riding in self.repairs.flying.values() for debt in riding]
         if real(self) is not None or not flying:
             return real(self)
-        return flying[0].round, tuple(j for j in self.neighbours if j not in self.used[flying[0].round])
+        return flying[0].round, tuple(j for j in self.neighbours if j not in used_sets(self.rounds)[flying[0].round])
 
     monkeypatch.setattr(ClientHistory, "repair", property(twice))
 

@@ -20,6 +20,7 @@ from lightdp.auditing._audit import Figure
 from lightdp.auditing._measure import Measurement, Sample
 from lightdp.errors import ArgumentError
 from lightdp.report._audit import audit_page
+from lightdp.report._frame import page_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +115,7 @@ def test_what_an_attacker_finds_is_said_in_the_words_of_all_outputs(adjacency: s
     found = lightdp.audit(planned(adjacency=adjacency), values=1000, play=1, confidence=SURE)
     words = attack.sentence(found.worst.found, "record", adjacency)
     assert words in shown(found)
-    assert words in audit_page(found.to_dict())
+    assert words in page_text(audit_page(found.to_dict()))
     assert ("replaced" in words) == (adjacency == "replace")
 
 
@@ -160,7 +161,7 @@ def test_signs_that_were_not_all_tried_give_an_exact_mu_of_at_least_so_much() ->
     assert found.to_dict()["signs"] == "improved"
     assert "with signs that no change of one or two betters" in printed
     assert f"exact, of what was sent >= {rounded_down(found.exact.mu)} >= " in printed
-    assert f"≥ {rounded_down(found.exact.mu)}" in audit_page(found.to_dict())
+    assert f"≥ {rounded_down(found.exact.mu)}" in page_text(audit_page(found.to_dict()))
 
 
 def test_a_file_of_rounds_is_played(tmp_path: Path) -> None:
@@ -208,8 +209,8 @@ def test_how_much_of_the_plan_was_played_is_said(changed: dict[str, Any], option
     assert lines[1].endswith(words)
     assert lines[-1].endswith(f"in {lines[1].removeprefix('Played: ')}") == found.holds
     assert found.ended == ("refused" in words)
-    assert f"{found.data_rounds} rounds played of {found.plan.turns} planned" in audit_page(found.to_dict())
-    assert ("clients refused the rest" in audit_page(found.to_dict())) == found.ended
+    assert f"{found.data_rounds} rounds played of {found.plan.turns} planned" in page_text(audit_page(found.to_dict()))
+    assert ("clients refused the rest" in page_text(audit_page(found.to_dict()))) == found.ended
 
 
 def test_late_uploads_that_are_assumed_unseen_are_named(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from lightdp import planning
 from support.command_line import assert_refused, plan_arguments
+from support.run_logs import Page
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ def small(**changes: object) -> list[str]:
 
 @pytest.mark.parametrize(
     ("suffix", "start", "size"),
-    [("html", b"<!DOCTYPE html>", 200_000), ("png", b"\x89PNG\r\n\x1a\n", 20_000), ("svg", b"<svg", 5_000)],
+    [("html", b"<!doctype html>", 200_000), ("png", b"\x89PNG\r\n\x1a\n", 20_000), ("svg", b"<svg", 5_000)],
 )
 def test_plot_writes_one_whole_file(run: Run, tmp_path: Path, suffix: str, start: bytes, size: int) -> None:
     file = tmp_path / f"plan.{suffix}"
@@ -48,6 +49,14 @@ def test_html_needs_no_network(run: Run, tmp_path: Path) -> None:
     assert 'src="http' not in text
     assert "https://cdn" not in text
     assert "LightDP repair" in text
+
+
+def test_a_page_shows_the_command_that_made_it_as_one_types_it(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "a plan & <b>.html"
+    run(*small(), "--plot", file)
+    text = Page(file.read_text(encoding="utf-8")).text
+    assert "Made by this command lightdp plan --clients=8 --colluders=2 " in text
+    assert f"--plot '{file}'" in text
 
 
 def test_plot_with_json_prints_json_only(run: Run, tmp_path: Path) -> None:

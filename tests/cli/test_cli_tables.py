@@ -160,6 +160,21 @@ def test_one_class_at_a_client_and_unseen_categories_are_handled(tmp_path: Path,
     assert "sex: 64 of 192 values not listed, taken as missing" in done.out
 
 
+def test_private_bounds_are_found_printed_and_logged(tmp_path: Path, run: Run) -> None:
+    saved(tmp_path, text(rows()), 'age = "private"\nsex = ["f", "m"]\nchol = "private, missing"\n')
+    done = run("run", "--data", "t.csv", *OWN, *QUICK, "--rounds", "12")
+    assert done.code == 0, done.err
+    assert "bounds of age, chol: found by the first 2 rounds of 12, under the same noise" in done.out
+    assert "linear with 12 parameters" in done.out  # age, f, m, chol, chol missing and 1, for two classes
+    assert "Bounds found in the first 2 rounds, as private as all others: age [16, 128], chol [64, 512]." in done.out
+    assert "NOT PRIVATE" not in done.out
+    assert json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])["bounds"]["age"]["high"] == 128
+    assert run("audit", "run.jsonl").code == 0
+    assert run("run", "--data", "t.csv", *OWN, *QUICK, "--rounds", "12", "--resume").code == 0
+    assert_refused(run("run", "--data", "t.csv", *OWN, *QUICK, "--overwrite", "--grace", "1"), "columns", "grace=1")
+    assert_refused(run("run", "--data", "heart", "--bounds-rounds", "2", "--out", "a.jsonl"), "bounds_rounds=2")
+
+
 def test_heart_trains_with_accuracy_for_each_hospital(run: Run) -> None:
     done = run("run", "--data", "heart", "--epsilon", "1", "--json")
     assert done.code == 0, done.err
@@ -272,6 +287,11 @@ WRONG: dict[str, tuple[str | bytes, str, list[str], list[str]]] = {
     "NaN bound": (*with_columns("age = [nan, 80]"), ["LOW < HIGH", "age = [nan, 80]"]),
     "truth bound": (*with_columns("age = [false, true]"), ["got age = [False, True]"]),
     "bounds in text": (*with_columns('age = "20:80"'), ["got age = 20:80"]),
+    "private texts": (*with_columns('sex = "private"'), ["'sex', whose row 1 is no number", "'f'"]),
+    "private, misspelt": (*with_columns('age = "privat"'), ["got age = privat"]),
+    "private label": (*with_columns(COLUMNS + 'sick = "private"'), ["bounds for 'sick'"]),
+    "private client": (*with_columns('site = "private"'), ["not clients or persons", "'site'"]),
+    "private in a list of numbers": (*with_columns('age = [20, "private"]'), ["got age = [20, 'private']"]),
     "bounds in a table": (*with_columns("[age]\nlow = 20"), ["got age = {'low': 20}"]),
     "mixed list": (*with_columns('sex = ["f", 1]'), ["got sex = ['f', 1]"]),
     "no values": (*with_columns("sex = []"), ["got sex = []"]),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from rich.cells import cell_len
 
-from lightdp_lab.charts.compare import _LABEL, _apart, compare_chart
-from lightdp_lab.cli.compare import figure
+from lightdp.report._chart import apart
+from lightdp_lab.charts.compare import compare_chart
+from lightdp_lab.compare_words import figure
 from lightdp_lab.schemes import Links, Player, Task
 from lightdp_lab.schemes.secagg import SecAggPlus
 from support.command_line import assert_refused
@@ -106,7 +107,7 @@ def test_json_is_a_record_that_can_be_shown_and_drawn_again(tmp_path: Path, run:
     done = run("compare", "--record", tmp_path / "a.json", "--plot", tmp_path / "a.svg")
     assert done.code == 0
     assert "LightDP, repair" in done.out
-    assert "LightDP, repair" in (tmp_path / "a.svg").read_text()
+    assert "LightDP repair" in (tmp_path / "a.svg").read_text()
 
 
 def test_failures_extrapolation_and_what_cannot_be_had_are_shown(tmp_path: Path, run: Run) -> None:
@@ -139,11 +140,12 @@ def test_the_sheet_draws_every_row_and_dashes_what_was_not_measured() -> None:
 
 
 def test_names_beside_lines_stand_apart_and_near_their_place() -> None:
-    wanted = [10.0, 11.0, 12.0, 100.0, 101.0, 300.0]
-    found = _apart(wanted)
-    assert all(b - a >= _LABEL - 1e-9 for a, b in itertools.pairwise(found))
+    wanted = [30.0, 31.0, 32.0, 100.0, 101.0, 300.0]
+    found = apart(wanted, 400)
+    assert all(b - a >= 13 - 1e-9 for a, b in itertools.pairwise(found))
     assert sum(found[:3]) == pytest.approx(sum(wanted[:3]))
     assert found[5] == 300.0
+    assert apart([0, 1, 399, 400], 400) == [0, 13, 387, 400]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from lightdp import gaussian, noise_graph, stream
 from lightdp.accountant import Odometer
 from lightdp.errors import BudgetError
+from lightdp.protocol.rounds import used_sets
 from lightdp.repair import RETRIES
 from lightdp.wire import Accumulator, Message, Upload
 from support import oracles
@@ -136,7 +137,7 @@ def _without_colluders(upload: bytes, client: Client, colluders: Sequence[int]) 
     total = Accumulator(client.length, grid.bits)
     total.add(Upload.from_bytes(message.payload, length=client.length, bits=grid.bits).packed)
     known = np.zeros(client.length, np.int32)
-    sets = history.used[: message.round]
+    sets = used_sets(history.rounds)[: message.round]
     last = max((t for t, used in enumerate(sets) if history.me in used), default=None)
     for spy in colluders:
         stream.accumulate(known, seat(client).pairwise(history, message.round, (spy,)))

@@ -13,6 +13,7 @@ from lightdp._validate import rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.report import save_audit
 from lightdp.report._audit import audit_page, audit_panels
+from lightdp.report._frame import page_text
 from support.run_logs import Page
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def found() -> dict[str, Any]:
 
 
 def test_every_figure_is_on_the_page(found: dict[str, Any]) -> None:
-    page = Page(audit_page(found))
+    page = Page(page_text(audit_page(found)))
     assert "Audit: it holds" in page.text
     for each in ("exact", "budget", "announced", "worst"):
         assert rounded_up(found[each]["mu"]) in page.text
@@ -39,7 +40,7 @@ def test_every_figure_is_on_the_page(found: dict[str, Any]) -> None:
 
 
 def test_problems_are_shown(found: dict[str, Any]) -> None:
-    page = Page(audit_page(found | {"holds": False, "problems": ["model: 1.3 times the expected variance"]}))
+    page = Page(page_text(audit_page(found | {"holds": False, "problems": ["model: 1.3 times the expected variance"]})))
     assert "Audit: it does not hold" in page.text
     assert "What does not hold model: 1.3 times the expected variance" in page.text
 
@@ -47,7 +48,7 @@ def test_problems_are_shown(found: dict[str, Any]) -> None:
 def test_what_an_audit_says_stays_text(found: dict[str, Any]) -> None:
     evil = copy.deepcopy(found) | {"schedule": EVIL, "problems": [EVIL]}
     evil["deviations"][0]["where"] = EVIL
-    page, usual = Page(audit_page(evil)), Page(audit_page(found | {"problems": ["x"]}))
+    page, usual = Page(page_text(audit_page(evil))), Page(page_text(audit_page(found | {"problems": ["x"]})))
     assert {tag for tag, _ in page.tags} == {tag for tag, _ in usual.tags}
     assert len(page.scripts) == len(usual.scripts)
     assert page.text.count(EVIL) == 3

@@ -39,7 +39,7 @@ def test_runs_have_the_same_colour_in_every_panel(three: tuple[Page, list[RunLog
         layer["encoding"]["color"]["scale"]
         for chart in three[0].charts[:4]
         for layer in chart["layer"]
-        if "color" in layer.get("encoding", {})
+        if layer.get("encoding", {}).get("color", {}).get("field") == "run"
     ]
     assert len(scales) >= 8
     assert all(scale == scales[0] for scale in scales)
@@ -148,7 +148,8 @@ def test_accuracy_is_drawn_against_modelled_time_where_it_was_recorded(make: Cal
     assert timed.clock == [0.5, 1.5, 3.0, 5.0, 7.5, 10.5]
     panel = next(panel for panel in panels([timed, make("exact")]) if panel.title == "Test accuracy against time")
     assert "Failed rounds, which cost time and give nothing: 1." in panel.note
-    times = [row["time"] for row in panel.chart.to_dict()["data"]["values"]]
+    line = next(layer for layer in panel.chart.to_dict()["layer"] if layer["mark"]["type"] == "line")
+    times = [row["time"] for row in line["data"]["values"]]
     assert times == [1.5, 5.0, 10.5]  # every second round was looked at
 
 

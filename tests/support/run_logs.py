@@ -143,4 +143,5 @@ def drawn(spec: dict[str, Any]) -> dict[str, dict[int, float]]:
 
 
 def recorded(lines: Lines, field: str) -> dict[int, float]:
-    return {line["round"]: line[field] for line in lines[1:-1] if line[field] is not None}
+    """The values of a field by round, with the digits that pages keep."""
+    return {line["round"]: float(f"{line[field]:.7g}") for line in lines[1:-1] if line[field] is not None}

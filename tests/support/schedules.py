@@ -22,6 +22,7 @@ from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import ProtocolError, WireError
 from lightdp.protocol import Client, File, Server
+from lightdp.protocol.rounds import used_sets
 from support.parties import seat
 from support.repair_rules import Rules
 
@@ -255,9 +256,9 @@ class Schedules(RuleBasedStateMachine):
         for i, client in enumerate(getattr(self, "clients", [])):
             history, theory = self.history(i), Odometer(self.plan, [i])
             mine = {s.round for s in self.sent if s.client == i}
-            for t, used in enumerate(self.used[: len(history.used)]):
+            for t, used in enumerate(self.used[: len(used_sets(history.rounds))]):
                 theory.record(used, [j for j in range(5) if j not in used and (j != i or t in mine)])
-                assert history.used[t] == history._near.near(ClientSet.of(5, used))
+                assert used_sets(history.rounds)[t] == history._near.near(ClientSet.of(5, used))
             if self.plan.grace and history.next > 0:
                 last = self.on_time[history.next - 1]
                 theory.open(last, [i] if history.next - 1 in mine and i not in last else [])

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 FILES = {
     "test_flower_examples.py",  # whole Flower deployments
     "test_flower_grace.py",
+    "test_lab_pages.py",  # the pages of all results
     "test_native_processors.py",  # compiles
     "test_docs_site.py",  # builds the documentation
+    "test_report_browser.py",  # a real browser
     "test_reproduce.py",
     "test_results.py",
     "test_stranger.py",  # installs
 }
 TESTS = {
+    # pages
+    "test_a_page_of_long_runs_stays_small",
     # accountant
     "test_a_late_round_that_all_clients_hide_costs_no_more_than_is_counted",
     "test_a_table_has_the_ledgers_of_odometers_of_one_client_each",
@@ -165,7 +169,6 @@ TESTS = {
     "test_title_and_subtitle_say_what_is_drawn",
     "test_what_a_record_says_stays_text",
     "test_a_report_is_written_as_its_name_says",
-    "test_the_html_page_holds_the_data_and_every_script",
     "test_the_smallest_plans_are_drawn_with_visible_points",
     # training
     "test_an_interrupted_run_goes_on_to_the_same_weights",

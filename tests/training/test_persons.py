@@ -14,6 +14,7 @@ from lightdp.training.clients import Clients
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.simulator import Run
+from support.by_hand import GPU
 from support.toy_runs import QUICK
 
 if TYPE_CHECKING:
@@ -192,6 +193,19 @@ def test_a_run_of_persons_says_so_everywhere_and_stands_an_audit(tmp_path: Path,
     assert log.outcome.statement[0].startswith("Whether any one person of a client, with all records, was in ")
     assert any(sentence.startswith("All of this is for one person") for sentence in log.outcome.statement)
     assert "of the persons not in the data" in log.outcome.statement[1]
+    assert log.outcome.accuracy is not None
+    assert log.outcome.accuracy > 0.9
+    assert recorded(path).holds
+
+
+@GPU
+@pytest.mark.parametrize("more", [{}, {"fidelity": "protocol", "scheme": "repair"}, {"sampling_rate": 0.5}])
+def test_a_run_of_persons_on_a_gpu_learns_and_stands_an_audit(tmp_path: Path, more: dict[str, Any]) -> None:
+    path = tmp_path / "run.jsonl"
+    config = Config(**(QUICK | {"unit": "person", "clip": 2.0, "epsilon": 50.0, "device": "cuda"} | more))
+    run = Run(config, path, dataset=people())
+    log = run.finish()
+    assert run.state.weights.is_cuda
     assert log.outcome.accuracy is not None
     assert log.outcome.accuracy > 0.9
     assert recorded(path).holds

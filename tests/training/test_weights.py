@@ -106,6 +106,23 @@ def test_a_file_is_whole_or_not_there_and_replaces_none_unasked(
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+def test_tensors_are_kept_in_half_precision_with_facts(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors.torch")
+    path, facts = tmp_path / "start.safetensors", {"command": "lightdp prior make", "steps": "25"}
+    weights.write(path, {"a": torch.arange(6.0).view(2, 3) / 7, "n": torch.tensor([3])}, half=True, facts=facts)
+    found = weights.read(path)
+    assert found.facts == facts
+    assert {name: value.dtype for name, value in found.tensors.items()} == {"a": torch.float16, "n": torch.int64}
+    torch.testing.assert_close(found.tensors["a"].float(), torch.arange(6.0).view(2, 3) / 7, rtol=1e-3, atol=0)
+    weights.write(tmp_path / "plain.safetensors", net())
+    assert weights.read(tmp_path / "plain.safetensors").facts == {}
+    for wrong, words in (({"a": torch.tensor([1e6])}, "finite in half precision, got a"), ({}, "which can hold facts")):
+        name = "b.safetensors" if wrong else "b.pt"
+        with pytest.raises(ArgumentError, match=words):
+            weights.write(tmp_path / name, wrong, half=True, facts={"command": "c"})
+        assert not (tmp_path / name).exists()
+
+
 # what is taken
 
 

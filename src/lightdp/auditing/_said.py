@@ -74,7 +74,7 @@ def of_statement(log: RunLog, plan: Plan | None, rounds: Rounds | None) -> Itera
     names = {field.name for field in dataclasses.fields(Config)}
     try:
         settings = Config(**{name: value for name, value in config.items() if name in names})
-        right = statement(settings, plan, end.epsilon, rounds or [])
+        right = statement(settings, plan, end.epsilon, rounds or [], end.bounds)
     except (ArgumentError, TypeError) as error:
         yield f"config: cannot be read: {error}"
         return

@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TimeRemaining
 from lightdp import auditing, planning
 from lightdp.auditing import Finding, Lies
 from lightdp.cli import table
-from lightdp.cli.options import GRAPH, with_settings
+from lightdp.cli.options import GRAPH, command_line, with_settings
 from lightdp.errors import ArgumentError
 from lightdp.planning import Request
 from lightdp.runlog import ContradictionError
@@ -141,7 +141,7 @@ def _page(html: Path) -> Callable[[Mapping[str, Any]], None]:
     from lightdp.report import check_path, save_audit  # noqa: PLC0415  an optional dependency
 
     check_path(html, "html")
-    return lambda found: save_audit(found, html)
+    return lambda found: save_audit(found, html, command_line())
 
 
 def _print(found: Finding, html: Path | None, *, as_json: bool) -> None:

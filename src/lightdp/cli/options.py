@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import shlex
+import sys
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, get_args, get_type_hints
 
@@ -26,6 +28,11 @@ from click.core import ParameterSource
 
 GRAPH = "Who shares noise with whom: complete, circulant:DEGREE[:SEED], random:DEGREE (an expander), or auto."
 """Help text of `--graph`, which stands for the settings degree and graph_seed."""
+
+
+def command_line() -> str:
+    """The command that is running, as one types it into a shell."""
+    return shlex.join(["lightdp", *sys.argv[1:]])
 
 
 def with_settings(

@@ -8,7 +8,7 @@ all clients, and beside the same ones, in every round. Two tables may follow:
   that cannot have this guarantee stays in the table, with the reason.
 - for the paper's calibration: the ε that each of its composition rules claims, beside the true one, rounded up.
 
-With `--plot` a chart is drawn as well; the path is checked before anything is computed.
+With `--plot` a page or its charts are written as well; the path is checked before anything is computed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import typer
 from lightdp import gaussian, planning
 from lightdp._validate import rounded_up
 from lightdp.cli import table
-from lightdp.cli.options import GRAPH, with_settings
+from lightdp.cli.options import GRAPH, command_line, with_settings
 from lightdp.planning import Plan, Request
 
 HELP = """How much noise must clients add, what does it really guarantee, and what does it cost?
@@ -48,12 +48,12 @@ def _plan(
     *,
     graph: Annotated[str, typer.Option(help=GRAPH)] = "complete",
     compare: Annotated[bool, typer.Option("--compare", help="Every scheme at the same true guarantee.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the noise to FILE.html, .png or .svg.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a page to FILE.html, or its charts to .png or .svg.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Plan, draw if asked, then print."""
     if plot is not None:
-        from lightdp.report import check_path, plan_chart, save  # noqa: PLC0415  an optional dependency
+        from lightdp.report import check_path, save_plan  # noqa: PLC0415  an optional dependency
 
         check_path(plot, "plot")  # before the work
     chosen = planning.plan(**flags, graph=graph)
@@ -62,7 +62,7 @@ def _plan(
         from rich.console import Console  # noqa: PLC0415  slow to import
 
         with Console(stderr=True).status(f"drawing {plot}"):
-            save(plan_chart(chosen), plot)
+            save_plan(chosen, plot, command_line())
     if as_json:
         more: dict[str, Any] = {"compare": [_row_json(row) for row in rows]} if compare else {}
         if found := planning.memberships(chosen):

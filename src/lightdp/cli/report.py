@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from lightdp.cli import table
+from lightdp.cli.options import command_line
 from lightdp.runlog import RunLog
 
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
@@ -36,7 +37,7 @@ def command(
     check_path(out, "out")  # before the work
     found = [RunLog.read(path) for path in runs]
     with Console(stderr=True).status(f"drawing {escape(str(out))}"):
-        save_runs(found, out)
+        save_runs(found, out, command_line())
     table.show(run_table(found))
     for sentence in caveats(found):
         typer.echo(sentence)

@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemaining
 from lightdp._settings import read_toml
 from lightdp._validate import counted, rounded_up
 from lightdp.cli import table
-from lightdp.cli.options import with_settings
+from lightdp.cli.options import command_line, with_settings
 from lightdp.errors import ArgumentError, MissingExtraError
 from lightdp.planning import page
 from lightdp.runlog import Line, Round, RunLog, refuse_used
@@ -87,7 +87,7 @@ def _run(
             typer.echo(sentence)
     page = out.with_suffix(".html") if report else None
     if page is not None:
-        save_runs([log], page)
+        save_runs([log], page, command_line())
     if not as_json:
         typer.echo(f"\nwrote {' and '.join(str(path) for path in (out, page, save_model) if path is not None)}")
 

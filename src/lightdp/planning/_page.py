@@ -34,16 +34,28 @@ def page(plan: Plan, unit: str | None = None) -> str:
     of = f" of {plan.request.population:,}" if plan.request.cohorts > 1 else ""
     title = f"{plan.calibration.title}, {plan.clients:,}{of} clients, {counted(plan.rounds, 'round')}"
     lines = [title[0].upper() + title[1:], ""]
-    for head, sentences in _sections(plan, plan.unit if unit is None else unit).items():
+    for head, sentences in sections(plan, unit).items():
         wrapped = [line for text in sentences for line in textwrap.wrap(text, _WIDTH - _MARGIN, break_on_hyphens=False)]
         lines += [f"{'' if row else head:<{_MARGIN}}{line}" for row, line in enumerate(wrapped)]
     return "\n".join(lines)
 
 
-def _sections(plan: Plan, unit: str) -> dict[str, list[str]]:
+def sections(plan: Plan, unit: str | None = None) -> dict[str, list[str]]:
+    """The sentences of the page by their headings, without line breaks.
+
+    >>> import lightdp
+    >>> plan = lightdp.plan(clients=4, colluders=1, stragglers=1, rounds=3, epsilon=2, delta=1e-5)
+    >>> sections(plan)["Against"]
+    ['the server together with any 1 other clients']
+
+    Args:
+        plan: the noise.
+        unit: as in `page`.
+    """
+    unit = plan.unit if unit is None else unit
     each = "" if plan.request.population is None else " of each cohort, whoever chooses the cohorts"
     against = f"the server together with any {plan.colluders:,} other clients{each}"
-    sections = {
+    found = {
         "Guarantee": _guarantee(plan, unit),
         "Against": [plan.calibration.against or against],
         "Cohorts": _cohorts(plan),
@@ -56,9 +68,9 @@ def _sections(plan: Plan, unit: str) -> dict[str, list[str]]:
         peers = plan.graph.degree
         parameters = plan.request.parameters
         total = "" if parameters is None else f" = {peers * parameters:,} a round"
-        sections["Keys"] = [f"{peers:,} key agreements, once; one 32-byte public key from each peer"]
-        sections["Masks"] = [f"{peers:,} Gaussian samples a parameter and round{total}"]
-    return {head: sentences for head, sentences in sections.items() if sentences}
+        found["Keys"] = [f"{peers:,} key agreements, once; one 32-byte public key from each peer"]
+        found["Masks"] = [f"{peers:,} Gaussian samples a parameter and round{total}"]
+    return {head: sentences for head, sentences in found.items() if sentences}
 
 
 def _cohorts(plan: Plan) -> list[str]:

@@ -16,7 +16,7 @@ from lightdp.errors import ArgumentError, ProtocolError
 from lightdp.neighbourhood import Neighbourhood, Whole
 from lightdp.noise_graph import Graph
 from lightdp.planning import Plan
-from lightdp.protocol.rounds import LocalRound, on_time_sets, used_sets
+from lightdp.protocol.rounds import LocalRound
 from lightdp.repair import Repairs
 
 _MORE_ROUNDS, _MORE_TIMES = 100, 10
@@ -86,16 +86,6 @@ class ClientHistory:
     def next(self) -> int:
         """The number of the round that comes after all that was announced."""
         return len(self.rounds)
-
-    @property
-    def used(self) -> tuple[ClientSet, ...]:
-        """Whom each round used, as far as that is final and near; on the complete graph everybody is."""
-        return used_sets(self.rounds)
-
-    @property
-    def on_time(self) -> tuple[ClientSet, ...]:
-        """Under grace, who was on time in each round that was announced, likewise."""
-        return on_time_sets(self.rounds)
 
     def chain(self, number: int) -> bytes:
         """The hash chain that goes into the keys of a round."""

@@ -1,26 +1,45 @@
 """Pictures and pages of plans, runs and audits: HTML that needs nothing else, PNG or SVG.
 
-`plan_chart` draws a plan, `audit_chart` an audit; `run_chart`, `run_table` and `caveats` show logs of runs
-(`lightdp.runlog.RunLog`) side by side, and `uploads` says what became of the uploads of one. `save` writes a chart,
-`save_runs` the page of runs and `save_audit` that of an audit; `check_path` refuses, before any work, a path to which
-they could not write. `LOOK` is the configuration of our charts. Needs the extra `report`.
+`save_plan`, `save_runs` and `save_audit` write what `lightdp plan`, `lightdp report` and `lightdp audit` show: a page
+(.html) or its charts (.png, .svg). All pages have one frame, frame.html; `save_page` puts a `Page` of other things into
+it, and `save` writes any chart as a picture. `check_path` refuses, before any work, a path to which they could not
+write. `plan_chart`, `audit_chart` and `run_chart` are the pictures, `run_table`, `caveats` and `uploads` say in the
+terminal what the page of runs says. `sheet`, `heading`, `line_names`, `TONES` and `LOOK` make charts look alike.
+Needs the extra `report`.
 
 >>> import lightdp, lightdp.report, pathlib, tempfile
 >>> plan = lightdp.plan(clients=4, colluders=1, stragglers=1, rounds=9, epsilon=3, delta=1e-5)
 >>> file = pathlib.Path(tempfile.mkdtemp()) / "plan.svg"
->>> lightdp.report.save(lightdp.report.plan_chart(plan), file)
+>>> lightdp.report.save_plan(plan, file)
 >>> file.read_text(encoding="utf-8").startswith("<svg")
 True
 """
 
 from lightdp.report._audit import audit_chart, save_audit
-from lightdp.report._chart import LOOK, Chart, check_path, save
+from lightdp.report._chart import (
+    FAINT,
+    LOOK,
+    SOFT,
+    TONES,
+    Chart,
+    check_path,
+    data,
+    decades,
+    heading,
+    line_names,
+    save,
+    sheet,
+    within,
+)  # fmt: skip
 from lightdp.report._figures import caveats, run_table, uploads
+from lightdp.report._frame import save_page
 from lightdp.report._page import save_runs
+from lightdp.report._panel import Card, Page, Panel, Section, Table, crossed
 from lightdp.report._panels import run_chart
-from lightdp.report._plan import plan_chart
+from lightdp.report._plan import plan_chart, save_plan
 
 __all__ = [
-    "LOOK", "Chart", "audit_chart", "caveats", "check_path", "plan_chart", "run_chart", "run_table", "save",
-    "save_audit", "save_runs", "uploads",
+    "FAINT", "LOOK", "SOFT", "TONES", "Card", "Chart", "Page", "Panel", "Section", "Table", "audit_chart", "caveats",
+    "check_path", "crossed", "data", "decades", "heading", "line_names", "plan_chart", "run_chart", "run_table", "save",
+    "save_audit", "save_page", "save_plan", "save_runs", "sheet", "uploads", "within",
 ]  # fmt: skip

@@ -11,18 +11,25 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from lightdp._validate import rounded_down, rounded_up
-from lightdp.report._chart import FONT, FORMATS, LOOK, SOFT, Chart, alt, data, whole
-from lightdp.report._page import scripts, spec, template
-from lightdp.report._panel import Panel
+from lightdp._validate import counted, rounded_down, rounded_up
+from lightdp.report._chart import SOFT, TONES, Chart, alt, data, draw, heading, sheet, whole, within
+from lightdp.report._frame import save_page
+from lightdp.report._panel import Card, Page, Panel, Section, Table
 
-_BLUE, _AMBER, _GREY, _LILAC = "#2563eb", "#f59e0b", "#64748b", "#d8b4fe"
 _CLAIMS = {"budget": "budget", "worst": "odometer, at worst", "announced": "odometer, as announced"}
-_POINTS = 80
-_LEGEND = alt.Legend(title=None, orient="top", offset=4)
+_COLOURS = {"budget": TONES["grey"], "odometer, at worst": TONES["orange"], "odometer, as announced": TONES["violet"]}
+_COLOURS |= {"exact": TONES["blue"]}
+_SECRETS = {"secret 0": TONES["grey"], "secret 1": TONES["blue"]}
+_SIGNS = {"worst": "the signs that show best", "improved": "signs that no change of one or two betters"}
+_LIES = {
+    "none": "tells everybody the truth", "rotation": "tells rotating lies", "search": "tells lies that a search found"
+}  # fmt: skip
+_POINTS, _EVERY = 80, 4  # points of a curve, and which of them are in its table
+_HEIGHT = 240
+_LEGEND = alt.Legend(title=None, orient="top", offset=4, columns=2)  # fits a phone
 
 
-def save_audit(found: Mapping[str, Any], path: Path) -> None:
+def save_audit(found: Mapping[str, Any], path: Path, command: str | None = None) -> None:
     """Write an audit in the format of the suffix of `path`: .html is the page, .png and .svg are its charts.
 
     The file is written whole or not at all, and the page needs no network.
@@ -30,49 +37,100 @@ def save_audit(found: Mapping[str, Any], path: Path) -> None:
     Args:
         found: what `lightdp.Audit.to_dict` returned.
         path: the file.
+        command: the command line that makes the page, which is shown on it.
 
     Raises:
         ArgumentError: the suffix is another one, or the folder refuses the file.
     """
+    if path.suffix == ".html":
+        save_page(audit_page(found), path, command, "html")
+        return
     with whole(path, "html") as file:
-        if path.suffix == ".html":
-            file.write_text(audit_page(found), encoding="utf-8", errors="replace")
-        else:
-            audit_chart(found).save(str(file), **FORMATS[path.suffix])
+        draw(audit_chart(found), file)
 
 
-def audit_page(found: Mapping[str, Any]) -> str:
-    """The page; everything in it is escaped."""
-    drawn, asked = audit_panels(found), found["plan"]
+def audit_page(found: Mapping[str, Any]) -> Page:
+    """What is on the page."""
+    asked = found["plan"]
     rest = ", clients refused the rest" if found["ended"] else ""
-    return template("audit.html").render(
+    plan = [[str(key), _value(value)] for key, value in asked.items()]
+    checks = [
+        [each["group"], f"{'' if each['holds'] else '!'}{each['ratio']:.4f}", f"{each['chance']:.2g}", each["where"]]
+        for each in found["deviations"]
+    ]
+    clip = "The clip was not audited: with unit record the application clips each record."
+    if found["clip"] is not None:
+        low, high = found["clip"]["norm"]
+        clip = (
+            f"An update far beyond the clip of {found['clip']['clip']:g} left with a norm of {low:.4g} to {high:.4g}."
+        )
+    groups = ["group", "variance over expected", "chance, at most", "at the oddest place"]
+    return Page(
+        kind="audit",
         title="Audit: it holds" if found["holds"] else "Audit: it does not hold",
-        font=FONT,
-        summary=f"{asked['clients']} clients, {asked['colluders']} colluders, up to {asked['stragglers']} stragglers, "
-        f"{found['data_rounds']} rounds played of {asked['turns']} planned{rest}, δ = {asked['delta']:g}",
-        found=found,
-        rows=_rows(found),
-        panels=drawn,
-        specs={f"chart-{place}": spec(panel.chart) for place, panel in enumerate(drawn)},
-        scripts=scripts(),
+        lead=f"{counted(asked['clients'], 'client')}, {counted(asked['colluders'], 'colluder')}, up to "
+        f"{counted(asked['stragglers'], 'straggler')}, {found['data_rounds']} rounds played of {asked['turns']} "
+        f"planned{rest}, δ = {asked['delta']:g}",
+        cards=_cards(found),
+        caveats=found["problems"],
+        caveat="What does not hold",
+        sections=[
+            Section(
+                "Claimed and measured",
+                panels=audit_panels(found),
+                tables=[Table(["", "μ", "ε", "found"], _rows(found), note=_setting(found))],
+            ),
+            Section("Checks of the noise", tables=[Table(groups, checks, words=groups[-1:], note=clip)]),
+            Section("Plan", tables=[Table(["setting", "value"], plan, words=["value"], dense=True)]),
+        ],
+        docs="How to audit a plan",
     )
 
 
 def audit_chart(found: Mapping[str, Any]) -> Chart:
     """All panels under each other."""
     titled = [
-        panel.chart.properties(
-            width=760, title=alt.Title(panel.title, subtitle=panel.note, anchor="start", subtitleColor=SOFT)
-        )
+        panel.chart.properties(width=760, title=heading(panel.title, panel.note, size=14))
         for panel in audit_panels(found)
     ]
-    own = {"color": "independent"}
-    return alt.vconcat(*titled, spacing=30).resolve_scale(**own).configure(**LOOK, padding=20, background="white")
+    return sheet(alt.vconcat(*titled, spacing=30).resolve_scale(color="independent"))
 
 
 def audit_panels(found: Mapping[str, Any]) -> list[Panel]:
     """Intervals on μ, the two distributions of the score, and the trade-off between the attacker's errors."""
     return [_intervals(found), _scores(found), _trade_off(found)]
+
+
+def _cards(found: Mapping[str, Any]) -> list[Card]:
+    def degree(key: str, name: str) -> str:
+        value = found[key][name]
+        if key == "exact" and found["signs"] != "worst":  # other signs may show more
+            return f"≥ {rounded_down(value)}"
+        return f"= {rounded_up(value)}"
+
+    of = {"exact": ("Exact", "of what was sent"), "worst": ("Odometer", f"of client {found['victim']}, at worst")}
+    of |= {"budget": ("Budget", "of the plan")}
+    cards = [
+        Card(head, f"μ {degree(key, 'mu')}", f"{words}, ε {degree(key, 'epsilon')}")
+        for key, (head, words) in of.items()
+    ]
+    each = f"each an experiment, over {found['uploads']} uploads; confidence {found['confidence']}"
+    return [*cards, Card("Coordinates", f"{found['values']:,}", each)]
+
+
+def _value(value: object) -> str:
+    return "none" if value is None else f"{value:.7g}" if isinstance(value, float) else str(value)
+
+
+def _setting(found: Mapping[str, Any]) -> str:
+    """Who attacks whom, and how."""
+    victim = found["victim"]
+    helped = f" and its colluders {', '.join(map(str, found['colluders']))}" if found["colluders"] else ""
+    return (
+        f"Found, for the odometer at worst: {found['attacker']} Client {victim} against the server{helped}, who see "
+        f"every upload. The data of client {victim} moves every coordinate by one whole sensitivity in each round or "
+        f"not at all, with {_SIGNS[found['signs']]}. Server: {_LIES[found['lies']]}; schedule: {found['schedule']}."
+    )
 
 
 def _rows(found: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
@@ -103,21 +161,26 @@ def _intervals(found: Mapping[str, Any]) -> Panel:
         {"name": each["name"], "low": each["low"], "high": each["low"] if each["high"] is None else each["high"]}
         for each in found["measurements"]
     ]
-    names = [row["claim"] for row in rules]
+    names = [*_COLOURS, *(row["name"] for row in bars)]
     scale = alt.Scale(zero=False, padding=20, nice=False)
-    lines = data(rules).mark_rule(strokeWidth=2).encode(
-        x=alt.X("mu:Q", title="μ", scale=scale, axis=alt.Axis(tickCount=8)),
-        color=alt.Color("claim:N", legend=_LEGEND, scale=alt.Scale(domain=names, range=[_GREY, _AMBER, _LILAC, _BLUE])),
-        strokeDash=alt.StrokeDash("claim:N", legend=None, scale=alt.Scale(domain=names, range=[[6, 4]] * 3 + [[1, 0]])),
+    dashes = alt.condition("datum.claim === 'exact'", alt.value([1, 0]), alt.value([6, 4]))
+    claim = data(rules).encode(
+        x=alt.X("mu:Q", title="μ", scale=scale),
+        color=alt.Color("claim:N", legend=None, scale=alt.Scale(domain=[*_COLOURS], range=[*_COLOURS.values()])),
         tooltip=["claim:N", alt.Tooltip("mu:Q", format=".4f")],
-    )  # fmt: skip
-    y = alt.Y("name:N", title=None, sort=None, axis=alt.Axis(labelLimit=200))
+    )
+    y = alt.Y(
+        "name:N", title=None, sort=names, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=200, grid=False)
+    )
     tips = ["name:N", alt.Tooltip("low:Q", format=".4f"), alt.Tooltip("high:Q", format=".4f")]
     base = data(bars).encode(y=y, tooltip=tips)
-    spans = base.mark_bar(height=8, color=_BLUE, opacity=0.55).encode(x=alt.X("low:Q", scale=scale), x2="high:Q")
-    ends = base.mark_tick(color=_BLUE, thickness=3, size=20).encode(x="low:Q")
+    spans = base.mark_bar(height=8, color=TONES["blue"], opacity=0.55)
+    spans = spans.encode(x=alt.X("low:Q", scale=scale), x2="high:Q")
+    ends = base.mark_tick(color=TONES["blue"], thickness=3, size=20).encode(x="low:Q")
+    places = claim.mark_point(filled=True, size=90, opacity=1).encode(y=alt.Y("claim:N", sort=names, title=None))
+    layers = claim.mark_rule(strokeWidth=1.5).encode(strokeDash=dashes), spans, ends, places
     note = "Intervals at the confidence of the audit; a tick is a lower end, which must lie left of every claim."
-    return Panel("Measured and claimed μ", note, alt.layer(lines, spans, ends).properties(height=150), "wide")
+    return Panel("Measured and claimed μ", note, alt.layer(*layers).properties(height=26 * len(names)), "wide")
 
 
 def _scores(found: Mapping[str, Any]) -> Panel:
@@ -138,7 +201,8 @@ def _scores(found: Mapping[str, Any]) -> Panel:
             {"score": x, "density": math.exp(-((x - centre) ** 2) / 2) / math.sqrt(2 * math.pi), "arm": name}
             for x, _ in shown
         ]
-    colour = alt.Color("arm:N", legend=_LEGEND, scale=alt.Scale(domain=["secret 0", "secret 1"], range=[_GREY, _BLUE]))
+    scale = alt.Scale(domain=[*_SECRETS], range=[*_SECRETS.values()])
+    colour = alt.Color("arm:N", legend=_LEGEND, scale=scale)
     x, y = (
         alt.X("score:Q", title="score, in standard deviations", scale=alt.Scale(nice=False)),
         alt.Y("density:Q", title=None, stack=None),
@@ -146,7 +210,11 @@ def _scores(found: Mapping[str, Any]) -> Panel:
     bars = data(measured).mark_area(opacity=0.35, interpolate="step").encode(x=x, y=y, color=colour)
     lines = data(predicted).mark_line(strokeWidth=2).encode(x=x, y=y, color=colour)
     note = f"The best linear score over {found['values']:,} coordinates; lines: as the exact μ predicts."
-    return Panel("What the attacker sees", note, alt.layer(bars, lines).properties(height=240))
+    pairs = zip(measured, predicted, strict=True)
+    rows = [[f"{a['score']:.3g}", a["arm"], f"{a['density']:.4g}", f"{b['density']:.4g}"] for a, b in pairs]
+    table = Table(["score", "secret", "density measured", "density predicted"], rows, words=["secret"])
+    chart = alt.layer(bars, lines).properties(height=_HEIGHT)
+    return Panel("What the attacker sees", note, chart, table=table)
 
 
 def _trade_off(found: Mapping[str, Any]) -> Panel:
@@ -154,22 +222,30 @@ def _trade_off(found: Mapping[str, Any]) -> Panel:
     false = np.logspace(-4, 0, _POINTS, endpoint=False)
     curves = {"budget": found["budget"]["mu"], "odometer, at worst": found["worst"]["mu"]}
     curves |= {"exact": found["exact"]["mu"]}
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"false": float(x), "true": float(ndtr(ndtri(x) + mu)), "curve": name}
         for name, mu in curves.items()
         for x in false
     ]
     above = [_above(found["scores"][key]) for key in ("secret_0", "secret_1")]
     points = [{"false": x, "true": y} for x, y in zip(*above, strict=True) if 1e-4 <= x < 1]
-    scale = alt.Scale(domain=[*curves], range=[_GREY, _AMBER, _BLUE])
-    x = alt.X("false:Q", title="false-positive rate", scale=alt.Scale(type="log", domain=[1e-4, 1]))
-    y = alt.Y("true:Q", title=None, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%"))
-    curve = (
-        data(lines).mark_line(strokeWidth=2).encode(x=x, y=y, color=alt.Color("curve:N", legend=_LEGEND, scale=scale))
-    )
-    dots = data(points).mark_point(filled=True, size=28, color="#0f172a", opacity=0.7).encode(x=x, y=y)
+    scale = alt.Scale(domain=[*curves], range=[_COLOURS[name] for name in curves])
+    x = alt.X("false:Q", title="false-positive rate", scale=within(1e-4, 1, type="log"))
+    x = x.axis(values=[1e-4, 1e-3, 1e-2, 0.1, 1], format="~%")
+    y = alt.Y("true:Q", title=None, scale=within(0, 1), axis=alt.Axis(format="%"))
+    curve = data(lines).mark_line(strokeWidth=2)
+    curve = curve.encode(x=x, y=y, color=alt.Color("curve:N", legend=_LEGEND, scale=scale))
+    dots = data(points).mark_point(filled=True, size=28, color=SOFT, opacity=0.8).encode(x=x, y=y)
     note = "True-positive rate of the best attack; dots: measured, lines: the most that each μ allows."
-    return Panel("The attacker's trade-off", note, alt.layer(curve, dots).properties(height=240))
+    rows = [["measured", f"{100 * row['false']:.3g} %", f"{100 * row['true']:.3g} %"] for row in points]
+    rows += [
+        [row["curve"], f"{100 * row['false']:.3g} %", f"{100 * row['true']:.3g} %"]
+        for place, row in enumerate(lines)
+        if place % _EVERY == 0
+    ]
+    table = Table(["attack", "false positives", "true positives"], rows, note="Of each line every fourth point.")
+    chart = alt.layer(curve, dots).properties(height=_HEIGHT)
+    return Panel("The attacker's trade-off", note, chart, table=table)
 
 
 def _above(counts: Sequence[float]) -> list[float]:

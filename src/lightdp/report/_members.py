@@ -7,16 +7,16 @@ from statistics import median
 from typing import Any
 
 from lightdp._validate import counted, rounded_up
-from lightdp.report._chart import alt, data
-from lightdp.report._panel import Panel, rounds_axis, within
+from lightdp.report._chart import FAINT, SOFT, TONES, alt, data, within
+from lightdp.report._panel import Panel, Table, few, rounds_axis
 from lightdp.runlog import RunLog
 
 _WHERE = {  # words and colour
-    "playing": ("in the round's roster", "#2563eb"),
-    "seated": ("in another roster", "#bfdbfe"),
-    "waiting": ("waiting for a roster", "#facc15"),
+    "playing": ("in the round's roster", TONES["blue"]),
+    "seated": ("in another roster", "rgba(71, 71, 205, 0.3)"),
+    "waiting": ("waiting for a roster", TONES["sand"]),
     "away": ("away", "rgba(120, 136, 160, 0.45)"),
-    "spent": ("no budget left", "#dc2626"),
+    "spent": ("no budget left", TONES["red"]),
 }
 _MOST_BARS = 400  # more would be thinner than two pixels
 
@@ -53,7 +53,10 @@ def whereabouts(log: RunLog) -> list[dict[str, int]]:
 
 def _membership(log: RunLog, name: str, logs: Sequence[RunLog]) -> Panel:
     """Stacked numbers of clients, with a mark where rosters were formed."""
-    rows = [{"start": each["round"] - 0.5, "end": each["round"] + 0.5} | each for each in whereabouts(log)]
+    every = whereabouts(log)
+    kept = few([every], len(logs))
+    step = len(every) / len(kept)
+    rows = [{"start": each["round"] + 0.5 - step, "end": each["round"] + 0.5} | each for each in kept]
     base = data([*rows, rows[-1] | {"start": rows[-1]["end"]}]).encode(x=rounds_axis("start", logs))  # closes the step
     states = [state for state in _WHERE if any(row[state] for row in rows)]
     words = {state: _WHERE[state][0] for state in states}
@@ -80,9 +83,7 @@ def _membership(log: RunLog, name: str, logs: Sequence[RunLog]) -> Panel:
         if line.formed
     ]
     x, top = rounds_axis("round", logs), alt.value(0)
-    marks = data(formed).mark_point(
-        shape="triangle-down", filled=True, size=70, color="#0f172a", opacity=0.9, yOffset=-4
-    )
+    marks = data(formed).mark_point(shape="triangle-down", filled=True, size=70, color=SOFT, opacity=0.9, yOffset=-4)
     marks = marks.encode(x=x, y=top, tooltip=[alt.Tooltip("made:N", title="rosters formed")])
     rosters, closed = len(log.rosters), sum(len(line.closed or ()) for line in log.rounds)
     note = f"{counted(log.population, 'client')}, {counted(rosters, 'roster')} formed (triangles)"
@@ -91,7 +92,8 @@ def _membership(log: RunLog, name: str, logs: Sequence[RunLog]) -> Panel:
     note += f" Rounds for which too few were there: {idle:,}." if idle else ""
     layers = steps.mark_area(interpolate="step-after", line=False), hover.mark_rect(opacity=0), marks
     chart = alt.layer(*layers).properties(height=190, description=f"Members of {name}. {note}")
-    return Panel(f"Members: {name}", note, chart, "wide")
+    cells = [[str(each["round"]), *(str(each[state]) for state in states)] for each in kept]
+    return Panel(f"Members: {name}", note, chart, "wide", Table(["round", *words.values()], cells))
 
 
 def _spent(epsilon: Sequence[float], budget: float | None, name: str) -> Panel:
@@ -106,7 +108,7 @@ def _spent(epsilon: Sequence[float], budget: float | None, name: str) -> Panel:
     top = 1.12 * max([value for _, value in order] + ([] if budget is None else [budget]))
     axis = alt.Axis(grid=False, tickMinStep=1, format=",d")
     x = alt.X("start:Q", title="clients, by what they spent", axis=axis, scale=within(-0.5, len(order) - 0.5))
-    bars = data(rows).mark_rect(color="#2563eb", opacity=0.75, stroke="white", strokeWidth=0.4 if step == 1 else 0)
+    bars = data(rows).mark_rect(color=TONES["blue"], opacity=0.75, stroke="white", strokeWidth=0.4 if step == 1 else 0)
     bars = bars.encode(
         x=x, x2="end:Q", y=alt.Y("epsilon:Q", title=None, scale=within(0, top)), y2=alt.datum(0),
         tooltip=["client:Q", alt.Tooltip("epsilon:Q", title="ε", format=".4f")],
@@ -114,10 +116,11 @@ def _spent(epsilon: Sequence[float], budget: float | None, name: str) -> Panel:
     layers: list[alt.Chart] = [bars]
     if budget is not None:
         mark = data([{"budget": budget, "text": f"budget {budget:g}"}]).encode(y="budget:Q")
-        layers.append(mark.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color="#9ca3af"))
+        layers.append(mark.mark_rule(strokeDash=[5, 4], strokeWidth=1.5, color=FAINT))
         words = mark.encode(x=alt.value(0), text="text:N")
-        layers.append(words.mark_text(align="left", dy=-6, dx=4, fontSize=11, color="#6b7280"))
+        layers.append(words.mark_text(align="left", dy=-6, dx=4, fontSize=11, color=SOFT))
     note = f"At the end, over all rosters of a client: {rounded_up(order[-1][1])} to {rounded_up(order[0][1])}, "
     note += f"median {rounded_up(median(epsilon))}. Rosters that were closed count at their worst (W5)."
     chart = alt.layer(*layers).properties(height=190, description=f"ε by client of {name}. {note}")
-    return Panel(f"Privacy spent by client, ε: {name}", note, chart, "wide")
+    table = Table(["client", "ε"], [[str(row["client"]), rounded_up(row["epsilon"])] for row in rows])
+    return Panel(f"Privacy spent by client, ε: {name}", note, chart, "wide", table)

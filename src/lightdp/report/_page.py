@@ -1,26 +1,25 @@
-"""Runs as one HTML page without network or other files. Its markup is in frame.html and page.html, with page.js."""
+"""Runs as one HTML page without network or other files. Its markup is in page.html, inside the frame of all pages."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import vl_convert
-
-from lightdp._validate import rounded_down, rounded_up
 from lightdp.errors import ArgumentError
-from lightdp.report._chart import FONT, FORMATS, LOOK, alt, whole
+from lightdp.report._chart import draw, whole
 from lightdp.report._figures import LONG, caveats, labels, printable, side_by_side
+from lightdp.report._frame import beside, rendered
+from lightdp.report._panel import MOST
 from lightdp.report._panels import colours, panels, run_chart
 from lightdp.runlog import RunLog, Started
 from lightdp.schemes import BUILT_IN
 
+_DOCS = "The log of a run"
 
-def save_runs(logs: Sequence[RunLog], path: Path) -> None:
+
+def save_runs(logs: Sequence[RunLog], path: Path, command: str | None = None) -> None:
     """Write runs in the format of the suffix of `path`: .html is the page, .png and .svg are its charts.
 
     The file is written whole or not at all. The page needs no network and no other file, and executes nothing that a
@@ -29,6 +28,7 @@ def save_runs(logs: Sequence[RunLog], path: Path) -> None:
     Args:
         logs: the runs, in the order in which they are shown.
         path: the file.
+        command: the command line that makes the page, which is shown on it.
 
     Raises:
         ArgumentError: there are no logs, the suffix is another one, or the folder refuses the file.
@@ -37,41 +37,25 @@ def save_runs(logs: Sequence[RunLog], path: Path) -> None:
         raise ArgumentError("runs must be at least one, got none")
     with whole(path, "out") as file:
         if path.suffix == ".html":
-            file.write_text(run_page(logs), encoding="utf-8", errors="replace")
+            text = run_page(logs, command=command, beside=beside(path))
+            file.write_text(text, encoding="utf-8", errors="replace")
         else:
-            run_chart(logs).save(str(file), **FORMATS[path.suffix])
+            draw(run_chart(logs), file)
 
 
-def run_page(logs: Sequence[RunLog]) -> str:
+def run_page(logs: Sequence[RunLog], **frame: Any) -> str:  # noqa: ANN401  of the frame
     """The page. Everything from a log is escaped, in the text and in the data of the charts."""
-    drawn, names = panels(logs), labels(logs)
+    names = labels(logs)
     runs = [
         {"log": log, "name": name, "colour": colour, "dashes": dashes, "facts": figures}
         for log, name, figures, (colour, dashes) in zip(logs, names, side_by_side(logs), colours(logs), strict=True)
     ]
+    sparse = len(logs) * max(len(log.rounds) for log in logs) > MOST
     title = names[0] if len(logs) == 1 else f"{len(logs)} runs compared"
-    specs = {f"chart-{place}": spec(panel.chart) for place, panel in enumerate(drawn)}
-    return template("page.html").render(
-        title=title, font=FONT, summary=_summary(logs), runs=runs, caveats=caveats(logs), long=LONG, panels=drawn,
-        settings=_settings(logs), specs=specs, scripts=scripts(),
+    return rendered(
+        "page.html", panels=panels(logs), kind="runs", title=title, summary=_summary(logs), runs=runs,
+        caveats=caveats(logs), long=LONG, settings=_settings(logs), docs=_DOCS, sparse=sparse, **frame,
     )  # fmt: skip
-
-
-@cache
-def template(name: str) -> jinja2.Template:
-    """A page inside the frame that all share; whatever is put into it is escaped."""
-    files, strict = jinja2.FileSystemLoader(Path(__file__).parent), jinja2.StrictUndefined
-    engine = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, undefined=strict)
-    engine.filters |= {"printable": printable, "rounded_up": rounded_up, "rounded_down": rounded_down}
-    engine.policies["json.dumps_kwargs"] = {"allow_nan": False}
-    return engine.get_template(name)
-
-
-@cache
-def scripts() -> str:
-    """Everything that draws, for the version of charts that altair writes."""
-    draw = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    return vl_convert.javascript_bundle(draw, vl_version=".".join(alt.SCHEMA_VERSION.split(".")[:2]))
 
 
 def _summary(logs: Sequence[RunLog]) -> str:
@@ -132,8 +116,3 @@ def _value(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     return f"{value:,}" if isinstance(value, int) else printable(json.dumps(value, ensure_ascii=False))
-
-
-def spec(chart: alt.Chart | alt.LayerChart) -> dict[str, Any]:
-    """As wide as its place, transparent; the page's style gives the colour of its text."""
-    return chart.properties(width="container").configure(**LOOK, background="transparent").to_dict()

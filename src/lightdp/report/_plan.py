@@ -1,16 +1,20 @@
-"""The planner's picture: noise levels against colluders, stragglers and ε, and what stays in the mean."""
+"""The planner's page and picture: noise against colluders, stragglers and ε, and what stays in the mean."""
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lightdp import gaussian
-from lightdp._validate import rounded_up
+from lightdp import attack, gaussian
+from lightdp._validate import counted, rounded_up
 from lightdp.errors import ArgumentError
-from lightdp.planning import Plan, compare, solve
-from lightdp.report._chart import Chart, alt, data
+from lightdp.planning import Plan, compare, sections, solve
+from lightdp.report._chart import FAINT, Chart, alt, data, decades, draw, heading, line_names, sheet, whole, within
+from lightdp.report._frame import save_page
+from lightdp.report._panel import Card, Page, Panel, Section, Table, crossed
 from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import uniform
 
@@ -22,31 +26,124 @@ _SWEEPS = {
     "stragglers": "stragglers S̄ (uniform on 0..S̄)",
     "epsilon": "ε of the whole training",
 }
-_LINES = {"gridColor": "#e5e7eb", "domainColor": "#9ca3af", "tickColor": "#9ca3af"}
-_LOOK = {
-    "font": "DejaVu Sans, Helvetica, Arial, sans-serif", "padding": 16, "view": {"stroke": None},
-    "axis": _LINES | {"labelFontSize": 11, "titleFontSize": 12},
-    "legend": {"labelFontSize": 12, "symbolStrokeWidth": 3},
-}  # fmt: skip
+_AGAINST = {"colluders": "colluders", "stragglers": "stragglers", "epsilon": "ε"}
+_NOTES = {
+    "individual σ_U": "Standard deviation of the noise that a client draws for itself.",
+    "pairwise σ_K": "Standard deviation of the noise that two clients share, and that cancels in the sum.",
+}
+_PRINTED = "The paper's σ are drawn as printed, for the ε it claims."
+_SMALL, _LARGE = 150, 260  # pixels
+_SAME = "Every scheme at the same true guarantee"
+
+
+def save_plan(chosen: Plan, path: Path, command: str | None = None) -> None:
+    """Write a plan in the format of the suffix of `path`: .html is a page, .png and .svg are its charts.
+
+    The file is written whole or not at all, and the page needs no network.
+
+    Args:
+        chosen: the plan.
+        path: the file.
+        command: the command line that makes the page, which is shown on it.
+
+    Raises:
+        ArgumentError: the suffix is another one, or the folder refuses the file.
+    """
+    if path.suffix == ".html":
+        save_page(plan_page(chosen), path, command, "plot")
+        return
+    with whole(path, "plot") as file:
+        draw(plan_chart(chosen), file)
+
+
+def plan_page(chosen: Plan) -> Page:
+    """What is on the page."""
+    noise, *levels = plan_panels(chosen)
+    said = [[head, _sentences(words)] for head, words in sections(chosen).items()]
+    of = f" of {chosen.request.population:,}" if chosen.request.cohorts > 1 else ""
+    return Page(
+        kind="plan",
+        title=f"Plan: {chosen.calibration.title}, {chosen.clients:,}{of} clients",
+        lead=f"{_settings(chosen)}.",
+        cards=_cards(chosen),
+        sections=[
+            Section("What it guarantees, and what it costs", tables=[Table(["", "plan"], said, words=["plan"])]),
+            Section(_SAME, panels=[noise], tables=[_compared(chosen)]),
+            Section("Noise that keeps the guarantee", panels=levels, words=["In each chart one setting varies."]),
+        ],
+        docs="What lightdp computes, and why it is right",
+    )
+
+
+def _sentences(words: list[str]) -> str:
+    """One after the other: a new sentence where one begins with a capital, otherwise after a semicolon."""
+    text = words[0]
+    for more in words[1:]:
+        text = f"{text.rstrip('.')}{'.' if more[0].isupper() else ';'} {more}"
+    return text
 
 
 def plan_chart(chosen: Plan) -> Chart:
     """The paper's figure of (σ_K, σ_U) for paper, exact and repair, and noise in the mean against S̄ for all."""
+    noise, *levels = plan_panels(chosen)
+    pairs = zip(levels[: len(_SWEEPS)], levels[len(_SWEEPS) :], strict=True)
+    columns = [alt.vconcat(*(each.chart.properties(width=215) for each in pair), spacing=12) for pair in pairs]
+    below = noise.chart.properties(width=860, title=heading(_SAME, size=14))
+    note = [f"Upper charts: {_PRINTED} Lower chart: its γ, with the σ that keeps ε."] if _draws_paper(levels) else []
+    title = heading("Noise that keeps the guarantee", f"{_settings(chosen)}; in each chart one of them varies", *note)
+    return sheet(alt.vconcat(alt.hconcat(*columns, spacing=24), below, spacing=28, title=title))
+
+
+def plan_panels(chosen: Plan) -> list[Panel]:
+    """Noise in the mean of every scheme, then σ_U and σ_K along each of colluders, stragglers and ε."""
+    levels = {swept: _levels(chosen, swept) for swept in _SWEEPS}
+    return [
+        _noise_panel(chosen, _noises(chosen)),
+        *(_level_panel(swept, kind, found) for kind in _LEVELS for swept, found in levels.items()),
+    ]
+
+
+def _draws_paper(levels: list[Panel]) -> bool:
+    return any(panel.table is not None and BUILT_IN["paper"].label in panel.table.head for panel in levels)
+
+
+def _settings(chosen: Plan) -> str:
     value = rounded_up(gaussian.mu(chosen.budget, chosen.delta, up=True), 3)
     mu = f"{'' if chosen.gdp else 'at this δ as with '}μ = {value}"
     of = f" of {chosen.request.population:,} in turn" if chosen.request.cohorts > 1 else ""
-    settings = (
+    return (
         f"N = {chosen.clients:,}{of}, C̄ = {chosen.colluders:,}, S̄ = {chosen.stragglers:,}, {chosen.rounds:,} rounds, "
-        f"ε = {chosen.budget:g} at δ = {chosen.delta:g} ({mu}), clip {chosen.clip:g}; in each panel one of them varies"
+        f"ε = {chosen.budget:g} at δ = {chosen.delta:g} ({mu}), clip {chosen.clip:g}"
     )
-    levels, noises = {swept: _levels(chosen, swept) for swept in _SWEEPS}, _noises(chosen)
-    drawn = {row["scheme"] for row in noises} | {label for found in levels.values() for _, label, _ in found}
-    note = "Upper panels: the paper's σ as printed, for the ε it claims. Lower panel: its γ, with the σ that keeps ε."
-    said = [settings, note] if BUILT_IN["paper"].label in drawn else [settings]
-    head = {"subtitle": said, "anchor": "start", "fontSize": 17, "subtitleColor": "#4b5563"}
-    title = alt.Title("Noise that keeps the guarantee", **head)
-    above = alt.hconcat(*(_level_panels(swept, found, drawn) for swept, found in levels.items()), spacing=28)
-    return alt.vconcat(above, _noise_panel(chosen, noises, drawn), spacing=28, title=title).configure(**_LOOK)
+
+
+def _cards(chosen: Plan) -> list[Card]:
+    """The true guarantee, what an attacker finds, what is left in the mean, and what is sent."""
+    stays, found = math.sqrt(chosen.noise_in_mean()), 100 * chosen.power()
+    wrong = f"{100 * attack.FALSE_POSITIVES:g} %"
+    of = f"noise multiplier {chosen.noise_multiplier:.4g}; σ_U {chosen.sigma_individual:.4g}, "
+    of += f"σ_K {chosen.sigma_pairwise:.4g}"
+    return [
+        Card("Guarantee", f"ε = {rounded_up(chosen.epsilon())}", f"at δ = {chosen.delta:g}, true, for all rounds"),
+        Card("Attacker", f"{rounded_up(found, 1)} %", f"found at most, with {wrong} wrongly accused"),
+        Card("Noise left", f"{stays:.3g}", f"std in a coordinate of a round's mean, for good; {of}"),
+        Card("Upload", f"{chosen.wire_bits} bits", f"a parameter, {counted(chosen.rounds, 'round')}, one trip each"),
+    ]
+
+
+def _compared(chosen: Plan) -> Table:
+    """Every scheme at the same true guarantee, or why it cannot have it."""
+    rows, found = [], compare(chosen)
+    central = found[0].noise_in_mean
+    for row in found:
+        cells = ["impossible", "", "", "", row.reason]
+        if row.noise_in_mean is not None and row.bytes_per_parameter is not None and central is not None:
+            noise = f"{row.noise_in_mean:.4g}", f"{row.noise_in_mean / central:.3g}"
+            cells = [*noise, str(row.scheme.trips), f"{row.bytes_per_parameter:.3g}", row.breaks]
+        rows.append([row.title, *cells])
+    head = ["scheme", "noise", "× central", "trips", "B/parameter", "what breaks it"]
+    note = "Noise: variance in the mean of a round. Trips: messages up and down before the sum is known."
+    return Table(head, rows, words=head[-1:], note=note)
 
 
 def _levels(chosen: Plan, swept: str) -> list[tuple[float, str, Plan]]:
@@ -62,45 +159,57 @@ def _levels(chosen: Plan, swept: str) -> list[tuple[float, str, Plan]]:
     return found
 
 
-def _level_panels(swept: str, found: list[tuple[float, str, Plan]], drawn: set[str]) -> alt.VConcatChart:
-    few = len({x for x, _, _ in found}) <= _FEW
-    panels = []
-    for kind, field in _LEVELS.items():
-        rows = [{"x": x, "scheme": label, "sigma": getattr(plan, field), "kind": kind} for x, label, plan in found]
-        line = data(rows).mark_line(strokeWidth=2.5, interpolate="monotone", point=few)
-        panels.append(_against(line, swept, alt.Y("sigma:Q", title=kind), drawn).properties(width=250, height=150))
-    return alt.vconcat(*panels, spacing=12)
+def _level_panel(swept: str, kind: str, found: list[tuple[float, str, Plan]]) -> Panel:
+    rows = [{"x": x, "scheme": label, "value": getattr(plan, _LEVELS[kind])} for x, label, plan in found]
+    note = _NOTES[kind] + (f" {_PRINTED}" if BUILT_IN["paper"].label in {row["scheme"] for row in rows} else "")
+    high = 1.05 * max([row["value"] for row in rows], default=0.0) or 1.0
+    chart = _lines(rows, swept, kind, (0.0, high), _SMALL)
+    table = crossed(rows, ("x", _AGAINST[swept]), "scheme", "value", _digits)
+    return Panel(f"{kind[0].upper()}{kind[1:]} against {_AGAINST[swept]}", note, chart, "small", table)
 
 
 def _noises(chosen: Plan) -> list[dict[str, Any]]:
     """At the same true guarantee, so the paper's γ appears with noise scaled to keep it."""
     return [
-        {"x": value, "scheme": row.scheme.label, "noise": row.noise_in_mean}
+        {"x": value, "scheme": row.scheme.label, "value": row.noise_in_mean}
         for value in _values(chosen, "stragglers")
         for row in compare(_replan(chosen, "stragglers", value, "exact"))
         if row.plan is not None
     ]
 
 
-def _noise_panel(chosen: Plan, rows: list[dict[str, Any]], drawn: set[str]) -> alt.LayerChart:
-    line = data(rows).mark_line(strokeWidth=2.5, point=len({row["x"] for row in rows}) <= _FEW)
-    y = alt.Y("noise:Q", title="noise variance left in the mean", scale=alt.Scale(type="log", nice=False))
-    here = data([{"x": chosen.stragglers}]).mark_rule(strokeDash=[4, 4], color="#9ca3af").encode(x="x:Q")
-    title = alt.Title("Every scheme at the same true guarantee", anchor="start")
-    return alt.layer(here, _against(line, "stragglers", y, drawn)).properties(width=870, height=260, title=title)
+def _noise_panel(chosen: Plan, rows: list[dict[str, Any]]) -> Panel:
+    values = [row["value"] for row in rows]
+    span = min(values) / 1.15, max(values) * 1.15
+    here = data([{"x": chosen.stragglers}]).mark_rule(strokeDash=[4, 4], color=FAINT).encode(x="x:Q")
+    lines = _lines(rows, "stragglers", "noise variance left in the mean", span, _LARGE, log=True)
+    note = "Variance that a round leaves in a coordinate of the mean, against the most stragglers; dashed: this plan."
+    table = crossed(rows, ("x", "stragglers"), "scheme", "value", _digits)
+    return Panel("Noise left in the mean", note, alt.layer(here, lines).properties(height=_LARGE), "wide", table)
 
 
-def _against(line: alt.Chart, swept: str, y: alt.Y, drawn: set[str]) -> alt.Chart:
-    """Colours are the same in every panel, so that one legend serves all; it has the schemes that are drawn."""
-    planned = [scheme for scheme in reversed(BUILT_IN.values()) if scheme.label in drawn]
+def _lines(
+    rows: list[dict[str, Any]], swept: str, title: str, span: tuple[float, float], height: int, *, log: bool = False
+) -> alt.LayerChart:
+    """A line for each scheme, its name at its end; colours are the same in every chart."""
+    colours = {scheme.label: scheme.colour for scheme in BUILT_IN.values()}
+    scale = alt.Scale(domain=[*colours], range=[*colours.values()])
     step = alt.Undefined if swept == "epsilon" else 1  # of whole clients
-    scale = alt.Scale(domain=[scheme.label for scheme in planned], range=[scheme.colour for scheme in planned])
-    return line.encode(
-        x=alt.X("x:Q", title=_SWEEPS[swept], scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=step)),
-        y=y,
-        color=alt.Color("scheme:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=6)),
-        tooltip=["scheme:N", "x:Q", alt.Tooltip(y.shorthand, format=".4g")],
-    )
+    x = alt.X("x:Q", title=_SWEEPS[swept], scale=alt.Scale(nice=False), axis=alt.Axis(tickMinStep=step, grid=False))
+    y = alt.Y("value:Q", title=title, scale=within(*span, type="log" if log else "linear"))
+    y = y.axis(format="~g", **({"values": decades(*span)} if log else {"tickCount": 5}))
+    few = len({row["x"] for row in rows}) <= _FEW
+    line = data(rows).mark_line(strokeWidth=2.5, interpolate="linear" if log else "monotone", point=few).encode(
+        x=x, y=y, color=alt.Color("scheme:N", scale=scale, legend=None),
+        tooltip=["scheme:N", "x:Q", alt.Tooltip("value:Q", format=".4g")],
+    )  # fmt: skip
+    last = {row["scheme"]: row["value"] for row in rows}
+    ends = [{"name": name, "value": value, "colour": colours[name]} for name, value in last.items()]
+    return alt.layer(line, line_names(ends, span, height, log=log)).properties(height=height)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.4g}"
 
 
 def _values(chosen: Plan, swept: str, first: int = 0) -> list[float]:

@@ -153,6 +153,15 @@ def _shares(name: str, value: object) -> None:
         share(f"{name}: {key}", each)
 
 
+def _bounds(name: str, value: object) -> None:
+    for key, each in _mapping(name, value).items():
+        _require(("low", "high", "clear"), _mapping(f"{name}: {key}", each))
+        low, high = (number(f"{name}: {key}: {end}", each[end]) for end in ("low", "high"))
+        _typed(bool, "true or false")(f"{name}: {key}: clear", each["clear"])
+        if not low < high:
+            raise ArgumentError(f"{name}: {key} must have low < high, got low={low:g}, high={high:g}")
+
+
 def _amounts(name: str, value: object) -> None:
     for each in _typed(list, "a list of numbers")(name, value):
         non_negative(name, each)
@@ -340,6 +349,14 @@ class Ended(_Line):
         null="clients have no names",
         absent="likewise",
         beside="accuracy_clients",
+    )
+    bounds: Mapping[str, Any] | None = _holds(
+        "of columns, by name, as the first rounds found them within ε: `low` and `high`, from which the model takes "
+        "values scaled to [-1, 1], and `clear`, whether they stood out of the noise",
+        _bounds,
+        null="all are known",
+        absent="likewise",
+        beside="bounds",
     )
     epsilon: float | None = _holds("spent by the client that spent most", non_negative, null="without noise")
     mu: float | None = _holds(_MU, non_negative, null="without noise", absent="old log")

@@ -19,7 +19,7 @@ from lightdp.runlog import ResumeError
 from lightdp.training.config import PLACES, Config
 from lightdp.training.identity import Identity
 
-_FORMAT = 3  # what is in a checkpoint, and how `State.members` is laid out
+_FORMAT = 4  # what is in a checkpoint, and how `State.members` is laid out
 
 
 @dataclass
@@ -32,6 +32,7 @@ class State:
         average: of the weights over rounds. (parameters,)
         round: how many rounds are over.
         seconds: that they took, in all sessions.
+        counts: sum of the histograms that find bounds of columns (E6); None if all are known. (k BINS,)
         members: what `Membership.state` returned after the last round: rosters, who came to their rounds, channels.
     """
 
@@ -40,6 +41,7 @@ class State:
     average: torch.Tensor
     round: int = 0
     seconds: float = 0.0
+    counts: torch.Tensor | None = None
     members: dict[str, Any] = field(default_factory=dict)
 
 

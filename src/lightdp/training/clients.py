@@ -7,6 +7,7 @@ so that a round works on many clients at once, while memory stays bounded howeve
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ import torch
 from numpy.random import Generator  # noqa: TID251  only its type
 from numpy.typing import NDArray
 
-from lightdp.training import gradients, models, persons, sgd, views
+from lightdp.training import bounds, gradients, models, persons, sgd, views
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 
@@ -39,6 +40,7 @@ class Clients:
         y: their labels. (n,)
         ends: client i holds the records from `ends[i - 1]` (0 for the first client) to `ends[i]`.
         person: whose each record is, those of a person side by side; None but for unit "person". (n,)
+        unscaled: numbers whose bounds are to be found, which `x` does not have yet; None without any.
     """
 
     config: Config
@@ -46,6 +48,7 @@ class Clients:
     y: torch.Tensor
     ends: list[int]
     person: NDArray[np.int64] | None = None
+    unscaled: bounds.Unscaled | None = None
 
     @classmethod
     def of(
@@ -69,7 +72,45 @@ class Clients:
         ends = np.cumsum([len(part) for part in parts]).tolist()
         whose = source.train_person if config.unit == "person" else None
         person = None if whose is None else whose[order]
-        return cls(config, x, torch.from_numpy(source.train_y[order]).to(device), ends, person)
+        y = torch.from_numpy(source.train_y[order]).to(device)
+        if not source.unscaled:
+            return cls(config, x, y, ends, person)
+        return cls(config, x, y, ends, person, bounds.Unscaled.of(source, x)).scaled(())
+
+    def scaled(self, found: Sequence[bounds.Bounds]) -> Clients:
+        """With features scaled by bounds that were found, or none yet."""
+        return self if self.unscaled is None else dataclasses.replace(self, x=self.unscaled.scaled(self.x, found))
+
+    def histograms(self, number: int, senders: Sequence[int], bound: float) -> Iterator[Piece]:
+        """The histograms of a round that finds bounds (E6), for a few clients at a time.
+
+        Guarantee: as of `updates`; a unit's histograms are added up and clipped as its gradients are.
+
+        Args:
+            number: of the round; it seeds samples.
+            senders: the clients that send, ascending.
+            bound: the largest coordinate that the plan lets a client upload.
+
+        Yields:
+            Clients and their histograms, one a row.
+        """
+        places = self._places
+        most = max(1, _PIECE_BYTES["cpu"] // (8 * places.shape[1] * bounds.BINS))
+        for piece in _pieces(senders, most, adjacent=False):
+            chosen, after = self._held(piece)
+            if self.config.sums:
+                unit, counts, drawn = self._units(number, piece, chosen, after)
+                owner = np.repeat(np.arange(len(piece)), counts)
+            else:
+                owner, drawn = np.arange(len(piece)), np.ones(len(chosen), np.bool_)
+                unit = np.repeat(owner, np.diff(after, prepend=0))
+            rows = bounds.sums(places[chosen[drawn]], unit[drawn], owner, len(piece), self.config.clip)
+            yield piece, torch.from_numpy(rows).to(self.x.device).clamp_(-bound, bound)
+
+    @cached_property
+    def _places(self) -> NDArray[np.int64]:
+        """The bin of each number whose bounds are to be found. (n, k)"""
+        return bounds.bins(np.zeros((len(self.y), 0)) if self.unscaled is None else self.unscaled.values.cpu().numpy())
 
     def updates(self, model: torch.nn.Module, number: int, senders: Sequence[int], bound: float) -> Iterator[Piece]:
         """The updates of a round, for a few clients at a time.
@@ -144,9 +185,7 @@ class Clients:
         if self.person is not None:
             return self._sums_of_persons(model, number, piece, bound, chosen, after)
         if config.sampling_rate < 1:
-            draws = self._draws(_SAMPLES, number, piece)
-            lots = np.concatenate([rng.random(count) for rng, count in zip(draws, counts.tolist(), strict=True)])
-            drawn = lots < config.sampling_rate
+            drawn = self._drawn(number, piece, counts)
             before = np.concatenate([[0], np.cumsum(drawn)])  # how many are drawn before each record
             chosen, counts = chosen[drawn], np.diff(before[after], prepend=0)
         apart = config.fidelity == "protocol" or config.clip * int(counts.max()) > bound
@@ -164,21 +203,32 @@ class Clients:
     ) -> torch.Tensor:  # fmt: skip
         """Batches are drawn person by person: all records of a person are in one, or none is."""
         config, device = self.config, self.x.device
-        whose = self._persons[chosen]
-        new = np.diff(whose, prepend=-1) != 0
-        place = np.cumsum(new) - 1  # of each record, among the persons of these clients
-        ends = np.cumsum(new)[after - 1]
-        counts = np.diff(ends, prepend=0)  # persons of each client
-        drawn = np.ones(len(place), np.bool_)
-        if config.sampling_rate < 1:
-            draws = self._draws(_SAMPLES, number, piece)
-            lots = np.concatenate([rng.random(count) for rng, count in zip(draws, counts.tolist(), strict=True)])
-            drawn = (lots < config.sampling_rate)[place]
+        place, counts, drawn = self._units(number, piece, chosen, after)
         apart = config.fidelity == "protocol" or config.clip * int(counts.max()) > bound
         owner = torch.from_numpy(np.repeat(np.arange(len(piece)) * apart, counts)).to(device)
         rows, person = (torch.from_numpy(values[drawn]).to(device) for values in (chosen, place))
         clients = len(piece) if apart else 1
         return persons.clipped_sums(model, self.x[rows], self.y[rows], person, owner, clients, config.clip)
+
+    def _units(
+        self, number: int, piece: list[int], chosen: NDArray[np.int64], after: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """Of each record the place of its person among those of these clients; how many each has; whether it is drawn.
+
+        Where records are the units, each is a person.
+        """
+        new = np.diff(self._persons[chosen], prepend=-1) != 0
+        place = np.cumsum(new) - 1
+        counts = np.diff(np.cumsum(new)[after - 1], prepend=0)
+        return place, counts, self._drawn(number, piece, counts)[place]
+
+    def _drawn(self, number: int, piece: list[int], counts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which units of these clients are in a round's batch, drawn for each client apart."""
+        if self.config.sampling_rate == 1:
+            return np.ones(int(counts.sum()), np.bool_)
+        draws = self._draws(_SAMPLES, number, piece)
+        lots = np.concatenate([rng.random(count) for rng, count in zip(draws, counts.tolist(), strict=True)])
+        return lots < self.config.sampling_rate
 
     @cached_property
     def _persons(self) -> NDArray[np.int64]:

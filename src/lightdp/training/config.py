@@ -68,6 +68,9 @@ class Config:
     test_fraction: float | None = setting(
         "Share of a table's records, or persons, held out at each client, by default 0.2 (heart: 0.34).",
         None, group="Data")
+    bounds_rounds: int | None = setting(
+        "First rounds, which find the bounds that --columns calls private; by default a tenth of --rounds.",
+        None, group="Data")
     partition: str = setting(
         "How records are split: iid, dirichlet:ALPHA or shards:K; natural with --client-column and heart.", "iid",
         group="Data")
@@ -167,6 +170,8 @@ class Config:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
         integer("seed", self.seed, 0, 2**63 - 1)
         integer("head_rounds", self.head_rounds, 0)
+        if self.bounds_rounds is not None:
+            integer("bounds_rounds", self.bounds_rounds, 1)
         peer_failure(self.links)
         if self.start is not None:
             weights_file("start", self.start)
@@ -274,6 +279,15 @@ class Config:
             raise ArgumentError(f"augment needs a convolutional model, got model={self.model!r}")
         if self.augment > 2 and self.model.startswith("scattering"):
             raise ArgumentError(f"augment must be at most 2 for model={self.model!r}, got augment={self.augment}")
+
+    @property
+    def first_rounds(self) -> int:
+        """How many rounds find bounds of columns, where some are private (E6): as asked, or a tenth of all.
+
+        >>> Config(rounds=25).first_rounds, Config(bounds_rounds=5).first_rounds
+        (3, 5)
+        """
+        return -(-self.rounds // 10) if self.bounds_rounds is None else self.bounds_rounds
 
     @property
     def networked(self) -> bool:

@@ -28,6 +28,7 @@ from lightdp.errors import ArgumentError, BudgetError
 from lightdp.planning import Plan
 from lightdp.runlog import Ended, Line, LogWriter, Round, RunLog, Started, refuse_used
 from lightdp.training import (
+    bounds,
     checkpoint,
     data,
     gradients,
@@ -106,6 +107,7 @@ class Run:
         clients: their records, and the updates they compute.
         members: the rosters, each with its noise, and what each client has spent.
         model: the module. After `finish` it has the weights whose accuracy the log ends with.
+        bounds: of columns whose bounds are private, once the first rounds have found them.
         identity: names and digests of the data, the module and the start.
 
     Raises:
@@ -142,11 +144,15 @@ class Run:
         self.clients = Clients.of(config, source, parts, self.device, train_x)
         self.partition |= {"names": list(source.client_names)} if config.partition == "natural" else {}
         self.partition |= {"persons": self.clients.units} if persons else {}
-        self.notes = source.notes
+        self.notes = (*source.notes, *bounds.notes(config, source))
         self.test_clients = (source.client_names, source.test_client)
         if test_x is None:
             test_x = models.prepare(config.model, _tensor(source.test_x), self.device, mirror=config.mirror)
         self.test_x, self.test_y = test_x, _tensor(source.test_y).to(self.device)
+        self._bounds_rounds, self._unbounded = bounds.rounds(config, source), [name for name, _ in source.unscaled]
+        self._test_numbers = bounds.Unscaled.of(source, test_x) if source.unscaled else None
+        self.bounds: tuple[bounds.Bounds, ...] = ()
+        self._scale()
         own.crops(config, self.clients.x)
         # the model
         if module is None:
@@ -161,15 +167,17 @@ class Run:
         first = gradients.flatten(self.model.to(self.device))
         self.parameters = len(first)
         self.head = 0 if config.head_rounds == 0 else sum(p.numel() for p in models.last(self.model).parameters())
-        self.state = State(first, torch.zeros_like(first), first.clone())
+        counts = first.new_zeros(bounds.BINS * len(self._unbounded)) if self._unbounded else None
+        self.state = State(first, torch.zeros_like(first), first.clone(), counts=counts)
+        length = self.parameters + (0 if counts is None else len(counts))
         # noise, what it guarantees, and who comes
         self.sizes = self.clients.units
-        self.plan: Plan | None = config.plan(sum(self.sizes), self.parameters, min(self.sizes))
+        self.plan: Plan | None = config.plan(sum(self.sizes), length, min(self.sizes))
         self.network: Mapping[str, Any] | None = None
         self.bytes_up = 0.0
         self.arrivals = functools.cache(self._law)
         self.arrivals(config.clients)  # or there are none
-        self._channels = channels(config, self.plan, self.parameters, self.device)
+        self._channels = channels(config, self.plan, length, self.device)
         self.members = Membership(config, self.plan, self._roster)
 
     def _begin(self, path: Path, classes: int) -> dict[str, Any]:
@@ -269,7 +277,9 @@ class Run:
         result = roster.channel.round(len(roster.came), came, lambda who: self._updates(number, roster, who))
         # 4. the server's step, and what the round cost
         rosters = self.members.rosters.values()
-        after = step.stepped(config, state, roster, result.total, rosters, head=self.head)
+        after = step.stepped(config, state, roster, self._of_model(result.total), rosters, head=self.head)
+        if number < self._bounds_rounds:
+            after = self._counted(after, result.total)
         joined = rounds.joined(roster.came, config.grace_rounds, roster.members)
         roster.count(came, config.grace_rounds)
         self.members.played(roster, came.sent)
@@ -331,8 +341,39 @@ class Run:
     def _updates(self, number: int, roster: Roster, who: Sequence[int]) -> Iterator[Piece]:
         """The updates of members of a roster, with their places in it."""
         bound = math.inf if roster.plan is None else roster.plan.upload_range
-        for piece, rows in self.clients.updates(self.model, number, roster.named(who), bound):
-            yield [roster.place[client] for client in piece], rows
+        clients, finds = roster.named(who), number < self._bounds_rounds
+        pieces = (
+            self.clients.histograms(number, clients, bound)
+            if finds
+            else self.clients.updates(self.model, number, clients, bound)
+        )
+        for piece, rows in pieces:
+            laid = (self.parameters, 0) if finds else (0, bounds.BINS * len(self._unbounded))
+            padded = torch.nn.functional.pad(rows, laid) if any(laid) else rows
+            yield [roster.place[client] for client in piece], padded
+
+    def _of_model(self, total: torch.Tensor | None) -> torch.Tensor | None:
+        """A sum without the coordinates of histograms, which come last."""
+        return None if total is None else total[: self.parameters]
+
+    def _counted(self, after: State, total: torch.Tensor | None) -> State:
+        """The state after a round that finds bounds; after the last of them, features are scaled by these."""
+        if total is not None and after.counts is not None:
+            after.counts = after.counts + total[self.parameters :]
+        self._find(after)
+        return after
+
+    def _find(self, state: State) -> None:
+        """Scale features by the bounds that a state has found, if it has."""
+        if state.counts is not None and state.round >= self._bounds_rounds:
+            self.bounds = bounds.found(state.counts.double().cpu().numpy(), self._unbounded)
+            self._scale()
+
+    def _scale(self) -> None:
+        """Scale features by the bounds that are known."""
+        self.clients = self.clients.scaled(self.bounds)
+        if self._test_numbers is not None:
+            self.test_x = self._test_numbers.scaled(self.test_x, self.bounds)
 
     def _close(self) -> None:
         """Close all rosters."""
@@ -346,7 +387,7 @@ class Run:
         if self.config.grace_rounds == 0 and (roster.plan is None or not roster.plan.repairs):
             return state
         total = roster.channel.close(len(roster.came), self.members.present(roster))
-        state = step.mended(self.config, state, roster, total)
+        state = step.mended(self.config, state, roster, self._of_model(total))
         roster.settle()
         return state
 
@@ -389,13 +430,14 @@ class Run:
         config, plan, spent = self.config, self.plan, self.members.max_epsilon()
         down = 4 * self.parameters + (1 + config.grace_rounds) * bitmap_size(config.clients)
         budget, delta = (None, None) if plan is None else (plan.budget, plan.delta)
+        found = {name: {"low": low, "high": high, "clear": clear} for name, low, high, clear in self.bounds} or None
         seen = [] if config.federated else [*map(rounds.final, self.members.rosters[0].came)]
         return Ended(
             accuracy=self.evaluate()[0], epsilon=spent, mu=statement.mu(plan, spent),
             epsilon_claimed=budget, delta=delta,
             unit=config.unit, adjacency=config.adjacency, rounds=self.state.round, stopped=stopped,
             bytes_up=self.bytes_up, bytes_down=down, seconds=self.state.seconds,
-            statement=statement.statement(config, plan, spent, seen),
+            statement=statement.statement(config, plan, spent, seen, found), bounds=found,
             accuracy_clients=self.accuracy_by_client(), **self.members.ending(),
         )  # fmt: skip
 
@@ -415,6 +457,7 @@ class Run:
             begun = state.round > 0 or (self.path.exists() and b"\n" in self.path.read_bytes())
             log = LogWriter(self.path, keep=state.round if begun else None)
             self.state = state
+            self._find(state)
             self.members.load(state.members)
             return log
         if self.overwrite:

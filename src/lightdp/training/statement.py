@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
+from typing import Any
 
 from lightdp import gaussian
 from lightdp.planning import Plan
@@ -58,7 +59,10 @@ def mu(plan: Plan | None, epsilon: float | None) -> float | None:
     return None if plan is None or epsilon is None else gaussian.mu(epsilon, plan.delta, up=True)
 
 
-def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Sequence[Seen]) -> list[str]:
+def statement(
+    config: Config, plan: Plan | None, epsilon: float | None, seen: Sequence[Seen],
+    bounds: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[str]:  # fmt: skip
     """What was guaranteed to whom, in plain sentences.
 
     Guarantee: the ε and μ in it are rounded up, and whatever the guarantee rests on beyond the noise is named.
@@ -72,10 +76,11 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Se
         plan: its noise; None for none.
         epsilon: what the client that spent most has spent.
         seen: who was used and who was late in each round.
+        bounds: of columns, as the log has those that were found.
     """
     first = [NOT_PRIVATE] if config.columns == STATISTICS else []
     if plan is None or epsilon is None:
-        return [*first, "No noise was added: nothing is guaranteed to anybody."]
+        return [*first, "No noise was added: nothing is guaranteed to anybody.", *_of_bounds(config, bounds or {})]
     known, claim = scheme(config.scheme), f"ε = {plan.budget:g}"
     lines = guaranteed(plan, epsilon, seen, named=config.scheme, unit=config.unit)
     if known.understates:
@@ -93,4 +98,16 @@ def statement(config: Config, plan: Plan | None, epsilon: float | None, seen: Se
         _START.format(config.start): config.start is not None,
         SIMULATED: config.fidelity == "distribution",
     }
-    return first + lines + [sentence for sentence, applies in further.items() if applies]
+    more = [sentence for sentence, applies in further.items() if applies]
+    return first + lines + _of_bounds(config, bounds or {}) + more
+
+
+def _of_bounds(config: Config, bounds: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Which bounds of columns were found, and which of them stood in the noise."""
+    if not bounds:
+        return []
+    count = "round" if config.first_rounds == 1 else f"{config.first_rounds} rounds"
+    listed = ", ".join(f"{name} [{each['low']:g}, {each['high']:g}]" for name, each in bounds.items())
+    unclear = ", ".join(name for name, each in bounds.items() if not each["clear"])
+    more = f"No values of {unclear} stood out of the noise: give public bounds, or use more rounds, records or ε."
+    return [f"Bounds found in the first {count}, as private as all others: {listed}.", *([more] if unclear else [])]

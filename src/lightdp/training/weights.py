@@ -20,8 +20,9 @@ from __future__ import annotations
 import hashlib
 import importlib
 import io
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,13 @@ class File:
         path: the file.
         digest: the SHA-256 of its bytes, in hexadecimal.
         tensors: by name.
+        facts: what a .safetensors file says of itself.
     """
 
     path: Path
     digest: str
     tensors: Mapping[str, Tensor]
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,11 @@ class Taken:
     unused: tuple[str, ...]
 
 
-def write(path: Path, model: nn.Module, *, overwrite: bool = False) -> None:
-    """Keep the parameters and buffers of a model in a file.
+def write(
+    path: Path, model: nn.Module | Mapping[str, Tensor], *, overwrite: bool = False, half: bool = False,
+    facts: Mapping[str, str] | None = None,
+) -> None:  # fmt: skip
+    """Keep the parameters and buffers of a model, or tensors by name, in a file.
 
     Guarantee: the file has its name once it is whole and on the disk; after any crash it is whole or not there.
 
@@ -72,24 +78,41 @@ def write(path: Path, model: nn.Module, *, overwrite: bool = False) -> None:
         path: a new .safetensors or .pt file.
         model: on any device.
         overwrite: whether it may replace an old file.
+        half: whether floats are kept in half precision.
+        facts: what a .safetensors file says of itself.
 
     Raises:
-        ArgumentError: the name ends otherwise, or there is such a file that may not be replaced.
+        ArgumentError: the name ends otherwise, there is such a file that may not be replaced, a weight is not finite in
+            half precision, or a .pt file is given facts.
         MissingExtraError: safetensors is not installed.
     """
     kind = weights_file("save_model", str(path))
-    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
+    if kind == ".pt" and facts is not None:
+        raise ArgumentError(f"save_model must be a .safetensors file, which can hold facts, got {str(path)!r}")
+    state = model.state_dict() if isinstance(model, nn.Module) else model
+    tensors = {name: _kept(name, value, half=half) for name, value in state.items()}
     if kind == ".pt":
         packed = io.BytesIO()
         torch.save(tensors, packed)
         data: Any = packed.getbuffer()
     else:
-        data = _safetensors().save(tensors, metadata={"format": "pt"})
+        data = _safetensors().save(tensors, metadata={"format": "pt", **(facts or {})})
     try:
         with durable(path, replace=overwrite) as file:
             file.write(data)
     except FileExistsError:
         raise ArgumentError(f"save_model must be a new file: overwrite replaces it, got {str(path)!r}") from None
+
+
+def _kept(name: str, value: Tensor, *, half: bool) -> Tensor:
+    """A tensor as a file has it: a copy of its own, of floats in half precision where that is asked for."""
+    kept = value.detach().cpu().contiguous().clone()
+    if not half or not kept.is_floating_point():
+        return kept
+    kept = kept.to(torch.float16)
+    if not bool(kept.isfinite().all()):
+        raise ArgumentError(f"weights must be finite in half precision, got {name} with others")
+    return kept
 
 
 def read(path: Path) -> File:
@@ -122,7 +145,13 @@ def read(path: Path) -> File:
         if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout != torch.strided:
             got = f"{name!r}: {type(value).__name__ if not isinstance(value, Tensor) else value.layout}"
             raise ArgumentError(f"start must hold tensors by name, got start={str(path)!r} with {got}")
-    return File(path, hashlib.sha256(data).hexdigest(), found)
+    return File(path, hashlib.sha256(data).hexdigest(), found, _facts(data) if kind == ".safetensors" else {})
+
+
+def _facts(data: bytes) -> dict[str, str]:
+    """What a whole .safetensors file says of itself: its first eight bytes are the length of a JSON object."""
+    told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+    return {name: text for name, text in told.items() if name != "format"}
 
 
 def begin(model: nn.Module, file: File, classes: int) -> Taken:

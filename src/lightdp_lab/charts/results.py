@@ -11,18 +11,35 @@ from typing import Any
 import altair as alt
 
 from lightdp.planning import plan
-from lightdp.report import LOOK, Chart
+from lightdp.report import Chart, Panel, Table, crossed, decades, heading, line_names, sheet, within
 from lightdp.schemes import BUILT_IN
 from lightdp_lab.differences import ONE_ROUND
 from lightdp_lab.registry import ALL, SCHEMES
 from lightdp_lab.reproduce import EPSILONS, MIDDLE, TABLES, Profile, models
 from lightdp_lab.results import Results
-from lightdp_lab.tables import MODELS, guaranteed, known, title, trials
+from lightdp_lab.tables import MODELS, guaranteed, known, trials
 
 Row = dict[str, Any]
 
 _LETTERS = {"colluders": "C̄, colluders", "stragglers": "S̄, stragglers", "epsilon": "ε of one round"}
-_GREY = "#526077"
+_ROUNDS, _LINES, _LEVELS = 190, 300, 180  # pixels of height
+_TITLES = {
+    "rounds": "Accuracy against rounds on CIFAR-10",
+    "models": "The paper's cell C̄ = S̄ = 10, beaten under a stronger guarantee",
+    "time": "Accuracy against time where each link fails with 5 %",
+    "noise": "How much noise",
+}
+_NOTES = {
+    "rounds": ["50 clients, C̄ = S̄ = 10; bands span the trials of a cell"],
+    "models": ["test accuracy on CIFAR-10; the paper's ε is for one round, all others' for the whole training"],
+    "time": [
+        "scattering + linear on CIFAR-10, 150 rounds, ε = 3 for all of them; 10 Mbit/s up, 50 down, 50 ms one way",
+        "a flat line: no round came off",
+    ],
+    "noise": [
+        "N = 50, C̄ = S̄ = 10, ε = 3 for one round, δ = 1e-5, unless varied; repair as in a training of 150 rounds"
+    ],
+}
 
 
 def results_charts(results: Results) -> dict[str, Chart]:
@@ -31,14 +48,29 @@ def results_charts(results: Results) -> dict[str, Chart]:
     Args:
         results: the kept runs; a picture without any is empty.
     """
+    return {name: _sheet(name, panels) for name, (_, _, panels) in results_panels(results).items()}
+
+
+def results_panels(results: Results) -> dict[str, tuple[str, list[str], list[Panel]]]:
+    """The title, the notes and the panels of each picture.
+
+    Args:
+        results: the kept runs; a picture without any has no panels.
+    """
     found = {"rounds": _round_rows(results), "models": _model_rows(results), "time": _time_rows(results)}
     draw = {"rounds": _rounds, "models": _models, "time": _time, "noise": _noise}
-    charts = {}
-    for name, rows in (found | {"noise": _noise_rows()}).items():
-        shown = list(rows)
-        chart = draw[name](shown) if shown else alt.Chart(alt.Data(values=[])).mark_point()
-        charts[name] = chart.configure(**LOOK, padding=18, background="white")
-    return charts
+    shown = {name: list(rows) for name, rows in (found | {"noise": _noise_rows()}).items()}
+    return {name: (_TITLES[name], _NOTES[name], draw[name](rows) if rows else []) for name, rows in shown.items()}
+
+
+def _sheet(name: str, panels: Sequence[Panel]) -> Chart:
+    """The panels in rows of two or three."""
+    if not panels:
+        return sheet(alt.Chart(alt.Data(values=[])).mark_point())
+    columns, width = {"rounds": (3, 215), "models": (1, 430), "time": (2, 360), "noise": (3, 215)}[name]
+    drawn = [panel.chart.properties(width=width, title=heading(panel.title, panel.note, size=13)) for panel in panels]
+    rows = [alt.hconcat(*drawn[at : at + columns], spacing=24) for at in range(0, len(drawn), columns)]
+    return sheet(alt.vconcat(*rows, spacing=26).properties(title=heading(_TITLES[name], *_NOTES[name])))
 
 
 def _round_rows(results: Results) -> Iterator[Row]:
@@ -60,13 +92,16 @@ def _round_rows(results: Results) -> Iterator[Row]:
 
 def _model_rows(results: Results) -> Iterator[Row]:
     for epsilon in EPSILONS:
-        row = {"epsilon": epsilon, "what": "the paper: ResNet-18, ε for each round", "scheme": "paper"}
+        row = {"epsilon": epsilon, "what": "the paper, ResNet-18", "scheme": "paper"}
         yield row | {"accuracy": TABLES["table2"].printed[epsilon][0] / 100}
     for model in models("repair"):
         for scheme in ("repair", "central"):
             for cell in guaranteed(results, "rounds", scheme, model=model):
                 if cell.accuracy is not None:
-                    row = {"epsilon": cell.config.epsilon, "what": f"{MODELS[model]}, {title(scheme)}"}
+                    row = {
+                        "epsilon": cell.config.epsilon,
+                        "what": f"{MODELS[model].removeprefix('scattering + ')}, {ALL[scheme].label}",
+                    }
                     yield row | {"scheme": scheme, "accuracy": cell.accuracy}
 
 
@@ -95,115 +130,114 @@ def _noise_rows() -> Iterator[Row]:
                 yield row | {"sigma": sigma / math.sqrt(rounds)}
 
 
-def _colour(rows: Sequence[Row], **legend: Any) -> alt.Color:  # noqa: ANN401  of altair's legend
-    there = {row["scheme"] for row in rows}
-    shown = [ALL[name] for name in (*reversed(BUILT_IN), *SCHEMES) if name in there]
+def _colour(field: str = "label") -> alt.Color:
+    """Every scheme's own colour, in all charts."""
+    shown = [ALL[name] for name in (*BUILT_IN, *SCHEMES)]
     scale = alt.Scale(domain=[scheme.label for scheme in shown], range=[scheme.colour for scheme in shown])
-    usual = {"title": None, "orient": "top", "columns": 6}
-    usual |= {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}
-    return alt.Color("label:N", scale=scale, legend=alt.Legend(**usual | legend))
+    return alt.Color(f"{field}:N", scale=scale, legend=None)
 
 
 def _data(rows: Sequence[Row]) -> alt.Chart:
     return alt.Chart(alt.Data(values=[row | {"label": ALL[row["scheme"]].label} for row in rows]))
 
 
-def _heading(text: str, *lines: str, size: int = 17) -> alt.Title:
-    return alt.Title(text, subtitle=list(lines), anchor="start", fontSize=size, subtitleColor=_GREY, offset=12)
+def _ends(rows: Sequence[Row], value: str, name: str = "label") -> list[Row]:
+    """The last value of each line, for its name."""
+    last = {row.get(name, ALL[row["scheme"]].label): row for row in rows}
+    return [
+        {"name": key, "value": row[value], "colour": ALL[row["scheme"]].colour,
+         "bold": row["scheme"] in ("repair", "exact") and name == "label"}
+        for key, row in last.items()
+    ]  # fmt: skip
 
 
-def _rounds(rows: Sequence[Row]) -> alt.VConcatChart:
-    """A column for each ε, a row for each model and kind of guarantee; the band spans the trials."""
-    x = alt.X("round:Q", title="round", axis=alt.Axis(grid=False, tickCount=5))
-    axis = alt.Axis(format="%", tickCount=6)
-    sheets = []
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _rounds(rows: Sequence[Row]) -> list[Panel]:
+    """A panel for each model, kind of guarantee and ε; the band spans the trials."""
+    x = alt.X("round:Q", title="round", axis=alt.Axis(grid=False, tickCount=4))
+    panels = []
     for guarantee, model in dict.fromkeys((row["guarantee"], row["model"]) for row in rows):
-        here = [row for row in rows if (row["guarantee"], row["model"]) == (guarantee, model)]
-        domain = [min(row["low"] for row in here) - 0.01, max(row["high"] for row in here) + 0.01]
-        y = alt.Scale(domain=domain, nice=False)
-        panels = []
-        for epsilon in sorted({row["epsilon"] for row in here}):
-            base = _data([row for row in here if row["epsilon"] == epsilon]).encode(x=x, color=_colour(rows))
-            band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", scale=y, title=None), y2="high:Q")
-            line = base.mark_line(strokeWidth=2.2).encode(y=alt.Y("accuracy:Q", scale=y, title=None, axis=axis))
-            title = _heading(f"ε = {epsilon:g}", size=13)
-            panels.append(alt.layer(band, line).properties(width=270, height=190, title=title))
-        title = _heading(f"{model}, {guarantee}", trials(row["trials"] for row in here), size=14)
-        sheets.append(alt.hconcat(*panels, spacing=28).properties(title=title))
-    title = _heading("Accuracy against rounds on CIFAR-10", "50 clients, C̄ = S̄ = 10; bands span the trials of a cell")
-    return alt.vconcat(*sheets, spacing=30).properties(title=title)
+        same = [row for row in rows if (row["guarantee"], row["model"]) == (guarantee, model)]
+        span = min(row["low"] for row in same) - 0.01, max(row["high"] for row in same) + 0.01
+        for epsilon in sorted({row["epsilon"] for row in same}):
+            here = [row for row in same if row["epsilon"] == epsilon]
+            kept = ("scheme", "round", "accuracy", "low", "high")
+            base = _data([{name: row[name] for name in kept} for row in here]).encode(x=x, color=_colour())
+            band = base.mark_area(opacity=0.15).encode(y=alt.Y("low:Q", scale=within(*span), title=None), y2="high:Q")
+            y = alt.Y("accuracy:Q", scale=within(*span), title=None, axis=alt.Axis(format="%"))
+            chart = alt.layer(band, base.mark_line(strokeWidth=2.2).encode(y=y), line_names(
+                _ends(here, "accuracy"), span, _ROUNDS))  # fmt: skip
+            named = [row | {"label": ALL[row["scheme"]].label} for row in here]
+            table = crossed(named, ("round", "round"), "label", "accuracy", _percent)
+            title, note = f"{model}, ε = {epsilon:g}", f"{guarantee}, {trials(row['trials'] for row in here)}"
+            panels.append(Panel(title, note, chart.properties(height=_ROUNDS), "small", table))
+    return panels
 
 
-def _models(rows: Sequence[Row]) -> alt.LayerChart:
+def _models(rows: Sequence[Row]) -> list[Panel]:
     """Accuracy against ε, a line for each model and scheme, its name at its end."""
     labels = [ALL[name].label for name in ("central", "repair", "paper")]
     dashes = alt.StrokeDash("label:N", scale=alt.Scale(domain=labels, range=[[5, 4], [1, 0], [1, 0]]), legend=None)
-    axis, scale = alt.Axis(values=list(EPSILONS), grid=False, format="d"), alt.Scale(domain=[2.6, 9.2], nice=False)
-    x = alt.X("epsilon:Q", title="ε", axis=axis, scale=scale)
-    y = alt.Y("accuracy:Q", title=None, axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
-    base = _data(rows).encode(x=x, y=y, color=_colour(rows), detail="what:N")
+    x = alt.X("epsilon:Q", title="ε", axis=alt.Axis(values=list(EPSILONS), grid=False, format="d"))
+    x = x.scale(within(2.6, 9.2))
+    span = min(row["accuracy"] for row in rows) - 0.02, max(row["accuracy"] for row in rows) + 0.02
+    y = alt.Y("accuracy:Q", title=None, axis=alt.Axis(format="%"), scale=within(*span))
+    base = _data(rows).encode(x=x, y=y, color=_colour(), detail="what:N")
     line = base.mark_line(strokeWidth=2.4).encode(strokeDash=dashes)
-    dots = base.mark_point(filled=True, size=60, opacity=1)
-    words = _data(_spread(rows, EPSILONS[-1])).mark_text(align="left", dx=12, fontSize=11, limit=330)
-    words = words.encode(x=alt.datum(EPSILONS[-1]), y="place:Q", text="what:N", color=_colour(rows))
-    title = _heading(
-        "The paper's cell C̄ = S̄ = 10, beaten under a stronger guarantee",
-        "test accuracy on CIFAR-10; the paper's ε is for one round, all others' for the whole training",
-    )
-    return alt.layer(line, dots, words).properties(width=430, height=330, title=title)
+    tips = ["what:N", "epsilon:Q", alt.Tooltip("accuracy:Q", format=".1%")]
+    dots = base.mark_point(filled=True, size=60, opacity=1).encode(tooltip=tips)
+    last = [row for row in rows if row["epsilon"] == max(EPSILONS)]
+    names = line_names(_ends(last, "accuracy", "what"), span, _LINES)
+    table = crossed(rows, ("epsilon", "ε"), "what", "accuracy", _percent)
+    chart = alt.layer(line, dots, names).properties(height=_LINES)
+    return [
+        Panel(
+            "Test accuracy against ε",
+            "linear and CNN: on scattering features; dashed: a trusted server",
+            chart,
+            "wide",
+            table,
+        )
+    ]
 
 
-def _spread(rows: Sequence[Row], end: float) -> list[dict[str, Any]]:
-    """Names beside the points at `end`, moved apart where they would overlap."""
-    heights = [row["accuracy"] for row in rows]
-    step = (max(heights) - min(heights)) / 20
-    placed: list[dict[str, Any]] = []
-    for row in sorted((row for row in rows if row["epsilon"] == end), key=lambda row: row["accuracy"]):
-        lowest = placed[-1]["place"] + step if placed else row["accuracy"]
-        placed.append(row | {"place": max(row["accuracy"], lowest)})
-    return placed
-
-
-def _time(rows: Sequence[Row]) -> alt.HConcatChart:
+def _time(rows: Sequence[Row]) -> list[Panel]:
     """A panel for each kind of links; schemes whose clients do not talk are in both."""
     talking = {row["scheme"] for row in rows if row["links"] == "direct"}
     times = [row["seconds"] for row in rows if row["seconds"] > 0]
-    scale = alt.Scale(type="log", domain=[min(times), max(times)], nice=False)
-    powers = range(math.floor(math.log10(min(times))), math.ceil(math.log10(max(times))) + 1)
-    axis = alt.Axis(grid=False, format=",~g", values=[step * 10.0**power for power in powers for step in (1, 3)])
-    x = alt.X("seconds:Q", title="seconds, modelled", scale=scale, axis=axis)
-    axis = alt.Axis(format="%", tickCount=7)
-    y = alt.Y("accuracy:Q", title=None, scale=alt.Scale(nice=False), axis=axis)
-    colour = _colour(rows, columns=5, labelLimit=220)
-    width = alt.condition("indexof(datum.label, 'LightDP') === 0", alt.value(3.4), alt.value(1.8))
+    x = alt.X("seconds:Q", title="seconds, modelled", scale=within(min(times), max(times), type="log"))
+    x = x.axis(grid=False, format=",~g", values=decades(min(times), max(times)))
+    span = 0.0, max(row["accuracy"] for row in rows) + 0.02
+    y = alt.Y("accuracy:Q", title=None, scale=within(*span), axis=alt.Axis(format="%"))
+    width = alt.condition("indexof(datum.label, 'LightDP') === 0", alt.value(3.2), alt.value(1.8))
     panels = []
-    for links, words in (("relayed", "shares relayed by the server"), ("direct", "shares on links of their own")):
-        here = [row for row in rows if row["links"] == links or row["scheme"] not in talking]
-        line = _data(here).mark_line().encode(x=x, y=y, color=colour, order="round:Q", strokeWidth=width)
-        panels.append(line.properties(width=420, height=300, title=_heading(words, size=13)))
-    title = _heading(
-        "Accuracy against time where each link fails with 5 %",
-        "scattering + linear on CIFAR-10, 150 rounds, ε = 3 for all of them; 10 Mbit/s up, 50 down, 50 ms one way",
-        "a flat line: no round came off",
-    )
-    return alt.hconcat(*panels, spacing=34).properties(title=title)
+    for links, words in (("relayed", "Shares relayed by the server"), ("direct", "Shares on links of their own")):
+        here = [row for row in rows if (row["links"] == links or row["scheme"] not in talking) and row["seconds"] > 0]
+        line = _data(here).mark_line().encode(x=x, y=y, color=_colour(), order="round:Q", strokeWidth=width)
+        cells = [[row["title"], str(row["round"]), f"{row['seconds']:,.4g}", _percent(row["accuracy"])] for row in here]
+        table = Table(["scheme", "round", "seconds", "accuracy"], cells)
+        chart = alt.layer(line, line_names(_ends(here, "accuracy"), span, _LINES)).properties(height=_LINES)
+        panels.append(Panel(words, "each scheme's name at its last accuracy", chart, "half", table))
+    return panels
 
 
-def _noise(rows: Sequence[Row]) -> alt.VConcatChart:
-    """σ_U above, σ_K below, along C̄, S̄ and ε."""
-    lines = []
-    for name, words in (("σ_U", "σ_U, of a client's own noise"), ("σ_K", "σ_K, of noise that two clients share")):
-        panels = []
+def _noise(rows: Sequence[Row]) -> list[Panel]:
+    """σ_U, then σ_K, along C̄, S̄ and ε."""
+    panels = []
+    for name, words in (("σ_U", "of a client's own noise"), ("σ_K", "of noise that two clients share")):
         for varies, letter in _LETTERS.items():
             here = [row for row in rows if row["varies"] == varies and row["noise"] == name and row["sigma"] > 0]
+            span = min(row["sigma"] for row in here) / 1.1, max(row["sigma"] for row in here) * 1.1
             x = alt.X("value:Q", title=letter, axis=alt.Axis(grid=False))
-            y = alt.Y("sigma:Q", title="in units of Δ" if varies == "colluders" else None)
-            y = y.scale(type="log", nice=False).axis(tickCount=4, format="~g")
-            line = _data(here).mark_line(strokeWidth=2.4, point={"size": 32})
-            panels.append(line.encode(x=x, y=y, color=_colour(rows)).properties(width=250, height=180))
-        lines.append(alt.hconcat(*panels, spacing=26).properties(title=_heading(words, size=14)))
-    title = _heading(
-        "How much noise",
-        "N = 50, C̄ = S̄ = 10, ε = 3 for one round, δ = 1e-5, unless varied; repair as in a training of 150 rounds",
-    )
-    return alt.vconcat(*lines, spacing=26).properties(title=title)
+            y = alt.Y("sigma:Q", title=None, scale=within(*span, type="log"))
+            y = y.axis(values=decades(*span), format="~g")
+            line = _data(here).mark_line(strokeWidth=2.4, point={"size": 32}).encode(x=x, y=y, color=_colour())
+            chart = alt.layer(line, line_names(_ends(here, "sigma"), span, _LEVELS, log=True))
+            named = [row | {"label": ALL[row["scheme"]].label} for row in here]
+            table = crossed(named, ("value", letter), "label", "sigma", "{:.4g}".format)
+            title = f"{name} against {letter.split(',')[0]}"
+            panels.append(Panel(title, f"{words}, in units of Δ", chart.properties(height=_LEVELS), "small", table))
+    return panels

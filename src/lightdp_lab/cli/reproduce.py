@@ -15,6 +15,7 @@ from rich.console import Console
 from lightdp import gaussian
 from lightdp._validate import integer, rounded_up
 from lightdp.cli import table
+from lightdp.cli.options import command_line
 from lightdp.errors import ArgumentError
 from lightdp.runlog import Line, Round
 from lightdp.training.config import Config
@@ -47,6 +48,7 @@ def command(
     quick: Annotated[bool, typer.Option("--quick", help="Few clients, few rounds, embedded data.")] = False,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or show what there is.")] = True,
     docs: Annotated[Path, typer.Option(help="Of `page`: the folder to write to.")] = Path("docs"),
+    html: Annotated[Path | None, typer.Option(help="Of `page`: write FILE.html, and nothing else.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run what is missing, and print."""
@@ -57,8 +59,13 @@ def command(
     if target == "page":
         if not kept.runs():
             raise ArgumentError(f"results must be a folder with kept runs, got results={str(results)!r}")
-        _write(kept, docs)
+        if html is None:
+            _write(kept, docs)
+        else:
+            _write_html(kept, html)
         return
+    if html is not None:
+        raise ArgumentError(f"html is written by page alone, got html={str(html)!r} with {target}")
     configs = cells(
         "rounds" if target == "sensitivity" else target, profile, model=model, trials=trials, quick=quick,
         epsilons=None if epsilon is None else _numbers(epsilon),
@@ -160,6 +167,16 @@ def _write(kept: Results, docs: Path) -> None:
             save(chart, pictures / f"results-{name}.svg")
     path.write_text(text, encoding="utf-8")
     typer.echo(f"wrote {path} and its pictures")
+
+
+def _write_html(kept: Results, html: Path) -> None:
+    from lightdp.report import check_path, save_page  # noqa: PLC0415  needs optional dependencies
+    from lightdp_lab.results_page import results_page  # noqa: PLC0415  likewise
+
+    check_path(html, "html", [".html"])
+    with Console(stderr=True).status(f"drawing {html}"):
+        save_page(results_page(kept), html, command_line(), "html")
+    typer.echo(f"wrote {html}")
 
 
 def _numbers(text: str) -> tuple[float, ...]:

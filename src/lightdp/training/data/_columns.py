@@ -5,6 +5,7 @@ A TOML file has a line for each column that the model sees:
     age = [20, 80]                 # a number and its bounds
     sex = ["f", "m"]               # a category and its values
     chol = [100, 400, "missing"]   # "missing" adds a feature: 1 where the cell is empty
+    crp = "private"                # a number whose bounds the first rounds find, or "private, missing"
 
 Bounds and values must come from public knowledge (what a doctor would write down without seeing the table), since no
 noise covers them. Numbers are moved to the nearest bound and scaled to [-1, 1]; a missing one counts as the middle of
@@ -34,8 +35,8 @@ NOT_PRIVATE = (
     "NOT PRIVATE: features were scaled by statistics of the data (--columns statistics), which no ε here covers."
 )
 """What every output of a run says whose features were scaled by statistics of the data."""
-_MISSING = "missing"
-_FORM = 'NAME = [LOW, HIGH] for numbers or NAME = ["a", "b"] for categories'
+_MISSING, _PRIVATE = "missing", "private"
+_FORM = 'NAME = [LOW, HIGH] or NAME = "private" for numbers or NAME = ["a", "b"] for categories'
 _MOST_VALUES = 1000
 _LARGEST = 1e30  # of a bound; sums and products stay finite
 
@@ -119,7 +120,31 @@ class Category:
         return f"{self.name}: {other:,} of {counted(held, 'value')} not listed, taken as missing" if other > 0 else None
 
 
-Feature = Number | Category
+@dataclass(frozen=True)
+class Unbounded:
+    """A number whose bounds the first rounds of a run find (E6).
+
+    >>> Unbounded("crp").features(np.array(["3", "", "1e40"], dtype=object)).ravel().tolist()
+    [3.0, nan, 1.0000000150474662e+30]
+
+    Attributes:
+        name: of its column.
+        shows_missing: whether a feature says that the cell is empty.
+    """
+
+    name: str
+    shows_missing: bool = False
+
+    def features(self, cells: Column) -> NDArray[np.float32]:
+        """(rows, 1), as the table has it, NaN where it is missing; or (rows, 2) where missing cells are shown."""
+        found = numbers(self.name, cells)
+        return _joined([np.clip(found, -_LARGEST, _LARGEST)], np.isnan(found), shown=self.shows_missing)
+
+    def remark(self, cells: Column) -> str | None:
+        """Nothing: bounds are not known yet."""
+
+
+Feature = Number | Category | Unbounded
 
 
 def read(path: Path) -> dict[str, Feature]:
@@ -177,6 +202,8 @@ def measured(table: Table, names: Iterable[str]) -> tuple[list[Feature], list[st
 
 def _feature(name: str, value: object) -> Feature:
     """What the file says of a column."""
+    if isinstance(value, str) and (words := value.replace(" ", "")) in {_PRIVATE, f"{_PRIVATE},{_MISSING}"}:
+        return Unbounded(name, words != _PRIVATE)
     if not isinstance(value, list):
         raise _wrong(name, value)
     entries, shown = (value[:-1], True) if len(value) > 1 and value[-1] == _MISSING else (value, False)

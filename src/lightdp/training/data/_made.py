@@ -47,6 +47,8 @@ class Dataset:
         train_client: which of them holds each training record, each of them at least one. (n,)
         test_client: as train_client; some may have none.
         train_person: whose record it is, by any number; None if each record is a person's only one. (n,)
+        unscaled: names and places of features that are numbers of any size, NaN where one is missing, whose bounds the
+            first rounds of a run find (E6).
         notes: what to know of the data, in plain words.
 
     Raises:
@@ -63,11 +65,13 @@ class Dataset:
     train_client: NDArray[np.int64] | None = None
     test_client: NDArray[np.int64] | None = None
     train_person: NDArray[np.int64] | None = None
+    unscaled: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         integer("classes", self.classes, 2)
         self._check_parts()
+        self._check_finite()
         self._check_owners()
 
     def _check_owners(self) -> None:
@@ -103,10 +107,22 @@ class Dataset:
             _check_array(f"{part}_y", y, np.int64)
             if y.shape != (len(x),):
                 raise ArgumentError(f"{part}_y must have shape ({len(x)},), a label for each record, got {y.shape}")
-            if not np.isfinite(x).all():
-                raise ArgumentError(f"{part}_x must be finite, got {x[~np.isfinite(x)][0]}")
             if not 0 <= y.min() <= y.max() < self.classes:
                 raise ArgumentError(f"{part}_y must be in 0..{self.classes - 1}, got {y.min()}..{y.max()}")
+
+    def _check_finite(self) -> None:
+        """Features must be finite; unscaled ones may be missing."""
+        places, width = [place for _, place in self.unscaled], self.train_x.shape[1]
+        for place in places:
+            integer("unscaled", place, 0, width - 1)
+        if places and (self.train_x.ndim != 2 or len(set(places)) < len(places)):
+            raise ArgumentError(f"unscaled must be different features of records without pixels, got {self.unscaled}")
+        for part in ("train_x", "test_x"):
+            x = getattr(self, part)
+            wrong = ~np.isfinite(x)
+            wrong[:, places] &= ~np.isnan(x[:, places])
+            if wrong.any():
+                raise ArgumentError(f"{part} must be finite, got {x[wrong][0]}")
 
 
 def made(name: str, train: Part, test: Part, classes: int | None = None) -> Dataset:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from lightdp._validate import counted, probability
 from lightdp.errors import ArgumentError
 from lightdp.training.data import _columns, _table
+from lightdp.training.data._columns import Unbounded
 from lightdp.training.data._made import Dataset
 
 HELD_OUT = 0.2
@@ -185,13 +186,15 @@ def dataset(name: str, layout: Layout, table: _table.Table, features: dict[str, 
             notes.append(f"left out, since not described: {_table.listed(ignored)}")
     if not chosen:
         raise ArgumentError(f"columns must describe a feature that varies, got none by columns={layout.columns!r}")
-    x = np.concatenate([each.features(table[each.name]) for each in chosen], axis=1)
+    parts = [each.features(table[each.name]) for each in chosen]
+    x, places = np.concatenate(parts, axis=1), np.cumsum([0, *(part.shape[1] for part in parts)]).tolist()
+    unscaled = tuple((each.name, at) for each, at in zip(chosen, places, strict=False) if isinstance(each, Unbounded))
     notes += [remark for each in chosen if (remark := each.remark(table[each.name][train])) is not None]
     if len(classes) < 2:
         raise ArgumentError(f"label must have 2 or more classes, got label={layout.label!r} with {classes[0]!r} alone")
     return Dataset(
         name=name, train_x=x[train], test_x=x[test], train_y=y[train], test_y=y[test], classes=len(classes),
-        notes=tuple(notes), **owners.fields(train, test),
+        unscaled=unscaled, notes=tuple(notes), **owners.fields(train, test),
     )  # fmt: skip
 
 

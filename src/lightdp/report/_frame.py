@@ -1,0 +1,127 @@
+"""The frame that all pages share, and how a page is written into it. Its markup is in frame.html, with page.js.
+
+`rendered` fills a template that extends frame.html; `save_page` writes a `Page`, for which sheet.html is the template.
+A page needs no network and no other file. Everything put into it is escaped, in the text and in the data of charts.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+import vl_convert
+
+from lightdp._validate import rounded_down, rounded_up
+from lightdp.report._chart import FONT, LOOK, PAGES, alt, check_path, whole
+from lightdp.report._figures import printable
+from lightdp.report._panel import Page, Panel
+
+_HEAD = 2000  # characters of another page in which its kind and title stand
+_MADE = re.compile(r'<meta name=lightdp content="(\w+)">.*?<title>(.*?) · lightdp</title>', re.DOTALL)
+_MOST_LINKS = 6
+_DIGITS = 7  # of numbers in the data of charts
+
+
+def save_page(page: Page, path: Path, command: str | None = None, name: str = "out") -> None:
+    """Write a page to an .html file, whole or not at all.
+
+    Args:
+        page: what is on it.
+        path: the file.
+        command: the command line that makes it; None if it was not made by one.
+        name: what errors call `path`.
+
+    Raises:
+        ArgumentError: the suffix is another one, or the folder does not exist or refuses the file.
+    """
+    check_path(path, name, PAGES)
+    with whole(path, name) as temporary:
+        text = page_text(page, command=command, beside=beside(path))
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+
+
+def page_text(page: Page, **frame: Any) -> str:  # noqa: ANN401  of the frame
+    """A page as text.
+
+    Args:
+        page: what is on it.
+        **frame: what else the frame shows: `command` and `beside`.
+    """
+    panels = [panel for section in page.sections for panel in section.panels]
+    content = {"kind": page.kind, "title": page.title, "summary": page.lead, "docs": page.docs, "page": page}
+    return rendered("sheet.html", panels=panels, **content, **frame)
+
+
+def rendered(file: str, *, panels: Sequence[Panel], **content: Any) -> str:  # noqa: ANN401, D417
+    """A page as text.
+
+    Args:
+        file: the template, which is given everything else.
+        panels: its charts, in their order.
+    """
+    specs = {f"chart-{place}": spec(panel.chart) for place, panel in enumerate(panels)}
+    frame = {"font": FONT, "specs": specs, "scripts": scripts(), "made_with": _version(), "command": None, "beside": ()}
+    return template(file).render(**frame | content, panels=panels)
+
+
+def beside(path: Path) -> list[dict[str, str]]:
+    """The pages of lightdp in the folder of `path`, newest first: their links and titles. Others are left out."""
+    found = []
+    for other in path.parent.glob("*.html"):
+        try:
+            if other.name == path.name or not other.is_file():
+                continue
+            with other.open(encoding="utf-8", errors="replace") as file:
+                made = _MADE.search(file.read(_HEAD))
+            if made is not None:
+                title = printable(html.unescape(made[2]))
+                found.append((other.stat().st_mtime, {"link": quote(other.name), "title": title}))
+        except OSError:  # it went away, or may not be read
+            continue
+    return [page for _, page in sorted(found, key=lambda each: (-each[0], each[1]["link"]))[:_MOST_LINKS]]
+
+
+@cache
+def template(name: str) -> jinja2.Template:
+    """A page inside the frame that all share; whatever is put into it is escaped."""
+    files, strict = jinja2.FileSystemLoader(Path(__file__).parent), jinja2.StrictUndefined
+    engine = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
+    engine.filters |= {"printable": printable, "rounded_up": rounded_up, "rounded_down": rounded_down}
+    engine.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return engine.get_template(name)
+
+
+@cache
+def scripts() -> str:
+    """Everything that draws, for the version of charts that altair writes."""
+    draw = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+    return vl_convert.javascript_bundle(draw, vl_version=".".join(alt.SCHEMA_VERSION.split(".")[:2]))
+
+
+def spec(chart: alt.Chart | alt.LayerChart) -> dict[str, Any]:
+    """As wide as its place, transparent; the page's style gives the colour of its text."""
+    drawn = chart.properties(width="container").configure(**LOOK, background="transparent").to_dict()
+    return {name: _short(value) for name, value in drawn.items() if name != "usermeta"}
+
+
+def _short(value: Any) -> Any:  # noqa: ANN401  of JSON
+    """The same with numbers of as many digits as can be seen, which halves a page."""
+    if isinstance(value, dict):
+        return {name: _short(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_short(each) for each in value]
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+def _version() -> str:
+    try:
+        return f"lightdp {version('lightdp-fl')}"
+    except PackageNotFoundError:
+        return "lightdp"
