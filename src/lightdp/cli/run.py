@@ -67,10 +67,7 @@ def _run(
     _check_out(out, resume=resume, overwrite=overwrite, report=report)
     if save_model is not None:
         _check_model(save_model, overwrite=overwrite)
-    if live:
-        from lightdp.web import beside  # noqa: PLC0415  an optional dependency
-
-        click.get_current_context().with_resource(beside(out))  # until the command ends
+    _show(out, live=live)
     screen = Console(stderr=True)
     chosen, source = _fitted(chosen, given, screen)
     try:  # after the checks: they take seconds to import
@@ -99,6 +96,14 @@ def _run(
 
 
 command = with_settings(_run, Config)
+
+
+def _show(out: Path, *, live: bool) -> None:
+    """Serve the page of the log until the command ends, if that was asked for."""
+    if live:
+        from lightdp.web import beside  # noqa: PLC0415  an optional dependency
+
+        click.get_current_context().with_resource(beside(out))
 
 
 def _fitted(chosen: Config, given: dict[str, Any], screen: Console) -> tuple[Config, data.Dataset | None]:

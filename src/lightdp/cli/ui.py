@@ -15,8 +15,10 @@ import typer
 
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 _PORT = 8765
-_OPEN = """warning: others on the network can reach this page, and what it sends is not encrypted. Whoever has the link sees all
-logs of the folder. An SSH tunnel to 127.0.0.1 is safer."""
+_OPEN = (
+    "warning: others on the network can reach this page, and nothing is encrypted: anybody who has the link sees all "
+    "logs of the folder. An SSH tunnel to 127.0.0.1 is safer."
+)
 
 
 def command(

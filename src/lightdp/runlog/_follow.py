@@ -25,8 +25,8 @@ class Follower:
 
     Guarantee: `lines` are the whole lines of the file in order, each checked as `RunLog.read` checks it; a last line
     without its newline waits until it is whole. A mark is a hash of all lines before it, so two readers at the same
-    mark have read the same lines, also after a restart. Where the file is cut back or replaced, it is read anew. Several
-    threads may call `look`.
+    mark have read the same lines, also after a restart. Where the file is cut back or replaced, it is read anew.
+    Several threads may call `look`.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "run.jsonl"

@@ -16,7 +16,13 @@ from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import (
-    FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse,
+    FileResponse,
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
 )  # fmt: skip
 from starlette.routing import Route
 
@@ -82,16 +88,21 @@ class App:
             ("/runs", self.runs), ("/api/runs", self.listed), ("/runs/view", self.view), ("/api/events", self.stream),
             ("/runs/log", self.log), ("/runs/csv", self.csv), ("/runs/model", self.model),
             ("/runs/report", self.report), ("/metrics", self.metrics), ("/static/{digest}/{name}", self.static),
+            ("/favicon.ico", self.icon),
         ]  # fmt: skip
         paths = [Route(path, function, methods=["GET"]) for path, function in get]
         return Starlette(
             routes=[*paths, Route("/api/audit", self.audit, methods=["POST"])],
-            exception_handlers={ArgumentError: lambda _, error: _refused(error, 404)},  # type: ignore[dict-item,arg-type]
+            exception_handlers={ArgumentError: lambda _, error: _refused(error, 404)},
         )
 
     async def front(self, _: Request) -> Response:
         """To the planner."""
         return RedirectResponse("/plan", 303)
+
+    async def icon(self, _: Request) -> Response:
+        """There is none, and browsers ask for it."""
+        return Response(status_code=204)
 
     async def static(self, request: Request) -> Response:
         """One of our scripts."""
@@ -126,7 +137,9 @@ class App:
 
     async def runs(self, _: Request) -> Response:
         """The logs of the folder."""
-        return _page("runs.html", "Runs", f"Run logs in {self._folder.path}", here="runs", folder=str(self._folder.path))
+        return _page(
+            "runs.html", "Runs", f"Run logs in {self._folder.path}", here="runs", folder=str(self._folder.path)
+        )
 
     def _listed(self) -> list[dict[str, Any]]:
         found = self._folder.logs()
@@ -178,8 +191,8 @@ class App:
     async def model(self, request: Request) -> Response:
         """The model beside the log."""
         name = self._name(request)
-        path = self._folder.model(name)
-        if path is None:
+        self._folder.file(name)
+        if (path := self._folder.model(name)) is None:
             raise ArgumentError(f"run must have a model beside it, got run={name!r}")
         return FileResponse(path, media_type="application/octet-stream", filename=path.name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -14,7 +15,7 @@ _DEPTH = 4  # folders below the folder
 _MOST_FILES = 20_000  # looked at
 MOST_LOGS = 500
 """The logs that are shown, those that were written last."""
-_BEGIN = b'{"kind": "run"'
+_BEGIN = re.compile(rb'\s*\{\s*"kind"\s*:\s*"run"')
 MODELS = (".safetensors", ".pt", ".npz", ".npy")
 """Suffixes of a model beside its log, as `lightdp run --save-model` and apps of Flower write it."""
 
@@ -22,8 +23,8 @@ MODELS = (".safetensors", ".pt", ".npz", ".npy")
 class Folder:
     """Finds logs by their names, which are paths below the folder with slashes.
 
-    Guarantee: what it opens is a regular file below the folder, reached without a link, and is a `.jsonl` file or a
-    model of the same name beside one.
+    Guarantee: what it opens is a regular file below the folder, reached without a link: a `.jsonl` file that begins as logs
+    do, or a model of the same name beside one.
 
     Args:
         path: the folder.
@@ -48,9 +49,10 @@ class Folder:
         parts = PurePosixPath(name).parts
         plain = bool(parts) and name == "/".join(parts) and "\0" not in name and "\\" not in name
         if plain and name.endswith(".jsonl") and not any(part.startswith((".", "/")) or ":" in part for part in parts):
-            found = self.path.joinpath(*parts).with_suffix(suffix)
+            log = self.path.joinpath(*parts)
+            found = log.with_suffix(suffix)
             try:
-                if found.is_file() and found.resolve(strict=True) == found:  # no link on the way
+                if _plain(log) and _plain(found) and _begins(log):
                     return found
             except (OSError, RuntimeError):
                 pass
@@ -116,8 +118,14 @@ class Folder:
                     continue
 
 
+def _plain(path: Path) -> bool:
+    """Whether it is a regular file that is reached without a link."""
+    return path.is_file() and path.resolve(strict=True) == path
+
+
 def _begins(path: Path) -> bool:
-    if not path.is_file():  # a pipe would wait
+    """Whether a regular file begins as logs do; a pipe would wait."""
+    if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(len(_BEGIN)) == _BEGIN
+        return _BEGIN.match(file.read(64)) is not None

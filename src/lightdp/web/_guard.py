@@ -115,14 +115,9 @@ class Guard:
     def _answer(self, scope: Scope) -> Response | None:
         """What is answered in the place of the app."""
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if not self._known(host):
+        if not self._known(headers.get("host", "")):
             return PlainTextResponse("the Host of a request must be an address of this machine\n", 400)
-        origin = headers.get("origin")
-        if origin is not None and origin.lower() != f"{scope['scheme']}://{host}".lower():
-            return PlainTextResponse("requests of pages of other servers are refused\n", 403)
-        top = headers.get("sec-fetch-mode", "navigate") == "navigate" and scope["method"] == "GET"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not top:
+        if _foreign(scope, headers):
             return PlainTextResponse("requests of pages of other servers are refused\n", 403)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for name, value in query if name == "token"]
@@ -162,6 +157,15 @@ class Guard:
 
     def _right(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+
+
+def _foreign(scope: Scope, headers: Headers) -> bool:
+    """Whether a page of another server asks; only opening a page by a link of another one is let through."""
+    origin = headers.get("origin")
+    if origin is not None and origin.lower() != f"{scope['scheme']}://{headers.get('host', '')}".lower():
+        return True
+    opened = scope["method"] == "GET" and headers.get("sec-fetch-mode", "navigate") == "navigate"
+    return headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not opened
 
 
 def _is_address(name: str) -> bool:

@@ -72,5 +72,8 @@ def _head(name: str, kind: str, unit: str, words: str) -> Iterator[str]:
 
 
 def _labels(**values: object) -> str:
-    texts = {name: str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for name, value in values.items()}
+    texts = {
+        name: str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        for name, value in values.items()
+    }
     return "{" + ",".join(f'{name}="{text}"' for name, text in texts.items()) + "}"

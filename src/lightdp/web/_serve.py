@@ -22,6 +22,7 @@ from lightdp.errors import ArgumentError
 from lightdp.web._app import App
 from lightdp.web._folder import Folder
 from lightdp.web._guard import Guard, token
+from lightdp.web._plan import answer, others, settings
 
 _ALL = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound to
 _END_S = 5.0
@@ -70,9 +71,16 @@ def serve(
         guarded = Guard(app, token=key, port=taken, hosts=names, any_address=host in _ALL)
         server = uvicorn.Server(
             uvicorn.Config(
-                guarded, log_config=None, access_log=False, lifespan="off", ws="none", proxy_headers=False,
-                server_header=False, timeout_graceful_shutdown=3, limit_concurrency=200,
-            )  # fmt: skip
+                guarded,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                ws="none",
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=3,
+                limit_concurrency=200,
+            )
         )
         called = "127.0.0.1" if host in _ALL else f"[{host}]" if ":" in host else host
         link = f"http://{called}:{taken}{path}{'&' if '?' in path else '?'}token={key}"
@@ -82,10 +90,16 @@ def serve(
                 until()
                 server.should_exit = True
 
-        for each in (lambda: announce(link), waited):
+        for each in (lambda: announce(link), waited, *(() if until is not None else (_warmed,))):
             threading.Thread(target=each, daemon=True).start()
         with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has ended
             server.run(sockets=[listening])
+
+
+def _warmed() -> None:
+    """Make the plan that a new page begins with, so that its first answer is as quick as the others."""
+    others(asked := settings([]))
+    answer(asked)
 
 
 def _token(secret: Path | None) -> str:

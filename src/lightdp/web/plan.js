@@ -77,7 +77,7 @@ function show(found, took) {
   if (found.error) return;
   answer = found;
   const plan = found.plan;
-  say("mu", found.mu); say("epsilon", found.epsilon); say("delta-shown", String(plan.delta));
+  say("mu", found.mu); say("epsilon-shown", found.epsilon); say("delta-shown", String(plan.delta));
   say("unit-shown", plan.unit === "client" ? "all data of one client" : "one record");
   say("power", found.power); say("attacker", found.attacker);
   $("power-bar").style.width = found.power + "%";
@@ -90,6 +90,7 @@ function show(found, took) {
   say("peers", whole(found.peers)); say("masks", whole(found.masks)); say("turns", whole(found.turns));
   say("why", plan.why ? plan.why[0].toUpperCase() + plan.why.slice(1) + "." : "");
   say("page", found.page); say("took", took.toFixed(0));
+  say("brief", `μ ${found.mu} · noise × ${number(found.ratio)} · ${size(found.upload)}`);
   say("said", `μ ${found.mu}, noise ${number(found.std)}, upload ${size(found.upload)}`);
   showCopy(); showMeasured();
 }

@@ -1,5 +1,5 @@
 // Runs as they go on. The server says what is new; a round that comes again replaces what is here of it.
-import {$, chart, make, number, onResize, percent, say, size, time, up, whole} from "./ui.js";
+import {$, chart, make, number, onResize, percent, say, time, up, whole} from "./ui.js";
 
 const names = JSON.parse($("names").textContent), many = names.length > 1;
 const COLOURS = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)", "var(--c7)"];
@@ -44,7 +44,7 @@ const card = (head, big, words, share, over) => {
 };
 
 function head(run, place) {
-  const f = run.facts, title = make("h2", {}, run.name);
+  const f = run.facts, title = make("h2", many ? {} : {class: "vh"}, run.name);
   if (many) { const dot = make("i", {class: "dot"}); dot.style.background = COLOURS[place]; title.prepend(dot); }
   const button = make("button", {type: "button", class: many ? null : "primary", "data-audit": run.name, disabled: f.rounds === undefined || auditing.has(run.name)}, auditing.has(run.name) ? "Auditing …" : "Audit");
   button.addEventListener("click", () => audit(run.name));
@@ -105,7 +105,7 @@ function draw() {
   lines("mu", "Privacy spent, μ", runs.every((run) => run.facts.gdp) ? "the training so far is μ-GDP" : "of Gaussian noise with this ε at this δ", "mu", {show: (y, short) => short ? number(y) : up(y), zero: true, rules: budgets("mu_budget", "budget")});
   runs.forEach((run, place) => stacked(`uploads-${place}`, many ? `Uploads: ${run.name}` : "Uploads", "what became of them, round by round", run, FATES));
   lines("stays", "Noise that stays, std", "in a coordinate of the mean, for good", "stays", {show: (y) => number(y), zero: true});
-  lines("goes", "Residual until repaired, std", "noise shared with missing clients", "goes", {show: (y) => number(y), zero: true});
+  lines("goes", "Residual until repaired, std", "shared with missing clients: 0 where nobody was missing, gone once they are repaired", "goes", {show: (y) => number(y), zero: true});
   runs.forEach((run, place) => { if (run.facts.federated) stacked(`members-${place}`, many ? `Members: ${run.name}` : "Members", `${whole(run.facts.population)} clients`, run, WHERE); });
   $("statements").replaceChildren(...runs.flatMap((run) => run.facts.statement?.length ? [make("h2", {}, many ? `Guaranteed: ${run.name}` : "What was guaranteed to whom"), make("div", {class: "panel"}, ...run.facts.statement.concat(run.facts.notes).map((text) => make("p", {}, text)))] : []));
   numbers();

@@ -34,7 +34,7 @@ export function time(s) {
 }
 
 function ticks(low, high, count) {
-  const raw = (high - low) / count, base = 10 ** Math.floor(Math.log10(raw)), step = base * [1, 2, 5, 10].find((k) => k * base >= raw);
+  const raw = (high - low) / count, base = 10 ** Math.floor(Math.log10(raw)), step = base * [1, 2, 2.5, 5, 10].find((k) => k * base >= raw * (1 - 1e-9));
   const found = [];
   for (let x = Math.ceil(low / step - 1e-9) * step; x <= high + step * 1e-9; x += step) found.push(Math.abs(x) < step * 1e-9 ? 0 : x);
   return found;
@@ -56,7 +56,7 @@ export function chart(node, {lines, high, from, rules = [], show, stacked = fals
   const X = (x) => left + (x - first) / (last - first) * (width - left - right), Y = (y) => height - bottom - (y - least) / (most - least) * (height - top - bottom);
   const svg = document.createElementNS(space, "svg");
   for (const [key, value] of Object.entries({class: "plot", viewBox: `0 0 ${width} ${height}`, height, role: "img", tabindex: "0", "aria-label": label})) svg.setAttribute(key, value);
-  for (const y of ticks(least, most, 4)) { draw(svg, "line", {class: "grid", x1: left, x2: width - right, y1: Y(y), y2: Y(y)}); draw(svg, "text", {x: left - 7, y: Y(y) + 4, "text-anchor": "end"}, show(y, true)); }
+  for (const y of ticks(least, most, 5)) { draw(svg, "line", {class: "grid", x1: left, x2: width - right, y1: Y(y), y2: Y(y)}); draw(svg, "text", {x: left - 7, y: Y(y) + 4, "text-anchor": "end"}, show(y, true)); }
   for (const x of ticks(first, last, Math.min(6, width / 90))) draw(svg, "text", {x: X(x), y: height - 12, "text-anchor": "middle"}, whole(x));
   draw(svg, "text", {x: width - right, y: height - 1, "text-anchor": "end"}, xtitle);
   for (const rule of rules) { draw(svg, "line", {class: "rule", x1: left, x2: width - right, y1: Y(rule.y), y2: Y(rule.y)}); draw(svg, "text", {x: left + 4, y: Y(rule.y) - 5}, rule.text); }
