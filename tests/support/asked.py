@@ -28,7 +28,7 @@ class Asked:
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def asked() -> httpx.Response:
-            transport = httpx.ASGITransport(self._app)  # type: ignore[arg-type]
+            transport = httpx.ASGITransport(self._app)
             async with httpx.AsyncClient(transport=transport, cookies=self._cookies) as client:
                 reply = await client.request(method, BASE + path, **options)
                 self._cookies = client.cookies

@@ -29,7 +29,9 @@ class Served:
 
     def __init__(self, process: subprocess.Popen[str], link: str) -> None:
         self.process, self.link = process, link
-        self.base, self.token = re.match(r"(http://[^/]+)/.*token=(\S+)", link).groups()  # type: ignore[union-attr]
+        found = re.fullmatch(r"(http://[^/]+)/.*token=(\S+)", link)
+        assert found is not None
+        self.base, self.token = found[1], found[2]
         self.port = int(self.base.rpartition(":")[2])
         self.bearer = {"authorization": f"Bearer {self.token}"}
 

@@ -43,7 +43,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def asked(page: Any) -> dict[str, Any]:
     """The settings that the page's fields hold."""
     kinds = {"epsilon": float, "delta": float, "clip": float, "sampling_rate": float}
-    texts = page.evaluate("Object.fromEntries([...document.querySelectorAll('#form [name]')].map(x => [x.name, x.value]))")
+    texts = page.evaluate(
+        "Object.fromEntries([...document.querySelectorAll('#form [name]')].map(x => [x.name, x.value]))"
+    )
     words = {"unit", "adjacency", "calibration"}
     return {name: text if name in words else kinds.get(name, int)(text) for name, text in texts.items() if text != ""}
 
@@ -86,14 +88,15 @@ def test_a_change_is_answered_within_200_ms(served: Served, open_page: Open) -> 
     page.wait_for_selector("#schemes tbody tr")
     took = page.evaluate(
         """async () => {
-          const found = [], slider = document.getElementById("epsilon-slider"), shown = document.getElementById("sigma-u");
+          const found = [], slider = document.getElementById("epsilon-slider");
+          const shown = document.getElementById("sigma-u"), wait = (ms) => new Promise((r) => setTimeout(r, ms));
           for (let k = 0; k < 9; k++) {
             const before = shown.textContent, began = performance.now();
             slider.value = 300 + 40 * k;
             slider.dispatchEvent(new Event("input", {bubbles: true}));
-            while (shown.textContent === before && performance.now() - began < 5000) await new Promise((r) => setTimeout(r, 2));
+            while (shown.textContent === before && performance.now() - began < 5000) await wait(2);
             found.push(performance.now() - began);
-            await new Promise((r) => setTimeout(r, 150));
+            await wait(150);
           }
           return found.sort((a, b) => a - b);
         }"""
@@ -154,7 +157,11 @@ def test_stale_answers_are_dropped(served: Served, open_page: Open) -> None:
 
 def test_what_is_copied_is_the_text_of_python(served: Served, open_page: Open) -> None:
     page = open_page(served, permissions=["clipboard-read", "clipboard-write"])
-    for kind, begins in (("command", "lightdp plan --clients 50"), ("python", "import lightdp"), ("flower", "from flwr")):
+    for kind, begins in (
+        ("command", "lightdp plan --clients 50"),
+        ("python", "import lightdp"),
+        ("flower", "from flwr"),
+    ):
         page.click(f"[data-copy={kind}]")
         page.click("#copy")
         eventually(lambda: shown(page, "copied") == "copied")
@@ -163,13 +170,17 @@ def test_what_is_copied_is_the_text_of_python(served: Served, open_page: Open) -
         assert text.strip() == page.text_content("#text").strip()
 
 
-@pytest.mark.parametrize("path", ["/plan", "/runs", "/runs/view?run=real.jsonl", "/runs/view?run=repair.jsonl&run=exact.jsonl"])
+@pytest.mark.parametrize(
+    "path", ["/plan", "/runs", "/runs/view?run=real.jsonl", "/runs/view?run=repair.jsonl&run=exact.jsonl"]
+)
 def test_no_page_is_wider_than_a_phone(served: Served, open_page: Open, path: str) -> None:
     page = open_page(served, path, **PHONE)
     page.wait_for_selector("#answer[aria-busy=false], .runs li, #charts figure")
     page.wait_for_timeout(300)
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
-    cut = page.evaluate("[...document.querySelectorAll('.card .big')].filter(x => x.scrollWidth > x.clientWidth + 1).length")
+    cut = page.evaluate(
+        "[...document.querySelectorAll('.card .big')].filter(x => x.scrollWidth > x.clientWidth + 1).length"
+    )
     assert cut == 0
 
 
@@ -183,8 +194,9 @@ def luminance(page: Any, selector: str, what: str) -> float:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_read_in_light_and_dark(served: Served, open_page: Open, scheme: str) -> None:
     page = open_page(served, color_scheme=scheme)
-    for text, ground in ((".card .big", ".card"), (".note", "body"), (".card p:last-of-type", ".card"), ("#text", "#text"),
-                         (".bar a[aria-current]", ".bar a[aria-current]"), ("button.primary", "button.primary")):  # fmt: skip
+    grounds = {".card .big": ".card", ".note": "body", ".card p:last-of-type": ".card"}
+    same = ("#text", ".bar a[aria-current]", "button.primary")
+    for text, ground in (grounds | {each: each for each in same}).items():
         one, other = luminance(page, text, "color"), luminance(page, ground, "backgroundColor")
         assert (max(one, other) + 0.05) / (min(one, other) + 0.05) >= 4.5, (text, ground)
     assert (luminance(page, "body", "backgroundColor") < 0.1) == (scheme == "dark")
@@ -197,12 +209,26 @@ def test_everything_can_be_done_with_the_keyboard_alone(served: Served, open_pag
     reached = []
     for _ in range(70):
         page.keyboard.press("Tab")
-        reached.append(page.evaluate("document.activeElement.id || document.activeElement.dataset.copy || document.activeElement.textContent"))
+        reached.append(
+            page.evaluate(
+                "document.activeElement.id || document.activeElement.dataset.copy || document.activeElement.textContent"
+            )
+        )
         ring = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert ring != "none" or reached[-1] in ("", None), reached[-1]
         if reached[-1] == "copy":
             break
-    order = ["clients-slider", "clients", "colluders-slider", "epsilon", "unit", "calibration", "command", "flower", "copy"]
+    order = [
+        "clients-slider",
+        "clients",
+        "colluders-slider",
+        "epsilon",
+        "unit",
+        "calibration",
+        "command",
+        "flower",
+        "copy",
+    ]
     assert [each for each in reached if each in order] == order
     page.focus("#epsilon-slider")
     for _ in range(30):
@@ -225,8 +251,9 @@ def test_every_control_has_a_name(served: Served, open_page: Open) -> None:
         page = open_page(served, path)
         page.wait_for_selector("#answer[aria-busy=false], .runs li, #charts figure")
         nameless = page.evaluate(
-            "[...document.querySelectorAll('input, select, button, a, svg[role=img]')].filter(x => !(x.getAttribute("
-            "'aria-label') || x.textContent.trim() || (x.labels && x.labels.length))).map(x => x.outerHTML.slice(0, 99))"
+            "[...document.querySelectorAll('input, select, button, a, svg[role=img]')].filter(x => !("
+            "x.getAttribute('aria-label') || x.textContent.trim() || (x.labels && x.labels.length)"
+            ")).map(x => x.outerHTML.slice(0, 99))"
         )
         assert nameless == []
         assert page.evaluate("new Set([...document.querySelectorAll('[id]')].map(x => x.id)).size") == page.evaluate(
@@ -289,12 +316,17 @@ def test_a_real_run_is_followed_live(tmp_path: Path, open_page: Open) -> None:
         end = json.loads((folder / "new.jsonl").read_text().splitlines()[-1])
         assert rounds() == end["rounds"]
         assert page.locator(".card:has(h3:text-is('Accuracy')) .big").inner_text() == f"{100 * end['accuracy']:.1f} %"
-        assert page.locator(".card:has(h3:text-is('Privacy spent')) .big").inner_text() == f"ε = {rounded_up(end['epsilon'])}"
+        assert (
+            page.locator(".card:has(h3:text-is('Privacy spent')) .big").inner_text()
+            == f"ε = {rounded_up(end['epsilon'])}"
+        )
 
 
 def points(page: Any) -> int:
     """How many rounds the line of ε has."""
-    return page.evaluate("document.querySelector('#charts figure:nth-of-type(2) .line').getAttribute('d').split('L').length")
+    return page.evaluate(
+        "document.querySelector('#charts figure:nth-of-type(2) .line').getAttribute('d').split('L').length"
+    )
 
 
 def test_a_page_goes_on_after_the_server_is_restarted(tmp_path: Path, open_page: Open) -> None:

@@ -160,6 +160,7 @@ def test_measured_curves_are_the_nearest_to_the_plan() -> None:
     (repair,) = (each for each in many if (each["model"], each["scheme"]) == ("scattering-linear", "repair"))
     assert repair["colluders"] == 40
     line = json.loads((ROOT / "results/training-wrn-16-4.jsonl").read_text().splitlines()[0])
-    (same,) = (each for each in json.loads((ROOT / "src/lightdp/web/measured.json").read_text())
-               if [each[key] for key in ("model", "scheme", "epsilon")] == ["wrn-16-4", "central", line["config"]["epsilon"]])  # fmt: skip
+    wanted = ["wrn-16-4", "central", line["config"]["epsilon"]]
+    bundled = json.loads((ROOT / "src/lightdp/web/measured.json").read_text())
+    (same,) = (each for each in bundled if [each[key] for key in ("model", "scheme", "epsilon")] == wanted)
     assert same["curve"] == [[t, value] for t, value, *_ in line["curve"]]

@@ -23,8 +23,8 @@ MODELS = (".safetensors", ".pt", ".npz", ".npy")
 class Folder:
     """Finds logs by their names, which are paths below the folder with slashes.
 
-    Guarantee: what it opens is a regular file below the folder, reached without a link: a `.jsonl` file that begins as logs
-    do, or a model of the same name beside one.
+    Guarantee: what it opens is a regular file below the folder, reached without a link: a `.jsonl` file that begins as
+    logs do, or a model of the same name beside one.
 
     Args:
         path: the folder.
