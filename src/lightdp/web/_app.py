@@ -79,7 +79,7 @@ class App:
 
     def __init__(self, folder: Folder, stopping: Callable[[], bool]) -> None:
         self._folder, self._stopping = folder, stopping
-        self._plans, self._audits = CapacityLimiter(2), CapacityLimiter(1)
+        self._plans, self._slow, self._audits = CapacityLimiter(2), CapacityLimiter(1), CapacityLimiter(1)
 
     def routes(self) -> Starlette:
         """As an ASGI app."""
@@ -121,16 +121,18 @@ class App:
 
     async def planned(self, request: Request) -> Response:
         """The plan of a query."""
-        return await self._computed(request, answer)
+        return await self._computed(request, answer, self._plans)
 
     async def compared(self, request: Request) -> Response:
         """All schemes for a query."""
-        return await self._computed(request, others)
+        return await self._computed(request, others, self._slow)  # a quick plan waits for none of these
 
-    async def _computed(self, request: Request, compute: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Response:
+    async def _computed(
+        self, request: Request, compute: Callable[[Mapping[str, Any]], dict[str, Any]], limiter: CapacityLimiter
+    ) -> Response:
         try:
             asked = settings(request.query_params.multi_items())
-            found = await to_thread.run_sync(partial(compute, asked), limiter=self._plans)
+            found = await to_thread.run_sync(partial(compute, asked), limiter=limiter)
         except ArgumentError as error:
             return _refused(error)
         return JSONResponse({"asked": asked} | found)
@@ -205,7 +207,7 @@ class App:
                 save_runs([RunLog.read(path, torn=True) for path in paths], file := Path(place) / "report.html")
                 return file.read_text(encoding="utf-8")
 
-        text = await to_thread.run_sync(drawn, limiter=self._plans)
+        text = await to_thread.run_sync(drawn, limiter=self._slow)
         return HTMLResponse(text, headers={"content-security-policy": REPORT_POLICY})
 
     async def audit(self, request: Request) -> Response:

@@ -48,15 +48,24 @@ async function ask() {
   try {
     const found = await get("/api/plan?" + text);
     if (own === version) { show(found, performance.now() - began); $("answer").setAttribute("aria-busy", "false"); }
-    if (own === version && !found.error) {
-      const more = await get("/api/others?" + text);
-      if (own === version && !more.error) { others = more; showOthers(); }
-    }
+    if (own === version && !found.error) askOthers();
   } catch {
     if (own === version) refuse("The server does not answer: is lightdp ui still running?", null);
   }
   busy = false;
   if (again || own !== version) ask();
+}
+let comparing = false;
+async function askOthers() {
+  if (comparing) return;
+  comparing = true;
+  const own = version;
+  try {
+    const more = await get("/api/others?" + query());
+    if (own === version && !more.error) { others = more; showOthers(); }
+  } catch { /* the plan says that the server is gone */ }
+  comparing = false;
+  if (own !== version) askOthers();
 }
 async function get(path) {
   const reply = await fetch(path, {headers: {accept: "application/json"}});
