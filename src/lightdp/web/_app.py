@@ -161,7 +161,14 @@ class App:
         """One run, or several laid over each other, live."""
         names = self._names(request)
         title = names[0] if len(names) == 1 else f"{len(names)} runs compared"
-        return _page("run.html", title, "", here="runs", names=names, folder=str(self._folder.path))
+        return _page(
+            "run.html",
+            title,
+            "Everything here comes from the log.",
+            here="runs",
+            names=names,
+            folder=str(self._folder.path),
+        )
 
     async def stream(self, request: Request) -> Response:
         """Server-sent events; `Last-Event-ID`, or `after`, says where a reader stopped."""

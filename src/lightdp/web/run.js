@@ -64,7 +64,8 @@ function head(run, place) {
 }
 
 // --- charts: made once, drawn again when something is new
-const panels = new Map();
+const panels = new Map(), jobs = [];  // panels are all there before the first is drawn, since they share the width
+const reach = (run) => { const done = run.rows.size, total = run.facts.total ?? done; return done > total / 2 ? total : Math.min(total, Math.max(10, 2 * done)); };
 function panel(key, title, note) {
   if (!panels.has(key)) {
     const place = make("div"), readout = make("p", {class: "readout"}), legend = make("ul", {class: "legend"});
@@ -80,16 +81,16 @@ function legend(node, entries) {
 function lines(key, title, note, value, options) {
   const drawn = runs.map((run, place) => ({name: run.name, colour: COLOURS[place], dash: DASHES[place], points: sorted(run).filter((row) => row[value] !== null && row[value] !== undefined).map((row) => [row.round, row[value]])}));
   if (!drawn.some((line) => line.points.length)) return;
-  const {place, readout, legend: names} = panel(key, title, note), high = Math.max(...runs.map((run) => run.facts.total ?? run.rows.size), 1);
+  const {place, readout, legend: names} = panel(key, title, note), high = Math.max(...runs.map(reach), 1);
   const text = drawn.filter((line) => line.points.length).map((line) => `${line.name} ${options.show(line.points.at(-1)[1])}`).join(", ");
-  chart(place, {lines: drawn, high, from: 1, readout, label: `${title}: ${text}`, ...options});
+  jobs.push(() => chart(place, {lines: drawn, high, from: 1, readout, label: `${title}: ${text}`, ...options}));
   if (many) legend(names, drawn.map((line) => [line.name, line.colour]));
 }
 function stacked(key, title, note, run, kinds) {
   const rows = sorted(run), used = Object.keys(kinds).filter((kind) => rows.some((row) => row[kind] > 0));
   if (!rows.length || !used.length) return;
   const {place, readout, legend: names} = panel(key, title, note);
-  chart(place, {lines: used.map((kind) => ({name: kinds[kind][0], colour: kinds[kind][1], points: rows.map((row) => [row.round, row[kind] ?? 0])})), high: run.facts.total ?? 1, from: 1, stacked: true, readout, show: (y) => whole(y), height: 170, label: `${title}, last round: ` + used.map((kind) => `${rows.at(-1)[kind]} ${kinds[kind][0]}`).join(", ")});
+  jobs.push(() => chart(place, {lines: used.map((kind) => ({name: kinds[kind][0], colour: kinds[kind][1], points: rows.map((row) => [row.round, row[kind] ?? 0])})), high: reach(run), from: 1, stacked: true, readout, show: (y) => whole(y), height: 170, label: `${title}, last round: ` + used.map((kind) => `${rows.at(-1)[kind]} ${kinds[kind][0]}`).join(", ")}));
   legend(names, used.map((kind) => [kinds[kind][0], kinds[kind][1]]));
 }
 
@@ -107,6 +108,7 @@ function draw() {
   lines("stays", "Noise that stays, std", "in a coordinate of the mean, for good", "stays", {show: (y) => number(y), zero: true});
   lines("goes", "Residual until repaired, std", "shared with missing clients: 0 where nobody was missing, gone once they are repaired", "goes", {show: (y) => number(y), zero: true});
   runs.forEach((run, place) => { if (run.facts.federated) stacked(`members-${place}`, many ? `Members: ${run.name}` : "Members", `${whole(run.facts.population)} clients`, run, WHERE); });
+  jobs.splice(0).forEach((job) => job());
   $("statements").replaceChildren(...runs.flatMap((run) => run.facts.statement?.length ? [make("h2", {}, many ? `Guaranteed: ${run.name}` : "What was guaranteed to whom"), make("div", {class: "panel"}, ...run.facts.statement.concat(run.facts.notes).map((text) => make("p", {}, text)))] : []));
   numbers();
   if (performance.now() - saidAt > 5000) { saidAt = performance.now(); say("said", runs.map(({facts: f}) => f.rounds === undefined ? "" : `${f.name}: round ${f.rounds}, accuracy ${percent(f.accuracy)}, ε ${f.epsilon_text ?? "–"}, ${STATES[f.status]}`).join("; ")); }

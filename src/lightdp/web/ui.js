@@ -57,7 +57,7 @@ export function chart(node, {lines, high, from, rules = [], show, stacked = fals
   const svg = document.createElementNS(space, "svg");
   for (const [key, value] of Object.entries({class: "plot", viewBox: `0 0 ${width} ${height}`, height, role: "img", tabindex: "0", "aria-label": label})) svg.setAttribute(key, value);
   for (const y of ticks(least, most, 5)) { draw(svg, "line", {class: "grid", x1: left, x2: width - right, y1: Y(y), y2: Y(y)}); draw(svg, "text", {x: left - 7, y: Y(y) + 4, "text-anchor": "end"}, show(y, true)); }
-  for (const x of ticks(first, last, Math.min(6, width / 90))) draw(svg, "text", {x: X(x), y: height - 12, "text-anchor": "middle"}, whole(x));
+  for (const x of ticks(first, last, Math.min(6, width / 90))) draw(svg, "text", {x: Math.min(X(x), width - right), y: height - 12, "text-anchor": X(x) > width - 30 ? "end" : "middle"}, whole(x));
   draw(svg, "text", {x: width - right, y: height - 1, "text-anchor": "end"}, xtitle);
   for (const rule of rules) { draw(svg, "line", {class: "rule", x1: left, x2: width - right, y1: Y(rule.y), y2: Y(rule.y)}); draw(svg, "text", {x: left + 4, y: Y(rule.y) - 5}, rule.text); }
   for (const line of layers) {
@@ -67,7 +67,7 @@ export function chart(node, {lines, high, from, rules = [], show, stacked = fals
       const edge = (at) => line.points.flatMap((p) => [[clamp(p[0] - half), Y(p[at])], [clamp(p[0] + half), Y(p[at])]]);
       draw(svg, "path", {d: "M" + [...edge(1), ...edge(2).reverse()].map((p) => p.map((v) => v.toFixed(1))).join("L") + "Z", style: `fill: ${line.colour}`});
     } else {
-      draw(svg, "path", {class: "line", d: "M" + line.points.map((p) => X(p[0]).toFixed(1) + "," + Y(p[1]).toFixed(1)).join("L"), style: `stroke: ${line.colour}`, ...(line.dash ? {"stroke-dasharray": line.dash} : {})});
+      draw(svg, "path", {class: line.points.length > 300 ? "line thin" : "line", d: "M" + line.points.map((p) => X(p[0]).toFixed(1) + "," + Y(p[1]).toFixed(1)).join("L"), style: `stroke: ${line.colour}`, ...(line.dash ? {"stroke-dasharray": line.dash} : {})});
       const end = line.points.at(-1);
       draw(svg, "circle", {cx: X(end[0]), cy: Y(end[1]), r: 3.5, style: `fill: ${line.colour}`});
     }
