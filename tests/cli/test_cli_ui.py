@@ -40,6 +40,15 @@ def test_the_link_opens_the_page_and_ctrl_c_ends_with_0(tmp_path: Path) -> None:
     assert token.read_text().strip() == served.token
 
 
+def test_the_other_address_of_this_machine_works_and_needs_no_warning(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    with serving(tmp_path / "logs", "--host", "::1") as served:
+        assert served.base.startswith("http://[::1]:")
+        assert httpx.get(served.link).status_code == 200
+
+
 @pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGTERM])
 def test_it_ends_at_once_although_somebody_watches(tmp_path: Path, ends: signal.Signals) -> None:
     (tmp_path / "logs").mkdir()

@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
     place = tmp_path / "logs"
     (place / "below").mkdir(parents=True)
     written(place / "a.jsonl", logged())
-    written(place / "below" / "b.jsonl", logged("exact"))
+    written(place / "below" / "b c: é.jsonl", logged("exact"))
     written(tmp_path / "outside.jsonl", logged())
     (tmp_path / "secret.txt").write_text("secret")
     return place
@@ -124,8 +124,8 @@ def test_every_answer_is_closed_to_others(folder: Path, path: str) -> None:
     "name",
     [
         "../outside.jsonl", "below/../../outside.jsonl", "/etc/passwd", "..\\outside.jsonl", "a.jsonl/..", "secret.txt",
-        "../secret.txt", "link.jsonl", "linked/b.jsonl", ".hidden.jsonl", "a.jsonl\0", "", ".", "below", "./a.jsonl",
-        "below//b.jsonl", "%2e%2e/outside.jsonl", "pipe.jsonl", "other.jsonl",
+        "../secret.txt", "link.jsonl", "linked/b c: é.jsonl", ".hidden.jsonl", "a.jsonl\0", "", ".", "below", "./a.jsonl",
+        "below//b c: é.jsonl", "%2e%2e/outside.jsonl", "pipe.jsonl", "other.jsonl",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/runs/log", "/runs/csv", "/runs/model", "/runs/report", "/api/audit"])
@@ -146,8 +146,11 @@ def test_links_and_other_files_are_not_listed(folder: Path) -> None:
     (folder / "linked").symlink_to(folder.parent)
     (folder / "other.jsonl").write_text('{"config": {}}\n')
     os.mkfifo(folder / "pipe.jsonl")
-    runs = Asked(folder).get("/api/runs", headers=BEARER).json()["runs"]
-    assert sorted(run["name"] for run in runs) == ["a.jsonl", "below/b.jsonl"]
+    asked = Asked(folder)
+    runs = asked.get("/api/runs", headers=BEARER).json()["runs"]
+    for run in runs:
+        assert asked.get("/runs/csv", params={"run": run["name"]}, headers=BEARER).status_code == 200
+    assert sorted(run["name"] for run in runs) == ["a.jsonl", "below/b c: é.jsonl"]
 
 
 def test_a_model_beside_a_log_is_given_and_one_behind_a_link_is_not(folder: Path) -> None:

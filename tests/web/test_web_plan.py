@@ -47,7 +47,6 @@ def test_the_planner_gives_the_numbers_of_lightdp_plan(tmp_path: Path, more: dic
     found, plan = reply.json(), lightdp.plan(**asked)
     assert found["asked"] == asked
     assert found["plan"] == json.loads(json.dumps(plan.to_dict()))
-    assert found["page"] == str(plan)
     assert found["mu"] == rounded_up(plan.mu)
     assert found["epsilon"] == rounded_up(plan.epsilon())
     assert found["std"] == math.sqrt(plan.noise_in_mean())
@@ -67,6 +66,7 @@ def test_all_schemes_are_those_of_compare(tmp_path: Path) -> None:
     ]
     assert [row["scheme"] for row in found["schemes"] if row["chosen"]] == ["repair"]
     assert found["advice"] == planning.noise_advice(plan, 1000)
+    assert found["page"] == str(plan)
     cohorts = others(ASKED | {"clients": 20, "colluders": 4, "stragglers": 4, "population": 100})
     assert [each["title"] for each in cohorts["members"]] == ["20 of 100 in turn", "all 100", "the same 20"]
 

@@ -48,7 +48,7 @@ class Folder:
         """
         parts = PurePosixPath(name).parts
         plain = bool(parts) and name == "/".join(parts) and "\0" not in name and "\\" not in name
-        if plain and name.endswith(".jsonl") and not any(part.startswith((".", "/")) or ":" in part for part in parts):
+        if plain and name.endswith(".jsonl") and not any(part.startswith((".", "/")) or _odd(part) for part in parts):
             log = self.path.joinpath(*parts)
             found = log.with_suffix(suffix)
             try:
@@ -116,6 +116,11 @@ class Folder:
                     yield name, path.stat().st_mtime
                 except OSError:
                     continue
+
+
+def _odd(part: str) -> bool:
+    """Whether Windows would read more into a name than a name."""
+    return os.name == "nt" and ":" in part
 
 
 def _plain(path: Path) -> bool:

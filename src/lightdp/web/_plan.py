@@ -154,15 +154,15 @@ def _answer(asked: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
     plan = _plan(asked)
     length, degree = plan.request.parameters, plan.graph.degree if plan.gamma > 0 else 0
     size = None if length is None else math.ceil(plan.wire_bits * length / 8)
-    power = plan.power()
+    facts = plan.to_dict()  # ε, μ and power take a while where batches are sampled, and are computed once
     return {
-        "plan": plan.to_dict(),
+        "plan": facts,
         "title": plan.calibration.title,
         "deployable": plan.deployable,
-        "epsilon": rounded_up(plan.epsilon()),
-        "mu": rounded_up(plan.mu),
-        "power": rounded_up(100 * min(power, 1.0), 1),
-        "attacker": attack.sentence(power, plan.unit, plan.adjacency),
+        "epsilon": rounded_up(facts["epsilon_true"]),
+        "mu": rounded_up(facts["mu"]),
+        "power": rounded_up(100 * min(facts["power"], 1.0), 1),
+        "attacker": attack.sentence(facts["power"], plan.unit, plan.adjacency),
         "std": math.sqrt(plan.noise_in_mean()),
         "residual": math.sqrt(plan.transient_in_mean()),
         "norm": None if length is None else math.sqrt(length * plan.noise_in_mean()),
@@ -173,14 +173,13 @@ def _answer(asked: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
         "peers": degree,
         "masks": None if length is None else degree * length,
         "turns": plan.turns,
-        "page": str(plan),
         "copy": texts(dict(asked), plan),
         "measured": nearest(plan),
     }
 
 
 def others(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Every scheme at the same guarantee, who takes part, and which changes would make the noise quieter."""
+    """What may take longer: all schemes at the same guarantee, who takes part, advice, and the plan as text."""
     return _others(tuple(sorted(asked.items())))
 
 
@@ -210,4 +209,4 @@ def _others(asked: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
         for each in planning.memberships(plan)
     ]
     advice = None if length is None else planning.noise_advice(plan, length)
-    return {"schemes": rows, "members": members, "advice": advice}
+    return {"schemes": rows, "members": members, "advice": advice, "page": str(plan)}

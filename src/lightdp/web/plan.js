@@ -98,7 +98,7 @@ function show(found, took) {
   say("std", number(found.std, 4)); say("residual", number(found.residual, 4)); say("norm", number(found.norm, 4));
   say("peers", whole(found.peers)); say("masks", whole(found.masks)); say("turns", whole(found.turns));
   say("why", plan.why ? plan.why[0].toUpperCase() + plan.why.slice(1) + "." : "");
-  say("page", found.page); say("took", took.toFixed(0));
+  say("took", took.toFixed(0));
   say("brief", `μ ${found.mu} · noise × ${number(found.ratio)} · ${size(found.upload)}`);
   say("said", `μ ${found.mu}, noise ${number(found.std)}, upload ${size(found.upload)}`);
   showCopy(); showMeasured();
@@ -112,6 +112,7 @@ function showOthers() {
     make("td", {}, row.reason ? "" : String(row.trips)), make("td", {}, row.reason ? "" : number(row.bytes_per_parameter)), make("td", {class: "word"}, row.reason ?? row.breaks))));
   $("members").hidden = !others.members.length;
   $("members").querySelector("tbody").replaceChildren(...others.members.map((row) => make("tr", {}, make("th", {scope: "row"}, row.title), make("td", {}, row.reason ?? whole(row.turns)), make("td", {}, row.reason ? "" : number(row.std, 4)))));
+  say("page", others.page);
   say("advice", others.advice ? others.advice[0].toUpperCase() + others.advice.slice(1) + "." : "");
 }
 
