@@ -123,6 +123,14 @@ def test_a_home_that_cannot_be_written_has_a_token_for_this_run(tmp_path: Path) 
         assert httpx.get(served.link).status_code == 200
 
 
+@pytest.mark.parametrize("command", [["ui"], ["run", "--live", "--out", "new.jsonl"]])
+def test_without_the_extra_one_line_says_which(tmp_path: Path, command: list[str]) -> None:
+    code = f"import sys; sys.modules['uvicorn'] = None; sys.argv[1:] = {command!r}; from lightdp import cli; cli.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "error: lightdp ui needs an extra: pip install 'lightdp-fl[ui]'\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture
 def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A browser that writes down what it is to open."""

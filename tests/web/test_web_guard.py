@@ -124,7 +124,8 @@ def test_every_answer_is_closed_to_others(folder: Path, path: str) -> None:
     "name",
     [
         "../outside.jsonl", "below/../../outside.jsonl", "/etc/passwd", "..\\outside.jsonl", "a.jsonl/..", "secret.txt",
-        "../secret.txt", "link.jsonl", "linked/b c: é.jsonl", ".hidden.jsonl", "a.jsonl\0", "", ".", "below", "./a.jsonl",
+        "../secret.txt", "link.jsonl", "linked/b.jsonl", "linked/b c: é.jsonl", ".hidden.jsonl",
+        "a.jsonl\0", "", ".", "below", "./a.jsonl",
         "below//b c: é.jsonl", "%2e%2e/outside.jsonl", "pipe.jsonl", "other.jsonl",
     ],
 )  # fmt: skip
