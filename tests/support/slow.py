@@ -65,6 +65,7 @@ TESTS = {
     "test_neither_command_needs_flower_or_torch",
     "test_a_run_killed_before_its_first_minute_says_how_to_go_on_and_does",
     # web
+    "test_a_training_on_flower_is_listed_followed_and_audited",
     "test_the_command_and_the_python_that_are_copied_make_the_same_plan",
     "test_the_report_of_runs_asks_for_nothing_and_keeps_out_of_the_other_pages",
     "test_the_audit_is_that_of_the_command",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightdp import gaussian
@@ -133,17 +133,25 @@ def _text(value: float | None) -> str | None:
 def table(log: RunLog) -> str:
     """The rounds as CSV, with a heading; text that a spreadsheet would compute is quoted."""
     file = io.StringIO()
-    more = sorted({key for line in log.rounds for key in line.metrics or ()})
+    metrics = [_flat(line.metrics or {}) for line in log.rounds]
+    more = sorted({key for each in metrics for key in each})
     own = ("round", "accuracy", "loss", "epsilon", "mu")
-    names = [*own, *FATES, "noise_std", "residual_std", "roster", "modelled_seconds", "failed", *more]
+    names = [*own, *FATES, "noise_std", "residual_std", "roster", "modelled_seconds", "failed"]
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(map(_safe, names))
-    for line in log.rounds:
+    writer.writerow(map(_safe, [*names, *more]))
+    for line, others in zip(log.rounds, metrics, strict=True):
         found = line.to_dict() | {"mu": log.mu_of(line)} | log.fates(line)
-        values = [found.get(name) for name in names[: len(names) - len(more)]]
-        values += [(line.metrics or {}).get(name) for name in more]
+        values = [*(found.get(name) for name in names), *(others.get(name) for name in more)]
         writer.writerow(["" if value is None else _safe(value) for value in values])
     return file.getvalue()
+
+
+def _flat(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics by name; those that Flower has in groups, as group and name with a dot between them."""
+    found: dict[str, Any] = {}
+    for name, value in metrics.items():
+        found |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+    return found
 
 
 def _safe(value: object) -> object:
