@@ -127,7 +127,7 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
                 f"port must be free, and host an address of this machine, got host={host!r} port={port}: "
                 f"{error.strerror}; port 0 takes any that is free"
             ) from None
-        listening.listen(128)  # so that whoever opens the link waits, and is not refused
+        listening.listen(128)  # a browser that is quicker than the server waits
         yield listening
     finally:
         listening.close()

@@ -23,7 +23,7 @@ _KEEP_S = 15.0  # after so long without an event a comment keeps the connection
 def page_of(folder: Folder, names: Sequence[str], marks: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """What a reader at these marks does not have yet of each run, and its new marks.
 
-    A reader whose mark is unknown, since the file is another one now, is told to forget what it has.
+    A reader whose mark is unknown, since the file is another one now, gets everything again, with `reset`.
     """
     found, reached = [], []
     for name, mark in zip(names, marks, strict=True):

@@ -106,7 +106,7 @@ function draw() {
   lines("mu", "Privacy spent, μ", runs.every((run) => run.facts.gdp) ? "the training so far is μ-GDP" : "of Gaussian noise with this ε at this δ", "mu", {show: (y, short) => short ? number(y) : up(y), zero: true, rules: budgets("mu_budget", "budget")});
   runs.forEach((run, place) => stacked(`uploads-${place}`, many ? `Uploads: ${run.name}` : "Uploads", "what became of them, round by round", run, FATES));
   lines("stays", "Noise that stays, std", "in a coordinate of the mean, for good", "stays", {show: (y) => number(y), zero: true});
-  lines("goes", "Residual until repaired, std", "shared with missing clients: 0 where nobody was missing, gone once they are repaired", "goes", {show: (y) => number(y), zero: true});
+  lines("goes", "Residual until repaired, std", "shared with missing clients: 0 where all came, gone once they are repaired", "goes", {show: (y) => number(y), zero: true});
   runs.forEach((run, place) => { if (run.facts.federated) stacked(`members-${place}`, many ? `Members: ${run.name}` : "Members", `${whole(run.facts.population)} clients`, run, WHERE); });
   jobs.splice(0).forEach((job) => job());
   $("statements").replaceChildren(...runs.flatMap((run) => run.facts.statement?.length ? [make("h2", {}, many ? `Guaranteed: ${run.name}` : "What was guaranteed to whom"), make("div", {class: "panel"}, ...run.facts.statement.concat(run.facts.notes).map((text) => make("p", {}, text)))] : []));
