@@ -6,7 +6,7 @@ SOURCES := pyproject.toml constraints.txt setup.py src/lightdp/_native/kernel.c 
 TRAIN := .venv/.train
 DEV := .venv/.dev
 
-.PHONY: help demo docs check test test-arm test-big-endian test-e2e test-flwr-next lint bench wheels clean
+.PHONY: help demo docs check test test-arm test-big-endian test-e2e test-flwr-next test-ui lint bench wheels clean
 help:
 	@echo "make demo   train a private model on embedded data and write its report (installs what it needs)"
 	@echo "make docs   the documentation as a site in out/site, which needs no network"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-big-endian  noise, packing and keys in numpy on an emulated s390x processor"
 	@echo "make test-e2e  private training on real Flower nodes on this machine, with TLS; nodes join, leave and die, servers are killed"
 	@echo "make test-flwr-next  the tests of lightdp.flower with the newest flwr that it allows"
+	@echo "make test-ui  the pages of lightdp ui in a real browser (chromium)"
 	@echo "make wheels  manylinux wheels for x86-64 and ARMv8 in dist, each tried without a compiler"
 	@echo "make lint   only the linters"
 	@echo "make bench  the timed claims of the README, printed with their conditions"
@@ -59,6 +60,10 @@ test-big-endian:
 
 test-e2e: $(DEV)
 	$(BIN)/python examples/flower-deployment/run.py
+
+test-ui: $(DEV)
+	@command -v chromium >/dev/null || { echo "make test-ui needs, on Debian: apt-get install chromium"; exit 1; }
+	$(BIN)/pytest tests/web
 
 test-flwr-next: $(DEV)
 	$(PIP) --no-deps --upgrade --target .venv/flwr-next "flwr==1.42.*"

@@ -5,6 +5,7 @@ from hypothesis import settings
 pytest_plugins = [
     "support.command_line",
     "support.flower_tape",
+    "support.pages",
     "support.parties",
     "support.run_logs",
     "support.slow",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FILES = {
+    "test_cli_ui.py",  # servers in processes of their own
     "test_flower_examples.py",  # whole Flower deployments
     "test_flower_grace.py",
     "test_lab_pages.py",  # the pages of all results
@@ -25,6 +26,7 @@ FILES = {
     "test_reproduce.py",
     "test_results.py",
     "test_stranger.py",  # installs
+    "test_web_browser.py",  # a real browser
 }
 TESTS = {
     # pages
@@ -69,6 +71,12 @@ TESTS = {
     "test_the_list_of_commands_imports_none_and_a_command_imports_what_it_needs",
     "test_neither_command_needs_flower_or_torch",
     "test_a_run_killed_before_its_first_minute_says_how_to_go_on_and_does",
+    # web
+    "test_a_training_on_flower_is_listed_followed_and_audited",
+    "test_the_command_and_the_python_that_are_copied_make_the_same_plan",
+    "test_the_report_of_runs_asks_for_nothing_and_keeps_out_of_the_other_pages",
+    "test_the_audit_is_that_of_the_command",
+    "test_a_log_that_contradicts_itself_does_not_stand_its_audit",
     # tutorials
     "test_an_own_model_on_own_arrays_learns_and_comes_back_from_its_file",
     "test_what_was_simulated_trains_on_flower_alike",

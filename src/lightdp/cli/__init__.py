@@ -14,7 +14,7 @@ Other packages add commands through the entry point group "lightdp.commands". Ea
 `typer.Typer`, or a function with options annotated for typer; the module's `HELP` is then the text of its help page.
 
 >>> sorted(COMMANDS)
-['audit', 'identity', 'plan', 'plan-mixed', 'report', 'run', 'state']
+['audit', 'identity', 'plan', 'plan-mixed', 'report', 'run', 'state', 'ui']
 >>> app.commands["plan"].help == COMMANDS["plan"][1]
 True
 """
@@ -42,6 +42,7 @@ COMMANDS = {
     "plan-mixed": ("lightdp.cli.mixed:command", "Noise for clients that differ in privacy budget and reliability."),
     "run": ("lightdp.cli.run:command", "Train a private model over many clients, and report what was guaranteed."),
     "report": ("lightdp.cli.report:command", "One page about one run, or about several laid over each other."),
+    "ui": ("lightdp.cli.ui:command", "Plan with sliders and watch runs, on a page of this machine alone."),
     "audit": ("lightdp.cli.audit:command", "Measure what real uploads reveal, and check logs, nodes and claims."),
     "identity": ("lightdp.cli.identity:command", "Keys by which members of a federation know each other."),
     "state": ("lightdp.cli.state:command", "What a node has spent, in which runs, and what is left."),

@@ -9,7 +9,7 @@ Three files lie beside each other:
 
 `--save-model` keeps the model in one more. None of them replaces a file, unless `--overwrite` says so. A run that is
 killed at any moment goes on by `--resume`; only runs with real keys and noise (`--fidelity protocol`) cannot, since
-their noise must never be made twice.
+their noise must never be made twice. `--live` shows the log in the browser while it grows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -54,6 +55,7 @@ def _run(
         Path | None, typer.Option(help="Keep the trained model: a new .safetensors or .pt file.")
     ] = None,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML page.")] = True,
+    live: Annotated[bool, typer.Option("--live", help="Show the run in the browser while it trains.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the last line of the log instead of a table.")] = False,
 ) -> None:
     """Check, train with a progress bar on standard error, print the figures and what was guaranteed to whom."""
@@ -65,6 +67,7 @@ def _run(
     _check_out(out, resume=resume, overwrite=overwrite, report=report)
     if save_model is not None:
         _check_model(save_model, overwrite=overwrite)
+    _show(out, live=live)
     screen = Console(stderr=True)
     chosen, source = _fitted(chosen, given, screen)
     try:  # after the checks: they take seconds to import
@@ -93,6 +96,14 @@ def _run(
 
 
 command = with_settings(_run, Config)
+
+
+def _show(out: Path, *, live: bool) -> None:
+    """Serve the page of the log until the command ends, if that was asked for."""
+    if live:
+        from lightdp.web import beside  # noqa: PLC0415  an optional dependency
+
+        click.get_current_context().with_resource(beside(out))
 
 
 def _fitted(chosen: Config, given: dict[str, Any], screen: Console) -> tuple[Config, data.Dataset | None]:

@@ -1,9 +1,9 @@
 """The log of a training: a line of JSON when it starts, one for each round, one when it ends.
 
 A training writes its log through `LogWriter`; `RunLog.read` checks and returns the log of a training that is finished,
-interrupted or still running. The classes `Started`, `Round` and `Ended` are the format: each of their fields states its
-type, its check and its meaning once, for writing, for reading and for the reference page, which
-`python -m lightdp.runlog > docs/reference/run-log.md` makes.
+interrupted or still running; a `Follower` reads one while it grows. The classes `Started`, `Round` and `Ended` are the
+format: each of their fields states its type, its check and its meaning once, for writing, for reading and for the
+reference page, which `python -m lightdp.runlog > docs/reference/run-log.md` makes.
 
 What is logged cannot flatter the training: a line with a value that is out of range is neither written nor read, and in
 a training with a plan no ε, δ or unit is left out, except the ε of rounds with sampled batches.
@@ -26,6 +26,7 @@ a training with a plan no ε, δ or unit is left out, except the ε of rounds wi
 """
 
 from lightdp.runlog._attack import Seen, attack_power
+from lightdp.runlog._follow import Follower
 from lightdp.runlog._lines import CALIBRATIONS, Ended, Line, Round, Started, claimed_epsilon
 from lightdp.runlog._log import ContradictionError, LogWriter, ResumeError, RunLog
 from lightdp.runlog._schema import schema
@@ -33,6 +34,6 @@ from lightdp.runlog._statement import guaranteed
 from lightdp.runlog._used import refuse_used
 
 __all__ = [
-    "CALIBRATIONS", "ContradictionError", "Ended", "Line", "LogWriter", "ResumeError", "Round", "RunLog", "Seen",
-    "Started", "attack_power", "claimed_epsilon", "guaranteed", "refuse_used", "schema",
+    "CALIBRATIONS", "ContradictionError", "Ended", "Follower", "Line", "LogWriter", "ResumeError", "Round", "RunLog",
+    "Seen", "Started", "attack_power", "claimed_epsilon", "guaranteed", "refuse_used", "schema",
 ]  # fmt: skip

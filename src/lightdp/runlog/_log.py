@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -73,7 +73,7 @@ class RunLog:
         found: list[Line] = []
         for place, text in enumerate(lines, 1):
             try:
-                found.append(_read(text, found, last=place == len(lines)))
+                found.append(read_line(text, found, last=place == len(lines)))
             except (ArgumentError, OverflowError) as error:
                 kind = ContradictionError if isinstance(error, ContradictionError) else ArgumentError
                 raise kind(f"{path}, line {place}: {error}") from None
@@ -218,6 +218,13 @@ class RunLog:
                 return each.joined or 0
         return 0
 
+    def fates(self, line: Round) -> dict[str, int]:
+        """What became of the uploads of a round: used, in the next sum, late, in a void round (too few came), lost."""
+        joined = self.late_by_one(line)
+        unused = line.late - joined
+        void = unused if line.used == 0 and joined == 0 else 0
+        return {"used": line.used, "next": joined, "late": unused - void, "void": void, "lost": line.lost}
+
     @property
     def waited(self) -> int:
         """How many rounds had too few uploads in time, so that all of theirs entered the next sum (R5)."""
@@ -243,6 +250,27 @@ class RunLog:
         """The members of every roster that was formed, by number."""
         formed = (each for line in self.rounds for each in line.formed or ())
         return {each["roster"]: tuple(each["members"]) for each in formed}
+
+    def whereabouts(self, rounds: Iterable[Round]) -> list[dict[str, int]]:
+        """How many clients were where in rounds of a run whose rosters change; each client is counted once.
+
+        A client whose upload came was in the round's roster, although a log of a Flower training names it among those
+        that have no budget for another round, or wait, once the round is over.
+
+        Args:
+            rounds: of this log.
+        """
+        rosters, population, found = self.rosters, self.population, []
+        for line in rounds:
+            roster = set(rosters.get(-1 if line.roster is None else line.roster, ()))
+            came = roster - set(roster if line.lost_clients is None else line.lost_clients)
+            spent = set(line.spent_clients or ()) - came
+            away = set(line.away_clients or ()) - spent - came
+            waiting = set(line.waiting_clients or ()) - away - spent - came
+            playing = roster - away - spent - waiting
+            counts = {"playing": len(playing), "waiting": len(waiting), "away": len(away), "spent": len(spent)}
+            found.append(counts | {"seated": population - sum(counts.values()), "round": line.round})
+        return found
 
     @property
     def counts(self) -> list[list[int]]:
@@ -342,8 +370,8 @@ def _cut(path: Path, rounds: int) -> tuple[Line, ...]:
     return log.lines
 
 
-def _read(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
-    """The line that follows those `before`."""
+def read_line(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
+    """The line that follows those `before`, checked; `last` says whether a damaged one may have been cut off."""
     content = _parsed(text, last=last)
     if before and isinstance(before[-1], Ended):
         raise ContradictionError("nothing may follow the end")

@@ -1,0 +1,114 @@
+// What the pages share: elements, numbers, and charts as SVG without any library.
+export const $ = (id) => document.getElementById(id);
+
+// An element with attributes and children; text is text, never markup.
+export function make(name, attributes = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) if (value !== null && value !== false) node.setAttribute(key, value === true ? "" : value);
+  node.append(...children.filter((child) => child !== null));
+  return node;
+}
+
+const space = "http://www.w3.org/2000/svg";
+function draw(parent, name, attributes, text) {
+  const node = document.createElementNS(space, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== undefined) node.textContent = text;
+  return parent.appendChild(node);
+}
+
+export const say = (id, text) => { const node = $(id); if (node.textContent !== text) node.textContent = text; };
+export const number = (x, digits = 3) => x === null || x === undefined ? "–" : Math.abs(x) >= 1e6 || (x !== 0 && Math.abs(x) < 1e-4) ? x.toExponential(digits - 1) : Number(x.toPrecision(digits)).toLocaleString("en", {maximumSignificantDigits: digits});
+export const whole = (x) => x === null || x === undefined ? "–" : x.toLocaleString("en");
+export const percent = (x, digits = 1) => x === null || x === undefined ? "–" : (100 * x).toFixed(digits) + " %";
+export const up = (x, digits = 4) => x === null || x === undefined ? "–" : (Math.ceil(x * 10 ** digits * (1 - 1e-12)) / 10 ** digits).toFixed(digits);
+export function size(x) {
+  if (x === null || x === undefined) return "–";
+  const at = Math.min(4, Math.max(0, Math.floor(Math.log10(Math.max(x, 1)) / 3)));
+  return Number((x / 1000 ** at).toPrecision(4)).toLocaleString("en") + " " + ["B", "kB", "MB", "GB", "TB"][at];
+}
+export function time(s) {
+  if (s === null || s === undefined) return "–";
+  if (s < 90) return Math.ceil(s) + " s";
+  return s < 5400 ? Math.ceil(s / 60) + " min" : (s / 3600).toFixed(1) + " h";
+}
+
+function ticks(low, high, count) {
+  const raw = (high - low) / count, base = 10 ** Math.floor(Math.log10(raw)), step = base * [1, 2, 2.5, 5, 10].find((k) => k * base >= raw * (1 - 1e-9));
+  const found = [];
+  for (let x = Math.ceil(low / step - 1e-9) * step; x <= high + step * 1e-9; x += step) found.push(Math.abs(x) < step * 1e-9 ? 0 : x);
+  return found;
+}
+
+// A chart in `node`: lines [{name, colour, points: [[x, y]]}] or, with `stacked`, layers of the same form.
+// Arrow keys and the pointer move a cross; what is there is written to `readout`.
+export function chart(node, {lines, high, from, rules = [], show, stacked = false, zero = false, label, readout, height = 210, xtitle = "round"}) {
+  const width = Math.max(260, node.clientWidth || 600), left = 46, right = 12, top = 10, bottom = 30;
+  const xs = [...new Set(lines.flatMap((line) => line.points.map((p) => p[0])))].sort((a, b) => a - b);
+  const sums = new Map();
+  const layers = lines.map((line) => ({...line, points: stacked ? line.points.map(([x, y]) => { const below = sums.get(x) ?? 0; sums.set(x, below + y); return [x, below + y, below, y]; }) : line.points}));
+  const ys = layers.flatMap((line) => line.points.map((p) => p[1])).concat(rules.map((rule) => rule.y));
+  let least = zero || stacked ? 0 : Math.min(...ys), most = Math.max(...ys);
+  if (!ys.length) [least, most] = [0, 1];
+  const pad = (most - least || Math.abs(most) || 1) * 0.08;
+  most += pad; if (!(zero || stacked)) least -= pad;
+  const first = from ?? (xs[0] ?? 0), last = Math.max(high ?? 0, xs.at(-1) ?? 1, first + 1e-9);
+  const X = (x) => left + (x - first) / (last - first) * (width - left - right), Y = (y) => height - bottom - (y - least) / (most - least) * (height - top - bottom);
+  const svg = document.createElementNS(space, "svg");
+  for (const [key, value] of Object.entries({class: "plot", viewBox: `0 0 ${width} ${height}`, height, role: "img", tabindex: "0", "aria-label": label})) svg.setAttribute(key, value);
+  for (const y of ticks(least, most, 5)) { draw(svg, "line", {class: "grid", x1: left, x2: width - right, y1: Y(y), y2: Y(y)}); draw(svg, "text", {x: left - 7, y: Y(y) + 4, "text-anchor": "end"}, show(y, true)); }
+  for (const x of ticks(first, last, Math.min(6, width / 90))) draw(svg, "text", {x: Math.min(X(x), width - right), y: height - 12, "text-anchor": X(x) > width - 30 ? "end" : "middle"}, whole(x));
+  draw(svg, "text", {x: width - right, y: height - 1, "text-anchor": "end"}, xtitle);
+  for (const rule of rules) { draw(svg, "line", {class: "rule", x1: left, x2: width - right, y1: Y(rule.y), y2: Y(rule.y)}); draw(svg, "text", {x: left + 4, y: Y(rule.y) - 5}, rule.text); }
+  for (const line of layers) {
+    if (!line.points.length) continue;
+    if (stacked) {
+      const half = 0.5 * (last - first) / Math.max(xs.length - 1, 1), clamp = (x) => Math.min(Math.max(X(x), left), width - right);
+      const edge = (at) => line.points.flatMap((p) => [[clamp(p[0] - half), Y(p[at])], [clamp(p[0] + half), Y(p[at])]]);
+      draw(svg, "path", {d: "M" + [...edge(1), ...edge(2).reverse()].map((p) => p.map((v) => v.toFixed(1))).join("L") + "Z", style: `fill: ${line.colour}`});
+    } else {
+      draw(svg, "path", {class: line.points.length > 300 ? "line thin" : "line", d: "M" + line.points.map((p) => X(p[0]).toFixed(1) + "," + Y(p[1]).toFixed(1)).join("L"), style: `stroke: ${line.colour}`, ...(line.dash ? {"stroke-dasharray": line.dash} : {})});
+      const end = line.points.at(-1);
+      draw(svg, "circle", {cx: X(end[0]), cy: Y(end[1]), r: 3.5, style: `fill: ${line.colour}`});
+    }
+  }
+  const cross = draw(svg, "line", {class: "cross", y1: top, y2: height - bottom, x1: -9, x2: -9});
+  const read = (x) => layers.flatMap((line) => { const p = line.points.find((each) => each[0] === x); return p ? [(lines.length > 1 ? line.name + " " : "") + show(stacked ? p[3] : p[1])] : []; }).join(" · ");
+  let at = xs.length - 1;
+  const move = (next) => {
+    if (!xs.length) return;
+    at = Math.min(Math.max(next, 0), xs.length - 1);
+    cross.setAttribute("x1", X(xs[at])); cross.setAttribute("x2", X(xs[at]));
+    if (readout) readout.textContent = `${xtitle} ${whole(xs[at])}: ${read(xs[at])}`;
+  };
+  const clear = () => { cross.setAttribute("x1", -9); cross.setAttribute("x2", -9); if (readout) readout.textContent = xs.length ? read(xs.at(-1)) : ""; };
+  svg.addEventListener("pointermove", (event) => { const box = svg.getBoundingClientRect(), x = first + ((event.clientX - box.left) * width / box.width - left) / (width - left - right) * (last - first); let near = 0; for (let k = 0; k < xs.length; k++) if (Math.abs(xs[k] - x) < Math.abs(xs[near] - x)) near = k; move(near); });
+  svg.addEventListener("pointerleave", clear);
+  svg.addEventListener("blur", clear);
+  svg.addEventListener("keydown", (event) => { const step = {ArrowLeft: -1, ArrowRight: 1, PageUp: 10, PageDown: -10, Home: -1e9, End: 1e9}[event.key]; if (step) { event.preventDefault(); move(at + step); } });
+  const focused = node.contains(document.activeElement);
+  node.replaceChildren(svg);
+  if (focused) svg.focus({preventScroll: true});
+  clear();
+}
+
+// Bars with names, in the order given: [{name, value, text, colour, bold}].
+export function bars(node, rows) {
+  const width = Math.max(260, node.clientWidth || 600), names = Math.min(150, width * 0.4), row = 28, end = 66;
+  const most = Math.max(...rows.map((each) => each.value ?? 0), 1e-300);
+  const svg = document.createElementNS(space, "svg");
+  for (const [key, value] of Object.entries({class: "plot", viewBox: `0 0 ${width} ${row * rows.length}`, height: row * rows.length, role: "img", "aria-label": rows.map((each) => `${each.name} ${each.text}`).join(", ")})) svg.setAttribute(key, value);
+  rows.forEach((each, place) => {
+    const y = place * row;
+    draw(svg, "text", {x: 0, y: y + 18, ...(each.bold ? {class: "name"} : {})}, each.name);
+    if (each.value !== null) draw(svg, "rect", {x: names, y: y + 5, width: Math.max(2, (width - names - end) * each.value / most), height: row - 10, rx: 4, style: `fill: ${each.colour}`});
+    draw(svg, "text", {x: each.value === null ? names : names + 8 + Math.max(2, (width - names - end) * each.value / most), y: y + 18, ...(each.bold ? {class: "name"} : {})}, each.text);
+  });
+  node.replaceChildren(svg);
+}
+
+// Calls `redraw` when the width of the page changes.
+export function onResize(redraw) {
+  let width = innerWidth, waiting;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; clearTimeout(waiting); waiting = setTimeout(redraw, 100); } });
+}
