@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 
 import lightdp
-from lightdp import random_graph
 from lightdp.client_set import ClientSet
 from lightdp.keys import Enrolment, Identity, KeyPair, Roster
 from lightdp.keys import identity as signatures
@@ -40,6 +39,7 @@ from lightdp.protocol import ClientState, File
 from lightdp.protocol.history import ClientHistory
 from lightdp.protocol.state import Entry
 from lightdp.protocol.vector import agreement
+from lightdp.random_graph import _graph
 from lightdp_lab import bench
 
 RUN, LENGTH, ME, STRAGGLE = b"sixteen bytes ok", 1, 0, 0.1
@@ -106,7 +106,7 @@ def played(store: File, state: ClientState, history: ClientHistory, rounds: int)
         used = ~ClientSet.of(plan.clients, absent.tolist())
         if not plan.counts(used.flags):
             used = ClientSet.none(plan.clients)
-        random_graph._degrees.cache_clear()  # noqa: SLF001  as in a process of its own
+        _graph._degrees.cache_clear()  # noqa: SLF001  as in a process of its own
         before = time.process_time()
         history.learn([(number, (used,))])
         learn.append(time.process_time() - before)

@@ -209,6 +209,30 @@ def test_a_run_that_hides_late_uploads_closes_with_and_then_without_pairwise_noi
     check_ledgers(found, 3)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_server_that_resumes_after_a_void_closing_round_goes_on_closing(tapes: list[Tape], again: bool) -> None:
+    found = joined(tapes, **HIDING)
+    for each in (fates(1), fates(2)):
+        found.play(each)
+    assert not found.play(fates(5, void=60), closing=True).used
+    if again:
+        found.server.announce(closing=True)  # and was lost with the server
+    past = json.loads(json.dumps(found.server.past()))
+    found.server = Server(planned(**SHAPE | HIDING), length=LENGTH, run=RUN, number=found.server.number)
+    for client in found.clients:
+        found.server.enrol(client.enrol())
+    found.server.roster()
+    found.server.resume(past)
+    assert (found.server.closing, found.server.closed) == (True, False)
+    with pytest.raises(ProtocolError, match="another closing round must follow"):
+        found.server.announce()
+    for _ in range(2):
+        assert found.play(np.full(CLIENTS, CAME), closing=True).used
+    assert found.server.closed
+    check_sums(found)
+    check_ledgers(found, 2)
+
+
 def test_nobody_repairs_data_without_pairwise_noise() -> None:
     """Not even if the server asks for it, or is restored and says so."""
     found = joined([], **HIDING)
