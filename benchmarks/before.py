@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,12 @@ def steps(clients: int) -> dict[str, float]:
     """Seconds of each step in the version of lightdp that is imported here; both versions run this."""
     asked: dict[str, Any] = {"clients": clients, "colluders": clients // 10, "stragglers": clients // 10}
     asked |= {"rounds": 150, "epsilon": 3.0, "delta": 1e-6, "calibration": "repair"}
-    found = {"plan": min(seconds(lambda k=k: lightdp.plan(**asked | {"epsilon": 3 + k / 16})) for k in range(8))}
-    found["sampled"] = min(
-        seconds(lambda k=k: lightdp.plan(**asked | {"sampling_rate": 0.05, "epsilon": 3 + k / 16})) for k in range(3)
-    )
+    other = [{"epsilon": 3 + k / 16} for k in range(8)]
+    found = {"plan": min(seconds(partial(lightdp.plan, **asked | some)) for some in other)}
+    asked_sampled = asked | {"sampling_rate": 0.05}
+    found["sampled"] = min(seconds(partial(lightdp.plan, **asked_sampled | some)) for some in other[:3])
     plan = lightdp.plan(**asked, unit="client")
-    made = {"length": LENGTH, "run": RUN}
+    made: dict[str, Any] = {"length": LENGTH, "run": RUN}
     server, everyone = lightdp.Server(plan, **made), list[lightdp.Client]()
     update, stores = np.cos(np.arange(LENGTH)), [Memory() for _ in range(clients)]
 
@@ -127,7 +128,7 @@ def served(server: lightdp.Server, enrolled: list[bytes], rounds: list[list[byte
 def each(call: Callable[[Any], object], items: list[Any]) -> float:
     """Seconds of a call: the average of the fastest tenth, of calls in a row."""
     parts = [part.tolist() for part in np.array_split(np.array(items, object), 10)]
-    return min(seconds(lambda part=part: [call(item) for item in part]) / len(part) for part in parts)
+    return min(seconds(partial(list, map(call, part))) / len(part) for part in parts)
 
 
 def counted(plan: lightdp.Plan, rounds: int) -> float:
@@ -136,7 +137,8 @@ def counted(plan: lightdp.Plan, rounds: int) -> float:
     for _ in range(rounds):
         missing = rng.choice(plan.clients, plan.stragglers, replace=False).tolist()
         used, late = ~ClientSet.of(plan.clients, missing), ClientSet.of(plan.clients, missing[:1])
-        taken.append(seconds(lambda: (spent.exhausted(), spent.record(used, late), spent.max_epsilon())))  # noqa: B023
+        record = seconds(partial(spent.record, used, late))
+        taken.append(record + seconds(spent.exhausted) + seconds(spent.max_epsilon))
     return float(np.median(taken))
 
 
@@ -165,7 +167,7 @@ def compared(source: Path, clients: int, repeats: int) -> list[dict[str, Any]]:
             runs[version].append(run(version, clients))
     before, now = ({name: 1e3 * min(r[name] for r in some) for name in some[0]} for some in runs.values())
     return [
-        {"clients": clients, "step": name, "before_ms": before[name], "now_ms": now[name], "ratio": now[name] / was}
+        {"clients": clients, "step": name, "before_ms": was, "now_ms": now[name], "ratio": now[name] / was}
         for name, was in before.items()
     ]
 
@@ -190,7 +192,8 @@ def main() -> int:
             rows += compared(source, clients, asked.repeats)
     for row in rows:
         slower = "  SLOWER" if row["ratio"] > LIMIT else ""
-        print(f"{row['clients']:5} {row['step']:9}{row['before_ms']:10.3f}{row['now_ms']:10.3f}{row['ratio']:7.2f}{slower}")
+        times = f"{row['before_ms']:10.3f}{row['now_ms']:10.3f}{row['ratio']:7.2f}"
+        print(f"{row['clients']:5} {row['step']:9}{times}{slower}")
     record = {"conditions": conditions, "commit": asked.commit, "limit": LIMIT, "repeats": asked.repeats, "rows": rows}
     RECORD.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 1 if any(row["ratio"] > LIMIT for row in rows) else 0

@@ -54,6 +54,7 @@ class Tally:
         """Of no uploads."""
         return cls(*np.zeros((2, length), np.uint32))
 
+
 class Crowd:
     """All clients.
 

@@ -70,7 +70,7 @@ def prune(tree: bytes, columns: Columns, places: Sequence[int]) -> bytes:
     count = int.from_bytes(columns[3][:4], "little")
     if not places or places[0] < 0 or places[-1] >= count:
         raise ArgumentError(f"clients must be some of 0 to {count - 1}, got clients={list(places)}")
-    packed = struct.pack(f"<{len(places)}I", *places)
+    packed = struct.pack("<" + "I" * len(places), *places)
     found = kernel.prune(tree, columns, packed) if _WAY is not None else None
     return prune_plain(tree, columns, places) if found is None else found
 
@@ -134,16 +134,16 @@ def fold_plain(tree: bytes) -> Columns:
             if counts[at] == 0:
                 raise WireError(f"roster must have clients below each node, which node {at} of its tree has not")
             waiting.append((at, -1, -1))
-    numbers = zip(_CODES, (starts, ends, bits, counts), strict=True)
-    first_four = (struct.pack(f"<{size}{code}", *column) for code, column in numbers)
-    return (*first_four, b"".join(hashes))  # type: ignore[return-value]  four and one
+    columns = zip(_CODES, (starts, ends, bits, counts), strict=True)
+    packed = [struct.pack("<" + code * size, *each) for code, each in columns]
+    return packed[0], packed[1], packed[2], packed[3], b"".join(hashes)
 
 
 def prune_plain(tree: bytes, columns: Columns, places: Sequence[int]) -> bytes:
     """As `prune`, in Python."""
     size = len(columns[2]) // 2
     numbers = zip(_CODES, columns[:4], strict=True)
-    starts, ends, bits, counts = (struct.unpack(f"<{size}{code}", column) for code, column in numbers)
+    starts, ends, bits, counts = (struct.unpack("<" + code * size, column) for code, column in numbers)
     hashes, wanted, place, at, parts = columns[4], list(reversed(places)), 0, 0, list[bytes]()
     while at < size:
         if not wanted or wanted[-1] >= place + counts[at]:  # nothing is shown below it
@@ -182,8 +182,6 @@ def _starts(tree: bytes) -> Iterator[int]:
 
 def _right() -> str | None:
     """The kernel's fastest way, if it plants, folds and prunes a small tree as Python does."""
-    if kernel is None:
-        return None
     some = [bytes([3]) + name + bytes(range(at, at + FIXED)) for at, name in enumerate((b"ann", b"bob", b"eve"))]
     tree, way = plant_plain(some), kernel.EXPANSIONS[0]
     columns = fold_plain(tree)
@@ -191,4 +189,4 @@ def _right() -> str | None:
     return way if same and kernel.prune(tree, columns, b"\1\0\0\0") == prune_plain(tree, columns, [1]) else None
 
 
-_WAY = _right()
+_WAY = None if kernel is None else _right()

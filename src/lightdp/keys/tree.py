@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,5 +112,8 @@ class Tree:
 
     @cached_property
     def _nodes(self) -> _Nodes:
-        kinds: tuple[Any, ...] = ("<u8", "<u4", "<u2", "<u4")
-        return _Nodes(*(np.frombuffer(each, kind) for each, kind in zip(self._columns, kinds, strict=False)))
+        starts, ends, bits, counts, _ = self._columns
+        return _Nodes(
+            np.frombuffer(starts, "<u8"), np.frombuffer(ends, "<u4"),
+            np.frombuffer(bits, "<u2"), np.frombuffer(counts, "<u4"),
+        )  # fmt: skip
