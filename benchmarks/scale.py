@@ -29,7 +29,6 @@ import altair as alt
 import numpy as np
 
 import scale_client
-import scale_planner
 import scale_play
 import scale_server
 from lightdp.report import LOOK, save
@@ -175,6 +174,8 @@ def measured(asked: argparse.Namespace) -> bool:
     elif asked.part == "server":
         record, held = scale_server.record(some[-1])
     else:
+        import scale_planner  # noqa: PLC0415  torch, which other parts need not have in memory
+
         record, held = scale_planner.record((asked.clients or [10_000])[-1], (asked.rounds or [20])[0], repeats)
     text = json.dumps(record, indent=1)
     RECORD.with_name(f"scale_{asked.part}.json").write_text(text + "\n", encoding="utf-8")
