@@ -1,22 +1,18 @@
 """CPU time of planning for many clients, of sampled plans, and of simulated rounds beside training.
 
-python benchmarks/scale_planner.py [--clients 10000] [--rounds 20] [--repeats 5] [--json]
+`python benchmarks/scale.py planner`.
 
 plans: `lightdp.plan` on the complete graph at N = 10^6, milliseconds; no two requests have the same straggler law.
 sampled: `lightdp.plan` with repair and Poisson-sampled batches, seconds; no two requests have the same noise.
 rounds: `lightdp run --fidelity distribution`, milliseconds of a round beside the updates of clients: who comes, the
 noise, the step, costs and budgets, the log. Made-up data with two records a client; the model is evaluated at the end.
 
-All times are CPU times of one thread, medians. The record is records/scale_planner.json; 1 if a time is above its
-limit.
+All times are CPU times of one thread, medians.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -150,27 +146,11 @@ def simulated(clients: int, rounds: int) -> Iterator[dict[str, Any]]:
         yield {"what": "rounds", "name": name, "unit": "ms", "time": 1e3 * statistics.median(times)}
 
 
-def main() -> None:
-    """Measure, print, and fail where something takes longer than it may."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    sizes = {name: getattr(options, name) for name in ("clients", "rounds", "repeats")}
+def record(clients: int, rounds: int, repeats: int) -> tuple[dict[str, Any], bool]:
+    """All of it, and whether no time is above its limit."""
     conditions = bench.conditions()
-    rows = [*plans(options.repeats), *sampled(options.repeats), *simulated(options.clients, options.rounds)]
+    rows = [*plans(repeats), *sampled(repeats), *simulated(clients, rounds)]
     for row in rows:
         row["limit"] = LIMITS[row["what"]]
-    if options.json:
-        print(json.dumps({"conditions": conditions, **sizes, "rows": rows}, indent=1))
-    else:
-        print(", ".join(f"{name} {value}" for name, value in {**conditions, **sizes}.items()))
-        for row in rows:
-            print(f"{row['what']:9}{row['name']:46}{row['time']:8.2f} {row['unit']:3} limit {row['limit']:g}")
-    sys.exit(any(row["time"] > row["limit"] for row in rows))
-
-
-if __name__ == "__main__":
-    main()
+    found = {"conditions": conditions, "clients": clients, "rounds": rounds, "repeats": repeats, "rows": rows}
+    return found, all(row["time"] <= row["limit"] for row in rows)

@@ -1,8 +1,7 @@
-"""A training of many real clients on one machine: keys, rosters, masks and bytes, and whether its sums are exact.
+"""A training of many real clients in one process: keys, rosters, masks and bytes, and whether its sums are exact.
 
-Half of the clients live in each of two processes, and this one is the server. Every client is a `lightdp.Client` that
-joins with its own excerpt of the roster; every message goes through a pipe as bytes. Of the stragglers of a round, half
-send too late and half do not send; late="unseen". What is verified:
+Every client is a `lightdp.Client` that joins with its own excerpt of the roster; every message is bytes. Of the
+stragglers of a round, half send too late and half do not send; late="unseen". What is verified:
 
 sums: the server's sum of each round equals, bit by bit, the sum of the integers that used clients rounded; stragglers
     leave pairwise noise in sums, and after a closing round all sums together hold none, bit by bit.
@@ -11,14 +10,12 @@ ledgers: what sampled clients have counted of their own data is what an odometer
 
 from __future__ import annotations
 
-import multiprocessing
 import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +24,6 @@ import lightdp
 from lightdp import masks
 from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError
-from lightdp_lab import bench
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
     from lightdp.planning import Plan
     from lightdp.stream import Floats, Term
 
-RUN, BATCH, WORKERS, LENGTH, SAMPLE = b"a large federati", 200, 2, 1000, 100
+RUN, LENGTH, SAMPLE = b"a large federati", 1000, 100
 CAME, LATE, AWAY = range(3)
 
 
@@ -48,7 +44,7 @@ def planned(clients: int, degree: int) -> Plan:
 
 @dataclass
 class Tally:
-    """What the uploads of one process were made of in a round, of clients that came in time; integers modulo 2^32."""
+    """What the uploads of a round were made of, of clients that came in time; integers modulo 2^32."""
 
     wire: NDArray[np.uint32]  # rounded to the wire
     pairwise: NDArray[np.uint32]  # pairwise noise and repairs, in fine steps
@@ -58,24 +54,22 @@ class Tally:
         """Of no uploads."""
         return cls(*np.zeros((2, length), np.uint32))
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.wire + other.wire, self.pairwise + other.pairwise)
 
+class Crowd:
+    """All clients.
 
-class Half:
-    """The clients of one process."""
+    Args:
+        plan: the noise.
+        length: number of values of an update.
+    """
 
-    def __init__(self, plan: Plan, length: int, names: range) -> None:
-        self.length, self.names = length, names
-        self.clients = [lightdp.Client.new(plan, length=length, run=RUN, name=name(i)) for i in names]
+    def __init__(self, plan: Plan, length: int) -> None:
+        self.length = length
+        self.clients = [lightdp.Client.new(plan, length=length, run=RUN, name=name(i)) for i in range(plan.clients)]
         self._tally, self._counts = Tally.empty(length), False
         self._missed: set[int] = set()  # who does not know the last announcement
         self._real = masks._fine  # noqa: SLF001  what an upload is made of, which nobody else sees
         vars(masks)["_fine"] = self._taped
-
-    def enrolments(self) -> Iterator[bytes]:
-        """The ENROL messages."""
-        return (client.enrol() for client in self.clients)
 
     def uploads(self, start: bytes, whole: bytes, fates: NDArray[np.uint8]) -> Iterator[tuple[int, bytes]]:
         """The uploads of clients that send, each with what becomes of it; who was away is told everything."""
@@ -112,51 +106,8 @@ def update(length: int, number: int) -> NDArray[np.float64]:
     return np.cos(np.arange(length) + number)
 
 
-def work(pipe: Connection, plan: Plan, length: int, names: range) -> None:
-    """A process: does what it is asked, and answers in batches that end with None."""
-    half = Half(plan, length, names)
-    begin = 0.0  # making clients counts as a part of enrolling
-    while (asked := pipe.recv())[0] != "end":
-        match asked:
-            case ("enrol",):
-                send(pipe, half.enrolments())
-            case "join", first, messages:
-                for at, message in enumerate(messages, first):
-                    half.clients[at].join(message)
-            case "round", start, whole, fates:
-                send(pipe, half.uploads(start, whole, fates))
-                pipe.send(half.tally())
-            case "ledgers", places:
-                found = [half.clients[place] for place in places]
-                pipe.send([(client.squares(worst=False), client.mu(), client.epsilon()) for client in found])
-        pipe.send((time.process_time() - begin, peak(), own()))
-        begin = time.process_time()
-
-
-def send(pipe: Connection, items: Iterator[Any]) -> None:
-    """Send all of them."""
-    batch: list[Any] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == BATCH:
-            pipe.send(batch)
-            batch = []
-    pipe.send(batch)
-    pipe.send(None)
-
-
-def peak() -> float:
-    """Peak memory of this process, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
-
-
-def own() -> float:
-    """Memory of this process now, in bytes."""
-    return bench.memory_line("self/status", "VmRSS", 0.0)
-
-
 class Play:
-    """A server and its processes, and what a training cost.
+    """A server and its clients, and what a training cost.
 
     Args:
         plan: the noise, on a random graph.
@@ -164,33 +115,20 @@ class Play:
         seed: of who straggles.
 
     Attributes:
-        parts: seconds of each part: on the clock, and of processor time by the server and by both processes; memory of
-            all processes when it ended.
+        parts: seconds of each part, on the clock and of processor time.
         bytes: of a message of each kind.
-        peak: the most memory of each process, in bytes, added up.
     """
 
     def __init__(self, plan: Plan, length: int, seed: int = 1) -> None:
         self.plan, self.length = plan, length
         self.parts: dict[str, dict[str, float]] = {}
         self.bytes: dict[str, int] = {}
-        context, cut = multiprocessing.get_context("fork"), -(-plan.clients // WORKERS)
-        self._halves = [range(at, min(at + cut, plan.clients)) for at in range(0, plan.clients, cut)]
-        self._pipes, self._workers = [], []
-        for names in self._halves:
-            ours, theirs = context.Pipe()
-            self._workers.append(context.Process(target=work, args=(theirs, plan, length, names), daemon=True))
-            self._workers[-1].start()
-            theirs.close()
-            self._pipes.append(ours)
         self._draw = np.random.default_rng(seed)
         self._late: list[bytes] = []
-        self._memory = [(0.0, 0.0)] * len(self._pipes)
         self._sums: list[Tally] = []
 
     def run(self, rounds: int, sample: int) -> dict[str, Any]:
         """A whole training, with a closing round, and what was verified of it."""
-        begin = time.perf_counter()
         self._enrol()
         self._join()
         for _ in range(rounds):
@@ -198,50 +136,27 @@ class Play:
         for _ in range(self.plan.closing_rounds):
             self._round(closing=True)
         self._ledgers(rounds, sample)
-        for pipe, worker in zip(self._pipes, self._workers, strict=True):
-            pipe.send(("end",))
-            worker.join()
-        peaks = sum(most for most, _ in self._memory) + peak()
+        total = {what: sum(part[what] for part in self.parts.values()) for what in ("wall_s", "cpu_s")}
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         return {"clients": self.plan.clients, "degree": self.plan.graph.degree, "length": self.length,
-                "rounds": rounds, "sampled": sample, "wall_s": time.perf_counter() - begin,
-                "cpu_s": sum(part.get("server_s", 0) + part.get("clients_s", 0) for part in self.parts.values()),
-                "peak_gb": peaks / 1e9, "parts": self.parts, "bytes": self.bytes}  # fmt: skip
+                "rounds": rounds, "sampled": sample, "processes": 1, **total, "peak_gb": peak, "parts": self.parts,
+                "bytes": self.bytes}  # fmt: skip
 
     @contextmanager
     def _timed(self, what: str) -> Iterator[None]:
-        """Add up what a part costs; at its end each process says what it cost there."""
+        """Add up what a part costs."""
         wall, cpu = time.perf_counter(), time.process_time()
-        part = self.parts.setdefault(what, {"wall_s": 0.0, "server_s": 0.0, "clients_s": 0.0})
+        part = self.parts.setdefault(what, {"wall_s": 0.0, "cpu_s": 0.0})
         yield
-        for at in range(len(self._pipes)):
-            self._cost(part, at)
         part["wall_s"] += time.perf_counter() - wall
-        part["server_s"] += time.process_time() - cpu
-        part["memory_gb"] = (sum(now for _, now in self._memory) + own()) / 1e9
+        part["cpu_s"] += time.process_time() - cpu
         print(f"{what:8} {part}", file=sys.stderr, flush=True)
-
-    def _cost(self, part: dict[str, float], at: int) -> None:
-        taken, *memory = self._pipes[at].recv()
-        part["clients_s"] += taken
-        self._memory[at] = memory
-
-    def _batches(self) -> Iterator[list[Any]]:
-        """What the processes send, as it comes."""
-        sending = list(self._pipes)
-        while sending:
-            ready = wait(sending)
-            for pipe in [pipe for pipe in sending if pipe in ready]:
-                if (batch := pipe.recv()) is None:
-                    sending.remove(pipe)
-                else:
-                    yield batch
 
     def _enrol(self) -> None:
         """All clients enrol, and the roster is fixed."""
         with self._timed("enrol"):
-            for pipe in self._pipes:
-                pipe.send(("enrol",))
-            messages = [message for batch in self._batches() for message in batch]
+            self.crowd = Crowd(self.plan, self.length)
+            messages = [client.enrol() for client in self.crowd.clients]
             for number in range(20):  # a draw is bad once in a thousand times
                 self.server = lightdp.Server(self.plan, length=self.length, run=RUN, number=number)
                 for message in messages:
@@ -252,21 +167,12 @@ class Play:
 
     def _join(self) -> None:
         """Every client gets its excerpt."""
-        size, waiting = 0, [0] * len(self._pipes)
+        size = 0
         with self._timed("join"):
-            part = self.parts["join"]
-            for first in range(0, len(self._halves[0]), BATCH):
-                for at, (pipe, names) in enumerate(zip(self._pipes, self._halves, strict=True)):
-                    some = [self.server.roster(name(i)) for i in names[first : first + BATCH]]
-                    size += sum(map(len, some))
-                    while waiting[at] > 1:  # or both ends could wait for each other
-                        self._cost(part, at)
-                        waiting[at] -= 1
-                    pipe.send(("join", first, some))
-                    waiting[at] += 1
-            for at, left in enumerate(waiting):
-                for _ in range(left - 1):
-                    self._cost(part, at)
+            for client in self.crowd.clients:
+                message = self.server.roster(client.name)
+                client.join(message)
+                size += len(message)
         self.bytes["roster"] = size // self.plan.clients
 
     def _round(self, *, closing: bool = False) -> None:
@@ -278,21 +184,17 @@ class Play:
             fates[missing[::2]], fates[missing[1::2]] = LATE, AWAY
         with self._timed("closing" if closing else "rounds"):
             start, whole = server.announce(closing=closing), server.announce(since=0, closing=closing)
-            for pipe, names in zip(self._pipes, self._halves, strict=True):
-                pipe.send(("round", start, whole, fates[names.start : names.stop]))
             late, self._late = self._late, []
             held("late uploads are not used", not any(map(server.receive, late)))
-            for batch in self._batches():
-                for fate, message in batch:
-                    if fate == LATE:
-                        self._late.append(message)
-                    else:
-                        held("uploads in time are used", server.receive(message))
-            tally = sum((pipe.recv() for pipe in self._pipes), Tally.empty(self.length))
+            for fate, message in self.crowd.uploads(start, whole, fates):
+                if fate == LATE:
+                    self._late.append(message)
+                else:
+                    held("uploads in time are used", server.receive(message))
             result = server.close()
         self.bytes |= {"announcement": len(start), "upload": len(message)}
         held("all who came were used", np.array_equal(result.used.flags, fates == CAME))
-        self._check(tally, result.total)
+        self._check(self.crowd.tally(), result.total)
 
     def _check(self, tally: Tally, total: NDArray[np.float64] | None) -> None:
         """The sum is that of the rounded uploads, read from the wire, bit by bit."""
@@ -315,12 +217,10 @@ class Play:
             for each in used:
                 odometer.record(each)
             squares, mu, epsilon = odometer.squares(), odometer.mu(), odometer.epsilon()
-            chosen = np.sort(self._draw.permutation(plan.clients)[:sample])
-            for pipe, names in zip(self._pipes, self._halves, strict=True):
-                here = chosen[(chosen >= names.start) & (chosen < names.stop)].tolist()
-                pipe.send(("ledgers", [i - names.start for i in here]))
-                for i, found in zip(here, pipe.recv(), strict=True):
-                    held(f"the ledger of client {i} is the server's", found == (squares[i], mu[i], epsilon[i]))
+            for i in np.sort(self._draw.permutation(plan.clients)[:sample]).tolist():
+                client = self.crowd.clients[i]
+                found = client.squares(worst=False), client.mu(), client.epsilon()
+                held(f"the ledger of client {i} is the server's", found == (squares[i], mu[i], epsilon[i]))
 
 
 def name(client: int) -> str:

@@ -1,6 +1,6 @@
 """What a server of many clients costs: its odometer, its uploads and its announcements, in CPU time on one core.
 
-python benchmarks/scale_server.py [--clients 100000] [--rounds 150] [--length 1000] [--only odometer] [--json]
+`python benchmarks/scale.py server`.
 
 odometer: a round of all clients: whom it could take over the budget (`exhausted`), `record` and `max_epsilon` together,
     and the peak memory of a process of its own. 10 % of clients straggle, of which `late` come too late and are seen;
@@ -10,12 +10,10 @@ receive: one round of uploads of all clients, whose names the transport knows, a
     signatures (Ed25519), the hashes of what is signed (SHA-256), the sums, and the rest; medians of batches.
 announce: bytes of the message that tells of a round with so many stragglers, the largest of five.
 
-The record is records/scale_server.json; 1 if a limit is broken.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import itertools
 import json
@@ -200,34 +198,17 @@ def broken(rows: dict[str, list[dict[str, Any]]]) -> list[str]:
     return found + [f"announce {row}" for row in rows["announce"] if row["bytes"] > row["limit"]]
 
 
-def main() -> int:
-    """Measure and print, as JSON if asked; 1 if a limit is broken."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    for name, default in (("clients", 100_000), ("rounds", 150), ("length", 1000)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--only", choices=["odometer", "client", "receive", "announce"])
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    n, conditions = options.clients, bench.conditions()
-    todo: dict[str, Callable[[], list[dict[str, Any]]]] = {
-        "odometer": lambda: [
-            apart("odometer", n, options.rounds, graph, n // 100 * late, grace) for graph, late, grace in CASES
-        ],
-        "client": lambda: [apart("client", m, graph) for m in (50, n) for graph in ("complete", "circulant:20")],
-        "receive": lambda: [apart("receive", clients, options.length) for clients in (n // 100, n)],
-        "announce": lambda: [
+def record(n: int, rounds: int = 150, length: int = 1000) -> tuple[dict[str, Any], bool]:
+    """All of it, and whether no limit is broken."""
+    conditions = bench.conditions()
+    rows = {
+        "odometer": [apart("odometer", n, rounds, graph, n // 100 * late, grace) for graph, late, grace in CASES],
+        "client": [apart("client", m, graph) for m in (50, n) for graph in ("complete", "circulant:20")],
+        "receive": [apart("receive", clients, length) for clients in (n // 100, n)],
+        "announce": [
             {"clients": n, "stragglers": few, "limit": limit, "bytes": max(announced(n, few, s) for s in range(5))}
             for few, limit in ANNOUNCED.items() if few <= n // 2
         ],
     }  # fmt: skip
-    rows = {name: measure() if options.only in {None, name} else [] for name, measure in todo.items()}
     found = broken(rows)
-    if options.json:
-        print(json.dumps({"conditions": conditions, "limits": LIMITS, **rows, "broken": found}, indent=1))
-    else:
-        print(*(f"{name}: {row}" for name, some in rows.items() for row in some), *found, sep="\n")
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return {"conditions": conditions, "limits": LIMITS, **rows, "broken": found}, not found

@@ -184,7 +184,7 @@ def play(folder: Path, rounds: int, *, closing: bool, going_on: bool = False, **
         for client in clients:
             server.receive(client.begin(start).upload(None if closes else np.zeros(4)))
         server.close()
-        server._closing, server._ending = 0, False  # one that goes on
+        server._closing, server._ends = 0, None  # one that goes on
     return clients
 
 

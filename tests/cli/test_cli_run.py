@@ -347,3 +347,22 @@ def test_without_safetensors_a_run_says_so_before_it_trains(
     refused = run("run", *QUICK, "--out", tmp_path / "a.jsonl", "--save-model", tmp_path / "model.safetensors")
     assert_refused(refused, "a .safetensors file needs an extra: pip install 'lightdp-fl[train]'")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("graph", ["random:4", "auto", "circulant:2:7", "circulant:x", ""])
+def test_a_graph_that_a_run_cannot_have_is_refused_with_what_it_can(graph: str, tmp_path: Path, run: Run) -> None:
+    done = run("run", *QUICK, "--graph", graph, "--out", tmp_path / "a.jsonl")
+    assert_refused(
+        done, "graph must be complete or circulant:DEGREE for lightdp run; random graphs are in lightdp plan"
+    )
+    assert done.err.endswith(f"got graph={graph!r}\n")
+    assert not (tmp_path / "a.jsonl").exists()
+
+
+def test_the_graph_of_a_run_is_its_degree(tmp_path: Path, run: Run) -> None:
+    for graph, degree in (("complete", None), ("circulant:4", 4)):
+        out = tmp_path / f"{degree}.jsonl"
+        assert run("run", *QUICK, "--graph", graph, "--out", out).code == 0
+        assert json.loads(out.read_text().splitlines()[0])["config"]["degree"] == degree
+    both = run("run", *QUICK, "--graph", "complete", "--degree", "4", "--out", tmp_path / "b.jsonl")
+    assert_refused(both, "graph must be given without degree, got graph='complete' and degree=4")

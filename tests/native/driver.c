@@ -6,11 +6,13 @@
 #include "rotation.h"
 #include "packing.h"
 #include "noise.h"
+#include "sha256.h"
+#include "tree.h"
 
 #include <fenv.h>
 #include <stdio.h>
 
-enum { ACCUMULATE, PACK, UNPACK, ROTATE };
+enum { ACCUMULATE, PACK, UNPACK, ROTATE, EXPAND, PLANT, FOLD, PRUNE_ONE };
 
 typedef struct {
     int64_t what, size[4], start, part, back, shift, bits, upward;
@@ -36,6 +38,24 @@ static int64_t answer(const Request *r)
         const Data data = {size[3] ? buffer[3] : NULL, size[3] > size[0], r->step};
         if (!supports(r->path)) return -2;
         return accumulated(r->path, buffer[0], size[0] / 4, (uint64_t)r->start, buffer[1], buffer[2], size[1] / 32, data);
+    }
+    if (r->what == EXPAND) {
+        if (!compressing(r->path) || size[1] > PREFIX_MAX || size[0] * RECORD != size[2] * SHA_BYTES) return -2;
+        return expanded(buffer[0], buffer[1], size[1], buffer[2], size[2] / RECORD, compressing(r->path)), 1;
+    }
+    if (r->what == PLANT) {
+        const size_t count = count_enrolments(buffer[1], size[1]);
+        return count && size[0] == size[1] + 4 * count - 3 ? planted(buffer[0], buffer[1], size[1], count) : 0;
+    }
+    if (r->what == FOLD || r->what == PRUNE_ONE) {     /* all columns, one after the other; or the tree that shows the place in buffer 2 */
+        const int fold = r->what == FOLD;
+        const size_t n = count_nodes(buffer[1], size[1]);
+        uint8_t *at = fold ? buffer[0] : malloc(50 * n + 1);
+        const Nodes nodes = {at, at + 8 * n, at + 12 * n, at + 14 * n, at + 18 * n};
+        if (!n || !compressing(r->path) || (fold && size[0] != 50 * n)) return 0;
+        const int fits = folded(&nodes, buffer[1], size[1], n, compressing(r->path));
+        return fold ? fits : pruned(NULL, &nodes, n, buffer[1], size[1], buffer[2], 1) == size[0]
+                                 && pruned(buffer[0], &nodes, n, buffer[1], size[1], buffer[2], 1) == size[0];
     }
     if (r->what == ROTATE) {
         Turn t = {.out = buffer[0], .values = r->back ? buffer[0] : buffer[1], .back = (int)r->back, .signs = buffer[2],

@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lightdp._native import plain
+from lightdp.keys import derivation, nodes
 from lightdp.stream import LENGTH_MAX, SIGMA_MAX, TILE
 from lightdp.wire import packing, rotation
 
@@ -26,7 +27,7 @@ PROCESSORS = {  # compiler, and what runs its programs
     "this": (["cc"], []),
     "armv8": (["aarch64-linux-gnu-gcc"], ["qemu-aarch64"]),
 }
-ACCUMULATE, PACK, UNPACK, ROTATE = range(4)
+ACCUMULATE, PACK, UNPACK, ROTATE, EXPAND, PLANT, FOLD, PRUNE_ONE = range(8)
 REQUEST = struct.Struct("<11q4d16s")
 
 
@@ -216,3 +217,43 @@ def test_rotation_says_that_a_value_is_not_finite(processor: Processor) -> None:
     values[4000] = np.inf
     calls = [Call(ROTATE, (np.zeros(4096), values, signs), way, part=4096) for way in processor.ways]
     assert [result for result, _ in processor.answers(calls)] == [0] * len(calls)
+
+
+@pytest.mark.parametrize("clients", [2, 3, 50, 257])
+def test_trees_have_the_bytes_of_python(processor: Processor, clients: int) -> None:
+    generator = np.random.default_rng(24)
+    names = sorted({f"{each:x}".encode() for each in generator.integers(0, 2**60, clients)})
+    enrolments = [bytes([len(name)]) + name + generator.bytes(160) for name in names]
+    tree = nodes.plant_plain(enrolments)
+    columns = nodes.fold_plain(tree)
+    shown = nodes.prune_plain(tree, columns, [clients // 2])
+
+    def octets(data: bytes) -> NDArray[np.uint8]:
+        return np.frombuffer(data, np.uint8)
+
+    def zeros(data: bytes) -> NDArray[np.uint8]:
+        return np.zeros(len(data), np.uint8)
+
+    swapped = b"".join([enrolments[1], enrolments[0], *enrolments[2:]])
+    place = np.array([clients // 2], "<u4")
+    calls = [Call(PLANT, (zeros(tree), octets(each))) for each in (b"".join(enrolments), swapped)]
+    expected = [(True, octets(tree)), (False, octets(tree))]
+    for whole in (tree, shown):
+        wanted = b"".join(nodes.fold_plain(whole))
+        calls.append(Call(FOLD, (zeros(wanted), octets(whole)), "plain"))
+        expected.append((True, octets(wanted)))
+    calls.append(Call(FOLD, (zeros(b"".join(columns)), octets(tree[:-1])), "plain"))
+    expected.append((False, octets(tree)))
+    calls.append(Call(PRUNE_ONE, (zeros(shown), octets(tree), place), "plain"))
+    compared(processor, calls, [*expected, (True, octets(shown))])
+
+
+def test_keys_are_expanded_to_the_bytes_of_python(processor: Processor) -> None:
+    generator = np.random.default_rng(25)
+    calls, expected = [], []
+    for count, length in [(1, 0), (3, 56), (50, 72), (7, 160)]:
+        prefix, records = (generator.integers(0, 256, size, np.uint8) for size in (length, 40 * count))
+        calls.append(Call(EXPAND, (np.zeros(32 * count, np.uint8), prefix, records), "plain"))
+        wanted = derivation._expand_plain(prefix.tobytes(), records.tobytes())
+        expected.append((True, np.frombuffer(wanted, np.uint8)))
+    compared(processor, calls, expected)

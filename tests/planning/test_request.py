@@ -153,3 +153,13 @@ def test_hostile_requests_end_in_an_argument_error(text: str) -> None:
     whole = json.loads(lightdp.plan(**ASKED).to_json()) | {"epsilon": 10**400}
     with pytest.raises(ArgumentError):
         Plan.from_json(json.dumps(whole))
+
+
+@pytest.mark.parametrize("graph", ["random:0", "random:1", "random:51", "random:999", "circulant:0", "circulant:100"])
+def test_degrees_that_a_graph_cannot_have_are_refused_alike(graph: str) -> None:
+    kind, most = ("random", "2 to 50") if graph.startswith("random") else ("circulant", "1 to 99")
+    with pytest.raises(ArgumentError) as refused:
+        lightdp.plan(clients=100, colluders=5, stragglers=5, rounds=9, epsilon=3, delta=1e-5, graph=graph)
+    assert str(refused.value) == (
+        f"graph {kind}:DEGREE must have a degree from {most} for clients=100, got graph={graph!r}"
+    )

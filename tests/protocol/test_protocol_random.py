@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -82,9 +83,11 @@ def fates(seed: int, void: int = 0) -> NDArray[np.int64]:
     return result
 
 
+SHAPE: dict[str, Any] = {"clients": CLIENTS, "colluders": 20, "stragglers": 20, "rounds": 60, "graph": "random:40"}
+
+
 def joined(tapes: list[Tape], **changed: Any) -> Federation:
-    shape: dict[str, Any] = {"clients": CLIENTS, "colluders": 20, "stragglers": 20, "rounds": 60, "graph": "random:40"}
-    plan = planned(**shape | changed)
+    plan = planned(**SHAPE | changed)
     clients = [Client.new(plan, length=LENGTH, run=RUN, name=f"client-{i:03}") for i in range(CLIENTS)]
     for number in range(20):  # a draw is bad once in a thousand times
         server = Server(plan, length=LENGTH, run=RUN, number=number)
@@ -207,6 +210,32 @@ def test_a_run_that_hides_late_uploads_closes_with_and_then_without_pairwise_noi
     assert min(masked) > 80 > max(bare)  # neighbours' noise, and repairs of a few of them
     check_sums(found)
     check_ledgers(found, 3)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_server_that_resumes_after_a_void_closing_round_goes_on_closing(tapes: list[Tape], again: bool) -> None:
+    found = joined(tapes, **HIDING)
+    for each in (fates(1), fates(2)):
+        found.play(each)
+    assert not found.play(fates(5, void=60), closing=True).used
+    if again:
+        found.server.announce(closing=True)  # and was lost with the server
+    past = json.loads(json.dumps(found.server.past()))
+    found.server = Server(planned(**SHAPE | HIDING), length=LENGTH, run=RUN, number=found.server.number)
+    for client in found.clients:
+        found.server.enrol(client.enrol())
+    found.server.roster()
+    found.server.resume(past)
+    assert (found.server.closing, found.server.closed) == (True, False)
+    with pytest.raises(ProtocolError, match="another closing round must follow"):
+        found.server.announce()
+    some = np.full(CLIENTS, CAME)
+    some[list(found.results[1].used)[:9]] = LATE
+    for each in (some, np.full(CLIENTS, CAME)):  # stragglers leave noise, too
+        assert found.play(each, closing=True).used
+    assert found.server.closed
+    check_sums(found)
+    check_ledgers(found, 2)
 
 
 def test_nobody_repairs_data_without_pairwise_noise() -> None:

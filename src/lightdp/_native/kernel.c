@@ -1,5 +1,5 @@
 /* The compiled paths of lightdp.stream (noise.h), of lightdp.wire (packing.h, rotation.h) and of lightdp.keys
- * (sha256.h), for Python.
+ * (sha256.h, tree.h), for Python.
  *
  * lightdp/stream.py specifies the samples and holds a numpy path that gives the same bits. Whatever changes here changes there.
  *
@@ -21,6 +21,7 @@
 #include "packing.h"
 #include "noise.h"
 #include "sha256.h"
+#include "tree.h"
 
 /* ---- Python: arguments are checked here only as far as memory safety needs; callers check their meaning ---- */
 
@@ -137,6 +138,81 @@ static PyObject *expand_keys(PyObject *self, PyObject *args)
     return result;
 }
 
+static PyObject *plant(PyObject *self, PyObject *args)
+{
+    Py_buffer data;
+    PyObject *tree = NULL;
+    int fits = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*", &data)) return NULL;
+    const size_t size = (size_t)data.len, count = count_enrolments(data.buf, size);
+    if (count && (tree = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(size + 4 * count - 3))))
+        fits = planted((uint8_t *)PyBytes_AsString(tree), data.buf, size, count);
+    PyBuffer_Release(&data);
+    if (fits > 0) return tree;
+    Py_XDECREF(tree);
+    if (fits < 0) return PyErr_NoMemory();
+    if (PyErr_Occurred()) return NULL;
+    Py_RETURN_NONE;
+}
+
+static const Py_ssize_t COLUMNS[5] = {8, 4, 2, 4, SHA_BYTES};   /* bytes of a node in starts, ends, bits, counts and hashes */
+
+static PyObject *fold(PyObject *self, PyObject *args)
+{
+    PyObject *tree, *columns[5] = {NULL}, *result = NULL;     /* bytes, which nobody changes meanwhile */
+    uint8_t *memory[5];
+    Compress *compress;
+    const char *way;
+    int fits = 0, made = 0;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "sS", &way, &tree)) return NULL;
+    const uint8_t *data = (const uint8_t *)PyBytes_AsString(tree);
+    const size_t size = (size_t)PyBytes_Size(tree), count = count_nodes(data, size);
+    compress = compressing(way);
+    if (!compress) PyErr_Format(PyExc_ValueError, "this machine has no way %s", way);
+    else if (count && count < UINT32_MAX) {
+        for (; made < 5 && (columns[made] = PyBytes_FromStringAndSize(NULL, COLUMNS[made] * (Py_ssize_t)count)); made++)
+            memory[made] = (uint8_t *)PyBytes_AsString(columns[made]);
+        if (made == 5) {
+            const Nodes nodes = {memory[0], memory[1], memory[2], memory[3], memory[4]};
+            Py_BEGIN_ALLOW_THREADS
+            fits = folded(&nodes, data, size, count, compress);
+            Py_END_ALLOW_THREADS
+        }
+    }
+    if (fits > 0) result = PyTuple_Pack(5, columns[0], columns[1], columns[2], columns[3], columns[4]);
+    for (int i = 0; i < made; i++) Py_DECREF(columns[i]);
+    if (fits < 0) return PyErr_NoMemory();
+    if (result || PyErr_Occurred()) return result;
+    Py_RETURN_NONE;
+}
+
+static PyObject *prune(PyObject *self, PyObject *args)
+{
+    Py_buffer data, places, columns[5];
+    PyObject *result = NULL;
+    int fits;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*(y*y*y*y*y*)y*", &data, &columns[0], &columns[1], &columns[2], &columns[3], &columns[4], &places))
+        return NULL;
+    const Nodes nodes = {columns[0].buf, columns[1].buf, columns[2].buf, columns[3].buf, columns[4].buf};
+    const size_t count = (size_t)columns[0].len / 8, size = (size_t)data.len, n = (size_t)places.len / 4;
+    fits = places.len % 4 == 0;
+    for (int i = 0; i < 5; i++) fits = fits && columns[i].len == COLUMNS[i] * (Py_ssize_t)count;
+    if (!fits) PyErr_SetString(PyExc_ValueError, "columns: as fold returns them; places: 4 bytes each");
+    else {
+        const size_t bytes = pruned(NULL, &nodes, count, data.buf, size, places.buf, n);
+        if (bytes && (result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)bytes)))
+            pruned((uint8_t *)PyBytes_AsString(result), &nodes, count, data.buf, size, places.buf, n);
+    }
+    PyBuffer_Release(&data);
+    PyBuffer_Release(&places);
+    for (int i = 0; i < 5; i++) PyBuffer_Release(&columns[i]);
+    if (result || PyErr_Occurred()) return result;
+    Py_RETURN_NONE;
+}
+
 /* add a tuple of the names that this machine supports, the fastest first */
 static int add_names(PyObject *module, const char *attribute, const char *const *names)
 {
@@ -180,13 +256,19 @@ static PyMethodDef methods[] = {
     {"expand", expand_keys, METH_VARARGS,
      "expand(way, prefix, records): for each record of 40 bytes, 32 bytes of HKDF-Expand with its first 32 as the key and prefix\n"
      "and its last 8 as the info. way: one of EXPANSIONS, the fastest first."},
+    {"plant", plant, METH_VARARGS,
+     "plant(enrolments): the bytes of their tree (lightdp.keys.nodes); None if they are not enrolments sorted by name."},
+    {"fold", fold, METH_VARARGS,
+     "fold(way, tree): starts, ends, bits, counts and hashes of its nodes; None if it is not a tree. way: one of EXPANSIONS."},
+    {"prune", prune, METH_VARARGS,
+     "prune(tree, columns, places): the bytes of the tree that shows these places alone, which are sorted; None if it cannot."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0, NULL}};
 
 static struct PyModuleDef module = {
-    PyModuleDef_HEAD_INIT, "kernel", "The compiled paths of lightdp.stream and lightdp.wire.", 0, methods, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "kernel", "The compiled paths of lightdp.stream, lightdp.wire and lightdp.keys.", 0, methods, slots, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit_kernel(void)

@@ -1,4 +1,5 @@
-/* Stream keys of lightdp.keys: HKDF-Expand (RFC 5869) of one block, that is HMAC-SHA256 (RFC 2104, FIPS 180-4), for many keys.
+/* SHA-256 (FIPS 180-4) for lightdp.keys: of trees (tree.h), and in stream keys: HKDF-Expand (RFC 5869) of one block, that is
+ * HMAC-SHA256 (RFC 2104), for many keys.
  *
  * Time: no table, index or branch depends on a key; sizes are public. What was derived from keys is wiped from the stack.
  */
@@ -92,21 +93,50 @@ static Compress *compressing(const char *way)
 {
 #ifdef HAS_SHANI
     if (!strcmp(way, "shani")) {
+        static int known = -1;                         /* asking takes microseconds on a virtual machine */
         unsigned int a, b = 0, c, d;
-        __builtin_cpu_init();
-        return __get_cpuid_count(7, 0, &a, &b, &c, &d) && b >> 29 & 1 && __builtin_cpu_supports("sse4.1") ? compress_shani : NULL;
+        if (known < 0) {
+            __builtin_cpu_init();
+            known = __get_cpuid_count(7, 0, &a, &b, &c, &d) && b >> 29 & 1 && __builtin_cpu_supports("sse4.1");
+        }
+        return known ? compress_shani : NULL;
     }
 #endif
     return strcmp(way, "plain") ? NULL : compress_plain;
 }
 
-/* ---- HMAC(key, prefix, end of the record, 1) for each record ---- */
+/* ---- SHA-256 of bytes that are public ---- */
 
 static void put_words(uint8_t *out, const uint32_t state[8])
 {
     for (int i = 0; i < 8; i++)
         for (int j = 0; j < 4; j++) out[4 * i + j] = (uint8_t)(state[i] >> (24 - 8 * j));
 }
+
+/* the padding of a message that ends with `length` bytes after `before` others; returns how many blocks the former fill */
+static size_t padded(uint8_t *blocks, size_t length, size_t before)
+{
+    const size_t count = (length + 9 + SHA_BLOCK - 1) / SHA_BLOCK;
+    const uint64_t bits = 8 * ((uint64_t)before + length);
+    memset(blocks + length, 0, SHA_BLOCK * count - length);
+    blocks[length] = 0x80;
+    for (int i = 0; i < 8; i++) blocks[SHA_BLOCK * count - 1 - (size_t)i] = (uint8_t)(bits >> 8 * i);
+    return count;
+}
+
+static void digest(uint8_t *out, const uint8_t *data, size_t length, Compress *compress)
+{
+    const size_t rest = length % SHA_BLOCK, whole = length - rest;
+    uint8_t last[2 * SHA_BLOCK];
+    uint32_t state[8];
+    memcpy(state, SHA_START, sizeof(SHA_START));
+    for (size_t at = 0; at < whole; at += SHA_BLOCK) compress(state, data + at);
+    memcpy(last, data + whole, rest);
+    for (size_t at = 0, end = SHA_BLOCK * padded(last, rest, whole); at < end; at += SHA_BLOCK) compress(state, last + at);
+    put_words(out, state);
+}
+
+/* ---- HMAC(key, prefix, end of the record, 1) for each record ---- */
 
 /* SHA-256 of a block of key ^ pad, and `blocks` that follow and end with their padding */
 static void hash_keyed(uint32_t state[8], const uint8_t *key, int pad, const uint8_t *blocks, size_t count, Compress *compress)
@@ -119,25 +149,14 @@ static void hash_keyed(uint32_t state[8], const uint8_t *key, int pad, const uin
     for (volatile uint8_t *p = block; p < block + SHA_BLOCK; p++) *p = 0;
 }
 
-/* the padding of a message of `length` bytes after the block of its key; returns how many blocks they fill */
-static size_t padded(uint8_t *blocks, size_t length)
-{
-    const size_t count = (length + 9 + SHA_BLOCK - 1) / SHA_BLOCK;
-    const uint64_t bits = 8 * (SHA_BLOCK + (uint64_t)length);
-    memset(blocks + length, 0, SHA_BLOCK * count - length);
-    blocks[length] = 0x80;
-    for (int i = 0; i < 8; i++) blocks[SHA_BLOCK * count - 1 - (size_t)i] = (uint8_t)(bits >> 8 * i);
-    return count;
-}
-
 static void expanded(uint8_t *out, const uint8_t *prefix, size_t length, const uint8_t *records, size_t n, Compress *compress)
 {
     uint8_t inner[PREFIX_MAX + 2 * SHA_BLOCK], outer[SHA_BLOCK];
     uint32_t state[8];
     memcpy(inner, prefix, length);
     inner[length + RECORD - SHA_BYTES] = 1;
-    const size_t blocks = padded(inner, length + RECORD - SHA_BYTES + 1);
-    padded(outer, SHA_BYTES);
+    const size_t blocks = padded(inner, length + RECORD - SHA_BYTES + 1, SHA_BLOCK);
+    padded(outer, SHA_BYTES, SHA_BLOCK);
     for (size_t i = 0; i < n; i++) {
         const uint8_t *record = records + RECORD * i;
         memcpy(inner + length, record + SHA_BYTES, RECORD - SHA_BYTES);

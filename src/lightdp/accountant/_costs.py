@@ -7,14 +7,14 @@ by the same rules.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightdp.accountant._at_random import Measured, RandomRounds
+from lightdp.accountant._at_random import RandomRounds
 from lightdp.accountant._ledger import Ledger, LedgerList
 from lightdp.accountant._reserve import Reserve
 from lightdp.client_set import ClientSet
@@ -139,53 +139,39 @@ class RepairCosts:
 
     def record(self, ledgers: LedgerList, used: ClientSet, late: ClientSet, whole: Whole) -> None:
         """Add a round to the ledger of each client, and to its late rounds what they may cost after it."""
-        if self._random is not None:
-            self._record_random(ledgers, used, late, self._random.measured(used, whole), void=whole.members == 0)
-            return
-        plan, void = self.plan, whole.members == 0
-        count, seen = used.clients - len(used), (used.holds(self._clients), late.holds(self._clients))
-        for client, ledger, mine, sent in zip(self._clients, ledgers, *seen, strict=True):
-            too_late = sent and not void
-            absent = count - (not mine) if self._peers is None else _absent(self._peers[client], used)
-            honest = plan.honest if void else max(plan.honest - absent, 1)
-            crossed = 0.0
+        void, hidden = whole.members == 0, None if self._random is None else self._random.late
+        mine, sent = used.holds(self._clients), late.holds(self._clients)
+        measured = self._measured(used, whole, mine)
+        for client, ledger, each, in_time, other in zip(self._clients, ledgers, measured, mine, sent, strict=True):
+            (peers, cost, moved), too_late, crossed = each, other and not void, 0.0
             if ledger.windows:
                 # how much this round moves each peer's n_j for its own sake: q in the cross terms 2pq <= pq + pq
-                own = 1 / max(honest - 1, 1) if too_late else plan.gamma / (honest * plan.gamma + 1)
+                own = 1 / max(peers, 1) if too_late else moved
                 crossed = own * self._repaired(ledger, used, late, void=void)
-            if too_late:
-                self._add_late(ledger, plan.honest - 1 - absent, self._used_peers(client, used), crossed)
-            elif not mine and not sent:
-                continue
-            elif crossed > 0:
-                ledger.rare.append(min(1.0, self._cost[honest] + crossed))
-            else:
-                ledger.usual[self._cost[honest]] += 1
-
-    def _record_random(
-        self,
-        ledgers: LedgerList,
-        used: ClientSet,
-        late: ClientSet,
-        found: Measured,
-        *,
-        void: bool,
-    ) -> None:
-        """As `record` on a random graph (S1), with what each client has in the round."""
-        seen = used.holds(self._clients), late.holds(self._clients)
-        hidden = None if self._random is None else self._random.late
-        measured = zip(found.peers.tolist(), found.costs.tolist(), strict=True)
-        for client, ledger, (others, cost), mine, sent in zip(self._clients, ledgers, measured, *seen, strict=True):
-            too_late = sent and not void
-            crossed = 0.0
-            if ledger.windows:
-                crossed = (1 / max(others, 1) if too_late else cost) * self._repaired(ledger, used, late, void=void)
             if too_late and hidden is not None:
                 ledger.usual[hidden] += 1
             elif too_late:
-                self._add_late(ledger, others, self._used_peers(client, used), crossed)
-            elif mine or sent:
-                _add(ledger, min(1.0, cost + crossed), self.usual)
+                self._add_late(ledger, peers, self._used_peers(client, used), crossed)
+            elif not in_time and not other:
+                continue
+            elif crossed > 0:
+                ledger.rare.append(min(1.0, cost + crossed))
+            else:
+                ledger.usual[cost] += 1
+
+    def _measured(self, used: ClientSet, whole: Whole, mine: Sequence[bool]) -> Iterable[tuple[int, float, float]]:
+        """Honest used peers of each client, the cost of a round that is not late, and how much it moves each n_j."""
+        if self._random is not None:
+            found = self._random.measured(used, whole)
+            costs = found.costs.tolist()
+            return zip(found.peers.tolist(), costs, costs, strict=True)
+        honest, gamma, result = self.plan.honest, self.plan.gamma, []
+        count = used.clients - len(used)
+        for client, came in zip(self._clients, mine, strict=True):
+            absent = count - (not came) if self._peers is None else _absent(self._peers[client], used)
+            near = honest if whole.members == 0 else max(honest - absent, 1)
+            result.append((honest - 1 - absent, self._cost[near], gamma / (near * gamma + 1)))
+        return result
 
     def _repaired(self, ledger: Ledger, used: ClientSet, late: ClientSet, *, void: bool) -> float:
         """Update the open windows with a round; returns the sum of p over late rounds' repairs that it carries."""

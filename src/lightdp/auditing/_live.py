@@ -82,7 +82,10 @@ def audit(
     if plan.sampling_rate != 1:
         raise ArgumentError(f"sampling_rate must be 1 for an audit, got sampling_rate={plan.sampling_rate:g}")
     if plan.graph.random:
-        raise ArgumentError("graph must be complete or circulant for an audit, got a random one")
+        raise ArgumentError(
+            "graph must be complete or circulant for an audit; lightdp plan says what rounds on a random graph cost, "
+            f"got graph='random:{plan.graph.degree}'"
+        )
     integer("clients", plan.clients, 2, _CLIENTS)
     choice("lies", lies, get_args(Lies))
     level, seed = 1 - probability("confidence", confidence), integer("seed", seed, 0)

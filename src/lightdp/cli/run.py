@@ -47,6 +47,10 @@ _ENDS = "real noise cannot be made again, so this run cannot go on; its log so f
 def _run(
     flags: dict[str, Any],
     *,
+    graph: Annotated[
+        str | None,
+        typer.Option(help="complete or circulant:DEGREE, instead of --degree.", rich_help_panel="Clients"),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same names; flags win over it.")] = None,
     out: Annotated[Path, typer.Option(help="The log, as JSON lines; the page lies beside it.")] = Path("run.jsonl"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint beside the log.")] = False,
@@ -59,7 +63,7 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the last line of the log instead of a table.")] = False,
 ) -> None:
     """Check, train with a progress bar on standard error, print the figures and what was guaranteed to whom."""
-    given = ({} if config is None else read_toml(Config, config)) | flags
+    given = ({} if config is None else read_toml(Config, config)) | flags | _degree(graph, flags)
     try:
         chosen = Config(**given)
     except TypeError as error:
@@ -104,6 +108,25 @@ def _show(out: Path, *, live: bool) -> None:
         from lightdp.web import beside  # noqa: PLC0415  an optional dependency
 
         click.get_current_context().with_resource(beside(out))
+
+
+def _degree(graph: str | None, flags: dict[str, Any]) -> dict[str, Any]:
+    """The setting that `--graph` stands for.
+
+    Raises:
+        ArgumentError: it is no graph that a run can have, or `--degree` is given, too.
+    """
+    if graph is None:
+        return {}
+    if "degree" in flags:
+        raise ArgumentError(f"graph must be given without degree, got graph={graph!r} and degree={flags['degree']}")
+    kind, _, degree = graph.partition(":")
+    if graph == "complete" or (kind == "circulant" and degree.isdecimal()):
+        return {"degree": int(degree) if degree else None}
+    raise ArgumentError(
+        "graph must be complete or circulant:DEGREE for lightdp run; random graphs are in lightdp plan, Client and "
+        f"Server, got graph={graph!r}"
+    )
 
 
 def _fitted(chosen: Config, given: dict[str, Any], screen: Console) -> tuple[Config, data.Dataset | None]:

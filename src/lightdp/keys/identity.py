@@ -161,7 +161,7 @@ class Enrolment:
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
         name = self.name.encode()
-        return bytes([len(name)]) + name + self.public + self.signer + self.identity + self.signature
+        return b"%c%b%b%b%b%b" % (len(name), name, self.public, self.signer, self.identity, self.signature)
 
     @staticmethod
     def end(data: bytes, start: int) -> int:

@@ -85,11 +85,11 @@ class Roster:
         >>> Roster.from_bytes(roster.to_bytes(), run=run, plan=bytes(32)).hash == roster.hash
         True
         """
-        ordered = sorted(enrolments, key=lambda e: e.name)
+        ordered = sorted(enrolments, key=attrgetter("name"))
         run, plan = octets("run", run, 16), octets("plan", plan, 32)
         if not _FEWEST <= len(ordered) < 2**32 - 1:
             raise WireError(f"roster must have at least 2 clients, got {len(ordered)}")
-        if any(enrolment.run != run for enrolment in ordered):
+        if {enrolment.run for enrolment in ordered} != {run}:
             raise WireError("roster has an enrolment for another run")
         _refuse_twins(ordered)
         tree = Tree.of([enrolment.to_bytes() for enrolment in ordered])
@@ -175,7 +175,7 @@ class Roster:
     def to_bytes(self) -> bytes:
         """The canonical bytes."""
         if self._tree is not None:
-            return b"".join((self._header, *self._tree.parts))
+            return self._header + self._tree.data
         shown = (struct.pack("<I", place) + each.to_bytes() for place, each in self.enrolments.items())
         data = b"".join((self._header, _KEPT, self._root[1], *shown))
         return data + hashlib.sha256(data).digest()
@@ -213,7 +213,7 @@ class Roster:
         if verified and nodes.startswith(_KEPT):
             root, leaves = _read_kept(data)
         else:
-            tree = Tree.read(nodes) if version == _VERSION else Tree.of(list(_listed(nodes)))
+            tree = Tree(nodes) if version == _VERSION else Tree.of(list(_listed(nodes)))
             root, leaves = tree.root, tree.leaves()
         if root[0] != count or count < _FEWEST or not leaves:
             raise WireError(f"roster must show some of {count} clients, and have at least 2, got {root[0]}")
@@ -225,14 +225,14 @@ class Roster:
 
 
 def _read_kept(data: bytes) -> tuple[tuple[int, bytes], dict[int, bytes]]:
-    """The root of a roster of which a client has kept what an excerpt showed, and leaves by place, as in a tree."""
+    """The root of a roster of which a client has kept what an excerpt showed, and enrolments by place."""
     kept, digest, start = data[:-32], data[-32:], _ROSTER.size + 1 + 32
     if len(kept) < start or hashlib.sha256(kept).digest() != digest:
         raise WireError("roster must be as it was kept")
     found, at = {}, start
     while at < len(kept):
         end = Enrolment.end(kept, at + 4)
-        found[int.from_bytes(kept[at : at + 4], "little")] = b"\0" + kept[at + 4 : end]
+        found[int.from_bytes(kept[at : at + 4], "little")] = kept[at + 4 : end]
         at = end
     return (Roster.claims(data)[1], data[start - 32 : start]), found
 
@@ -247,7 +247,7 @@ class _Shown(Mapping[int, Enrolment]):
     def __getitem__(self, place: int) -> Enrolment:
         found = self._decoded.get(place)
         if found is None:
-            leaf = self._leaves[place][1:]
+            leaf = self._leaves[place]
             self._decoded[place] = found = Enrolment.from_bytes(leaf, run=self._run, verified=self._verified)
         return found
 

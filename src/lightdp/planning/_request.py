@@ -162,9 +162,11 @@ class Request:
         if self.degree is not None or self.random or self.graph_seed != 0:
             raise ArgumentError(f"graph must be given without degree, graph_seed and random, got graph={self.graph!r}")
         if self.graph != "auto":
-            settings = _named(self.graph)
-            if settings.get("degree", 0) >= integer("clients", self.clients, 2, 2**32 - 2):
-                raise ArgumentError(f"graph must have a degree below clients={self.clients}, got graph={self.graph!r}")
+            settings, clients = _named(self.graph), integer("clients", self.clients, 2, 2**32 - 2)
+            least, most = (2, clients // 2) if settings.get("random") else (1, clients - 1)
+            if "degree" in settings and not least <= settings["degree"] <= most:
+                few = f"{self.graph.split(':')[0]}:DEGREE must have a degree from {least} to {most}"
+                raise ArgumentError(f"graph {few} for clients={clients}, got graph={self.graph!r}")
             for name, value in settings.items():
                 object.__setattr__(self, name, value)
 

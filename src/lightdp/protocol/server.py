@@ -120,7 +120,8 @@ class Server:
         self._on_time: list[ClientSet] = []  # of each past round, under grace
         self._chains: list[bytes] = []  # of each round, as it goes into its keys
         self._late: dict[int, NDArray[np.bool_]] = {}  # clients whose uploads of a round were seen and not used. (N,)
-        self._closing, self._ending = 0, False  # closing rounds that count, and whether one was announced
+        self._closing = 0  # closing rounds that count
+        self._ends: int | None = None  # the first closing round, once it was announced
         self._open: dict[int, _Round] = {}  # the round that was announced last and, under grace, the one before it
 
     def enrol(self, message: bytes) -> str:
@@ -181,7 +182,7 @@ class Server:
     @property
     def closing(self) -> bool:
         """Whether a closing round was announced."""
-        return self._ending
+        return self._ends is not None
 
     @property
     def closed(self) -> bool:
@@ -221,7 +222,7 @@ class Server:
         if self.round not in self._open:
             if self._closing == last:
                 raise ProtocolError("the run is closed")
-            if self._ending and not closing:
+            if self.closing and not closing:
                 raise ProtocolError("the run is about to be closed: another closing round must follow")
             if self.round >= (limit := max_rounds(self.plan)) - (0 if closing else last):
                 raise ProtocolError(
@@ -231,14 +232,15 @@ class Server:
             self._open[self.round] = self._new_round(
                 _always if closing and not self.plan.hides_late else self.plan.counts
             )
-            self._closing, self._ending = self._closing + closing, closing
-        elif closing != self._ending:
-            raise ProtocolError(f"round {self.round} was announced with closing={self._ending}")
+            if closing:
+                self._closing, self._ends = self._closing + 1, self.round if self._ends is None else self._ends
+        elif closing != self.closing:
+            raise ProtocolError(f"round {self.round} was announced with closing={self.closing}")
         first = integer("since", max(self.round - 1, 0) if since is None else since, 0, self.round)
         past = tuple(each for number in range(first, self.round) for each in self._known(number))
         shape = {"round": self.round, "clients": self.plan.clients, "grace": self.plan.grace}
         masked = self.plan.hides_late and self._closing == 1
-        payload = Announcement(**shape, past=past, closing=self._ending, masked=masked).to_bytes()
+        payload = Announcement(**shape, past=past, closing=self.closing, masked=masked).to_bytes()
         return Message(
             kind=Kind.ANNOUNCE, run=self.run, round=self.round, roster=roster.hash, payload=payload
         ).to_bytes()
@@ -312,7 +314,7 @@ class Server:
         total, weight, settled = *self._total(sums), self._used[-1] if self._used else None
         before = None
         sums.clear()  # before there is another sum
-        if self.plan.hides_late and self._ending and not used:
+        if self.plan.hides_late and self.closing and not used:
             self._closing -= 1
         if self._closing == self.plan.closing_rounds and self._open.pop(number, None) is not None:
             self._used.append(ClientSet(now.came))  # nothing follows that could use more of them
@@ -332,6 +334,7 @@ class Server:
             "on_time": [each.to_bytes().hex() for each in self._on_time],
             "late": {str(number): each.to_bytes().hex() for number, each in late.items()},
             "closing": self._closing - (self._closing > 0 and self.round in self._open),
+            "ends": None if self._ends is None or self._ends >= self.round else self._ends,
         }
 
     def resume(self, past: dict[str, Any]) -> None:
@@ -352,12 +355,15 @@ class Server:
             used, on_time = ([ClientSet.from_bytes(bytes.fromhex(x), clients) for x in past[k]] for k in _SETS)
             late = {int(t): ClientSet.from_bytes(bytes.fromhex(each), clients) for t, each in past["late"].items()}
             closing = integer("closing", past["closing"], 0, self.plan.closing_rounds)
+            ends = past.get("ends")  # which pasts of earlier versions do not have
+            ends = ends if ends is None else integer("ends", ends, 0, max(len(used), len(on_time)) - 1)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ArgumentError(f"past must be that of a server, got {error!r}") from None
         over = closing == self.plan.closing_rounds  # then the last set is final, too
         if len(used) != (max(len(on_time) - (not over), 0) if grace else len(used)) or (on_time and not grace):
             raise ArgumentError(f"past must have a final set for each round but the last, got {len(used)}")
-        self._used, self._on_time, self._closing, self._ending = used, on_time, closing, closing > 0
+        self._used, self._on_time, self._closing = used, on_time, closing
+        self._ends = self.round - closing if ends is None and closing > 0 else ends
         self._late = {number: each.flags.copy() for number, each in late.items()}
         for number in range(self.round):
             self._link(number)

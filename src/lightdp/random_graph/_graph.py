@@ -1,23 +1,11 @@
-"""(S1): expanders on which clients are placed at random, for rosters that are too large for the complete graph.
-
-Seats are pairs (a, b) of residues modulo a prime q, 1 <= a <= `height`. In each of `layers` layers, seat (a, b) has one
-neighbour (c, d) for each c, with b + d = ac + l(a² + c²) in layer l. Neighbours need no graph in memory, and no
-eigenvalue but the first is above `layers` times the square root of q. Clients take seats by a permutation that the hash
-of the finished roster decides, so that colluders, who are fixed before, sit at random.
-
->>> graph = RandomGraph(clients=10_000, degree=100).placed(bytes(32))
->>> graph.neighbours_of(7).size, round(graph.second, 2)
-(97, 10.15)
-"""
+"""Clients on the seats of an expander: who is whose neighbour, and what may be relied on (S1)."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -26,24 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from lightdp._validate import integer, octets
 from lightdp.errors import ArgumentError
 from lightdp.noise_graph import Graph
+from lightdp.random_graph import _expander
+from lightdp.random_graph._certificate import Certificate
+from lightdp.random_graph._draws import BAD_DRAW, DRAWS, largest
 
-DRAWS = 2.0**40
-"""How many rosters a server may try before it takes one; the chance of a bad draw counts so many times."""
-
-BAD_DRAW = 1e-6
-"""The share of δ that bad draws of all these rosters may have together."""
-
-COVERED = 1 + 1e-4
-"""By this factor on μ², the Gaussian's share of δ leaves room for `BAD_DRAW` in each of 40 rosters (S1)."""
-
-DELTA_MAX = 0.01
-"""The largest δ for which `COVERED` is proven to be enough."""
-
-_BITS = 11  # of a cost
 _RARELY = 1e-3  # chance that honest rounds of a whole training break the rule on used neighbours
-_SMALL = 64  # rows, and a quarter of the columns, up to which the second eigenvalue of several layers is computed
 _AT_ONCE = 4096  # clients whose neighbours are found together
-_LOGARITHMS = 1.01  # more than differences of logarithms of factorials up to 2^31 are rounded
 
 
 @dataclass(frozen=True)
@@ -92,7 +68,7 @@ class RandomGraph(Graph):
     @cached_property
     def _shape(self) -> tuple[int, int]:
         """Layers and q: of those that come near the degree that was asked for, what leaves most above `second`."""
-        return _shape(self.clients, self.degree)
+        return _expander.shape(self.clients, self.degree)
 
     @property
     def layers(self) -> int:
@@ -132,11 +108,11 @@ class RandomGraph(Graph):
     @cached_property
     def second(self) -> float:
         """A bound on the second largest eigenvalue of the adjacency matrix, that of empty seats included."""
-        return _second(*self._shape, self.height)
+        return _expander.second(*self._shape, self.height)
 
     def _sums(self, row: int) -> NDArray[np.int64]:
         """b + d of neighbours, in each layer and for each c, if a = `row` + 1. (layers, height)"""
-        return _sums(np.int64(row + 1), *self._shape, self.height)
+        return _expander.sums(np.int64(row + 1), *self._shape, self.height)
 
     @cached_property
     def _seating(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -163,7 +139,7 @@ class RandomGraph(Graph):
         result: list[NDArray[np.int64]] = []
         for some in np.split(every, range(_AT_ONCE, every.size, _AT_ONCE)):
             rows, columns = np.divmod(seats[some], self.width)
-            across = (_sums(rows + 1, *self._shape, self.height) - columns[:, None]) % self.width
+            across = (_expander.sums(rows + 1, *self._shape, self.height) - columns[:, None]) % self.width
             found = np.hstack(occupants[np.arange(self.height) * self.width + across])  # (some, layers · height)
             found[found == some[:, None]] = -1
             found.sort(axis=1)
@@ -261,52 +237,7 @@ class RandomGraph(Graph):
         return Certificate(used - colluders - 1, least - near - 1 - self.second)
 
 
-class Certificate(NamedTuple):
-    """(S1): what a round of a random graph gives each of its clients.
-
-    Attributes:
-        others: honest clients that were surely used, beside the client itself.
-        spread: Λ, the least eigenvalue above zero of their Laplacian, at least.
-    """
-
-    others: int
-    spread: float
-
-    def cost(self, gamma: float, neighbours: ArrayLike) -> NDArray[np.float64]:
-        """k of a used round for clients with so many honest used neighbours, an entry each; at most 1.
-
-        >>> Certificate(others=7999, spread=10.0).cost(50.0, [40]).round(6)
-        array([0.000675])
-        """
-        h = np.maximum(np.asarray(neighbours, dtype=float), 0.0)
-        if gamma == 0 or self.others < 1:
-            return np.ones(h.shape)
-        beyond = 1 / (1 + gamma * self.spread) if self.spread > 0 else 1.0  # each behind its own noise alone (E4)
-        mean = 1 / self.others if self.spread > 0 else 0.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            resistance = (1 / gamma + beyond) / h + mean
-            core = np.where(h > 0, resistance / (1 + resistance), 1.0)
-            star = (1 + gamma) / (1 + gamma + h * gamma)
-        return np.minimum(np.minimum(core, star) * COVERED, 1.0)
-
-    def load(self, gamma: float, neighbours: int) -> float:
-        """What it costs that a unit is spread evenly over so many honest used neighbours of a client, at most 1.
-
-        >>> round(Certificate(others=7999, spread=10.0).load(50.0, 40), 6)
-        0.000175
-        """
-        if self.spread <= 0 or self.others < 1 or neighbours < 1:
-            return 1.0
-        return min(1.0, (1 / self.others + 1 / (neighbours * (1 + gamma * self.spread))) * COVERED)
-
-
 _alive: WeakValueDictionary[tuple[int, int, bytes], RandomGraph] = WeakValueDictionary()
-
-
-def rounded_up(costs: ArrayLike) -> NDArray[np.float64]:
-    """To 11 bits, by at most a thousandth: a training then has few different costs, the same on every machine."""
-    mantissas, exponents = np.frexp(costs)
-    return np.asarray(np.minimum(np.ldexp(np.ceil(mantissas * 2**_BITS), exponents - _BITS), 1.0))
 
 
 @lru_cache(maxsize=4)  # clients of one process hear of the same sets
@@ -315,70 +246,3 @@ def _degrees(graph: RandomGraph, among: bytes) -> NDArray[np.int64]:
     found = graph._counted(flags)  # noqa: SLF001  of this module
     found.flags.writeable = False
     return found
-
-
-def _sums(a: ArrayLike, layers: int, width: int, height: int) -> NDArray[np.int64]:
-    """ac + l(a² + c²) modulo `width`, in each layer, for each a and c. (layers, ..., height)"""
-    a, c = np.asarray(a)[..., None], np.arange(1, height + 1)
-    every = np.arange(layers).reshape(-1, *[1] * (a.ndim - 1), 1) if a.ndim > 1 else np.arange(layers)[:, None]
-    return np.asarray((a * c + every * (a * a + c * c)) % width)
-
-
-@lru_cache(maxsize=64)
-def _shape(clients: int, degree: int) -> tuple[int, int]:
-    fewest = max(degree // (math.isqrt(clients) + 1), 1)
-    shapes = [(layers, _prime(clients, degree, layers)) for layers in range(fewest, fewest + 6)]
-
-    def gap(shape: tuple[int, int]) -> float:
-        layers, width = shape
-        return layers * clients / width - _second(layers, width, -(-clients // width))
-
-    return max(shapes, key=gap)
-
-
-def _second(layers: int, width: int, height: int) -> float:
-    most = layers * math.sqrt(width)
-    small = layers > 1 and height <= _SMALL and width <= 4 * _SMALL
-    return min(most, _norm(layers, width, height)) if small else most
-
-
-@lru_cache(maxsize=64)
-def _norm(layers: int, width: int, height: int) -> float:
-    """The largest norm of the blocks into which characters modulo `width` split the adjacency matrix, rounded up."""
-    sums, turn = _sums(np.arange(1, height + 1), layers, width, height), 2j * np.pi / width
-    blocks = (np.exp(turn * u * sums).sum(axis=0) for u in range(1, width // 2 + 1))
-    return max(float(np.linalg.norm(block, 2)) for block in blocks) * (1 + 1e-9)
-
-
-@lru_cache(maxsize=64)
-def _prime(clients: int, degree: int, layers: int) -> int:
-    """The least prime that leaves 3 modulo 4 and seats `clients` in fewer rows than columns, with this degree."""
-    least = max(-(-clients * layers // degree), 7)
-    numbers = range(least + (3 - least) % 4, 4 * (least + math.isqrt(clients)) + 100, 4)
-    return next(n for n in numbers if n > -(-clients // n) and _is_prime(n))
-
-
-def _is_prime(number: int) -> bool:
-    return number > 1 and all(number % p for p in range(2, math.isqrt(number) + 1))
-
-
-@lru_cache(maxsize=64)
-def largest(seats: int, marked: int, drawn: int, chance: float) -> int:
-    """The least x with P(X > x) <= `chance`, X how many of `drawn` seats beside one's own are `marked`."""
-    total, x = 0.0, min(drawn, marked)
-    for x, weight in _downwards(seats - 1, marked, drawn):
-        total += weight
-        if total * _LOGARITHMS > chance:
-            return x
-    return x
-
-
-def _downwards(population: int, marked: int, drawn: int) -> Iterator[tuple[int, float]]:
-    """P(X = x) of the hypergeometric law, from the largest x down."""
-    for x in range(min(drawn, marked), max(drawn + marked - population, 0) - 1, -1):
-        log = _choose(marked, x) + _choose(population - marked, drawn - x) - _choose(population, drawn)
-        yield x, math.exp(log) if log > -740 else 0.0
-
-
-def _choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
