@@ -14,7 +14,6 @@ from lightdp.auditing import recorded
 from lightdp.errors import ArgumentError
 from lightdp.flower import LightDP
 from lightdp.report import save_runs
-from lightdp.report._members import whereabouts
 from lightdp.runlog import RunLog
 from support.flower_grid import Fault, LocalGrid
 from support.flower_training import an_app, planned, weights
@@ -224,4 +223,4 @@ def test_a_node_that_joins_and_is_in_no_roster_is_a_client_of_the_log(tmp_path: 
     assert log.ended.epsilon_clients is not None
     assert (log.population, len(log.ended.epsilon_clients), log.ended.epsilon_clients[6]) == (7, 7, 0.0)
     assert recorded(tmp_path / "log").problems == ()
-    assert min(each["seated"] for each in whereabouts(log)) >= 0
+    assert min(each["seated"] for each in log.whereabouts(log.rounds)) >= 0

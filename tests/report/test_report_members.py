@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lightdp.report._figures import facts, run_table
-from lightdp.report._members import member_panels, whereabouts
+from lightdp.report._members import member_panels
 from lightdp.report._panels import panels
 from support.run_logs import logged, make
 
@@ -50,7 +50,7 @@ def test_every_client_is_somewhere_in_every_round(make: Callable[..., RunLog]) -
     assert log.federated
     assert (log.population, len(log.rosters)) == (10, 3)
     names = ("playing", "seated", "waiting", "away", "spent")
-    found = [tuple(each[name] for name in names) for each in whereabouts(log)]
+    found = [tuple(each[name] for name in names) for each in log.whereabouts(log.rounds)]
     assert found == [(5, 5, 0, 0, 0), (4, 4, 0, 2, 0), (5, 0, 2, 2, 1), (3, 5, 0, 0, 2)]
     assert not make("exact").federated
 
@@ -62,7 +62,8 @@ def test_who_sent_in_a_round_was_in_its_roster_also_if_that_used_up_its_budget_o
     lines[2] |= {"spent_clients": [1, 3, 5], "waiting_clients": [7]}  # 1 was away, the others sent
     lines[4] |= {"spent_clients": [2, 4, 6, 8], "waiting_clients": [], "away_clients": [0]}
     names = ("playing", "seated", "waiting", "away", "spent")
-    found = [tuple(each[name] for name in names) for each in whereabouts(make(lines=lines))]
+    other = make(lines=lines)
+    found = [tuple(each[name] for name in names) for each in other.whereabouts(other.rounds)]
     assert found[1] == (4, 4, 0, 1, 1)
     assert found[3] == (3, 5, 0, 1, 1)
 

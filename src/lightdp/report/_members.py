@@ -29,31 +29,9 @@ def member_panels(log: RunLog, name: str, logs: Sequence[RunLog]) -> Iterator[Pa
             yield _spent(log.ended.epsilon_clients, log.claimed, name)
 
 
-def whereabouts(log: RunLog) -> list[dict[str, int]]:
-    """How many clients were where in each round; each client is counted once.
-
-    A client whose upload came was in the round's roster, although a log of a Flower training names it among those that
-    have no budget for another round, or wait, once the round is over.
-
-    Args:
-        log: of a run whose rosters change.
-    """
-    rosters, found = log.rosters, []
-    for line in log.rounds:
-        roster = set(rosters.get(-1 if line.roster is None else line.roster, ()))
-        came = roster - set(roster if line.lost_clients is None else line.lost_clients)
-        spent = set(line.spent_clients or ()) - came
-        away = set(line.away_clients or ()) - spent - came
-        waiting = set(line.waiting_clients or ()) - away - spent - came
-        playing = roster - away - spent - waiting
-        counts = {"playing": len(playing), "waiting": len(waiting), "away": len(away), "spent": len(spent)}
-        found.append(counts | {"seated": log.population - sum(counts.values()), "round": line.round})
-    return found
-
-
 def _membership(log: RunLog, name: str, logs: Sequence[RunLog]) -> Panel:
     """Stacked numbers of clients, with a mark where rosters were formed."""
-    every = whereabouts(log)
+    every = log.whereabouts(log.rounds)
     kept = few([every], len(logs))
     step = len(every) / len(kept)
     rows = [{"start": each["round"] + 0.5 - step, "end": each["round"] + 0.5} | each for each in kept]

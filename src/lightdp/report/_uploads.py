@@ -8,7 +8,7 @@ from lightdp._validate import counted
 from lightdp.report._chart import TONES, alt, data, within
 from lightdp.report._figures import ONE_LATE, labels, waited
 from lightdp.report._panel import Panel, Table, few, rounds_axis
-from lightdp.runlog import Round, RunLog
+from lightdp.runlog import RunLog
 
 _STATUS = {  # what became of uploads: words and colour
     "used": ("on time", "rgba(120, 136, 160, 0.35)"),
@@ -26,7 +26,7 @@ def stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     log, name = logs[place], labels(logs)[place]
     if not log.rounds:
         return None
-    fates = [_fates(log, line) for line in log.rounds]
+    fates = [{"round": line.round} | log.fates(line) for line in log.rounds]
     kept = few([fates], len(logs))
     step = len(fates) / len(kept)
     unusual = {"next": log.grace > 0, "void": any(each["void"] for each in fates)}
@@ -75,15 +75,6 @@ def _often(uploads: int, rounds: int, what: str) -> str:
     if mean:
         return f"On average {count} upload{'' if count == '1' else 's'} a round {what}."
     return f"{counted(uploads, 'upload')} in {counted(rounds, 'round')} {what}."
-
-
-def _fates(log: RunLog, line: Round) -> dict[str, int]:
-    """What became of the uploads of a round. Those of a void round came, and too few of them."""
-    joined = log.late_by_one(line)
-    unused = line.late - joined
-    void = unused if line.used == 0 and joined == 0 else 0
-    fates = {"used": line.used, "next": joined, "late": unused - void, "void": void, "lost": line.lost}
-    return {"round": line.round} | fates
 
 
 def partition(logs: Sequence[RunLog]) -> Panel | None:
