@@ -166,7 +166,7 @@ def looks_at_the_live_page(stranger: Stranger) -> None:
         assert found is not None, log.read_text(encoding="utf-8")
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())  # the token becomes a cookie
         browser.open(found[0], timeout=10).close()
-        for page, words in (("", b"Stragglers"), ("runs", b"visits.jsonl")):
+        for page, words in (("", b"Stragglers"), ("api/runs", b"visits.jsonl")):
             with browser.open(f"http://127.0.0.1:{port}/{page}", timeout=10) as answer:
                 assert words in answer.read()
 

@@ -311,9 +311,9 @@ def test_a_real_run_is_followed_live(tmp_path: Path, open_page: Open) -> None:
                 seen.add(rounds())
                 page.wait_for_timeout(100)
         page.wait_for_selector(".state.finished", timeout=20_000)
-        assert len(seen) > 3
         assert process.returncode == 0
         end = json.loads((folder / "new.jsonl").read_text().splitlines()[-1])
+        assert min(seen) < end["rounds"]  # seen while it ran
         assert rounds() == end["rounds"]
         assert page.locator(".card:has(h3:text-is('Accuracy')) .big").inner_text() == f"{100 * end['accuracy']:.1f} %"
         assert (
