@@ -138,6 +138,7 @@ class Config:
     head_rounds: int = setting(
         "First rounds that train the last layer alone, on features of the model as it starts (unit record); the other "
         "layers join over ten rounds.", 0, group="Training")
+    head_lr: float | None = setting("Learning rate of these first rounds, by default --lr.", None, group="Training")
     degree: int | None = like(Request, "degree", None)
     gamma: float | None = like(Request, "gamma", None)
     wire_steps: int = like(Request, "wire_steps", 2)
@@ -167,6 +168,11 @@ class Config:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
         integer("seed", self.seed, 0, 2**63 - 1)
         integer("head_rounds", self.head_rounds, 0)
+        if self.head_lr is not None:
+            if not positive("head_lr", self.head_lr) <= 1e38:
+                raise ArgumentError(f"head_lr must be <= 1e+38, got head_lr={self.head_lr:g}")
+            if self.head_rounds == 0:
+                raise ArgumentError(f"head_lr needs head_rounds, got head_lr={self.head_lr:g}")
         peer_failure(self.links)
         if self.start is not None:
             weights_file("start", self.start)
