@@ -14,7 +14,22 @@ from lightdp_lab.differences import composed, differences, printed_plan
 from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import EPSILONS, TABLES, Target
 from lightdp_lab.results import Results
-from lightdp_lab.tables import MODELS, Cell, Gain, filled, gain, guaranteed, known, markdown, span, title, trials
+from lightdp_lab.tables import (
+    ANCHORS,
+    MODELS,
+    PRIOR_EPSILONS,
+    Cell,
+    Gain,
+    filled,
+    from_start,
+    gain,
+    guaranteed,
+    known,
+    markdown,
+    span,
+    title,
+    trials,
+)
 
 
 def page(text: str, results: Results) -> str:
@@ -158,6 +173,21 @@ def _models(results: Results) -> str:
     return markdown(["model", "scheme", *(f"ε = {epsilon:g}" for epsilon in EPSILONS), "points behind central"], rows)
 
 
+def _prior(results: Results) -> str:
+    """Private training from a start from noise, beside what others publish for a trusted server."""
+    cells = from_start(results)
+    rows = []
+    for scheme in ("central", "repair"):
+        texts = {cell.config.epsilon: cell.text(count=True) for cell in cells if cell.config.scheme == scheme}
+        rows.append([f"WRN-16-4, {title(scheme)}", *(texts[epsilon] for epsilon in PRIOR_EPSILONS)])
+    table = markdown(["accuracy in % (trials)", *(f"ε = {epsilon:g}" for epsilon in PRIOR_EPSILONS)], rows)
+    others = (
+        f"{name}: {', '.join(f'{accuracy} at ε = {at:g}' for at, accuracy in at_epsilon.items())}"
+        for name, at_epsilon in ANCHORS.items()
+    )
+    return f"{table}\n\nPublished, as replications found them: {'; '.join(others)}."
+
+
 def _links(results: Results) -> str:
     """Repair against secure aggregation where links fail, cell by cell."""
     rows = []
@@ -198,7 +228,8 @@ def _speed(results: Results) -> str:
 
 # What makes each block of the page, beside the paper's tables.
 _BLOCKS: dict[str, Callable[[Results], str]] = {
-    "made": _made, "schemes": _schemes, "choices": _choices, "models": _models, "links": _links, "time": _time,
-    "speed": _speed, "differences": differences, "tables-gain": lambda results: _summary(results, *TABLES),
+    "made": _made, "schemes": _schemes, "choices": _choices, "models": _models, "prior": _prior, "links": _links,
+    "time": _time, "speed": _speed, "differences": differences,
+    "tables-gain": lambda results: _summary(results, *TABLES),
     "links-gain": lambda results: _summary(results, "links"),
 }  # fmt: skip

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,11 @@ from lightdp.training.data import Dataset
 from lightdp_lab.prior import commands, finetune, pretrain, probe, processes, start
 from lightdp_lab.prior.augment import view
 from lightdp_lab.prior.recipe import Recipe
+from lightdp_lab.results import Results
+from support.command_line import assert_refused
+
+if TYPE_CHECKING:
+    from support.command_line import Run
 
 TINY: dict[str, Any] = {"model": "cnn", "steps": 3, "batch": 4, "side": 32, "pool": 8, "fresh": 1}
 
@@ -141,3 +147,40 @@ def test_a_trial_starts_from_the_file_and_is_not_run_twice(tmp_path: Path) -> No
     assert (tmp_path / "training-prior-cnn.jsonl").read_text() == kept
     with pytest.raises(ArgumentError, match="unknown"):
         finetune.cells(unknown=1)
+
+
+def test_the_map_of_a_start_takes_the_mean_out_of_features_and_most_of_their_correlation() -> None:
+    features = torch.randn(4000, 6, generator=draw()) @ torch.randn(6, 6, generator=draw(1)) + 5
+    matrix, bias = start.whitening(features)
+    seen = features @ matrix.T + bias
+    torch.testing.assert_close(seen.mean(0), torch.zeros(6), atol=1e-3, rtol=0)
+    assert float(seen.norm(dim=1).mean()) == pytest.approx(4.0, rel=1e-3)
+    before, after = (torch.linalg.eigvalsh(torch.cov(x.T)) for x in (features, seen))
+    assert float(after[-1] / after[0]) < 0.2 * float(before[-1] / before[0])
+
+
+def test_the_length_of_filters_does_not_change_what_a_start_computes(tmp_path: Path) -> None:
+    path, x = tmp_path / "start.safetensors", torch.rand(2, 3, 32, 32, generator=draw())
+    commands.make(Recipe(**TINY | {"model": "wrn-16-4", "steps": 1}), out=path, device="cpu")
+    whole, half = (finetune.begun(path, "wrn-16-4", 10, length=length) for length in (1.0, 0.5))
+    with torch.no_grad():
+        torch.testing.assert_close(whole[:-1](x), half[:-1](x), rtol=1e-3, atol=1e-3)
+    assert not torch.equal(whole[0].weight, half[0].weight)
+
+
+def test_the_start_of_the_repository_is_whole_and_its_runs_are_found() -> None:
+    root = Path(__file__).parents[2]
+    model = finetune.begun(root / finetune.START, "wrn-16-4", 10)
+    assert float(model[-2].weight.abs().max()) > 0
+    kept = Results(root / "results")
+    lines = [kept.find(config) for config in finetune.cells(seeds=(0,))]
+    digest = hashlib.sha256((root / finetune.START).read_bytes()).hexdigest()
+    assert {line["start"] for line in lines if line is not None} == {digest}
+    assert all(line["epsilon"] <= line["config"]["epsilon"] for line in lines if line is not None)
+
+
+def test_the_profile_shows_what_is_kept_and_refuses_other_targets(run: Run) -> None:
+    shown = run("reproduce", "rounds", "--profile", "prior", "--no-run", "--json")
+    assert shown.code == 0
+    assert {cell["scheme"] for cell in json.loads(shown.out)} == {"repair", "central"}
+    assert_refused(run("reproduce", "table2", "--profile", "prior"), "target must be rounds")

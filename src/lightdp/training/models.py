@@ -3,7 +3,8 @@
 Privacy is counted per record: the gradient of one record must not depend on another. Statistics over a batch or over
 the data set (BatchNorm, standardising features by their mean) would break that and leak, so everything here, features
 included, is normalised within each record (GroupNorm). No model that is built has buffers, works in place or draws
-random numbers in its forward pass: each runs under `torch.func.functional_call` with `vmap(grad(...))`, and in CUDA graphs.
+random numbers in its forward pass: each runs under `torch.func.functional_call` with `vmap(grad(...))`, and in CUDA
+graphs.
 
 `prepare` turns records into what a model takes, `build` makes the model:
 

@@ -17,7 +17,7 @@ from lightdp_lab.differences import ONE_ROUND
 from lightdp_lab.registry import ALL, SCHEMES
 from lightdp_lab.reproduce import EPSILONS, MIDDLE, TABLES, Profile, models
 from lightdp_lab.results import Results
-from lightdp_lab.tables import MODELS, guaranteed, known, title, trials
+from lightdp_lab.tables import ANCHORS, MODELS, from_start, guaranteed, known, title, trials
 
 Row = dict[str, Any]
 
@@ -26,13 +26,14 @@ _GREY = "#526077"
 
 
 def results_charts(results: Results) -> dict[str, Chart]:
-    """The pictures of the page by name: "rounds", "models", "time" and "noise".
+    """The pictures of the page by name: "rounds", "models", "prior", "time" and "noise".
 
     Args:
         results: the kept runs; a picture without any is empty.
     """
     found = {"rounds": _round_rows(results), "models": _model_rows(results), "time": _time_rows(results)}
-    draw = {"rounds": _rounds, "models": _models, "time": _time, "noise": _noise}
+    found |= {"prior": _prior_rows(results)}
+    draw = {"rounds": _rounds, "models": _models, "prior": _prior, "time": _time, "noise": _noise}
     charts = {}
     for name, rows in (found | {"noise": _noise_rows()}).items():
         shown = list(rows)
@@ -68,6 +69,32 @@ def _model_rows(results: Results) -> Iterator[Row]:
                 if cell.accuracy is not None:
                     row = {"epsilon": cell.config.epsilon, "what": f"{MODELS[model]}, {title(scheme)}"}
                     yield row | {"scheme": scheme, "accuracy": cell.accuracy}
+
+
+def _prior_rows(results: Results) -> Iterator[Row]:
+    """From a start, beside published accuracies."""
+    for cell in from_start(results):
+        if cell.accuracy is not None:
+            row = {"epsilon": cell.config.epsilon, "what": f"from noise, {title(cell.config.scheme)}"}
+            yield row | {"accuracy": cell.accuracy}
+    for name, known_at in ANCHORS.items():
+        for epsilon, accuracy in known_at.items():
+            yield {"epsilon": epsilon, "what": name, "accuracy": accuracy / 100}
+
+
+def _prior(rows: Sequence[Row]) -> alt.Chart:
+    """Accuracy against ε, a line with points for each."""
+    names = list(dict.fromkeys(row["what"] for row in rows))
+    title = _heading("Without natural public images on CIFAR-10", "ours: 50 clients, C̄ = S̄ = 10; δ = 1e-5")
+    return (
+        alt.Chart(alt.Data(values=list(rows)), width=420, height=260, title=title)
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("epsilon:Q", title="ε of the whole training"),
+            y=alt.Y("accuracy:Q", title=None, axis=alt.Axis(format="%"), scale=alt.Scale(zero=False)),
+            color=alt.Color("what:N", sort=names, title=None, legend=alt.Legend(labelLimit=300)),
+        )
+    )
 
 
 def _time_rows(results: Results) -> Iterator[Row]:

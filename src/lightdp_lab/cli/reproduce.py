@@ -62,7 +62,9 @@ def command(
         _write(kept, docs)
         return
     if profile == "prior":
-        _from_start(target, kept, trials, epsilon, schemes, data_path, run=run, as_json=as_json)
+        _from_start(
+            target, kept, trials=trials, epsilon=epsilon, schemes=schemes, data_path=data_path, run=run, as_json=as_json
+        )
         return
     configs = cells(
         "rounds" if target == "sensitivity" else target, profile, model=model, trials=trials, quick=quick,
@@ -88,8 +90,8 @@ def _tell(target: Target, found: Sequence[Cell], *, as_json: bool) -> None:
 
 
 def _from_start(
-    target: str, kept: Results, trials: int | None, epsilon: str | None, schemes: str | None, data_path: Path | None, *,
-    run: bool, as_json: bool,
+    target: str, kept: Results, *, trials: int | None, epsilon: str | None, schemes: str | None,
+    data_path: Path | None, run: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Private training from the start of the repository: what is missing is run, one after the other."""
     from lightdp_lab.prior import commands, finetune  # noqa: PLC0415  needs optional dependencies
