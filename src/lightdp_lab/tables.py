@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lightdp.errors import ArgumentError
 from lightdp.training.config import Config
 from lightdp_lab.registry import ALL
-from lightdp_lab.reproduce import Profile, Target, cells
+from lightdp_lab.reproduce import Profile, Target, cells, started
 
 if TYPE_CHECKING:
     from lightdp_lab.results import Line, Results  # with torch, which `lightdp reproduce --help` does not need
@@ -131,11 +131,7 @@ def guaranteed(results: Results, target: Target, scheme: str, **chosen: Any) -> 
 
 def from_start(results: Results) -> list[Cell]:
     """The cells of `lightdp reproduce rounds --profile prior` with all trials that there are."""
-    from lightdp_lab.prior import finetune  # noqa: PLC0415  with torch
-
-    return together(
-        finetune.cells(epsilons=PRIOR_EPSILONS, seeds=tuple(range(_MOST)), schemes=("central", "repair")), results
-    )
+    return together(started(epsilons=PRIOR_EPSILONS, seeds=tuple(range(_MOST)), schemes=("central", "repair")), results)
 
 
 def trials(counts: Iterable[int]) -> str:

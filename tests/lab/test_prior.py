@@ -18,6 +18,7 @@ from lightdp.training.data import Dataset
 from lightdp_lab.prior import commands, finetune, pretrain, probe, processes, start
 from lightdp_lab.prior.augment import view
 from lightdp_lab.prior.recipe import Recipe
+from lightdp_lab.reproduce import started
 from lightdp_lab.results import Results
 from support.command_line import assert_refused
 
@@ -135,7 +136,7 @@ def test_held_out_records_are_not_trained_on_and_a_linear_model_tells_kinds_apar
 def test_a_trial_starts_from_the_file_and_is_not_run_twice(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     commands.make(Recipe(**TINY), out=path, device="cpu")
-    (config,) = finetune.cells(
+    (config,) = started(
         epsilons=(6.0,), seeds=(0,), model="cnn", clients=8, colluders=1, stragglers=1, rounds=13, head_rounds=3,
         augment=1, partition="iid", sampling_rate=0.5, evaluate_every=5, device="cpu",
     )  # fmt: skip
@@ -146,7 +147,7 @@ def test_a_trial_starts_from_the_file_and_is_not_run_twice(tmp_path: Path) -> No
     assert finetune.trial(config, path, tmp_path, pictures()) == json.loads(kept)
     assert (tmp_path / "training-prior-cnn.jsonl").read_text() == kept
     with pytest.raises(ArgumentError, match="unknown"):
-        finetune.cells(unknown=1)
+        started(unknown=1)
 
 
 def test_the_map_of_a_start_takes_the_mean_out_of_features_and_most_of_their_correlation() -> None:
@@ -173,7 +174,7 @@ def test_the_start_of_the_repository_is_whole_and_its_runs_are_found() -> None:
     model = finetune.begun(root / finetune.START, "wrn-16-4", 10)
     assert float(model[-2].weight.abs().max()) > 0
     kept = Results(root / "results")
-    lines = [kept.find(config) for config in finetune.cells(seeds=(0,))]
+    lines = [kept.find(config) for config in started(seeds=(0,))]
     digest = hashlib.sha256((root / finetune.START).read_bytes()).hexdigest()
     assert {line["start"] for line in lines if line is not None} == {digest}
     assert all(line["epsilon"] <= line["config"]["epsilon"] for line in lines if line is not None)

@@ -114,7 +114,7 @@ def test_kept_runs_say_every_setting_and_the_seed() -> None:
     assert paths
     for path in paths:
         for text in path.read_text(encoding="utf-8").splitlines():
-            settings = {"start": None} | OLDER | FINE | json.loads(text)["config"]
+            settings = {"start": None, "head_lr": None} | OLDER | FINE | json.loads(text)["config"]
             settings.pop("replaced", None)  # of sensitivities
             assert same(Config(**settings)) == settings
 

@@ -19,7 +19,7 @@ from lightdp.errors import ArgumentError
 from lightdp.runlog import Line, Round
 from lightdp.training.config import Config
 from lightdp_lab.cli._progress import progress
-from lightdp_lab.reproduce import TABLES, Profile, Target, cells
+from lightdp_lab.reproduce import TABLES, Profile, Target, cells, started
 from lightdp_lab.tables import Cell, together
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def _from_start(
     chosen = {} if epsilon is None else {"epsilons": _numbers(epsilon)}
     several = ("repair", "central") if schemes is None else tuple(name.strip() for name in schemes.split(","))
     seeds = tuple(range(integer("trials", 3 if trials is None else trials, 1)))
-    configs = finetune.cells(seeds=seeds, schemes=several, **chosen)
+    configs = started(seeds=seeds, schemes=several, **chosen)
     if run:
         try:
             commands.train_all(configs, finetune.START, kept.folder, data_path)

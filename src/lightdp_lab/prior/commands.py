@@ -18,6 +18,7 @@ from lightdp.training.config import Config
 from lightdp_lab.prior import finetune, pretrain, start
 from lightdp_lab.prior import probe as probing
 from lightdp_lab.prior.recipe import Recipe
+from lightdp_lab.reproduce import started
 
 _BETWEEN = 10.0  # seconds between two lines of progress
 
@@ -75,7 +76,7 @@ def train(
         results: folder of the lines.
         device: auto, cpu or cuda.
     """
-    configs = finetune.cells(
+    configs = started(
         epsilons=_several("epsilon", epsilon, float), seeds=_several("seeds", seeds, int),
         schemes=tuple(name.strip() for name in schemes.split(",")), **{"device": _device(device)} | _settings(changes),
     )  # fmt: skip

@@ -17,56 +17,18 @@ import torch
 from torch import nn
 
 from lightdp._files import contents
-from lightdp.errors import ArgumentError
 from lightdp.runlog import Line
 from lightdp.training import models
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.simulator import Run
 from lightdp_lab.prior import start
-from lightdp_lab.reproduce import EPSILONS, FINE, MIDDLE, same
+from lightdp_lab.reproduce import same
 from lightdp_lab.results import summary
 
 START = Path("starts/wrn-16-4.safetensors")
 """The start of the record, in a clone of the repository."""
 LENGTH = 0.5  # factor on the lengths of its filters
-# Learning rate and rounds by ε; those of the nearest are taken. Length and path (rate times rounds) come from six runs
-# of 180 rounds at ε = 3 on a held-out tenth of the training data; the path grows with μ.
-_LEARNING = {1.0: (0.105, 410), 3.0: (0.25, 430), 6.0: (0.461, 410), 9.0: (0.658, 410)}
-_CELL: dict[str, Any] = {
-    "data": "cifar10", "partition": "dirichlet:0.5", "model": "wrn-16-4", "clients": 50, "head_rounds": 30,
-    "head_lr": 6.0, "sampling_rate": 0.16, "augment": 4, "clip": 1.0, "momentum": 0.9, "ema": 0.995,
-    "evaluate_every": 30,
-} | MIDDLE | FINE  # fmt: skip
-
-
-def cells(
-    *, epsilons: tuple[float, ...] = (*EPSILONS, 1.0), seeds: tuple[int, ...] = (0, 1, 2),
-    schemes: tuple[str, ...] = ("repair",), **changes: Any,  # noqa: ANN401  settings of `Config`
-) -> list[Config]:  # fmt: skip
-    """The runs of the record, trial by trial: CIFAR-10, 50 clients, C̄ = S̄ = 10, records, the whole training.
-
-    >>> [(cell.epsilon, cell.lr) for cell in cells(seeds=(0,))]
-    [(3.0, 0.25), (6.0, 0.461), (9.0, 0.658), (1.0, 0.105)]
-
-    Args:
-        epsilons: budgets.
-        seeds: of the trials.
-        schemes: whose noise.
-        **changes: other settings than usual.
-    """
-    known = {field.name for field in dataclasses.fields(Config)}
-    if unknown := sorted(set(changes) - known):
-        raise ArgumentError(f"set must name settings of lightdp run, got {', '.join(unknown)}")
-    return [
-        Config(**_CELL | _learning(epsilon) | {"epsilon": epsilon, "scheme": scheme, "seed": seed} | changes)
-        for seed in seeds for epsilon in epsilons for scheme in schemes
-    ]  # fmt: skip
-
-
-def _learning(epsilon: float) -> dict[str, Any]:
-    lr, rounds = _LEARNING[min(_LEARNING, key=lambda known: abs(known - epsilon))]
-    return {"lr": lr, "rounds": rounds}
 
 
 def begun(path: Path, model: str, classes: int, *, length: float = LENGTH) -> nn.Module:
