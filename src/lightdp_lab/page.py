@@ -14,7 +14,22 @@ from lightdp_lab.differences import composed, differences, printed_plan
 from lightdp_lab.registry import ALL
 from lightdp_lab.reproduce import EPSILONS, TABLES, Target
 from lightdp_lab.results import Results
-from lightdp_lab.tables import MODELS, Cell, Gain, Grid, filled, gain, guaranteed, known, span, title, trials
+from lightdp_lab.tables import (
+    ANCHORS,
+    MODELS,
+    PRIOR_EPSILONS,
+    Cell,
+    Gain,
+    Grid,
+    filled,
+    from_start,
+    gain,
+    guaranteed,
+    known,
+    span,
+    title,
+    trials,
+)
 
 
 def page(text: str, results: Results) -> str:
@@ -163,6 +178,19 @@ def _models(results: Results) -> Grid:
     return Grid(["model", "scheme", *(f"ε = {epsilon:g}" for epsilon in EPSILONS), "points behind central"], rows)
 
 
+def _prior(results: Results) -> Grid:
+    """Private training from a start from noise, beside what others publish for a trusted server."""
+    cells = from_start(results)
+    columns = sorted({*PRIOR_EPSILONS, *(epsilon for known_at in ANCHORS.values() for epsilon in known_at)})
+    rows = []
+    for scheme in ("central", "repair"):
+        texts = {cell.config.epsilon: cell.text(count=True) for cell in cells if cell.config.scheme == scheme}
+        rows.append([f"WRN-16-4, {title(scheme)}", *(texts.get(epsilon, "–") for epsilon in columns)])
+    for name, known_at in ANCHORS.items():
+        rows.append([name, *(f"{known_at[epsilon]:g}" if epsilon in known_at else "–" for epsilon in columns)])
+    return Grid(["accuracy in % (trials)", *(f"ε = {epsilon:g}" for epsilon in columns)], rows)
+
+
 def _links(results: Results) -> Grid:
     """Repair against secure aggregation where links fail, cell by cell."""
     rows = []
@@ -203,7 +231,8 @@ def _speed(results: Results) -> Grid:
 
 # What makes each block of the page, beside the paper's tables.
 _BLOCKS: dict[str, Callable[[Results], Grid | str]] = {
-    "made": _made, "schemes": _schemes, "choices": _choices, "models": _models, "links": _links, "time": _time,
-    "speed": _speed, "differences": differences, "tables-gain": lambda results: _summary(results, *TABLES),
+    "made": _made, "schemes": _schemes, "choices": _choices, "models": _models, "prior": _prior, "links": _links,
+    "time": _time, "speed": _speed, "differences": differences,
+    "tables-gain": lambda results: _summary(results, *TABLES),
     "links-gain": lambda results: _summary(results, "links"),
 }  # fmt: skip

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,12 @@ from lightdp.training.data import Dataset
 from lightdp_lab.prior import commands, finetune, pretrain, probe, processes, start
 from lightdp_lab.prior.augment import view
 from lightdp_lab.prior.recipe import Recipe
+from lightdp_lab.reproduce import started
+from lightdp_lab.results import Results
+from support.command_line import assert_refused
+
+if TYPE_CHECKING:
+    from support.command_line import Run
 
 TINY: dict[str, Any] = {"model": "cnn", "steps": 3, "batch": 4, "side": 32, "pool": 8, "fresh": 1}
 
@@ -73,8 +80,10 @@ def test_training_moves_all_layers_follows_from_the_seed_and_keeps_its_command(t
     assert one[1]["command"] == Recipe(**TINY).command
     assert any(not torch.equal(one[0][name], other[0][name]) for name in one[0])
     fresh = dict(models.build("cnn", (3, 32, 32), 10, 0).named_parameters())
-    assert all(not torch.equal(value, fresh[name].half().float()) for name, value in one[0].items())
-    assert len(one[0]) == len(fresh) - 2  # without the last layer
+    body = {name: value for name, value in fresh.items() if not name.startswith("9.")}
+    assert len(body) == len(fresh) - 2
+    assert all(not torch.equal(one[0][name], value.half().float()) for name, value in body.items())
+    assert len(one[0]) == len(fresh)  # the fixed map in place of the last layer
     assert all(torch.equal(two[0][name], value) for name, value in one[0].items())
 
 
@@ -127,15 +136,52 @@ def test_held_out_records_are_not_trained_on_and_a_linear_model_tells_kinds_apar
 def test_a_trial_starts_from_the_file_and_is_not_run_twice(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     commands.make(Recipe(**TINY), out=path, device="cpu")
-    (config,) = finetune.cells(
+    (config,) = started(
         epsilons=(6.0,), seeds=(0,), model="cnn", clients=8, colluders=1, stragglers=1, rounds=13, head_rounds=3,
         augment=1, partition="iid", sampling_rate=0.5, evaluate_every=5, device="cpu",
     )  # fmt: skip
     line = finetune.trial(config, path, tmp_path, pictures())
     assert 0 < line["epsilon"] <= 6
     assert line["made_by"] == Recipe(**TINY).command
-    kept = (tmp_path / "prior-cnn.jsonl").read_text()
+    kept = (tmp_path / "training-prior-cnn.jsonl").read_text()
     assert finetune.trial(config, path, tmp_path, pictures()) == json.loads(kept)
-    assert (tmp_path / "prior-cnn.jsonl").read_text() == kept
+    assert (tmp_path / "training-prior-cnn.jsonl").read_text() == kept
     with pytest.raises(ArgumentError, match="unknown"):
-        finetune.cells(unknown=1)
+        started(unknown=1)
+
+
+def test_the_map_of_a_start_takes_the_mean_out_of_features_and_most_of_their_correlation() -> None:
+    features = torch.randn(4000, 6, generator=draw()) @ torch.randn(6, 6, generator=draw(1)) + 5
+    matrix, bias = start.whitening(features)
+    seen = features @ matrix.T + bias
+    torch.testing.assert_close(seen.mean(0), torch.zeros(6), atol=1e-3, rtol=0)
+    assert float(seen.norm(dim=1).mean()) == pytest.approx(4.0, rel=1e-3)
+    before, after = (torch.linalg.eigvalsh(torch.cov(x.T)) for x in (features, seen))
+    assert float(after[-1] / after[0]) < 0.2 * float(before[-1] / before[0])
+
+
+def test_the_length_of_filters_does_not_change_what_a_start_computes(tmp_path: Path) -> None:
+    path, x = tmp_path / "start.safetensors", torch.rand(2, 3, 32, 32, generator=draw())
+    commands.make(Recipe(**TINY | {"model": "wrn-16-4", "steps": 1}), out=path, device="cpu")
+    whole, half = (finetune.begun(path, "wrn-16-4", 10, length=length) for length in (1.0, 0.5))
+    with torch.no_grad():
+        torch.testing.assert_close(whole[:-1](x), half[:-1](x), rtol=1e-3, atol=1e-3)
+    assert not torch.equal(whole[0].weight, half[0].weight)
+
+
+def test_the_start_of_the_repository_is_whole_and_its_runs_are_found() -> None:
+    root = Path(__file__).parents[2]
+    model = finetune.begun(root / finetune.START, "wrn-16-4", 10)
+    assert float(model[-2].weight.abs().max()) > 0
+    kept = Results(root / "results")
+    lines = [kept.find(config) for config in started(seeds=(0,))]
+    digest = hashlib.sha256((root / finetune.START).read_bytes()).hexdigest()
+    assert {line["start"] for line in lines if line is not None} == {digest}
+    assert all(line["epsilon"] <= line["config"]["epsilon"] for line in lines if line is not None)
+
+
+def test_the_profile_shows_what_is_kept_and_refuses_other_targets(run: Run) -> None:
+    shown = run("reproduce", "rounds", "--profile", "prior", "--no-run", "--json")
+    assert shown.code == 0
+    assert {cell["scheme"] for cell in json.loads(shown.out)} == {"repair", "central"}
+    assert_refused(run("reproduce", "table2", "--profile", "prior"), "target must be rounds")

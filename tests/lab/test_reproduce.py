@@ -18,7 +18,7 @@ from lightdp.training.config import Config
 from lightdp_lab.charts.results import results_charts
 from lightdp_lab.differences import differences
 from lightdp_lab.page import page
-from lightdp_lab.reproduce import PROFILES, TABLES, TARGETS, cells, same
+from lightdp_lab.reproduce import PROFILES, TABLES, TARGETS, cells, same, started
 from lightdp_lab.results import Results, play, prepared
 from lightdp_lab.sensitivity import moved
 from lightdp_lab.tables import known, together
@@ -235,8 +235,11 @@ def test_a_page_shows_kept_runs_and_draws_them(tmp_path: Path) -> None:
         for config in cells(target, profile, trials=2):  # type: ignore[arg-type]
             if results.find(config) is None:
                 results.add(config, made_up(config, 0.7 if config.scheme == "repair" else 0.65))
+    for config in started(seeds=(0, 1), schemes=("repair",)):
+        results.add(config, made_up(config, 0.75))
     text = page(PAGE.read_text(), results)
     for row in (
+        "| WRN-16-4, LightDP, repair | 75.0 ± 0.0 (2) | 75.0 ± 0.0 (2) | 75.0 ± 0.0 (2) | 75.0 ± 0.0 (2) |",
         "| 3 | 10 | 10 | 70.0 ± 0.0 | 65.0 ± 0.0 | +5.00 ± 0.00 | 2 |",
         "| 3 | 40 | 10 | 70.0 ± 0.0 | impossible |  | 2 |",
         "| SecAgg + DP, direct links | 4 | 7 of 150 | 65.0 ± 0.0 | ~9 |",
@@ -244,11 +247,11 @@ def test_a_page_shows_kept_runs_and_draws_them(tmp_path: Path) -> None:
     ):
         assert row in text
     drawn = results_charts(results)
-    assert set(drawn) == {"rounds", "models", "time", "noise"}
+    assert set(drawn) == {"rounds", "models", "prior", "time", "noise"}
     for name, chart in drawn.items():
         spec = json.dumps(chart.to_dict(), ensure_ascii=False)
         assert "LightDP" in spec
-        assert spec.count('"scheme":') > 10 or name == "models"
+        assert spec.count('"scheme":') > 10 or name in {"models", "prior"}
 
 
 def test_repair_is_compared_with_secure_aggregation_trial_by_trial(tmp_path: Path) -> None:

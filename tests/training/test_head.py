@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lightdp.errors import ArgumentError
-from lightdp.training import models, step
+from lightdp.training import fast, models, step
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import Clients
 from lightdp.training.config import Config
@@ -71,6 +71,27 @@ def test_layers_below_wait_then_join_over_ten_rounds() -> None:
         moved = step._moved(config, state, torch.ones_like(old), LAST)
         torch.testing.assert_close(moved[:BELOW], torch.full((BELOW,), config.lr * share))
         torch.testing.assert_close(moved[BELOW:], torch.full((LAST,), config.lr))
+
+
+def test_the_last_layer_alone_may_have_a_learning_rate_of_its_own() -> None:
+    config, old = Config(**(HEAD | {"momentum": 0.0, "head_lr": 7.0})), torch.zeros(BELOW + LAST)
+    for number, rate in ((0, 7.0), (3, 7.0), (4, config.lr), (15, config.lr)):
+        moved = step._moved(config, State(old, old, old, round=number), torch.ones_like(old), LAST)
+        torch.testing.assert_close(moved[BELOW:], torch.full((LAST,), rate))
+    for changed in ({"head_lr": 0.0}, {"head_lr": 1e39}, {"head_lr": 1.0, "head_rounds": 0}):
+        with pytest.raises(ArgumentError, match="head_lr"):
+            Config(**(HEAD | changed))
+
+
+def test_a_fixed_map_gets_no_gradient_and_passes_those_of_the_layers_around_it() -> None:
+    torch.manual_seed(1)
+    mapped = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), models.Fixed(torch.randn(4, 4), torch.randn(4)), nn.Linear(4, 2))
+    x, y = torch.randn(6, 1, 5), torch.tensor([0, 1, 0, 1, 1, 0])
+    assert fast.knows(mapped)
+    found, wanted = fast.Records(mapped, half=False).gradients(x, y), fast.by_vmap(mapped, x, y)
+    assert sum(g.shape[1] for g in found) == BELOW + LAST
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_rounds_of_the_last_layer_leave_the_others_as_they_start_and_cost_what_any_round_costs(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ class Config:
     head_rounds: int = setting(
         "First rounds that train the last layer alone, on features of the model as it starts (unit record); the other "
         "layers join over ten rounds.", 0, group="Training")
+    head_lr: float | None = setting("Learning rate of these first rounds, by default --lr.", None, group="Training")
     degree: int | None = like(Request, "degree", None)
     gamma: float | None = like(Request, "gamma", None)
     wire_steps: int = like(Request, "wire_steps", 2)
@@ -162,22 +163,28 @@ class Config:
         choice("device", self.device, ("auto", "cpu", "cuda"))
         for name in ("augment", "epochs", "batch", "evaluate_every"):
             integer(name, getattr(self, name), 1)
-        for name in ("lr", "local_lr"):
+        for name in ("lr", "local_lr", *(["head_lr"] if self.head_lr is not None else [])):
             if positive(name, getattr(self, name)) > 1e38:  # what float32 holds
                 raise ArgumentError(f"{name} must be <= 1e+38, got {name}={getattr(self, name):g}")
         for name in ("momentum", "ema"):
             if not 0 <= number(name, getattr(self, name)) < 1:
                 raise ArgumentError(f"{name} must be in [0, 1), got {name}={getattr(self, name):g}")
         integer("seed", self.seed, 0, 2**63 - 1)
-        integer("head_rounds", self.head_rounds, 0)
-        if self.bounds_rounds is not None:
-            integer("bounds_rounds", self.bounds_rounds, 1)
+        self._check_first()
         peer_failure(self.links)
         if self.start is not None:
             weights_file("start", self.start)
         self._check_records()
         self._check_late()
         self._check_members()
+
+    def _check_first(self) -> None:
+        """Refuse first rounds that cannot be."""
+        integer("head_rounds", self.head_rounds, 0)
+        if self.bounds_rounds is not None:
+            integer("bounds_rounds", self.bounds_rounds, 1)
+        if self.head_lr is not None and self.head_rounds == 0:
+            raise ArgumentError(f"head_lr needs head_rounds, got head_lr={self.head_lr:g}")
 
     def _read_layout(self) -> None:
         """Put what the columns of a table mean into `partition` and `unit`."""

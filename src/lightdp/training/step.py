@@ -43,13 +43,16 @@ def stepped(
 def _moved(config: Config, old: State, velocity: torch.Tensor, head: int) -> torch.Tensor:
     """The weights after a step along the velocity.
 
-    While the last layer is trained alone, the noise of the others stays in their velocity, where repair finds it.
+    While the last layer is trained alone, the noise of the others stays in their velocity, where repair finds it. Where
+    these rounds have a learning rate of their own, what repair takes out of the last layer in the first round of all
+    layers is scaled by the other rate: of one round's residual noise a part stays.
     """
     share = (old.round + 1 - config.head_rounds) / _JOINING
     if config.head_rounds == 0 or share >= 1:
         return old.weights.add(velocity, alpha=config.lr)
     weights, below = old.weights.clone(), len(velocity) - head
-    weights[below:].add_(velocity[below:], alpha=config.lr)
+    own = config.lr if config.head_lr is None or share > 0 else config.head_lr
+    weights[below:].add_(velocity[below:], alpha=own)
     weights[:below].add_(velocity[:below], alpha=config.lr * max(share, 0.0))
     return weights
 

@@ -11,13 +11,13 @@ from typing import Any
 import altair as alt
 
 from lightdp.planning import plan
-from lightdp.report import Chart, Panel, Table, crossed, decades, heading, line_names, sheet, within
+from lightdp.report import SOFT, TONES, Chart, Panel, Table, crossed, decades, heading, line_names, sheet, within
 from lightdp.schemes import BUILT_IN
 from lightdp_lab.differences import ONE_ROUND
 from lightdp_lab.registry import ALL, SCHEMES
 from lightdp_lab.reproduce import EPSILONS, MIDDLE, TABLES, Profile, models
 from lightdp_lab.results import Results
-from lightdp_lab.tables import MODELS, guaranteed, known, trials
+from lightdp_lab.tables import ANCHORS, MODELS, from_start, guaranteed, known, trials
 
 Row = dict[str, Any]
 
@@ -26,12 +26,14 @@ _ROUNDS, _LINES, _LEVELS = 190, 300, 180  # pixels of height
 _TITLES = {
     "rounds": "Accuracy against rounds on CIFAR-10",
     "models": "The paper's cell C̄ = S̄ = 10, beaten under a stronger guarantee",
+    "prior": "Without natural public images on CIFAR-10",
     "time": "Accuracy against time where each link fails with 5 %",
     "noise": "How much noise",
 }
 _NOTES = {
     "rounds": ["50 clients, C̄ = S̄ = 10; bands span the trials of a cell"],
     "models": ["test accuracy on CIFAR-10; the paper's ε is for one round, all others' for the whole training"],
+    "prior": ["ours: 50 clients, C̄ = S̄ = 10; δ = 1e-5"],
     "time": [
         "scattering + linear on CIFAR-10, 150 rounds, ε = 3 for all of them; 10 Mbit/s up, 50 down, 50 ms one way",
         "a flat line: no round came off",
@@ -43,7 +45,7 @@ _NOTES = {
 
 
 def results_charts(results: Results) -> dict[str, Chart]:
-    """The pictures of the page by name: "rounds", "models", "time" and "noise".
+    """The pictures of the page by name: "rounds", "models", "prior", "time" and "noise".
 
     Args:
         results: the kept runs; a picture without any is empty.
@@ -58,7 +60,8 @@ def results_panels(results: Results) -> dict[str, tuple[str, list[str], list[Pan
         results: the kept runs; a picture without any has no panels.
     """
     found = {"rounds": _round_rows(results), "models": _model_rows(results), "time": _time_rows(results)}
-    draw = {"rounds": _rounds, "models": _models, "time": _time, "noise": _noise}
+    found |= {"prior": _prior_rows(results)}
+    draw = {"rounds": _rounds, "models": _models, "prior": _prior, "time": _time, "noise": _noise}
     shown = {name: list(rows) for name, rows in (found | {"noise": _noise_rows()}).items()}
     return {name: (_TITLES[name], _NOTES[name], draw[name](rows) if rows else []) for name, rows in shown.items()}
 
@@ -67,7 +70,9 @@ def _sheet(name: str, panels: Sequence[Panel]) -> Chart:
     """The panels in rows of two or three."""
     if not panels:
         return sheet(alt.Chart(alt.Data(values=[])).mark_point())
-    columns, width = {"rounds": (3, 215), "models": (1, 430), "time": (2, 360), "noise": (3, 215)}[name]
+    columns, width = {"rounds": (3, 215), "models": (1, 430), "prior": (1, 430), "time": (2, 360), "noise": (3, 215)}[
+        name
+    ]
     drawn = [panel.chart.properties(width=width, title=heading(panel.title, panel.note, size=13)) for panel in panels]
     rows = [alt.hconcat(*drawn[at : at + columns], spacing=24) for at in range(0, len(drawn), columns)]
     return sheet(alt.vconcat(*rows, spacing=26).properties(title=heading(_TITLES[name], *_NOTES[name])))
@@ -103,6 +108,18 @@ def _model_rows(results: Results) -> Iterator[Row]:
                         "what": f"{MODELS[model].removeprefix('scattering + ')}, {ALL[scheme].label}",
                     }
                     yield row | {"scheme": scheme, "accuracy": cell.accuracy}
+
+
+def _prior_rows(results: Results) -> Iterator[Row]:
+    """From a start, beside published accuracies."""
+    for cell in from_start(results):
+        if cell.accuracy is not None:
+            scheme = ALL[cell.config.scheme]
+            row = {"epsilon": cell.config.epsilon, "what": scheme.label, "colour": scheme.colour}
+            yield row | {"accuracy": cell.accuracy}
+    for (name, known_at), colour in zip(ANCHORS.items(), (SOFT, TONES["sand"], TONES["teal"]), strict=True):
+        for epsilon, accuracy in known_at.items():
+            yield {"epsilon": epsilon, "what": name, "colour": colour, "accuracy": accuracy / 100}
 
 
 def _time_rows(results: Results) -> Iterator[Row]:
@@ -202,6 +219,25 @@ def _models(rows: Sequence[Row]) -> list[Panel]:
             table,
         )
     ]
+
+
+def _prior(rows: Sequence[Row]) -> list[Panel]:
+    """Accuracy against ε from a start from noise, with published accuracies of a trusted server."""
+    span = min(row["accuracy"] for row in rows) - 0.02, max(row["accuracy"] for row in rows) + 0.02
+    colours = {row["what"]: row["colour"] for row in rows}
+    colour = alt.Color("what:N", scale=alt.Scale(domain=list(colours), range=list(colours.values())), legend=None)
+    base = alt.Chart(alt.Data(values=list(rows))).encode(
+        x=alt.X("epsilon:Q", title="ε of the whole training", scale=within(0.8, 9.2), axis=alt.Axis(grid=False)),
+        y=alt.Y("accuracy:Q", title=None, axis=alt.Axis(format="%"), scale=within(*span)), color=colour,
+    )  # fmt: skip
+    ends = {row["what"]: row["accuracy"] for row in rows}
+    names = [{"name": name, "value": value, "colour": colours[name], "bold": name == ALL["repair"].label}
+             for name, value in ends.items()]  # fmt: skip
+    dots = base.mark_point(filled=True, size=60, opacity=1)
+    chart = alt.layer(base.mark_line(strokeWidth=2.4), dots, line_names(names, span, _LINES)).properties(height=_LINES)
+    table = crossed(rows, ("epsilon", "ε"), "what", "accuracy", _percent)
+    note = "repair and central: WRN-16-4 from a start from noise; others: published, trusted server"
+    return [Panel("Test accuracy against ε", note, chart, "wide", table)]
 
 
 def _time(rows: Sequence[Row]) -> list[Panel]:

@@ -20,7 +20,7 @@ from lightdp.errors import ArgumentError
 from lightdp.runlog import Line, Round
 from lightdp.training.config import Config
 from lightdp_lab.cli._progress import progress
-from lightdp_lab.reproduce import TABLES, Profile, Target, cells
+from lightdp_lab.reproduce import TABLES, Profile, Target, cells, started
 from lightdp_lab.tables import Cell, together
 
 if TYPE_CHECKING:
@@ -35,8 +35,10 @@ def command(
     *,
     target: Annotated[Literal[Target, "sensitivity", "page"], typer.Argument(help="What to make.")],
     profile: Annotated[
-        Profile,
-        typer.Option(help="As printed, with an ε for each round; or exact or repair, with one for the whole training."),
+        Literal[Profile, "prior"],
+        typer.Option(
+            help="As printed, with an ε for each round; or exact, repair or prior (from a start), one for the training."
+        ),
     ] = "paper",
     model: Annotated[str | None, typer.Option(help="Another than the profile's usual one.")] = None,
     trials: Annotated[int | None, typer.Option(help="Runs of each cell, with seeds from 0.")] = None,
@@ -66,6 +68,11 @@ def command(
         return
     if html is not None:
         raise ArgumentError(f"html is written by page alone, got html={str(html)!r} with {target}")
+    if profile == "prior":
+        _from_start(
+            target, kept, trials=trials, epsilon=epsilon, schemes=schemes, data_path=data_path, run=run, as_json=as_json
+        )
+        return
     configs = cells(
         "rounds" if target == "sensitivity" else target, profile, model=model, trials=trials, quick=quick,
         epsilons=None if epsilon is None else _numbers(epsilon),
@@ -79,11 +86,38 @@ def command(
         return
     if run:
         _play(configs, kept, jobs, place)
-    found = together(configs, kept)
+    _tell(target, together(configs, kept), as_json=as_json)
+
+
+def _tell(target: Target, found: Sequence[Cell], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([cell.to_dict() for cell in found], indent=1, allow_nan=False, ensure_ascii=False))
     else:
         _show(target, found)
+
+
+def _from_start(
+    target: str, kept: Results, *, trials: int | None, epsilon: str | None, schemes: str | None,
+    data_path: Path | None, run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Private training from the start of the repository: what is missing is run, one after the other."""
+    from lightdp_lab.prior import commands, finetune  # noqa: PLC0415  needs optional dependencies
+    from lightdp_lab.results import Results  # noqa: PLC0415  likewise
+
+    if target != "rounds":
+        raise ArgumentError(f"target must be rounds for profile='prior', got target={target!r}")
+    chosen = {} if epsilon is None else {"epsilons": _numbers(epsilon)}
+    several = ("repair", "central") if schemes is None else tuple(name.strip() for name in schemes.split(","))
+    seeds = tuple(range(integer("trials", 3 if trials is None else trials, 1)))
+    configs = started(seeds=seeds, schemes=several, **chosen)
+    if run:
+        try:
+            commands.train_all(configs, finetune.START, kept.folder, data_path)
+        except KeyboardInterrupt:
+            typer.echo("interrupted; the same command goes on from here", err=True)
+            sys.exit(130)
+        kept = Results(kept.folder)
+    _tell("rounds", together(configs, kept), as_json=as_json)
 
 
 def _play(configs: Sequence[Config], kept: Results, jobs: int, data_path: str | None) -> None:

@@ -14,9 +14,11 @@ import torch
 from lightdp.errors import ArgumentError
 from lightdp.runlog import Line, Round
 from lightdp.training import data
+from lightdp.training.config import Config
 from lightdp_lab.prior import finetune, pretrain, start
 from lightdp_lab.prior import probe as probing
 from lightdp_lab.prior.recipe import Recipe
+from lightdp_lab.reproduce import started
 
 _BETWEEN = 10.0  # seconds between two lines of progress
 
@@ -57,7 +59,7 @@ def probe(*, start: Path, data_path: Path | None = None, held_out: bool = False,
 
 def train(
     *, start: Path, epsilon: str = "3,6,9", seeds: str = "0,1,2", schemes: str = "repair",
-    data_path: Path | None = None, held_out: bool = False, length: float | None = None, changes: Sequence[str] = (),
+    data_path: Path | None = None, held_out: bool = False, length: float = finetune.LENGTH, changes: Sequence[str] = (),
     results: Path = Path("results"), device: str = "auto",
 ) -> None:  # fmt: skip
     """Train privately from a start, and print a line for each run; what the results have is not run again.
@@ -69,15 +71,32 @@ def train(
         schemes: whose noise, likewise.
         data_path: folder or archive of CIFAR-10.
         held_out: test on a tenth of the training records.
-        length: of standardised filters, if not as in the file.
+        length: factor on the lengths of standardised filters.
         changes: NAME=VALUE, settings of `lightdp run`.
         results: folder of the lines.
         device: auto, cpu or cuda.
     """
-    configs = finetune.cells(
+    configs = started(
         epsilons=_several("epsilon", epsilon, float), seeds=_several("seeds", seeds, int),
         schemes=tuple(name.strip() for name in schemes.split(",")), **{"device": _device(device)} | _settings(changes),
     )  # fmt: skip
+    train_all(configs, start, results, data_path, held_out=held_out, length=length)
+
+
+def train_all(
+    configs: Sequence[Config], start: Path, results: Path, data_path: Path | None, *, held_out: bool = False,
+    length: float = finetune.LENGTH,
+) -> None:  # fmt: skip
+    """Run what the results do not have of these, one after the other, and print a line for each.
+
+    Args:
+        configs: the runs.
+        start: as for `train`, like what follows.
+        results: folder of the lines.
+        data_path: folder or archive of the data.
+        held_out: test on a tenth of the training records.
+        length: factor on the lengths of standardised filters.
+    """
     source = _data(configs[0].data, data_path, held_out=held_out)
     for config in configs:
         line = finetune.trial(

@@ -26,6 +26,7 @@ from lightdp_lab.prior.recipe import Recipe
 
 SIDE = 32  # of views, as CIFAR-10's images
 _OUTPUTS = 128  # of the head that the loss sees
+_WHITENED = 2048  # images whose features the map after the layers is made for
 _LOOK, _SAVE = 20, 60.0  # steps between two looks at the loss and the clock; seconds between two writings of the file
 
 
@@ -90,9 +91,20 @@ class Pretraining:
         return loss.detach()
 
     def weights(self) -> dict[str, Tensor]:
-        """Those of the layers before the last one, by their names in the model."""
+        """Those of the layers before the last one, by their names in the model, and of the map that follows them."""
         last = {id(value) for value in self.model[-1].parameters()}
-        return {name: value.detach() for name, value in self.model.named_parameters() if id(value) not in last}
+        body = {name: value.detach() for name, value in self.model.named_parameters() if id(value) not in last}
+        matrix, bias = start.whitening(self._features())
+        place = len(self.model) - 1
+        return body | {f"{place}.weight": matrix, f"{place}.bias": bias}
+
+    def _features(self) -> Tensor:
+        """Of views of new images, always the same. (n, width)"""
+        recipe, draw = self.recipe, torch.Generator(self.device).manual_seed(self.recipe.seed + 1)
+        images = processes.sample(min(recipe.pool, _WHITENED), recipe.side, draw, leaves=recipe.leaves)
+        views = view(images, SIDE, draw, smallest=recipe.smallest, jitter=recipe.jitter)
+        with torch.no_grad():
+            return torch.cat([self.body(part) for part in views.split(256)])
 
     def _images(self, count: int) -> Tensor:
         parts = (min(4096, count - at) for at in range(0, count, 4096))

@@ -24,9 +24,12 @@ from torch import Tensor, nn
 
 from lightdp._files import contents, durable
 from lightdp.errors import ArgumentError
+from lightdp.training.models import Fixed
 
 _TYPES: dict[str, np.dtype[Any]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
 _LARGEST = 1 << 30  # bytes
+_RAISED = 0.3  # of the mean variance
+_LENGTH = 4.0  # of features: the gradient of the last layer is then a part, not most, of a record's gradient
 
 
 def write(path: Path, weights: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
@@ -83,7 +86,7 @@ def _tensor(entry: Mapping[str, Any], data: bytes) -> Tensor:
 
 
 def put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Give a model all weights of a start but those of its last layer, which starts at zero, in place.
+    """Give a model all weights and fixed maps of a start but its last layer, which starts at zero, in place.
 
     Raises:
         ArgumentError: a weight is missing or has another shape.
@@ -91,7 +94,7 @@ def put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     last = [layer for layer in model.modules() if isinstance(layer, nn.Linear)][-1]
     own = {id(value) for value in last.parameters()}
     with torch.no_grad():
-        for name, value in model.named_parameters():
+        for name, value in (*model.named_parameters(), *model.named_buffers()):
             if id(value) in own:
                 value.zero_()
                 continue
@@ -99,3 +102,28 @@ def put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
                 got = tuple(weights[name].shape) if name in weights else "none"
                 raise ArgumentError(f"start must have {name} of shape {tuple(value.shape)}, got {got}")
             value.copy_(weights[name])
+
+
+def mapped(model: nn.Sequential) -> nn.Sequential:
+    """The model with a fixed map, still zero, before its last layer, whose place in the sequence grows by one.
+
+    >>> mapped(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 2)))[1].weight.shape
+    torch.Size([4, 4])
+    """
+    width = model[-1].in_features
+    return nn.Sequential(*model[:-1], Fixed(torch.zeros(width, width), torch.zeros(width)), model[-1])
+
+
+def whitening(features: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrix and the bias of a map after which these features have mean 0, little correlation and mean length 4.
+
+    Variances are raised by a part of their mean first, since those of other images differ.
+
+    Args:
+        features: of public images. (n, width)
+    """
+    spread, mean = features - features.mean(0), features.mean(0)
+    values, vectors = torch.linalg.eigh(spread.T @ spread / len(spread))
+    matrix = vectors @ torch.diag((values.clamp_min(0) + _RAISED * values.mean() + 1e-12).rsqrt()) @ vectors.T
+    matrix *= _LENGTH / (spread @ matrix).norm(dim=1).mean().clamp_min(1e-12)
+    return matrix, -matrix @ mean

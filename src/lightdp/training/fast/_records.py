@@ -18,10 +18,10 @@ from lightdp.errors import ArgumentError
 from lightdp.training.fast._gpu import kernels
 from lightdp.training.fast._layers import Norm, with_norms
 from lightdp.training.fast._layout import channels_last, padding
-from lightdp.training.models import Residual, StandardisedConv
+from lightdp.training.models import Fixed, Residual, StandardisedConv
 
 _KNOWN = {
-    *(nn.Conv2d, StandardisedConv, nn.Linear, nn.GroupNorm, nn.Flatten, nn.Sequential, Residual, nn.Identity),
+    *(nn.Conv2d, StandardisedConv, nn.Linear, nn.GroupNorm, nn.Flatten, nn.Sequential, Residual, nn.Identity, Fixed),
     *(nn.ReLU, nn.Tanh, nn.AvgPool2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d),
 }
 
