@@ -85,7 +85,7 @@ def test_the_page_of_results_has_the_tables_of_the_document(results: str) -> Non
     missing = [row for row in rows if set(row) != {"---"} and " ".join(" ".join(row).split()) not in page.text]
     assert missing == []
     assert len(rows) > 100
-    assert len(page.charts) == 18
+    assert len(page.charts) == 19
     assert "Made by this command lightdp reproduce page --html a.html" in page.text
     assert len(results.encode()) - len(scripts().encode()) < MOST
     assert "http://" not in "".join(value or "" for _, attributes in page.tags for value in attributes.values())
