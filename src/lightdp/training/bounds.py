@@ -136,8 +136,10 @@ def sums(
 ) -> NDArray[np.float32]:
     """Each client's histograms: the sum over its units of their counts, clipped to L2 norm `clip`. (clients, k BINS)
 
-    Guarantee: the term that a unit adds has norm at most `clip` and depends on that unit's records alone (E6). A record
-    adds clip/√k to one bin of each of its k columns; the parts of a unit's records are added up, and then clipped.
+    Guarantee: adding or removing a unit moves them by at most `clip`, by a term that depends on that unit's records
+    alone (E6). A record adds clip/√k to one bin of each of its k columns; the parts of a unit's records are added up,
+    clipped, and rounded down to multiples of a power of two, so that float32 holds each sum exactly. A bin is full at
+    2^24 such multiples, those of a million records.
 
     Args:
         places: the bin of each value, -1 where it is missing. (n, k)
@@ -154,9 +156,11 @@ def sums(
     whose, cell = filled // width, filled % width
     parts = times * (clip / math.sqrt(columns))
     norms = np.sqrt(np.bincount(whose, parts**2, minlength=len(owner)))
-    parts *= np.minimum(1.0, clip * (1 - 1e-6) / np.maximum(norms, 1e-300))[whose]  # 1e-6: as gradients are clipped
-    total = np.bincount(owner[whose] * width + cell, parts, minlength=clients * width)
-    return total.reshape(clients, width).astype(np.float32)
+    over = norms > clip
+    parts *= np.where(over, clip * (1 - 1e-6) / np.where(over, norms, 1.0), 1.0)[whose]
+    step = 2.0 ** (math.floor(math.log2(clip / math.sqrt(columns))) - 4)
+    steps = np.bincount(owner[whose] * width + cell, np.floor(parts / step), minlength=clients * width)
+    return (np.minimum(steps, 2.0**24) * step).reshape(clients, width).astype(np.float32)
 
 
 def found(counts: NDArray[Any], names: Sequence[str]) -> tuple[Bounds, ...]:

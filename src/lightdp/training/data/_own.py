@@ -120,7 +120,8 @@ class Owners:
     def split(self, fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Rows to train on and rows to test, sorted by client and then in one fixed random order of persons.
 
-        Guarantee: of a client with k persons, ⌊k fraction⌋ are held out, so each client has one to train on.
+        Guarantee: of a client with k persons, ⌊k fraction⌋ are held out, so each client has one to train on. The choice
+        depends on places in the table, and a guarantee of privacy is for the training part, with the choice fixed.
         """
         _, first, owner = np.unique(self.person, return_index=True, return_inverse=True)
         # the raw words of a bit generator are the same in every version of numpy, its shuffles need not be
