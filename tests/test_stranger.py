@@ -150,6 +150,17 @@ def borrow(found: Distribution, folder: Path) -> None:
             link.symlink_to(Path(str(found.locate_file(top))))
 
 
+def test_the_install_line_names_the_extra_of_every_command_in_the_readme() -> None:
+    [install] = INSTALL.findall(README)
+    named = Requirement("lightdp" + shlex.split(install)[-1].removeprefix(".")).extras
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert named <= set(project["optional-dependencies"])
+    needs = {"lightdp run": "train", "lightdp reproduce": "train", "lightdp ui": "ui", "flwr run": "flower"}
+    asked = {extra for command, extra in needs.items() if f"`{command}" in README}
+    assert asked == {"train", "ui", "flower"}
+    assert asked <= named
+
+
 def test_a_stranger_gets_from_install_to_audit_by_the_readme_alone(stranger: Stranger) -> None:
     installs(stranger)
     runs_the_demo(stranger)
