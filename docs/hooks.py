@@ -105,6 +105,11 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
     return "".join(made)
 
 
+def on_post_build(config: MkDocsConfig) -> None:
+    """Drop the page for missing addresses: it is for servers, and its links lead nowhere from a disk."""
+    (Path(config.site_dir) / "404.html").unlink(missing_ok=True)
+
+
 def _linked(place: str, label: re.Match[str]) -> str:
     ends = [one if one[0].isalpha() else label[1][0] + one for one in (label[1], label[3]) if one is not None]
     return "(" + "-".join(f'<a href="{place}#{end}">{end}</a>' for end in ends) + ")"
