@@ -19,7 +19,7 @@ help:
 	@echo "make test-ui  the pages of lightdp ui in a real browser (chromium)"
 	@echo "make wheels  manylinux wheels for x86-64 and ARMv8 in dist, each tried without a compiler"
 	@echo "make lint   only the linters"
-	@echo "make bench  the timed claims of the README, printed with their conditions"
+	@echo "make bench  the timed claims of docs/evidence/speed.md, printed with their conditions"
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lightdp needs Python >= 3.11")'
@@ -28,12 +28,13 @@ $(BIN)/python:
 	$(PIP) --quiet --upgrade pip
 
 $(TRAIN): $(SOURCES) | $(BIN)/python
-	@echo "Installing lightdp with PyTorch, scikit-learn and charts: 300 MB to download, 1.3 GB on disk."
+	@echo "Installing lightdp with PyTorch, scikit-learn and charts: 300 MB to download and 1.3 GB on disk,"
+	@echo "or several GB more where pip finds PyTorch's CUDA build (docs/how-to/install.md says how to get the CPU build)."
 	$(PIP) --constraint constraints.txt --editable ".[train,ui]"
 	@touch $@
 
 $(DEV): $(SOURCES) | $(BIN)/python
-	@echo "Installing lightdp with everything that its tests use: 1.9 GB on disk."
+	@echo "Installing lightdp with everything that its tests use: 1.9 GB on disk, several GB more with PyTorch's CUDA build."
 	$(PIP) --constraint constraints.txt --editable ".[dev]"
 	@touch $(TRAIN) $@
 

@@ -1,4 +1,4 @@
-"""Times that the README promises for planning, as medians of repeated runs, with their conditions.
+"""Times that docs/evidence/speed.md states for planning, as medians of repeated runs, with their conditions.
 
 Run: python benchmarks/core.py [--json]
 """

@@ -72,7 +72,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     def moved(link: re.Match[str]) -> str:
         target = _resolved(source, link[2])
-        return link[0] if _inside(target) and _inside(source) else f"{link[1]}{_relative(_uri(target), here)}{link[3]}"
+        if _inside(target) and _inside(source):
+            return link[0]
+        return f"{link[1]}{os.path.relpath(_uri(target), here)}{link[3]}"
 
     text = DISPLAYED.sub(r"\n\g<0>\n", LINK.sub(moved, markdown))
     if page.file.src_uri == THEORY:
@@ -101,6 +103,11 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
             depth += -1 if token.startswith("</") else 1
         made.append(token if name is not None or depth > 0 else LABEL.sub(partial(_linked, place), token))
     return "".join(made)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Drop the page for missing addresses: it is for servers, and its links lead nowhere from a disk."""
+    (Path(config.site_dir) / "404.html").unlink(missing_ok=True)
 
 
 def _linked(place: str, label: re.Match[str]) -> str:
@@ -219,7 +226,3 @@ def _resolved(source: str, link: str) -> str:
 
 def _inside(path: str) -> bool:
     return path.startswith("docs/")
-
-
-def _relative(uri: str, folder: PurePosixPath) -> str:
-    return os.path.relpath(uri, folder)

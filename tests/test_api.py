@@ -95,7 +95,7 @@ try:
 except lightdp.MissingExtraError as error:
     print(error)
 """
-    assert fresh(code) == f"lightdp.{name} needs an extra: pip install 'lightdp-fl[{extra}]'"
+    assert fresh(code) == f"lightdp.{name} needs an extra; from a clone: pip install '.[{extra}]'"
 
 
 @pytest.mark.parametrize(

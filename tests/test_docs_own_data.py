@@ -47,6 +47,8 @@ def test_the_tutorial_runs_as_written(tmp_path: Path, run: Run, monkeypatch: pyt
     assert sorted(visits.outcome.accuracy_clients) == ["Basel", "Bern", "Chur", "Genf", "Olten"]
     private = RunLog.read(Path("private.jsonl"))
     assert private.outcome.bounds is not None
+    before, after = (each.loss for each in private.rounds[:2])
+    assert f"here from {before:.3f} to {after:.3f}" in PAGE.read_text(encoding="utf-8")
     shown = ", ".join(f"{name} [{each['low']:g}, {each['high']:g}]" for name, each in private.outcome.bounds.items())
     assert f"`{shown}` here" in PAGE.read_text(encoding="utf-8")
     for page in (printed[1], printed[2], Path("visits.html").read_text(encoding="utf-8")):

@@ -23,6 +23,7 @@ def test_the_site_builds_without_a_warning_and_has_what_it_should(tmp_path: Path
         command, capture_output=True, text=True, check=False, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     )
     assert done.returncode == 0, done.stdout + done.stderr  # --strict: a warning is an error
+    assert not (tmp_path / "404.html").exists()  # its links would lead nowhere from a disk
     asks_the_network_for_nothing(tmp_path)
     draws_formulas_and_links_labels(tmp_path)
     has_a_reference_made_from_the_code(tmp_path)

@@ -2,7 +2,8 @@
 
 Commands are read from README.md and the pages that it links to, and run in a copy of the repository with a fresh
 virtual environment. To stay quick and offline, that environment takes its dependencies from the one that runs the
-tests: `pip install` gets `--no-deps`, and `make demo` is run without its step of installation.
+tests, but only those that README's line of installation brings: `pip install` gets `--no-deps`, and `make demo` is run
+without its step of installation. Its commands are on the path, as README says to activate it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 import venv
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.requirements import Requirement
 
 from lightdp.runlog import RunLog
 
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+INSTALL = re.compile(r"^(pip install [^#\n]*)", flags=re.MULTILINE)
 NEEDED = (
     "src",
     "docs",
@@ -88,7 +93,7 @@ class Stranger:
 
 @pytest.fixture
 def stranger(tmp_path: Path) -> Stranger:
-    """A clone of what is here, and a fresh environment that finds dependencies, but not lightdp, where the tests do."""
+    """A clone of what is here, and a fresh environment with links to what README's install line brings, but lightdp."""
     clone = tmp_path / "clone"
     clone.mkdir()
     for name in NEEDED:
@@ -98,9 +103,9 @@ def stranger(tmp_path: Path) -> Stranger:
         else:
             shutil.copy(source, target)
     venv.create(clone / ".venv", with_pip=False)
-    shared = Path(next(path for path in sys.path if path.endswith("site-packages")))
     [own] = (clone / ".venv").glob("lib/python*/site-packages")
-    (own / "shared.pth").write_text(f"{shared}\n")  # a line of a .pth file: the editable install there is not followed
+    for found in brought():
+        borrow(found, own)
     commands = clone / ".venv/bin"
     for script in Path(sys.executable).parent.glob("fl*w*r*"):
         first, _, rest = script.read_text(encoding="utf-8").partition("\n")
@@ -108,6 +113,52 @@ def stranger(tmp_path: Path) -> Stranger:
         (commands / script.name).write_text(f"#!{commands}/python\n{rest}")
         (commands / script.name).chmod(0o755)
     return Stranger(clone, commands)
+
+
+def brought() -> list[Distribution]:
+    """What README's line of installation brings by the extras that pyproject.toml has, and what pip needs to build."""
+    [install] = INSTALL.findall(README)
+    found: dict[str, Distribution] = {}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    own, optional = project["name"], project["optional-dependencies"]
+    waiting = [Requirement(text) for text in (*project["dependencies"], "pip", "setuptools", "wheel")]
+    waiting.append(Requirement(own + shlex.split(install)[-1].removeprefix(".")))
+    seen = set()
+    while waiting:
+        asked = waiting.pop()
+        if str(asked) in seen:
+            continue
+        seen.add(str(asked))
+        if asked.name == own:
+            waiting += [Requirement(text) for extra in asked.extras for text in optional[extra]]
+            continue
+        try:
+            found[asked.name] = distribution(asked.name)
+        except PackageNotFoundError:  # what is not here, nothing here imports
+            continue
+        for more in map(Requirement, found[asked.name].requires or ()):
+            if more.marker is None or any(more.marker.evaluate({"extra": extra}) for extra in ("", *asked.extras)):
+                waiting.append(more)
+    return list(found.values())
+
+
+def borrow(found: Distribution, folder: Path) -> None:
+    """Link the packages and modules of a distribution."""
+    for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
+        link = folder / top
+        if not link.is_symlink():
+            link.symlink_to(Path(str(found.locate_file(top))))
+
+
+def test_the_install_line_names_the_extra_of_every_command_in_the_readme() -> None:
+    [install] = INSTALL.findall(README)
+    named = Requirement("lightdp" + shlex.split(install)[-1].removeprefix(".")).extras
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert named <= set(project["optional-dependencies"])
+    needs = {"lightdp run": "train", "lightdp reproduce": "train", "lightdp ui": "ui", "flwr run": "flower"}
+    asked = {extra for command, extra in needs.items() if f"`{command}" in README}
+    assert asked == {"train", "ui", "flower"}
+    assert asked <= named
 
 
 def test_a_stranger_gets_from_install_to_audit_by_the_readme_alone(stranger: Stranger) -> None:
@@ -121,7 +172,7 @@ def test_a_stranger_gets_from_install_to_audit_by_the_readme_alone(stranger: Str
 
 
 def installs(stranger: Stranger) -> None:
-    [install] = re.findall(r"^(pip install [^#\n]*)", README, flags=re.MULTILINE)
+    [install] = INSTALL.findall(README)
     words = shlex.split(install)[2:]
     assert words[-1].startswith(".[")
     stranger.types(f"python -m pip install --no-deps --no-build-isolation --no-index --quiet {shlex.join(words)}")
@@ -131,6 +182,7 @@ def installs(stranger: Stranger) -> None:
 
 def runs_the_demo(stranger: Stranger) -> None:
     assert "make demo" in blocks(README, "sh")[0]
+    assert ". .venv/bin/activate" in blocks(README, "sh")[0]  # so that commands are on the path below
     printed = stranger.types("make demo TRAIN=")
     assert RunLog.read(stranger.folder / "out/demo.jsonl").accuracy > 0.9  # type: ignore[operator]
     assert (stranger.folder / "out/demo.html").is_file()
@@ -207,10 +259,10 @@ def answers(link: str) -> bool:
 
 
 def waits(ready: Callable[[], bool]) -> None:
-    """At most a minute."""
-    for _ in range(600):
-        if ready():
-            return
+    """At most a minute; then the test fails."""
+    end = time.monotonic() + 60
+    while not ready():
+        assert time.monotonic() < end, "not ready after a minute"
         time.sleep(0.1)
 
 

@@ -104,4 +104,4 @@ def test_mixed_without_its_extra_names_it(
     run: Run, kinds: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cvxpy", None)
-    assert_refused(run("plan-mixed", kinds(f"{HEAD}50,0.1,3\n"), *MIXED), "lightdp-fl[design]")
+    assert_refused(run("plan-mixed", kinds(f"{HEAD}50,0.1,3\n"), *MIXED), "pip install '.[design]'")

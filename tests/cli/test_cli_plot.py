@@ -97,5 +97,5 @@ def test_plot_without_its_extra_names_it(run: Run, tmp_path: Path, monkeypatch: 
     for name in [name for name in sys.modules if name.startswith("lightdp.report")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "altair", None)
-    assert_refused(run(*small(), "--plot", tmp_path / "plan.html"), "lightdp-fl[report]")
+    assert_refused(run(*small(), "--plot", tmp_path / "plan.html"), "pip install '.[report]'")
     assert names(tmp_path) == []

@@ -345,7 +345,7 @@ def test_without_safetensors_a_run_says_so_before_it_trains(
 ) -> None:
     monkeypatch.setitem(sys.modules, "safetensors", None)
     refused = run("run", *QUICK, "--out", tmp_path / "a.jsonl", "--save-model", tmp_path / "model.safetensors")
-    assert_refused(refused, "a .safetensors file needs an extra: pip install 'lightdp-fl[train]'")
+    assert_refused(refused, "a .safetensors file needs an extra; from a clone: pip install '.[train]'")
     assert list(tmp_path.iterdir()) == []
 
 

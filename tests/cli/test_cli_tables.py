@@ -120,7 +120,7 @@ def test_parquet_is_read_or_its_extra_named(tmp_path: Path, run: Run) -> None:
     try:
         arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     except ImportError:
-        assert_refused(run("run", "--data", "t.parquet", *OWN, *QUICK), "t.parquet", "lightdp-fl[parquet]")
+        assert_refused(run("run", "--data", "t.parquet", *OWN, *QUICK), "t.parquet", "pip install '.[parquet]'")
         return
     assert_refused(run("run", "--data", "t.parquet", *OWN, *QUICK), "cannot read the data in t.parquet")
     header, *body = rows()

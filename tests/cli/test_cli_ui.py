@@ -127,7 +127,8 @@ def test_a_home_that_cannot_be_written_has_a_token_for_this_run(tmp_path: Path) 
 def test_without_the_extra_one_line_says_which(tmp_path: Path, command: list[str]) -> None:
     code = f"import sys; sys.modules['uvicorn'] = None; sys.argv[1:] = {command!r}; from lightdp import cli; cli.main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "error: lightdp ui needs an extra: pip install 'lightdp-fl[ui]'\n")
+    said = "error: lightdp ui needs an extra; from a clone: pip install '.[ui]'\n"
+    assert (done.returncode, done.stderr) == (2, said)
     assert list(tmp_path.iterdir()) == []
 
 

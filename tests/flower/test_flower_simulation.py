@@ -31,7 +31,7 @@ except ImportError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "lightdp.flower needs an extra: pip install 'lightdp-fl[flower]'"
+    assert done.stdout.strip() == "lightdp.flower needs an extra; from a clone: pip install '.[flower]'"
 
 
 SIMULATION = """

@@ -165,4 +165,4 @@ class MissingExtraError(LightDPError, ImportError):
     refusals: ClassVar[tuple[Refusal, ...]] = ()
 
     def __init__(self, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs an extra: pip install 'lightdp-fl[{extra}]'")
+        super().__init__(f"{purpose} needs an extra; from a clone: pip install '.[{extra}]'")
