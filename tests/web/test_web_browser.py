@@ -322,6 +322,30 @@ def test_a_real_run_is_followed_live(tmp_path: Path, open_page: Open) -> None:
         )
 
 
+def test_a_new_round_keeps_the_focus_and_the_place_in_a_chart(tmp_path: Path, open_page: Open) -> None:
+    folder, lines = tmp_path / "logs", logged(rounds=30)
+    folder.mkdir()
+    path = written(folder / "a.jsonl", lines[:11])
+    with serving(folder) as served:
+        page = open_page(served, "/runs/view?run=a.jsonl")
+        page.wait_for_selector("#charts figure:nth-of-type(2) .line")
+        for place, line in enumerate(lines[11:16], 11):
+            if place == 13:
+                page.focus("#charts figure:nth-of-type(2) svg")
+                page.keyboard.press("Home")
+            elif place < 13:
+                page.focus("a:text-is('CSV')" if place == 11 else "[data-audit]")
+                page.evaluate("window.focused = document.activeElement")
+            with path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+            eventually(lambda place=place: points(page) == place)
+            if place < 13:
+                assert page.evaluate("window.focused === document.activeElement && window.focused.isConnected")
+            else:
+                assert page.evaluate("document.activeElement.closest('figure:nth-of-type(2)') !== null")
+                assert page.inner_text("#charts figure:nth-of-type(2) .readout").startswith("round 1:")
+
+
 def points(page: Any) -> int:
     """How many rounds the line of ε has."""
     return page.evaluate(

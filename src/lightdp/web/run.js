@@ -1,5 +1,5 @@
 // Runs as they go on. The server says what is new; a round that comes again replaces what is here of it.
-import {$, chart, make, number, onResize, percent, say, time, up, whole} from "./ui.js";
+import {$, become, chart, make, number, onResize, percent, say, time, up, whole} from "./ui.js";
 
 const names = JSON.parse($("names").textContent), many = names.length > 1;
 const COLOURS = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)", "var(--c7)"];
@@ -46,10 +46,9 @@ const card = (head, big, words, share, over) => {
 function head(run, place) {
   const f = run.facts, title = make("h2", many ? {} : {class: "vh"}, run.name);
   if (many) { const dot = make("i", {class: "dot"}); dot.style.background = COLOURS[place]; title.prepend(dot); }
-  const button = make("button", {type: "button", class: many ? null : "primary", "data-audit": run.name, disabled: f.rounds === undefined || auditing.has(run.name)}, auditing.has(run.name) ? "Auditing …" : "Audit");
-  button.addEventListener("click", () => audit(run.name));
-  const own = new URLSearchParams([["run", run.name]]), links = [["CSV", "/runs/csv"], ["Log", "/runs/log"], ...(f.model ? [["Model", "/runs/model"]] : []), ["Report", "/runs/report"]];
-  const line = make("div", {class: "head"}, title, make("span", {class: "state " + f.status}, STATES[f.status]), make("div", {class: "tabs"}, ...links.map(([text, path]) => make("a", {class: "button", href: path + "?" + own, ...(text === "Report" ? {target: "_blank", rel: "noopener"} : {})}, text)), button));
+  const button = make("button", {type: "button", class: many ? null : "primary", "data-audit": run.name, "aria-disabled": String(f.rounds === undefined || auditing.has(run.name))}, auditing.has(run.name) ? "Auditing …" : "Audit");
+  const own = new URLSearchParams([["run", run.name]]), links = [["CSV", "/runs/csv"], ["Log", "/runs/log"], ["Model", "/runs/model"], ["Report", "/runs/report"]];
+  const line = make("div", {class: "head"}, title, make("span", {class: "state " + f.status}, STATES[f.status]), make("div", {class: "tabs"}, ...links.map(([text, path]) => make("a", {class: "button", href: path + "?" + own, hidden: text === "Model" && !f.model, ...(text === "Report" ? {target: "_blank", rel: "noopener"} : {})}, text)), button));
   if (f.rounds === undefined) return [line, make("p", {class: "error"}, f.error ?? "")];
   const u = f.uploads, all = u.used + u.next + u.late + u.void + u.lost, rows = sorted(run), now = rows.at(-1);
   const cards = make("section", {class: "cards grid", "aria-label": run.name},
@@ -96,9 +95,7 @@ function stacked(key, title, note, run, kinds) {
 
 let saidAt = 0;
 function draw() {
-  const focus = document.activeElement?.dataset?.audit;
-  $("heads").replaceChildren(...runs.flatMap(head).filter(Boolean));
-  if (focus) document.querySelector(`[data-audit="${CSS.escape(focus)}"]`)?.focus();
+  become($("heads"), make("div", {}, ...runs.flatMap(head).filter(Boolean)));
   const budgets = (key, word) => [...new Set(runs.map((run) => run.facts[key]).filter((x) => x !== null && x !== undefined))].map((y) => ({y, text: `${word} ${number(y, 4)}`}));
   lines("accuracy", "Test accuracy", "after each round that was evaluated", "accuracy", {show: (y, short) => percent(y, short ? 0 : 2)});
   lines("epsilon", "Privacy spent, ε", "by the client that spent most", "epsilon", {show: (y, short) => short ? number(y) : up(y), zero: true, rules: budgets("budget", "budget")});
@@ -109,7 +106,7 @@ function draw() {
   lines("goes", "Residual until repaired, std", "shared with missing clients: 0 where all came, gone once they are repaired", "goes", {show: (y) => number(y), zero: true});
   runs.forEach((run, place) => { if (run.facts.federated) stacked(`members-${place}`, many ? `Members: ${run.name}` : "Members", `${whole(run.facts.population)} clients`, run, WHERE); });
   jobs.splice(0).forEach((job) => job());
-  $("statements").replaceChildren(...runs.flatMap((run) => run.facts.statement?.length ? [make("h2", {}, many ? `Guaranteed: ${run.name}` : "What was guaranteed to whom"), make("div", {class: "panel"}, ...run.facts.statement.concat(run.facts.notes).map((text) => make("p", {}, text)))] : []));
+  become($("statements"), make("div", {}, ...runs.flatMap((run) => run.facts.statement?.length ? [make("h2", {}, many ? `Guaranteed: ${run.name}` : "What was guaranteed to whom"), make("div", {class: "panel"}, ...run.facts.statement.concat(run.facts.notes).map((text) => make("p", {}, text)))] : [])));
   numbers();
   if (performance.now() - saidAt > 5000) { saidAt = performance.now(); say("said", runs.map(({facts: f}) => f.rounds === undefined ? "" : `${f.name}: round ${f.rounds}, accuracy ${percent(f.accuracy)}, ε ${f.epsilon_text ?? "–"}, ${STATES[f.status]}`).join("; ")); }
 }
@@ -124,6 +121,7 @@ $("numbers").addEventListener("toggle", numbers);
 
 // --- the audit: lightdp audit of the log
 const auditing = new Set();
+$("heads").addEventListener("click", ({target}) => { const button = target.closest("[data-audit][aria-disabled=false]"); if (button) audit(button.dataset.audit); });
 async function audit(name) {
   auditing.add(name); draw();
   let found;
