@@ -96,9 +96,9 @@ class App:
             exception_handlers={ArgumentError: lambda _, error: _refused(error, 404)},
         )
 
-    async def front(self, _: Request) -> Response:
-        """To the planner."""
-        return RedirectResponse("/plan", 303)
+    async def front(self, request: Request) -> Response:
+        """To the planner, with the settings of the query."""
+        return RedirectResponse(f"/plan?{request.url.query}" if request.url.query else "/plan", 303)
 
     async def icon(self, _: Request) -> Response:
         """There is none, and browsers ask for it."""
