@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("uvicorn")
 
 import lightdp
+from lightdp import planning
 from lightdp._validate import rounded_up
 from support.audited_logs import a_plan, lines_of, some_rounds
 from support.pages import Served, eventually, serving
@@ -60,9 +61,16 @@ def shown(page: Any, name: str) -> str:
 
 
 def assert_planned(page: Any) -> None:
-    """The numbers on the page are those of Python for the settings on the page."""
+    """The numbers on the page, once it has the answer to its own query, are those of Python for its settings."""
+    page.wait_for_function(
+        "document.getElementById('answer').dataset.query === location.search.slice(1)"
+        " && document.getElementById('answer').ariaBusy === 'false'"
+    )
     plan = lightdp.plan(**asked(page))
-    eventually(lambda: shown(page, "mu") == rounded_up(plan.mu), 10)
+    figures = {"sigma-u": plan.sigma_individual, "sigma-k": plan.sigma_pairwise, "std": plan.noise_in_mean() ** 0.5}
+    for name, value in figures.items():
+        assert float(shown(page, name).replace(",", "")) == pytest.approx(value, rel=1e-3), name
+    assert shown(page, "mu") == rounded_up(plan.mu)
     assert shown(page, "epsilon-shown") == rounded_up(plan.epsilon())
     assert shown(page, "bits") == str(plan.wire_bits)
     assert float(shown(page, "multiplier").replace(",", "")) == pytest.approx(plan.noise_multiplier, rel=1e-3)
@@ -122,6 +130,37 @@ def test_the_link_of_the_page_holds_the_whole_request(served: Served, open_page:
     page.reload()
     page.wait_for_selector("#answer[aria-busy=false]")
     assert asked(page) == before
+
+
+def test_a_link_that_names_some_settings_leaves_the_others_as_they_start(served: Served, open_page: Open) -> None:
+    page = open_page(served)
+    start = asked(page)
+    page.goto(served.link.replace("?", "?clients=5&colluders=7&"))
+    page.wait_for_selector("#colluders[aria-invalid=true]")
+    assert shown(page, "colluders-error").startswith("colluders must be in 0..4, got colluders=7")
+    assert asked(page) == start | {"clients": 5, "colluders": 7}
+    page.fill("#colluders", "1")
+    page.fill("#stragglers", "1")
+    page.fill("#parameters", "")
+    page.wait_for_timeout(250)
+    assert_planned(page)
+    page.reload()
+    assert_planned(page)
+    assert "parameters" not in asked(page)
+
+
+def test_the_comparison_shows_the_variances_that_lightdp_plan_prints(served: Served, open_page: Open) -> None:
+    page = open_page(served)
+    page.wait_for_selector("#schemes tbody tr")
+    rows = planning.compare(lightdp.plan(**asked(page)))
+    cells = page.evaluate("[...document.querySelectorAll('#schemes tbody tr')].map(x => [...x.cells].map(y => y.innerText))")
+    bars = page.evaluate("[...document.querySelectorAll('#schemes-chart rect')].map(x => +x.getAttribute('width'))")
+    central, longest = rows[0].noise_in_mean, max(row.noise_in_mean for row in rows)
+    for (title, variance, ratio, *_), row, bar in zip(cells, rows, bars, strict=True):
+        assert title == row.title
+        assert float(variance.replace(",", "")) == pytest.approx(row.noise_in_mean, rel=1e-3)
+        assert float(ratio.replace(",", "")) == pytest.approx(row.noise_in_mean / central, rel=1e-2)
+        assert bar == pytest.approx(max(2, max(bars) * row.noise_in_mean / longest), rel=1e-3)
 
 
 def test_an_error_stands_beside_its_field_and_goes_again(served: Served, open_page: Open) -> None:

@@ -24,11 +24,14 @@ function place(field) {
   slider.setAttribute("aria-valuetext", field.value === "" ? "none" : field.value);
 }
 
-// --- the query holds the whole request
-const query = () => new URLSearchParams(fields.filter((field) => field.value.trim() !== "").map((field) => [field.name, field.value.trim()]));
+// --- the query holds the whole request, also fields that were emptied; one that it does not name has its starting value
+const query = () => new URLSearchParams(fields.filter((field) => field.value.trim() !== "" || start.get(field.name) !== "").map((field) => [field.name, field.value.trim()]));
 function fill(text) {
   const given = new URLSearchParams(text);
-  for (const field of fields) field.value = given.size ? given.get(field.name) ?? (field.tagName === "SELECT" ? start.get(field.name) : "") : start.get(field.name);
+  for (const field of fields) {
+    field.value = given.get(field.name) ?? start.get(field.name);
+    if (field.tagName === "SELECT" && field.selectedIndex < 0) field.append(make("option", {selected: true}, given.get(field.name)));
+  }
   fields.forEach(place);
 }
 
@@ -47,7 +50,7 @@ async function ask() {
   history.replaceState(null, "", "/plan?" + text);
   try {
     const found = await get("/api/plan?" + text);
-    if (own === version) { show(found, performance.now() - began); $("answer").setAttribute("aria-busy", "false"); }
+    if (own === version) { show(found, performance.now() - began); $("answer").dataset.query = text; $("answer").setAttribute("aria-busy", "false"); }
     if (own === version && !found.error) askOthers();
   } catch {
     if (own === version) refuse("The server does not answer: is lightdp ui still running?", null);
@@ -106,12 +109,13 @@ function show(found, took) {
 
 function showOthers() {
   const central = others.schemes[0].noise_in_mean;
-  bars($("schemes-chart"), others.schemes.map((row) => ({name: row.title, value: row.std, bold: row.chosen, colour: row.private ? COLOURS[row.scheme] : "var(--quiet)", text: row.std === null ? "impossible" : number(row.std)})));
+  bars($("schemes-chart"), others.schemes.map((row) => ({name: row.title, value: row.noise_in_mean, bold: row.chosen, colour: COLOURS[row.scheme], text: row.noise_in_mean === null ? "impossible" : number(row.noise_in_mean)})));
+  say("trusting", others.schemes.filter((row) => !row.private).map((row) => row.title).join(" and "));
   $("schemes").tBodies[0].replaceChildren(...others.schemes.map((row) => make("tr", row.chosen ? {class: "differs"} : {},
-    make("th", {scope: "row"}, row.title), make("td", {}, row.std === null ? "impossible" : number(row.std, 4)), make("td", {}, row.std === null ? "" : number(row.noise_in_mean / central)),
+    make("th", {scope: "row"}, row.title), make("td", {}, row.noise_in_mean === null ? "impossible" : number(row.noise_in_mean, 4)), make("td", {}, row.noise_in_mean === null ? "" : number(row.noise_in_mean / central)),
     make("td", {}, row.reason ? "" : String(row.trips)), make("td", {}, row.reason ? "" : number(row.bytes_per_parameter)), make("td", {class: "word"}, row.reason ?? row.breaks))));
   $("members").hidden = !others.members.length;
-  $("members").querySelector("tbody").replaceChildren(...others.members.map((row) => make("tr", {}, make("th", {scope: "row"}, row.title), make("td", {}, row.reason ?? whole(row.turns)), make("td", {}, row.reason ? "" : number(row.std, 4)))));
+  $("members").querySelector("tbody").replaceChildren(...others.members.map((row) => make("tr", {}, make("th", {scope: "row"}, row.title), make("td", {}, row.reason ?? whole(row.turns)), make("td", {}, row.reason ? "" : number(row.noise_in_mean, 4)))));
   say("page", others.page);
   say("advice", others.advice ? others.advice[0].toUpperCase() + others.advice.slice(1) + "." : "");
 }
