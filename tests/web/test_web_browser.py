@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -153,7 +154,9 @@ def test_the_comparison_shows_the_variances_that_lightdp_plan_prints(served: Ser
     page = open_page(served)
     page.wait_for_selector("#schemes tbody tr")
     rows = planning.compare(lightdp.plan(**asked(page)))
-    cells = page.evaluate("[...document.querySelectorAll('#schemes tbody tr')].map(x => [...x.cells].map(y => y.innerText))")
+    cells = page.evaluate(
+        "[...document.querySelectorAll('#schemes tbody tr')].map(x => [...x.cells].map(y => y.innerText))"
+    )
     bars = page.evaluate("[...document.querySelectorAll('#schemes-chart rect')].map(x => +x.getAttribute('width'))")
     central, longest = rows[0].noise_in_mean, max(row.noise_in_mean for row in rows)
     for (title, variance, ratio, *_), row, bar in zip(cells, rows, bars, strict=True):
@@ -383,6 +386,31 @@ def test_a_new_round_keeps_the_focus_and_the_place_in_a_chart(tmp_path: Path, op
             else:
                 assert page.evaluate("document.activeElement.closest('figure:nth-of-type(2)') !== null")
                 assert page.inner_text("#charts figure:nth-of-type(2) .readout").startswith("round 1:")
+
+
+def test_figures_of_a_finished_run_agree_with_each_other(served: Served, open_page: Open) -> None:
+    page = open_page(served, "/runs/view?run=repair.jsonl")
+    page.wait_for_selector("#charts figure")
+    cards = page.inner_text("#heads")
+    assert "62.2 %" in cards
+    assert "of the final model, on the test set; loss 0.286 at round 7" in cards
+    assert "took 12.3 s" in cards
+    assert "until repaired" not in cards
+    assert page.inner_text("#charts figure:first-child .readout") == "round 6: 51.60 %"
+    budget = re.search(r"of (\S+) in the budget", cards)
+    assert budget is not None
+    assert f"budget {budget[1]}" in page.inner_text("#charts figure:nth-of-type(4)")
+    page.goto(served.base + "/runs/view?run=repair.jsonl&run=exact.jsonl")
+    page.wait_for_selector("#charts figure")
+    assert (
+        page.inner_text("#charts figure:first-child .readout") == "round 6: repair.jsonl 51.60 % · exact.jsonl 52.60 %"
+    )
+
+
+def test_what_is_no_content_is_outside_of_main(served: Served, open_page: Open) -> None:
+    page = open_page(served)
+    assert page.evaluate("document.querySelectorAll('main').length") == 1
+    assert page.evaluate("document.querySelectorAll('main :is(nav, header, footer)').length") == 0
 
 
 def points(page: Any) -> int:

@@ -14,7 +14,7 @@ pytest.importorskip("starlette")
 from lightdp.runlog import Follower, LogWriter, RunLog
 from lightdp.runlog._log import read_line
 from lightdp.web._folder import Folder
-from lightdp.web._stream import events, page_of
+from lightdp.web._stream import events, news
 from support.asked import BEARER, Asked
 from support.run_logs import Lines, logged, written
 
@@ -34,7 +34,7 @@ class Reader:
         self.mark, self.got, self.resets = "", 0, 0
 
     def take(self, folder: Folder) -> dict[str, Any]:
-        ([found], [self.mark]) = page_of(folder, ["a.jsonl"], [self.mark])
+        ([found], [self.mark]) = news(folder, ["a.jsonl"], [self.mark])
         if found["reset"]:
             self.rows.clear()
             self.resets += 1

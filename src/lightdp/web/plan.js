@@ -2,7 +2,7 @@
 import {$, bars, chart, make, number, onResize, percent, say, size, whole} from "./ui.js";
 
 const form = $("form"), fields = [...form.querySelectorAll("[name]")], start = new Map(fields.map((field) => [field.name, field.value]));
-const COLOURS = {central: "var(--c6)", smpc: "var(--c2)", repair: "var(--c0)", exact: "var(--c3)", paper: "var(--c1)", local: "var(--c4)"};
+const colour = (scheme) => `var(--scheme-${scheme})`;
 let answer = null, others = null, model = null, copied = "command";
 
 // --- sliders
@@ -109,7 +109,7 @@ function show(found, took) {
 
 function showOthers() {
   const central = others.schemes[0].noise_in_mean;
-  bars($("schemes-chart"), others.schemes.map((row) => ({name: row.title, value: row.noise_in_mean, bold: row.chosen, colour: COLOURS[row.scheme], text: row.noise_in_mean === null ? "impossible" : number(row.noise_in_mean)})));
+  bars($("schemes-chart"), others.schemes.map((row) => ({name: row.title, value: row.noise_in_mean, bold: row.chosen, colour: colour(row.scheme), text: row.noise_in_mean === null ? "impossible" : number(row.noise_in_mean)})));
   say("trusting", others.schemes.filter((row) => !row.private).map((row) => row.title).join(" and "));
   $("schemes").tBodies[0].replaceChildren(...others.schemes.map((row) => make("tr", row.chosen ? {class: "differs"} : {},
     make("th", {scope: "row"}, row.title), make("td", {}, row.noise_in_mean === null ? "impossible" : number(row.noise_in_mean, 4)), make("td", {}, row.noise_in_mean === null ? "" : number(row.noise_in_mean / central)),
@@ -126,8 +126,8 @@ function showMeasured() {
   $("models").replaceChildren(...models.map((name) => { const button = make("button", {type: "button", "aria-pressed": String(name === model)}, name); button.addEventListener("click", () => { model = name; showMeasured(); $("models").querySelector("[aria-pressed=true]").focus(); }); return button; }));
   const shown = answer.measured.filter((each) => each.model === model), one = shown[0];
   say("measured-words", `Mean over seeds of trainings on ${one.data} (${one.partition}, ${one.clients} clients, ${one.rounds} rounds, sampling rate ${one.sampling_rate}, unit record), at the measured ε nearest to yours, ${one.epsilon}, and the nearest shares of colluders and stragglers. Your data and model will differ.`);
-  chart($("measured-chart"), {lines: shown.map((each) => ({name: each.label, colour: COLOURS[each.scheme], dash: each.scheme === "central" ? "6 4" : "", points: each.curve})), from: 0, show: (y, short) => percent(y, short ? 0 : 1), label: "Measured accuracy against rounds: " + shown.map((each) => `${each.label} ${percent(each.accuracy)}`).join(", ")});
-  $("measured-legend").replaceChildren(...shown.map((each) => { const dot = make("i"); dot.style.background = COLOURS[each.scheme]; return make("li", {}, dot, `${each.label}: ${percent(each.accuracy)} (C̄ ${each.colluders}, S̄ ${each.stragglers}, ${each.trials} ${each.trials === 1 ? "trial" : "trials"})`); }));
+  chart($("measured-chart"), {lines: shown.map((each) => ({name: each.label, colour: colour(each.scheme), dash: each.scheme === "central" ? "6 4" : "", points: each.curve})), from: 0, show: (y, short) => percent(y, short ? 0 : 1), label: "Measured accuracy against rounds: " + shown.map((each) => `${each.label} ${percent(each.accuracy)}`).join(", ")});
+  $("measured-legend").replaceChildren(...shown.map((each) => { const dot = make("i"); dot.style.background = colour(each.scheme); return make("li", {}, dot, `${each.label}: ${percent(each.accuracy)} (C̄ ${each.colluders}, S̄ ${each.stragglers}, ${each.trials} ${each.trials === 1 ? "trial" : "trials"})`); }));
 }
 
 function showCopy() {

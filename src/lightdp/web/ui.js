@@ -49,6 +49,8 @@ export function time(s) {
   if (s < 90) return Math.ceil(s) + " s";
   return s < 5400 ? Math.ceil(s / 60) + " min" : (s / 3600).toFixed(1) + " h";
 }
+// A time that was measured, as exact as the log's; one that is guessed is rounded up.
+export const took = (s) => s === null || s === undefined ? "–" : s < 90 ? s.toFixed(1) + " s" : time(s);
 
 function ticks(low, high, count) {
   const raw = (high - low) / count, base = 10 ** Math.floor(Math.log10(raw)), step = base * [1, 2, 2.5, 5, 10].find((k) => k * base >= raw * (1 - 1e-9));
