@@ -393,6 +393,11 @@ def test_figures_of_a_finished_run_agree_with_each_other(served: Served, open_pa
     assert "took 12.3 s" in cards
     assert "until repaired" not in cards
     assert page.inner_text("#charts figure:first-child .readout") == "round 6: 51.60 %"
+    assert page.locator("figure:has(h3:text-is('Uploads')) .legend li").all_inner_texts() == [
+        "on time",
+        "too late",
+        "lost",
+    ]
     budget = re.search(r"of (\S+) in the budget", cards)
     assert budget is not None
     assert f"budget {budget[1]}" in page.inner_text("#charts figure:nth-of-type(4)")

@@ -50,6 +50,7 @@ def _engine() -> jinja2.Environment:
     """Templates of this package inside the frame that all pages share; whatever is put into them is escaped."""
     folders = [_HERE, *map(Path, lightdp.report.__path__)]
     engine = jinja2.Environment(loader=jinja2.FileSystemLoader(folders), autoescape=True, trim_blocks=True)
+    engine.policies["json.dumps_kwargs"] = {}  # keys keep their order, in which charts draw them
     engine.globals |= {"script": _script, "schemes": schemes(), "fates": FATES, "whereabouts": WHEREABOUTS}
     return engine
 

@@ -94,7 +94,7 @@ let saidAt = 0;
 function draw() {
   become($("heads"), make("div", {}, ...runs.flatMap(head).filter(Boolean)));
   const budgets = (key, show) => [...new Set(runs.map((run) => run.facts[key]).filter((x) => x !== null && x !== undefined))].map((y) => ({y, text: `budget ${show(y)}`}));
-  lines("accuracy", "Test accuracy", "after each round that was evaluated", "accuracy", {show: (y, short) => percent(y, short ? 0 : 2)});
+  lines("accuracy", "Test accuracy", "after each round that was evaluated", "accuracy", {show: (y, short) => percent(y, short ? 1 : 2)});
   lines("epsilon", "Privacy spent, ε", "by the client that spent most", "epsilon", {show: (y, short) => short ? number(y) : up(y), zero: true, rules: budgets("budget", (y) => number(y, 4))});
   lines("loss", "Test loss", "after each round that was evaluated", "loss", {show: (y) => number(y)});
   lines("mu", "Privacy spent, μ", runs.every((run) => run.facts.gdp) ? "the training so far is μ-GDP" : "of Gaussian noise with this ε at this δ", "mu", {show: (y, short) => short ? number(y) : up(y), zero: true, rules: budgets("mu_budget", (y) => up(y))});
