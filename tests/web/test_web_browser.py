@@ -408,6 +408,21 @@ def test_figures_of_a_finished_run_agree_with_each_other(served: Served, open_pa
     )
 
 
+def test_a_chart_of_very_many_rounds_is_drawn_with_few_points_and_the_last(served: Served, open_page: Open) -> None:
+    found = open_page(served).evaluate(
+        """async () => {
+          const script = document.querySelector("script[type=module]").src.replace(/[^/]*$/, "ui.js");
+          const {chart, make} = await import(script), node = make("div"), readout = make("p");
+          const points = Array.from({length: 300001}, (_, k) => [k + 1, k % 7]);
+          document.body.append(node);
+          chart(node, {lines: [{name: "a", colour: "red", points}], from: 1, show: String, label: "a", readout});
+          return [node.querySelector(".line").getAttribute("d").split("L").length, readout.textContent];
+        }"""
+    )
+    assert 900 < found[0] <= 1001
+    assert found[1] == f"round 300,001: {300_000 % 7}"
+
+
 def test_what_is_no_content_is_outside_of_main(served: Served, open_page: Open) -> None:
     page = open_page(served)
     assert page.evaluate("document.querySelectorAll('main').length") == 1
