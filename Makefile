@@ -63,8 +63,8 @@ test-e2e: $(DEV)
 	$(BIN)/python examples/flower-deployment/run.py
 
 test-ui: $(DEV)
-	@command -v chromium >/dev/null || { echo "make test-ui needs, on Debian: apt-get install chromium"; exit 1; }
-	$(BIN)/pytest tests/web
+	@{ command -v chromium || command -v chromium-browser; } >/dev/null || { echo "make test-ui needs, on Debian: apt-get install chromium"; exit 1; }
+	$(BIN)/pytest tests/web tests/report/test_report_browser.py
 
 test-flwr-next: $(DEV)
 	$(PIP) --no-deps --upgrade --target .venv/flwr-next "flwr==1.42.*"

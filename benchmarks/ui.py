@@ -1,7 +1,6 @@
 """How long the planner of `lightdp ui` takes to answer typical requests, over HTTP on this machine.
 
-Each request differs from those before it, so that none is answered from memory. `make test-ui` prints the time from the
-slider to the number in a browser (`pytest -s -k 200_ms tests/web`).
+Each request differs from those before it, so that none is answered from memory.
 
 Run: python benchmarks/ui.py
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
+FLAGS += ["--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"]
 WAIT_S = 60.0
 
 
@@ -49,6 +50,8 @@ def serving(folder: Path, *options: str, port: int = 0) -> Iterator[Served]:
     assert process.stdout is not None
     with process, process.stdout:
         try:
+            ready, _, _ = select.select([process.stdout], [], [], WAIT_S)
+            assert ready, "the server has not said anything"
             line = process.stdout.readline()
             yield Served(process, re.search(r"http\S+", line)[0])  # type: ignore[index]
         finally:
@@ -84,6 +87,7 @@ def open_page(chromium: Any) -> Iterator[Callable[..., Any]]:
 
     def opened(served: Served, path: str = "/plan", **options: Any) -> Any:
         context = chromium.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+        context.set_default_timeout(1000 * WAIT_S)
         contexts.append(context)
         context.on("request", lambda request: asked.append(request.url))
         page = context.new_page()

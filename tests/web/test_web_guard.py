@@ -184,3 +184,18 @@ def test_a_file_that_holds_no_token_is_refused(tmp_path: Path, text: str) -> Non
     file.chmod(0o600)
     with pytest.raises(ArgumentError, match="token_file must"):
         token(file)
+
+
+@pytest.mark.parametrize("place", ["link", "file/ui.token"])
+def test_a_token_that_can_be_neither_read_nor_made_is_one_line(tmp_path: Path, place: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ArgumentError, match=r"token_file must be readable and writable, got .*(link|file)"):
+        token(tmp_path / place)
+
+
+def test_the_settings_of_a_link_to_the_front_page_reach_the_planner(folder: Path) -> None:
+    asked = Asked(folder)
+    assert 'url=/?clients=5&amp;colluders=7"' in asked.get(f"/?token={TOKEN}&clients=5&colluders=7").text
+    assert asked.get("/?clients=5&colluders=7").headers["location"] == "/plan?clients=5&colluders=7"
+    assert asked.get("/").headers["location"] == "/plan"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import subprocess
 import sys
@@ -18,11 +19,18 @@ import lightdp
 from lightdp import planning
 from lightdp._validate import rounded_up
 from lightdp.errors import ArgumentError
+from lightdp.report import colours
+from lightdp.runlog import RunLog
+from lightdp.schemes import schemes
 from lightdp.web._copied import texts
+from lightdp.web._folder import Folder
 from lightdp.web._measured import nearest, summary
 from lightdp.web._plan import CONTROLS, answer, field_of, others, settings
+from lightdp.web._stream import news
 from support.asked import BEARER, Asked
+from support.run_logs import logged, written
 
+COMPARED = {"a": "repair", "b": "exact", "c": "repair"}
 ROOT = Path(__file__).parents[2]
 ASKED: dict[str, Any] = {
     "clients": 50, "colluders": 10, "stragglers": 10, "rounds": 150, "epsilon": 3.0, "delta": 1e-5,
@@ -164,3 +172,17 @@ def test_measured_curves_are_the_nearest_to_the_plan() -> None:
     bundled = json.loads((ROOT / "src/lightdp/web/measured.json").read_text())
     (same,) = (each for each in bundled if [each[key] for key in ("model", "scheme", "epsilon")] == wanted)
     assert same["curve"] == [[t, value] for t, value, *_ in line["curve"]]
+
+
+def test_the_pages_have_the_colours_of_reports_and_no_others(tmp_path: Path) -> None:
+    web = ROOT / "src/lightdp/web"
+    own = "".join(path.read_text() for path in web.iterdir() if path.suffix in (".css", ".js", ".html"))
+    assert re.findall(r"(?<!&)#[0-9a-f]{3,8}\b|\b(?:rgb|hsl)a?\(", own) == []
+    page = Asked(tmp_path).get("/plan", headers=BEARER).text
+    for scheme in schemes().values():
+        assert f"--scheme-{scheme.name}: {scheme.colour};" in page
+    logs = [RunLog.read(written(tmp_path / f"{name}.jsonl", logged(kind))) for name, kind in COMPARED.items()]
+    found, _ = news(Folder(tmp_path), [log.path.name for log in logs], ["", "", ""])
+    drawn = [(each["figures"]["colour"], each["figures"]["dash"]) for each in found]
+    assert drawn == [(colour, " ".join(map(str, dash))) for colour, dash in colours(logs)]
+    assert len(set(drawn)) == 3

@@ -14,7 +14,7 @@ pytest.importorskip("starlette")
 from lightdp.runlog import Follower, LogWriter, RunLog
 from lightdp.runlog._log import read_line
 from lightdp.web._folder import Folder
-from lightdp.web._stream import events, page_of
+from lightdp.web._stream import events, news
 from support.asked import BEARER, Asked
 from support.run_logs import Lines, logged, written
 
@@ -34,7 +34,7 @@ class Reader:
         self.mark, self.got, self.resets = "", 0, 0
 
     def take(self, folder: Folder) -> dict[str, Any]:
-        ([found], [self.mark]) = page_of(folder, ["a.jsonl"], [self.mark])
+        ([found], [self.mark]) = news(folder, ["a.jsonl"], [self.mark])
         if found["reset"]:
             self.rows.clear()
             self.resets += 1
@@ -174,3 +174,27 @@ def test_the_stream_goes_on_after_last_event_id_or_after(tmp_path: Path) -> None
     ):
         (data,) = (json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith('data: {"runs'))
         assert data["runs"][0]["rows"] == []
+
+
+def test_a_folder_is_walked_once_in_a_while_and_forgets_what_is_not_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "a.jsonl", logged())
+    written(tmp_path / "b.jsonl", logged("exact"))
+    now, walks = [1000.0], list[int]()
+    folder, names = Folder(tmp_path), Folder._names
+
+    def counted(self: Folder) -> Any:
+        walks.append(1)
+        return names(self)
+
+    monkeypatch.setattr(Folder, "_names", counted)
+    monkeypatch.setattr("lightdp.web._folder.time.monotonic", lambda: now[0])
+    first = {name: followed for _ in range(5) for name, followed in folder.logs()}
+    assert (sorted(first), len(walks)) == (["a.jsonl", "b.jsonl"], 1)
+    for _ in range(20):
+        now[0] += 4
+        assert folder.follow("a.jsonl") is first["a.jsonl"]
+    assert folder.follow("b.jsonl") is not first["b.jsonl"]  # its lines were dropped
+    folder.logs()
+    assert len(walks) == 2

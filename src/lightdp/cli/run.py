@@ -60,6 +60,7 @@ def _run(
     ] = None,
     report: Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML page.")] = True,
     live: Annotated[bool, typer.Option("--live", help="Show the run in the browser while it trains.")] = False,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page of --live.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the last line of the log instead of a table.")] = False,
 ) -> None:
     """Check, train with a progress bar on standard error, print the figures and what was guaranteed to whom."""
@@ -71,7 +72,7 @@ def _run(
     _check_out(out, resume=resume, overwrite=overwrite, report=report)
     if save_model is not None:
         _check_model(save_model, overwrite=overwrite)
-    _show(out, live=live)
+    _show(out, live=live, browser=browser)
     screen = Console(stderr=True)
     chosen, source = _fitted(chosen, given, screen)
     try:  # after the checks: they take seconds to import
@@ -102,12 +103,12 @@ def _run(
 command = with_settings(_run, Config)
 
 
-def _show(out: Path, *, live: bool) -> None:
+def _show(out: Path, *, live: bool, browser: bool) -> None:
     """Serve the page of the log until the command ends, if that was asked for."""
     if live:
         from lightdp.web import beside  # noqa: PLC0415  an optional dependency
 
-        click.get_current_context().with_resource(beside(out))
+        click.get_current_context().with_resource(beside(out, browser=browser))
 
 
 def _degree(graph: str | None, flags: dict[str, Any]) -> dict[str, Any]:

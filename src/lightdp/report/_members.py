@@ -11,13 +11,14 @@ from lightdp.report._chart import FAINT, SOFT, TONES, alt, data, within
 from lightdp.report._panel import Panel, Table, few, rounds_axis
 from lightdp.runlog import RunLog
 
-_WHERE = {  # words and colour
+WHEREABOUTS = {
     "playing": ("in the round's roster", TONES["blue"]),
     "seated": ("in another roster", "rgba(71, 71, 205, 0.3)"),
     "waiting": ("waiting for a roster", TONES["sand"]),
     "away": ("away", "rgba(120, 136, 160, 0.45)"),
     "spent": ("no budget left", TONES["red"]),
 }
+"""Where a client is in a round, as `RunLog.whereabouts` says: words and colour."""
 _MOST_BARS = 400  # more would be thinner than two pixels
 
 
@@ -36,12 +37,12 @@ def _membership(log: RunLog, name: str, logs: Sequence[RunLog]) -> Panel:
     step = len(every) / len(kept)
     rows = [{"start": each["round"] + 0.5 - step, "end": each["round"] + 0.5} | each for each in kept]
     base = data([*rows, rows[-1] | {"start": rows[-1]["end"]}]).encode(x=rounds_axis("start", logs))  # closes the step
-    states = [state for state in _WHERE if any(row[state] for row in rows)]
-    words = {state: _WHERE[state][0] for state in states}
+    states = [state for state in WHEREABOUTS if any(row[state] for row in rows)]
+    words = {state: WHEREABOUTS[state][0] for state in states}
     legend = alt.Legend(
         title=None, orient="top", symbolType="square", labelExpr=f"{words}[datum.label]", labelLimit=220, columns=5
     )
-    colour = alt.Scale(domain=states, range=[_WHERE[state][1] for state in states])
+    colour = alt.Scale(domain=states, range=[WHEREABOUTS[state][1] for state in states])
     folded = base.transform_fold(states, as_=["where", "clients"])
     steps = folded.transform_calculate(place=f"indexof({states}, datum.where)").encode(
         y=alt.Y(

@@ -10,13 +10,14 @@ from lightdp.report._figures import ONE_LATE, labels, waited
 from lightdp.report._panel import Panel, Table, few, rounds_axis
 from lightdp.runlog import RunLog
 
-_STATUS = {  # what became of uploads: words and colour
+FATES = {
     "used": ("on time", "rgba(120, 136, 160, 0.35)"),
     "next": (ONE_LATE, TONES["blue"]),
     "late": ("too late", TONES["orange"]),
     "void": ("in a void round", TONES["sand"]),
     "lost": ("lost", TONES["red"]),
 }
+"""What becomes of an upload, as `RunLog.fates` says: words and colour."""
 _MOST_COLUMNS = 200  # clients of the partition that are drawn; more would be thinner than a pixel or two
 _MOST_CELLS = 1500  # of the partition, each of them in the page
 
@@ -30,12 +31,12 @@ def stragglers(logs: Sequence[RunLog], place: int) -> Panel | None:
     kept = few([fates], len(logs))
     step = len(fates) / len(kept)
     unusual = {"next": log.grace > 0, "void": any(each["void"] for each in fates)}
-    states = [state for state in _STATUS if unusual.get(state, True)]
+    states = [state for state in FATES if unusual.get(state, True)]
     rows = [{"start": each["round"] + 0.5 - step, "end": each["round"] + 0.5} | each for each in kept]
     base = data([*rows, rows[-1] | {"start": rows[-1]["end"]}])  # closes the last step
     base = base.encode(x=rounds_axis("start", logs))
-    colour = alt.Scale(domain=states, range=[_STATUS[state][1] for state in states])
-    words = {state: _STATUS[state][0] for state in states}
+    colour = alt.Scale(domain=states, range=[FATES[state][1] for state in states])
+    words = {state: FATES[state][0] for state in states}
     legend = alt.Legend(
         title=None, orient="top", symbolType="square", labelExpr=f"{words}[datum.label]", labelLimit=220,
         columns=2 if len(states) > 3 else 3,  # fits a small panel

@@ -28,8 +28,9 @@ from starlette.routing import Route
 
 import lightdp.report
 from lightdp.errors import ArgumentError
-from lightdp.report import LOOK, save_runs
+from lightdp.report import FATES, LOOK, WHEREABOUTS, save_runs
 from lightdp.runlog import RunLog
+from lightdp.schemes import schemes
 from lightdp.web._audited import audited
 from lightdp.web._folder import Folder
 from lightdp.web._guard import REPORT_POLICY
@@ -49,7 +50,8 @@ def _engine() -> jinja2.Environment:
     """Templates of this package inside the frame that all pages share; whatever is put into them is escaped."""
     folders = [_HERE, *map(Path, lightdp.report.__path__)]
     engine = jinja2.Environment(loader=jinja2.FileSystemLoader(folders), autoescape=True, trim_blocks=True)
-    engine.globals["script"] = _script
+    engine.policies["json.dumps_kwargs"] = {}  # keys keep their order, in which charts draw them
+    engine.globals |= {"script": _script, "schemes": schemes(), "fates": FATES, "whereabouts": WHEREABOUTS}
     return engine
 
 
@@ -96,9 +98,9 @@ class App:
             exception_handlers={ArgumentError: lambda _, error: _refused(error, 404)},
         )
 
-    async def front(self, _: Request) -> Response:
-        """To the planner."""
-        return RedirectResponse("/plan", 303)
+    async def front(self, request: Request) -> Response:
+        """To the planner, with the settings of the query."""
+        return RedirectResponse(f"/plan?{request.url.query}" if request.url.query else "/plan", 303)
 
     async def icon(self, _: Request) -> Response:
         """There is none, and browsers ask for it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
@@ -13,6 +15,8 @@ from lightdp.runlog import Follower
 
 _DEPTH = 4  # folders below the folder
 _MOST_FILES = 20_000  # looked at
+_WALK_S = 3.0  # for so long a walk through the folder is good
+_KEEP_S = 60.0  # after so long unwatched, the lines of a log are dropped
 MOST_LOGS = 500
 """The logs that are shown, those that were written last."""
 _BEGIN = re.compile(rb'\s*\{\s*"kind"\s*:\s*"run"')
@@ -38,7 +42,9 @@ class Folder:
             raise ArgumentError(f"FOLDER must be a folder, got FOLDER={str(path)!r}")
         self.path = path.resolve()
         self._followed: dict[str, Follower] = {}
-        self._lock = threading.Lock()
+        self._asked: dict[str, float] = {}  # when each was last
+        self._walked: tuple[float, list[str]] = (-math.inf, [])
+        self._lock, self._walking = threading.Lock(), threading.Lock()
 
     def file(self, name: str, suffix: str = ".jsonl") -> Path:
         """The file of a log with this name, or the one beside it with another suffix.
@@ -68,24 +74,32 @@ class Folder:
         return None
 
     def follow(self, name: str) -> Follower:
-        """The log of this name; it stays the same object, also while its file is away.
+        """The log of this name; while it is asked for it stays the same object, also if its file is away.
 
         Raises:
             ArgumentError: there is none, and there was none.
         """
+        now = time.monotonic()
         with self._lock:
-            found = self._followed.get(name)
-        if found is not None:
-            return found
+            for each in [each for each, last in self._asked.items() if now - last > _KEEP_S and each != name]:
+                del self._asked[each], self._followed[each]
+            if (found := self._followed.get(name)) is not None:
+                self._asked[name] = now
+                return found
         path = self.file(name)
         with self._lock:
+            self._asked[name] = now
             return self._followed.setdefault(name, Follower(path))
 
     def logs(self) -> list[tuple[str, Follower]]:
         """Every log that is there now, looked at; what was written last comes first."""
-        names = sorted(self._names(), key=lambda each: -each[1])[:MOST_LOGS]
+        with self._walking:
+            walked, names = self._walked
+            if time.monotonic() - walked > _WALK_S:
+                names = [name for name, _ in sorted(self._names(), key=lambda each: -each[1])[:MOST_LOGS]]
+                self._walked = time.monotonic(), names
         found = []
-        for name, _ in names:
+        for name in names:
             try:
                 followed = self.follow(name)
             except ArgumentError:  # gone meanwhile

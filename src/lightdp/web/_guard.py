@@ -14,6 +14,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from pathlib import Path
@@ -45,7 +46,7 @@ _HEADERS = {
 }
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _ENTER = """<!doctype html><html lang=en><meta charset=utf-8><title>lightdp</title>
-<meta http-equiv=refresh content="0;url={place}"><p><a href="{place}">Go on</a></p>"""
+<meta http-equiv=refresh content="0;url={place}"><p><a href="{place}">Continue</a></p>"""
 _CLOSED = """<!doctype html><html lang=en><meta charset=utf-8><title>lightdp</title>
 <meta name=viewport content="width=device-width, initial-scale=1"><style>:root {color-scheme: light dark}
 body {font: 16px/1.5 system-ui, sans-serif; max-width: 60ch; margin: 15vh auto; padding: 0 20px}</style>
@@ -63,11 +64,9 @@ def token(path: Path) -> str:
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with durable(path, replace=False) as file:
+            with suppress(FileExistsError), durable(path, replace=False) as file:  # another one may be quicker
                 file.write(secrets.token_urlsafe(32).encode() + b"\n")
         found = contents(path, limit=256, private=True).decode("ascii").strip()
-    except FileExistsError:  # another one was quicker
-        return token(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"token_file must be readable and writable, got {str(path)!r}: {error}") from None
     if len(found) < 32 or not found.replace("-", "").replace("_", "").isalnum():

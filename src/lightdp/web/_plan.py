@@ -69,7 +69,7 @@ CONTROLS = (
     Control("rounds", "Rounds", int, 1, 2000, 10**6, log=True, start=150, group="Training"),
     Control("sampling_rate", "Sampling rate", float, 0.001, 1, log=True, start=1.0, group="Training"),
     Control("parameters", "Parameters", int, 10, 10**8, log=True, start=10_000, group="Training"),
-    Control("records", "Records of all", int, 10, 10**8, log=True, start=50_000, group="Training"),
+    Control("records", "Records in all", int, 10, 10**8, log=True, start=50_000, group="Training"),
     Control("calibration", "Calibration", str, options=CALIBRATIONS, start="auto", group="Noise"),
     Control("grace", "Grace", str, options=("0", "1"), start="0", group="Noise"),
 )
@@ -192,7 +192,6 @@ def _others(asked: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
             "scheme": row.scheme.name,
             "title": row.title,
             "noise_in_mean": row.noise_in_mean,
-            "std": None if row.noise_in_mean is None else math.sqrt(row.noise_in_mean),
             "ratio": None if row.plan is None or length is None else planning.noise_ratio(row.plan, length),
             "trips": row.scheme.trips,
             "bytes_per_parameter": row.bytes_per_parameter,
@@ -205,7 +204,7 @@ def _others(asked: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
     ]
     members = [
         {"title": each.title, "reason": each.reason or None}
-        | ({} if each.plan is None else {"turns": each.plan.turns, "std": math.sqrt(each.plan.noise_in_mean())})
+        | ({} if each.plan is None else {"turns": each.plan.turns, "noise_in_mean": each.plan.noise_in_mean()})
         for each in planning.memberships(plan)
     ]
     advice = None if length is None else planning.noise_advice(plan, length)

@@ -143,16 +143,18 @@ def open_browser(link: str) -> None:
 
 
 @contextmanager
-def beside(log: Path) -> Iterator[None]:
+def beside(log: Path, *, browser: bool = True) -> Iterator[None]:
     """Serve the page of a log, in a process of its own, as long as the block lasts.
 
-    Guarantee: nothing that happens to the server reaches the block; the process has a lower priority, and ends with
+    Guarantee: if the server crashes, the block continues; the process has a lower priority, and ends with
     this one however it ends, since it reads from a pipe that only this one holds.
 
     Args:
         log: the file, there or not yet.
+        browser: whether to open the page.
     """
     words = [sys.executable, "-m", "lightdp", "ui", str(log.parent), "--port", "0", "--beside", log.name]
+    words += [] if browser else ["--no-browser"]
     process = None
     with suppress(OSError):
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=2, start_new_session=True)  # noqa: S603

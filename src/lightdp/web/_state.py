@@ -10,14 +10,12 @@ from typing import Any
 
 from lightdp import gaussian
 from lightdp._validate import rounded_up
-from lightdp.report import caveats, uploads
+from lightdp.report import FATES, caveats, uploads
 from lightdp.runlog import Follower, Round, RunLog
 from lightdp.schemes import schemes
 
 _QUIET_S = 120.0  # after so long without a line a run is no longer called running
 _MOST_BACK = 500  # earlier rounds whose late uploads a new line may say
-FATES = ("used", "next", "late", "void", "lost")
-"""What becomes of an upload, as `RunLog.fates` says."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would compute
 _STOPPED = {
     "budget": "the budget is used up",
@@ -72,6 +70,8 @@ def figures(name: str, followed: Follower, *, model: bool) -> dict[str, Any]:
     known = schemes().get(log.scheme)
     fates = [log.fates(line) for line in log.rounds]
     sums = {fate: sum(each[fate] for each in fates) for fate in FATES}
+    measured = ((line.loss, line.round) for line in reversed(log.rounds) if line.loss is not None)
+    loss, loss_round = next(measured, (None, None))
     budget = None if log.claimed is None or log.delta is None else gaussian.mu(log.claimed, log.delta)
     return state | {
         "status": status,
@@ -84,7 +84,8 @@ def figures(name: str, followed: Follower, *, model: bool) -> dict[str, Any]:
         "total": total,
         "left": left,
         "accuracy": log.accuracy,
-        "loss": next((line.loss for line in reversed(log.rounds) if line.loss is not None), None),
+        "loss": loss,
+        "loss_round": loss_round,
         "private": plan is not None,
         "epsilon": log.epsilon,
         "epsilon_text": _text(log.epsilon),

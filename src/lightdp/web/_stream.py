@@ -12,7 +12,9 @@ from typing import Any
 from anyio import to_thread
 
 from lightdp.errors import ArgumentError
+from lightdp.report import colours
 from lightdp.runlog import RunLog
+from lightdp.schemes import schemes
 from lightdp.web._folder import Folder
 from lightdp.web._state import figures, rows, warnings
 
@@ -20,12 +22,12 @@ _TICK_S = 0.4
 _KEEP_S = 15.0  # after so long without an event a comment keeps the connection
 
 
-def page_of(folder: Folder, names: Sequence[str], marks: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
+def news(folder: Folder, names: Sequence[str], marks: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """What a reader at these marks does not have yet of each run, and its new marks.
 
     A reader whose mark is unknown, since the file is another one now, gets everything again, with `reset`.
     """
-    found, reached = [], []
+    found, reached, drawn = list[dict[str, Any]](), [], []
     for name, mark in zip(names, marks, strict=True):
         try:
             followed = folder.follow(name)
@@ -40,6 +42,10 @@ def page_of(folder: Folder, names: Sequence[str], marks: Sequence[str]) -> tuple
             state["rows"] = rows(log, first)
         found.append(state | {"figures": figures(name, followed, model=folder.model(name) is not None)})
         reached.append(new)
+        if log is not None and log.scheme in schemes():
+            drawn.append((found[-1]["figures"], log))
+    for (facts, _), (colour, dash) in zip(drawn, colours([log for _, log in drawn]), strict=True):
+        facts |= {"colour": colour, "dash": " ".join(map(str, dash))}
     return found, reached
 
 
@@ -60,7 +66,7 @@ async def events(
     shown, quiet, first = "", 0.0, True
     while True:
         last = stopping()  # one more look after that, for the end of a run
-        found, reached = await to_thread.run_sync(partial(page_of, folder, names, marks))
+        found, reached = await to_thread.run_sync(partial(news, folder, names, marks))
         facts = json.dumps([each["figures"] for each in found], allow_nan=False)
         if first or reached != list(marks) or facts != shown:
             notes = await to_thread.run_sync(lambda: warnings(logs_of(folder, names)))

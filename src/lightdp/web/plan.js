@@ -2,7 +2,7 @@
 import {$, bars, chart, make, number, onResize, percent, say, size, whole} from "./ui.js";
 
 const form = $("form"), fields = [...form.querySelectorAll("[name]")], start = new Map(fields.map((field) => [field.name, field.value]));
-const COLOURS = {central: "var(--c6)", smpc: "var(--c2)", repair: "var(--c0)", exact: "var(--c3)", paper: "var(--c1)", local: "var(--c4)"};
+const colour = (scheme) => `var(--scheme-${scheme})`;
 let answer = null, others = null, model = null, copied = "command";
 
 // --- sliders
@@ -24,11 +24,14 @@ function place(field) {
   slider.setAttribute("aria-valuetext", field.value === "" ? "none" : field.value);
 }
 
-// --- the query holds the whole request
-const query = () => new URLSearchParams(fields.filter((field) => field.value.trim() !== "").map((field) => [field.name, field.value.trim()]));
+// --- the query holds the whole request, also fields that were emptied; one that it does not name has its starting value
+const query = () => new URLSearchParams(fields.filter((field) => field.value.trim() !== "" || start.get(field.name) !== "").map((field) => [field.name, field.value.trim()]));
 function fill(text) {
   const given = new URLSearchParams(text);
-  for (const field of fields) field.value = given.size ? given.get(field.name) ?? (field.tagName === "SELECT" ? start.get(field.name) : "") : start.get(field.name);
+  for (const field of fields) {
+    field.value = given.get(field.name) ?? start.get(field.name);
+    if (field.tagName === "SELECT" && field.selectedIndex < 0) field.append(make("option", {selected: true}, given.get(field.name)));
+  }
   fields.forEach(place);
 }
 
@@ -47,7 +50,7 @@ async function ask() {
   history.replaceState(null, "", "/plan?" + text);
   try {
     const found = await get("/api/plan?" + text);
-    if (own === version) { show(found, performance.now() - began); $("answer").setAttribute("aria-busy", "false"); }
+    if (own === version) { show(found, performance.now() - began); $("answer").dataset.query = text; $("answer").setAttribute("aria-busy", "false"); }
     if (own === version && !found.error) askOthers();
   } catch {
     if (own === version) refuse("The server does not answer: is lightdp ui still running?", null);
@@ -106,12 +109,13 @@ function show(found, took) {
 
 function showOthers() {
   const central = others.schemes[0].noise_in_mean;
-  bars($("schemes-chart"), others.schemes.map((row) => ({name: row.title, value: row.std, bold: row.chosen, colour: row.private ? COLOURS[row.scheme] : "var(--quiet)", text: row.std === null ? "impossible" : number(row.std)})));
+  bars($("schemes-chart"), others.schemes.map((row) => ({name: row.title, value: row.noise_in_mean, bold: row.chosen, colour: colour(row.scheme), text: row.noise_in_mean === null ? "impossible" : number(row.noise_in_mean)})));
+  say("trusting", others.schemes.filter((row) => !row.private).map((row) => row.title).join(" and "));
   $("schemes").tBodies[0].replaceChildren(...others.schemes.map((row) => make("tr", row.chosen ? {class: "differs"} : {},
-    make("th", {scope: "row"}, row.title), make("td", {}, row.std === null ? "impossible" : number(row.std, 4)), make("td", {}, row.std === null ? "" : number(row.noise_in_mean / central)),
+    make("th", {scope: "row"}, row.title), make("td", {}, row.noise_in_mean === null ? "impossible" : number(row.noise_in_mean, 4)), make("td", {}, row.noise_in_mean === null ? "" : number(row.noise_in_mean / central)),
     make("td", {}, row.reason ? "" : String(row.trips)), make("td", {}, row.reason ? "" : number(row.bytes_per_parameter)), make("td", {class: "word"}, row.reason ?? row.breaks))));
   $("members").hidden = !others.members.length;
-  $("members").querySelector("tbody").replaceChildren(...others.members.map((row) => make("tr", {}, make("th", {scope: "row"}, row.title), make("td", {}, row.reason ?? whole(row.turns)), make("td", {}, row.reason ? "" : number(row.std, 4)))));
+  $("members").querySelector("tbody").replaceChildren(...others.members.map((row) => make("tr", {}, make("th", {scope: "row"}, row.title), make("td", {}, row.reason ?? whole(row.turns)), make("td", {}, row.reason ? "" : number(row.noise_in_mean, 4)))));
   say("page", others.page);
   say("advice", others.advice ? others.advice[0].toUpperCase() + others.advice.slice(1) + "." : "");
 }
@@ -122,8 +126,8 @@ function showMeasured() {
   $("models").replaceChildren(...models.map((name) => { const button = make("button", {type: "button", "aria-pressed": String(name === model)}, name); button.addEventListener("click", () => { model = name; showMeasured(); $("models").querySelector("[aria-pressed=true]").focus(); }); return button; }));
   const shown = answer.measured.filter((each) => each.model === model), one = shown[0];
   say("measured-words", `Mean over seeds of trainings on ${one.data} (${one.partition}, ${one.clients} clients, ${one.rounds} rounds, sampling rate ${one.sampling_rate}, unit record), at the measured ε nearest to yours, ${one.epsilon}, and the nearest shares of colluders and stragglers. Your data and model will differ.`);
-  chart($("measured-chart"), {lines: shown.map((each) => ({name: each.label, colour: COLOURS[each.scheme], dash: each.scheme === "central" ? "6 4" : "", points: each.curve})), from: 0, show: (y, short) => percent(y, short ? 0 : 1), label: "Measured accuracy against rounds: " + shown.map((each) => `${each.label} ${percent(each.accuracy)}`).join(", ")});
-  $("measured-legend").replaceChildren(...shown.map((each) => { const dot = make("i"); dot.style.background = COLOURS[each.scheme]; return make("li", {}, dot, `${each.label}: ${percent(each.accuracy)} (C̄ ${each.colluders}, S̄ ${each.stragglers}, ${each.trials} ${each.trials === 1 ? "trial" : "trials"})`); }));
+  chart($("measured-chart"), {lines: shown.map((each) => ({name: each.label, colour: colour(each.scheme), dash: each.scheme === "central" ? "6 4" : "", points: each.curve})), from: 0, show: (y, short) => percent(y, short ? 0 : 1), label: "Measured accuracy against rounds: " + shown.map((each) => `${each.label} ${percent(each.accuracy)}`).join(", ")});
+  $("measured-legend").replaceChildren(...shown.map((each) => { const dot = make("i"); dot.style.background = colour(each.scheme); return make("li", {}, dot, `${each.label}: ${percent(each.accuracy)} (C̄ ${each.colluders}, S̄ ${each.stragglers}, ${each.trials} ${each.trials === 1 ? "trial" : "trials"})`); }));
 }
 
 function showCopy() {

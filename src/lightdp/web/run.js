@@ -1,12 +1,9 @@
 // Runs as they go on. The server says what is new; a round that comes again replaces what is here of it.
-import {$, chart, make, number, onResize, percent, say, time, up, whole} from "./ui.js";
+import {$, become, chart, make, number, onResize, percent, say, time, took, up, whole} from "./ui.js";
 
 const names = JSON.parse($("names").textContent), many = names.length > 1;
-const COLOURS = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)", "var(--c7)"];
-const DASHES = ["", "", "", "", "7 4", "7 4", "2 3", "2 3"];
 const STATES = {running: "running", finished: "finished", quiet: "no end recorded", damaged: "damaged", starting: "starting", gone: "waiting for the log"};
-const FATES = {used: ["on time", "var(--quiet)"], next: ["one round late", "var(--next)"], late: ["too late", "var(--late)"], void: ["in a void round", "var(--void)"], lost: ["lost", "var(--lost)"]};
-const WHERE = {playing: ["in the round’s roster", "var(--c0)"], seated: ["in another roster", "var(--next)"], waiting: ["waiting", "var(--late)"], away: ["away", "var(--quiet)"], spent: ["no budget left", "var(--lost)"]};
+const [FATES, WHERE] = JSON.parse($("kinds").textContent);  // words and colour, as on pages of lightdp report
 const runs = names.map((name) => ({name, rows: new Map(), facts: {name, status: "gone"}}));
 const query = new URLSearchParams(names.map((name) => ["run", name]));
 let source, last = "", stopped = false;
@@ -16,7 +13,7 @@ function connect() {
   source?.close();
   source = new EventSource("/api/events?" + query + (last ? "&after=" + encodeURIComponent(last) : ""));
   source.onmessage = (event) => { last = event.lastEventId; stopped = false; take(JSON.parse(event.data)); };
-  source.addEventListener("stop", () => { stopped = true; say("connection", "The server has ended; this page keeps what it has shown, and goes on if the server comes back."); });
+  source.addEventListener("stop", () => { stopped = true; say("connection", "The server has ended; this page keeps what it has shown, and continues if the server comes back."); });
   source.onerror = () => { if (!stopped) say("connection", "The server does not answer; trying again …"); if (source.readyState === EventSource.CLOSED) setTimeout(() => document.hidden || connect(), 1500); };
 }
 document.addEventListener("visibilitychange", () => document.hidden ? source?.close() : connect());
@@ -30,9 +27,9 @@ function take({runs: found, warnings}) {
   });
   $("warnings").hidden = !warnings.length;
   $("warnings").querySelector("ul").replaceChildren(...warnings.map((text) => make("li", {}, text)));
-  if (!many) $("warnings").querySelector("h2").textContent = "To know";
+  if (!many) $("warnings").querySelector("h2").textContent = "Notes";
   const live = runs.some((run) => ["running", "starting", "gone"].includes(run.facts.status));
-  say("connection", live ? "Live." : runs.some((run) => run.facts.status === "quiet") ? "No line for a while; this page goes on when there is one." : "");
+  say("connection", live ? "Live." : runs.some((run) => run.facts.status === "quiet") ? "No new line for a while; this page continues when there is one." : "");
   requestAnimationFrame(draw);
 }
 
@@ -43,22 +40,21 @@ const card = (head, big, words, share, over) => {
   return node;
 };
 
-function head(run, place) {
+function head(run) {
   const f = run.facts, title = make("h2", many ? {} : {class: "vh"}, run.name);
-  if (many) { const dot = make("i", {class: "dot"}); dot.style.background = COLOURS[place]; title.prepend(dot); }
-  const button = make("button", {type: "button", class: many ? null : "primary", "data-audit": run.name, disabled: f.rounds === undefined || auditing.has(run.name)}, auditing.has(run.name) ? "Auditing …" : "Audit");
-  button.addEventListener("click", () => audit(run.name));
-  const own = new URLSearchParams([["run", run.name]]), links = [["CSV", "/runs/csv"], ["Log", "/runs/log"], ...(f.model ? [["Model", "/runs/model"]] : []), ["Report", "/runs/report"]];
-  const line = make("div", {class: "head"}, title, make("span", {class: "state " + f.status}, STATES[f.status]), make("div", {class: "tabs"}, ...links.map(([text, path]) => make("a", {class: "button", href: path + "?" + own, ...(text === "Report" ? {target: "_blank", rel: "noopener"} : {})}, text)), button));
+  if (many) { const dot = make("i", {class: "dot"}); dot.style.background = f.colour ?? "var(--soft)"; title.prepend(dot); }
+  const button = make("button", {type: "button", class: many ? null : "primary", "data-audit": run.name, "aria-disabled": String(f.rounds === undefined || auditing.has(run.name))}, auditing.has(run.name) ? "Auditing …" : "Audit");
+  const own = new URLSearchParams([["run", run.name]]), links = [["CSV", "/runs/csv"], ["Log", "/runs/log"], ["Model", "/runs/model"], ["Report", "/runs/report"]];
+  const line = make("div", {class: "head"}, title, make("span", {class: "state " + f.status}, STATES[f.status]), make("div", {class: "tabs"}, ...links.map(([text, path]) => make("a", {class: "button", href: path + "?" + own, hidden: text === "Model" && !f.model, ...(text === "Report" ? {target: "_blank", rel: "noopener"} : {})}, text)), button));
   if (f.rounds === undefined) return [line, make("p", {class: "error"}, f.error ?? "")];
   const u = f.uploads, all = u.used + u.next + u.late + u.void + u.lost, rows = sorted(run), now = rows.at(-1);
   const cards = make("section", {class: "cards grid", "aria-label": run.name},
-    card("Accuracy", percent(f.accuracy), f.loss === null ? "on the test set" : `on the test set; loss ${number(f.loss)}`),
+    card("Accuracy", percent(f.accuracy), `${f.status === "finished" ? "of the final model, " : ""}on the test set${f.loss === null ? "" : `; loss ${number(f.loss)} at round ${whole(f.loss_round)}`}`),
     f.private ? card("Privacy spent", "ε = " + (f.epsilon_text ?? "–"), `of ${number(f.budget)} at δ = ${f.delta}${f.gdp ? "" : ", batches sampled"}`, f.epsilon === null ? null : f.epsilon / f.budget, f.exceeds) : card("Privacy spent", "∞", "no noise: nothing is guaranteed to anybody"),
     f.private ? card(f.gdp ? "μ" : "μ at this δ", f.mu_text ?? "–", `of ${up(f.mu_budget)} in the budget`, f.mu === null ? null : f.mu / f.mu_budget, f.exceeds) : null,
-    card("Round", f.total ? `${whole(f.rounds)} / ${whole(f.total)}` : whole(f.rounds), f.status === "running" ? (f.left === null ? "time left: not known yet" : `about ${time(f.left)} left`) : f.stopped ? `ended early: ${f.stopped}` : f.seconds !== null ? `took ${time(f.seconds)}` : "no end recorded", f.total ? f.rounds / f.total : null),
+    card("Round", f.total ? `${whole(f.rounds)} / ${whole(f.total)}` : whole(f.rounds), f.status === "running" ? (f.left === null ? "time left: not known yet" : `about ${time(f.left)} left`) : f.stopped ? `ended early: ${f.stopped}` : f.seconds !== null ? `took ${took(f.seconds)}` : "no end recorded", f.total ? f.rounds / f.total : null),
     card("Uploads", all ? percent((u.used + u.next) / all) : "–", all ? `used; ${whole(u.late + u.void)} too late, ${whole(u.lost)} lost of ${whole(all)}` : "none yet"),
-    card("Noise", number(f.noise), `std in the mean that stays${now && now.goes !== null ? `; residual ${number(now.goes)} until repaired` : ""}`));
+    card("Noise", number(f.noise), `std in the mean that stays${f.status !== "finished" && now && now.goes !== null ? `; residual ${number(now.goes)} until repaired` : ""}`));
   const what = [f.scheme, f.data, f.model_name, f.clients ? `${whole(f.clients)} clients` : null, `${whole(f.parameters)} parameters`].filter(Boolean).join(" · ");
   return [line, make("p", {class: "note"}, what), cards, f.error ? make("p", {class: "error"}, f.error) : null];
 }
@@ -79,7 +75,7 @@ function legend(node, entries) {
   node.replaceChildren(...entries.map(([text, colour]) => { const dot = make("i"); dot.style.background = colour; return make("li", {}, dot, text); }));
 }
 function lines(key, title, note, value, options) {
-  const drawn = runs.map((run, place) => ({name: run.name, colour: COLOURS[place], dash: DASHES[place], points: sorted(run).filter((row) => row[value] !== null && row[value] !== undefined).map((row) => [row.round, row[value]])}));
+  const drawn = runs.map((run) => ({name: run.name, colour: run.facts.colour ?? "var(--soft)", dash: run.facts.dash, points: sorted(run).filter((row) => row[value] !== null && row[value] !== undefined).map((row) => [row.round, row[value]])}));
   if (!drawn.some((line) => line.points.length)) return;
   const {place, readout, legend: names} = panel(key, title, note), high = Math.max(...runs.map(reach), 1);
   const text = drawn.filter((line) => line.points.length).map((line) => `${line.name} ${options.show(line.points.at(-1)[1])}`).join(", ");
@@ -96,20 +92,18 @@ function stacked(key, title, note, run, kinds) {
 
 let saidAt = 0;
 function draw() {
-  const focus = document.activeElement?.dataset?.audit;
-  $("heads").replaceChildren(...runs.flatMap(head).filter(Boolean));
-  if (focus) document.querySelector(`[data-audit="${CSS.escape(focus)}"]`)?.focus();
-  const budgets = (key, word) => [...new Set(runs.map((run) => run.facts[key]).filter((x) => x !== null && x !== undefined))].map((y) => ({y, text: `${word} ${number(y, 4)}`}));
-  lines("accuracy", "Test accuracy", "after each round that was evaluated", "accuracy", {show: (y, short) => percent(y, short ? 0 : 2)});
-  lines("epsilon", "Privacy spent, ε", "by the client that spent most", "epsilon", {show: (y, short) => short ? number(y) : up(y), zero: true, rules: budgets("budget", "budget")});
+  become($("heads"), make("div", {}, ...runs.flatMap(head).filter(Boolean)));
+  const budgets = (key, show) => [...new Set(runs.map((run) => run.facts[key]).filter((x) => x !== null && x !== undefined))].map((y) => ({y, text: `budget ${show(y)}`}));
+  lines("accuracy", "Test accuracy", "after each round that was evaluated", "accuracy", {show: (y, short) => percent(y, short ? 1 : 2)});
+  lines("epsilon", "Privacy spent, ε", "by the client that spent most", "epsilon", {show: (y, short) => short ? number(y) : up(y), zero: true, rules: budgets("budget", (y) => number(y, 4))});
   lines("loss", "Test loss", "after each round that was evaluated", "loss", {show: (y) => number(y)});
-  lines("mu", "Privacy spent, μ", runs.every((run) => run.facts.gdp) ? "the training so far is μ-GDP" : "of Gaussian noise with this ε at this δ", "mu", {show: (y, short) => short ? number(y) : up(y), zero: true, rules: budgets("mu_budget", "budget")});
+  lines("mu", "Privacy spent, μ", runs.every((run) => run.facts.gdp) ? "the training so far is μ-GDP" : "of Gaussian noise with this ε at this δ", "mu", {show: (y, short) => short ? number(y) : up(y), zero: true, rules: budgets("mu_budget", (y) => up(y))});
   runs.forEach((run, place) => stacked(`uploads-${place}`, many ? `Uploads: ${run.name}` : "Uploads", "what became of them, round by round", run, FATES));
   lines("stays", "Noise that stays, std", "in a coordinate of the mean, for good", "stays", {show: (y) => number(y), zero: true});
   lines("goes", "Residual until repaired, std", "shared with missing clients: 0 where all came, gone once they are repaired", "goes", {show: (y) => number(y), zero: true});
   runs.forEach((run, place) => { if (run.facts.federated) stacked(`members-${place}`, many ? `Members: ${run.name}` : "Members", `${whole(run.facts.population)} clients`, run, WHERE); });
   jobs.splice(0).forEach((job) => job());
-  $("statements").replaceChildren(...runs.flatMap((run) => run.facts.statement?.length ? [make("h2", {}, many ? `Guaranteed: ${run.name}` : "What was guaranteed to whom"), make("div", {class: "panel"}, ...run.facts.statement.concat(run.facts.notes).map((text) => make("p", {}, text)))] : []));
+  become($("statements"), make("div", {}, ...runs.flatMap((run) => run.facts.statement?.length ? [make("h2", {}, many ? `Guaranteed: ${run.name}` : "What was guaranteed to whom"), make("div", {class: "panel"}, ...run.facts.statement.concat(run.facts.notes).map((text) => make("p", {}, text)))] : [])));
   numbers();
   if (performance.now() - saidAt > 5000) { saidAt = performance.now(); say("said", runs.map(({facts: f}) => f.rounds === undefined ? "" : `${f.name}: round ${f.rounds}, accuracy ${percent(f.accuracy)}, ε ${f.epsilon_text ?? "–"}, ${STATES[f.status]}`).join("; ")); }
 }
@@ -124,6 +118,7 @@ $("numbers").addEventListener("toggle", numbers);
 
 // --- the audit: lightdp audit of the log
 const auditing = new Set();
+$("heads").addEventListener("click", ({target}) => { const button = target.closest("[data-audit][aria-disabled=false]"); if (button) audit(button.dataset.audit); });
 async function audit(name) {
   auditing.add(name); draw();
   let found;

@@ -1,5 +1,5 @@
 // The logs of the folder, asked for again while the page is seen.
-import {$, make, number, percent, say, time, up, whole} from "./ui.js";
+import {$, make, number, percent, say, time, took, up, whole} from "./ui.js";
 
 const chosen = new Set();
 const STATES = {running: "running", finished: "finished", quiet: "no end recorded", damaged: "damaged", starting: "starting", gone: "gone"};
@@ -10,7 +10,7 @@ function card(run) {
   box.addEventListener("change", () => { box.checked ? chosen.add(run.name) : chosen.delete(run.name); buttons(); });
   const head = make("h3", {}, make("span", {}, box, make("a", {href: link("/runs/view", [run.name])}, run.name)), make("span", {class: "state " + run.status}, STATES[run.status]));
   if (run.rounds === undefined) return make("li", {}, head, make("p", {class: "error"}, run.error ?? ""));
-  const facts = [["accuracy", percent(run.accuracy)], ["round", run.total ? `${whole(run.rounds)} / ${whole(run.total)}` : whole(run.rounds)], ["ε spent", run.private ? `${up(run.epsilon)} of ${number(run.budget)}` : "∞"], run.status === "running" ? ["time left", time(run.left)] : ["took", time(run.seconds)]];
+  const facts = [["accuracy", percent(run.accuracy)], ["round", run.total ? `${whole(run.rounds)} / ${whole(run.total)}` : whole(run.rounds)], ["ε spent", run.private ? `${up(run.epsilon)} of ${number(run.budget)}` : "∞"], run.status === "running" ? ["time left", time(run.left)] : ["took", took(run.seconds)]];
   const meter = make("div", {class: "meter" + (run.exceeds ? " over" : ""), role: "img", "aria-label": run.private && run.epsilon !== null ? `${Math.round(100 * run.epsilon / run.budget)} % of the budget spent` : "no budget"}, make("i"));
   meter.firstChild.style.width = run.private && run.epsilon !== null ? Math.min(100, 100 * run.epsilon / run.budget) + "%" : "0";
   return make("li", {}, head, make("p", {class: "note"}, [run.scheme, run.data, run.model_name, run.clients ? `${whole(run.clients)} clients` : null].filter(Boolean).join(" · ")), make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])), meter, run.error ? make("p", {class: "error"}, run.error) : null);

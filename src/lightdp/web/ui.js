@@ -9,6 +9,23 @@ export function make(name, attributes = {}, ...children) {
   return node;
 }
 
+// Makes the children of `node` those of `fresh`, keeping every element that has its like there, and with it the focus.
+export function become(node, fresh) {
+  const old = [...node.childNodes];
+  [...fresh.childNodes].forEach((want, place) => {
+    const have = old[place];
+    if (!have) node.append(want);
+    else if (have.nodeName !== want.nodeName) have.replaceWith(want);
+    else if (have.nodeType === Node.TEXT_NODE) { if (have.data !== want.data) have.data = want.data; }
+    else {
+      for (const {name} of [...have.attributes]) if (!want.hasAttribute(name)) have.removeAttribute(name);
+      for (const {name, value} of want.attributes) if (have.getAttribute(name) !== value) have.setAttribute(name, value);
+      become(have, want);
+    }
+  });
+  old.slice(fresh.childNodes.length).forEach((have) => have.remove());
+}
+
 const space = "http://www.w3.org/2000/svg";
 function draw(parent, name, attributes, text) {
   const node = document.createElementNS(space, name);
@@ -32,6 +49,8 @@ export function time(s) {
   if (s < 90) return Math.ceil(s) + " s";
   return s < 5400 ? Math.ceil(s / 60) + " min" : (s / 3600).toFixed(1) + " h";
 }
+// A time that was measured, as exact as the log's; one that is guessed is rounded up.
+export const took = (s) => s === null || s === undefined ? "–" : s < 90 ? s.toFixed(1) + " s" : time(s);
 
 function ticks(low, high, count) {
   const raw = (high - low) / count, base = 10 ** Math.floor(Math.log10(raw)), step = base * [1, 2, 2.5, 5, 10].find((k) => k * base >= raw * (1 - 1e-9));
@@ -40,10 +59,13 @@ function ticks(low, high, count) {
   return found;
 }
 
+const MOST_POINTS = 1000;  // of a line; more would be thinner than a pixel
 // A chart in `node`: lines [{name, colour, points: [[x, y]]}] or, with `stacked`, layers of the same form.
 // Arrow keys and the pointer move a cross; what is there is written to `readout`.
 export function chart(node, {lines, high, from, rules = [], show, stacked = false, zero = false, label, readout, height = 210, xtitle = "round"}) {
   const width = Math.max(260, node.clientWidth || 600), left = 46, right = 12, top = 10, bottom = 30;
+  const longest = lines.reduce((most, line) => Math.max(most, line.points.length), 1), step = Math.ceil(longest / MOST_POINTS);
+  lines = lines.map((line) => ({...line, points: line.points.filter((_, place) => place % step === 0 || place === line.points.length - 1)}));
   const xs = [...new Set(lines.flatMap((line) => line.points.map((p) => p[0])))].sort((a, b) => a - b);
   const sums = new Map();
   const layers = lines.map((line) => ({...line, points: stacked ? line.points.map(([x, y]) => { const below = sums.get(x) ?? 0; sums.set(x, below + y); return [x, below + y, below, y]; }) : line.points}));
@@ -73,23 +95,24 @@ export function chart(node, {lines, high, from, rules = [], show, stacked = fals
     }
   }
   const cross = draw(svg, "line", {class: "cross", y1: top, y2: height - bottom, x1: -9, x2: -9});
-  const read = (x) => layers.flatMap((line) => { const p = line.points.find((each) => each[0] === x); return p ? [(lines.length > 1 ? line.name + " " : "") + show(stacked ? p[3] : p[1])] : []; }).join(" · ");
+  const read = (x) => layers.flatMap((line) => { const p = line.points.findLast((each) => each[0] <= x); return p ? [(lines.length > 1 ? line.name + " " : "") + show(stacked ? p[3] : p[1])] : []; }).join(" · ");
   let at = xs.length - 1;
   const move = (next) => {
     if (!xs.length) return;
     at = Math.min(Math.max(next, 0), xs.length - 1);
+    node.dataset.cross = xs[at];
     cross.setAttribute("x1", X(xs[at])); cross.setAttribute("x2", X(xs[at]));
     if (readout) readout.textContent = `${xtitle} ${whole(xs[at])}: ${read(xs[at])}`;
   };
-  const clear = () => { cross.setAttribute("x1", -9); cross.setAttribute("x2", -9); if (readout) readout.textContent = xs.length ? read(xs.at(-1)) : ""; };
+  const clear = () => { delete node.dataset.cross; cross.setAttribute("x1", -9); cross.setAttribute("x2", -9); if (readout) readout.textContent = xs.length ? `${xtitle} ${whole(xs.at(-1))}: ${read(xs.at(-1))}` : ""; };
   svg.addEventListener("pointermove", (event) => { const box = svg.getBoundingClientRect(), x = first + ((event.clientX - box.left) * width / box.width - left) / (width - left - right) * (last - first); let near = 0; for (let k = 0; k < xs.length; k++) if (Math.abs(xs[k] - x) < Math.abs(xs[near] - x)) near = k; move(near); });
   svg.addEventListener("pointerleave", clear);
   svg.addEventListener("blur", clear);
   svg.addEventListener("keydown", (event) => { const step = {ArrowLeft: -1, ArrowRight: 1, PageUp: 10, PageDown: -10, Home: -1e9, End: 1e9}[event.key]; if (step) { event.preventDefault(); move(at + step); } });
-  const focused = node.contains(document.activeElement);
+  const focused = node.contains(document.activeElement), kept = xs.indexOf(Number(node.dataset.cross ?? NaN));
   node.replaceChildren(svg);
   if (focused) svg.focus({preventScroll: true});
-  clear();
+  kept < 0 ? clear() : move(kept);
 }
 
 // Bars with names, in the order given: [{name, value, text, colour, bold}].
