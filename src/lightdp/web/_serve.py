@@ -152,7 +152,8 @@ def beside(log: Path) -> Iterator[None]:
     Args:
         log: the file, there or not yet.
     """
-    words = [sys.executable, "-m", "lightdp", "ui", str(log.parent), "--port", "0", "--beside", log.name]
+    # -P: no module of the current folder is imported
+    words = [sys.executable, "-P", "-m", "lightdp", "ui", str(log.parent), "--port", "0", "--beside", log.name]
     process = None
     with suppress(OSError):
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=2, start_new_session=True)  # noqa: S603

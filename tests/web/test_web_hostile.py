@@ -1,0 +1,69 @@
+"""Folders, logs, cookies and connections of somebody who wants to do harm."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("starlette")
+
+from lightdp.errors import ArgumentError
+from lightdp.web._audited import audited
+from support.asked import BASE, BEARER, Asked
+from support.audited_logs import a_plan, lines_of, some_rounds
+from support.pages import eventually
+from support.run_logs import logged, written
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OWN = BEARER | {"origin": BASE}
+
+
+@pytest.fixture
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder has modules of the names that commands import; they leave a file behind."""
+    for name in ("typer", "numpy", "json"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'caught')!r}, 'w')\nraise SystemExit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "caught"
+
+
+def test_an_audit_imports_nothing_from_the_folder(tmp_path: Path, trap: Path) -> None:
+    plan = a_plan()
+    written(tmp_path / "a.jsonl", lines_of(plan, some_rounds(plan, 8)))
+    assert Asked(tmp_path).post("/api/audit?run=a.jsonl", headers=OWN).json()["holds"] is True
+    assert not trap.exists()
+
+
+def test_a_live_page_imports_nothing_from_the_folder(
+    tmp_path: Path, trap: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lightdp.web import beside  # noqa: PLC0415  after the trap
+
+    browser = tmp_path / "browser"
+    browser.write_text(f"#!/bin/sh\necho there > {tmp_path / 'opened'}\n")
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with beside(tmp_path / "a.jsonl"):
+        eventually((tmp_path / "opened").exists)
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("raise KeyError(3)", "the audit failed: KeyError: 3"),
+        ("raise SystemExit(1)", "the audit failed: it ended with"),
+    ],
+)
+def test_an_audit_that_dies_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str) -> None:
+    (tmp_path / "broken" / "typer").mkdir(parents=True)
+    (tmp_path / "broken" / "typer" / "__init__.py").write_text(body)
+    path = written(tmp_path / "a.jsonl", logged())
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"), prepend=":")
+    with pytest.raises(ArgumentError, match=said):
+        asyncio.run(audited(path))
