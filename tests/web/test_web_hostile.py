@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("starlette")
 
 from lightdp.errors import ArgumentError
+from lightdp.web._app import App
 from lightdp.web._audited import audited
-from support.asked import BASE, BEARER, Asked
+from lightdp.web._folder import Folder
+from lightdp.web._guard import Guard
+from support.asked import BASE, BEARER, TOKEN, Asked
 from support.audited_logs import a_plan, lines_of, some_rounds
 from support.pages import eventually
 from support.run_logs import logged, written
@@ -67,3 +71,38 @@ def test_an_audit_that_dies_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"), prepend=":")
     with pytest.raises(ArgumentError, match=said):
         asyncio.run(audited(path))
+
+
+def entered(folder: Path) -> str:
+    """The value of the cookie that the link gives."""
+    (found,) = re.findall(r"lightdp-8765=([^;]*)", Asked(folder).get(f"/plan?token={TOKEN}").headers["set-cookie"])
+    return found
+
+
+def test_the_cookie_is_not_the_token_and_stands_for_it_nowhere_else(tmp_path: Path) -> None:
+    value = entered(tmp_path)
+    assert TOKEN not in value
+    assert value == entered(tmp_path)  # so that pages go on after a restart
+    others = [{"authorization": f"Bearer {value}"}, {"cookie": f"lightdp-8765={TOKEN}"}]
+    assert [Asked(tmp_path).get("/plan", headers=each).status_code for each in others] == [403, 403]
+    assert Asked(tmp_path).get(f"/plan?token={value}").status_code == 403
+    there = Guard(App(Folder(tmp_path), lambda: True).routes(), token=TOKEN, port=8766)
+    scope = {
+        "type": "http", "method": "GET", "scheme": "http", "path": "/plan", "query_string": b"",
+        "headers": [(b"host", b"127.0.0.1:8766"), (b"cookie", f"lightdp-8766={value}".encode())],
+    }  # fmt: skip
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(there(scope, None, send))  # type: ignore[arg-type]
+    assert sent[0]["status"] == 403
+
+
+@pytest.mark.parametrize(
+    "around", ['bad="{}; %s', "a,b=[1]; %s; c", "%s; lightdp-8765=wrong", "lightdp-8765=wrong;%s", "=; ;; %s", "é; %s"]
+)
+def test_cookies_of_other_servers_lock_nobody_out(tmp_path: Path, around: str) -> None:
+    sent = (around % f"lightdp-8765={entered(tmp_path)}").encode("latin-1")
+    assert Asked(tmp_path).get("/plan", headers=[(b"cookie", sent)]).status_code == 200

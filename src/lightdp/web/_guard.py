@@ -7,6 +7,12 @@
 | a web page's name is made to mean 127.0.0.1 (DNS rebinding) | `Host` must be an address or name of this machine |
 | a log contains markup or a script | everything is escaped, and the policy runs scripts of this server only |
 | a page of this server sends data away, or is framed | the policy names no other server |
+| another server on this machine reads its visitors' cookies | the cookie is a MAC of the port under the token |
+
+Browsers send cookies of 127.0.0.1 to every port of it. The cookie proves its holder to a server on the same port with
+the same token, and is no token: no bearer, no link, nothing on another port. It stays good over restarts, so that open
+pages go on; a program of another user that the browser asks can keep it, and use it as long as a server with this token
+runs on that port. Another token ends that.
 """
 
 from __future__ import annotations
@@ -14,7 +20,6 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Iterable
-from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -93,6 +98,7 @@ class Guard:
         self._hosts = {*_LOCAL, *(host.lower() for host in hosts)}
         self._any = any_address
         self.cookie = f"lightdp-{port}"  # cookies know no ports
+        self._proof = hmac.new(token.encode(), f"lightdp cookie {port}".encode(), "sha256").hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and pass on; connections other than plain HTTP are refused."""
@@ -122,15 +128,15 @@ class Guard:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for name, value in query if name == "token"]
         if given and scope["method"] == "GET":
-            if not self._right(given[-1]):
+            if not _same(given[-1], self._token):
                 return HTMLResponse(_CLOSED, 403)
             rest = urlencode([(name, value) for name, value in query if name != "token"])
             place = "/" + scope["path"].lstrip("/\\") + (f"?{rest}" if rest else "")
             place = place.translate({ord('"'): "%22", ord("<"): "%3C", ord(">"): "%3E", ord("&"): "&amp;"})
             entered = HTMLResponse(_ENTER.format(place=place))
-            entered.set_cookie(self.cookie, self._token, httponly=True, samesite="strict", path="/")
+            entered.set_cookie(self.cookie, self._proof, httponly=True, samesite="strict", path="/")
             return entered
-        if self._right(self._shown(headers)):
+        if self._shown(headers):
             return None
         return HTMLResponse(_CLOSED, 403, headers={"www-authenticate": "Bearer"})
 
@@ -144,19 +150,17 @@ class Guard:
             return False
         return name in self._hosts or (self._any and _is_address(name))
 
-    def _shown(self, headers: Headers) -> str:
-        """The token of a header or of the cookie."""
+    def _shown(self, headers: Headers) -> bool:
+        """Whether a header shows the token, or a cookie its proof; cookies of other servers may have any form."""
         kind, _, value = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return value.strip()
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        except CookieError:
-            return ""
-        return "" if found is None else found.value
+            return _same(value.strip(), self._token)
+        pairs = (each.strip().partition("=") for each in ";".join(headers.getlist("cookie")).split(";"))
+        return any(_same(value, self._proof) for name, _, value in pairs if name == self.cookie)
 
-    def _right(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+
+def _same(given: str, secret: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
 
 
 def _foreign(scope: Scope, headers: Headers) -> bool:
