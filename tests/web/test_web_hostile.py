@@ -106,3 +106,23 @@ def test_the_cookie_is_not_the_token_and_stands_for_it_nowhere_else(tmp_path: Pa
 def test_cookies_of_other_servers_lock_nobody_out(tmp_path: Path, around: str) -> None:
     sent = (around % f"lightdp-8765={entered(tmp_path)}").encode("latin-1")
     assert Asked(tmp_path).get("/plan", headers=[(b"cookie", sent)]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/%09/evil.example/", "/%0a/evil.example", "/%09%5Cevil.example", "//%2Fevil.example", "/%5C/evil.example/"],
+)
+def test_the_page_after_the_link_is_none_of_another_server(tmp_path: Path, path: str) -> None:
+    text = Asked(tmp_path).get(f"{path}?token={TOKEN}").text
+    (place,) = re.findall(r'url=([^"]*)"', text)
+    seen = place.translate({ord(each): None for each in "\t\r\n"}).replace("\\", "/")  # as browsers read it
+    assert seen.startswith("/")
+    assert not seen.startswith("//")
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8765#evil", "127.0.0.1:8765?", "127.0.0.1:8765/", "127.0.0.1:8765;a", "[::1", "127.0.0.1:٨٧٦٥"]
+)
+def test_a_host_with_more_than_a_name_and_a_port_is_refused(tmp_path: Path, host: str) -> None:
+    sent = [(b"host", host.encode()), (b"authorization", BEARER["authorization"].encode())]
+    assert Asked(tmp_path).get("/plan", headers=sent).status_code == 400

@@ -18,11 +18,13 @@ runs on that port. Another token ends that.
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import Iterable
+from html import escape
 from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -48,6 +50,7 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+_HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _ENTER = """<!doctype html><html lang=en><meta charset=utf-8><title>lightdp</title>
 <meta http-equiv=refresh content="0;url={place}"><p><a href="{place}">Go on</a></p>"""
@@ -131,9 +134,8 @@ class Guard:
             if not _same(given[-1], self._token):
                 return HTMLResponse(_CLOSED, 403)
             rest = urlencode([(name, value) for name, value in query if name != "token"])
-            place = "/" + scope["path"].lstrip("/\\") + (f"?{rest}" if rest else "")
-            place = place.translate({ord('"'): "%22", ord("<"): "%3C", ord(">"): "%3E", ord("&"): "&amp;"})
-            entered = HTMLResponse(_ENTER.format(place=place))
+            place = "/" + quote(scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
+            entered = HTMLResponse(_ENTER.format(place=escape(place)))
             entered.set_cookie(self.cookie, self._proof, httponly=True, samesite="strict", path="/")
             return entered
         if self._shown(headers):
@@ -141,13 +143,10 @@ class Guard:
         return HTMLResponse(_CLOSED, 403, headers={"www-authenticate": "Bearer"})
 
     def _known(self, host: str) -> bool:
-        try:
-            found = urlsplit(f"//{host}")
-            name, port = (found.hostname or "").lower(), found.port
-        except ValueError:
+        found = _HOST.fullmatch(host.lower())
+        if found is None or int(found["port"] or 80) != self._port:
             return False
-        if (80 if port is None else port) != self._port or found.netloc.count("@") or found.path or found.query:
-            return False
+        name = found["six"] or found["name"]
         return name in self._hosts or (self._any and _is_address(name))
 
     def _shown(self, headers: Headers) -> bool:

@@ -119,7 +119,8 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
         raise ArgumentError(f"host must be an address of this machine, got host={host!r}: {error}") from None
     listening = socket.socket(kind, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        alone = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)  # Windows would share the port otherwise
+        listening.setsockopt(socket.SOL_SOCKET, alone, 1)
         try:
             listening.bind(place)
         except OSError as error:
