@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +14,7 @@ import pytest
 pytest.importorskip("starlette")
 
 from lightdp.errors import ArgumentError
+from lightdp.runlog import LogWriter, RunLog
 from lightdp.web._app import App
 from lightdp.web._audited import audited
 from lightdp.web._folder import Folder
@@ -18,9 +22,10 @@ from lightdp.web._guard import Guard
 from support.asked import BASE, BEARER, TOKEN, Asked
 from support.audited_logs import a_plan, lines_of, some_rounds
 from support.pages import eventually
-from support.run_logs import logged, written
+from support.run_logs import Lines, logged, written
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 OWN = BEARER | {"origin": BASE}
@@ -126,3 +131,80 @@ def test_the_page_after_the_link_is_none_of_another_server(tmp_path: Path, path:
 def test_a_host_with_more_than_a_name_and_a_port_is_refused(tmp_path: Path, host: str) -> None:
     sent = [(b"host", host.encode()), (b"authorization", BEARER["authorization"].encode())]
     assert Asked(tmp_path).get("/plan", headers=sent).status_code == 400
+
+
+def put(line: int, **values: Any) -> Callable[[Lines], None]:
+    return lambda lines: lines[line].update(values)
+
+
+def deep(line: int, where: str, **values: Any) -> Callable[[Lines], None]:
+    return lambda lines: lines[line][where].update(values)
+
+
+ODD = {
+    "noise": put(3, noise_std=1e200),
+    "epsilon": put(-1, epsilon=1e308),
+    "claimed": deep(0, "plan", epsilon=1e308),
+    "clients": deep(0, "config", clients="HUGE"),
+    "negative": deep(0, "config", clients="-HUGE"),
+    "rounds": deep(0, "config", rounds=10**400),
+    "most rounds": deep(0, "config", rounds=10**308),
+    "scheme": deep(0, "config", scheme=["list"]),
+    "half": deep(0, "config", dataset="\ud800"),
+    "half key": deep(0, "config", **{"\udfff": 1}),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_odd_log_is_shown_as_damaged_and_takes_no_other_with_it(tmp_path: Path, odd: str, *, whole: bool) -> None:
+    lines = logged()
+    ODD[odd](lines)
+    text = "".join(json.dumps(line) + "\n" for line in (lines if whole else lines[:-1]))
+    (tmp_path / "odd.jsonl").write_text(re.sub('"(-?)HUGE"', r"\g<1>1e999", text))
+    written(tmp_path / "good.jsonl", logged())
+    asked = Asked(tmp_path)
+    runs = {run["name"]: run for run in asked.get("/api/runs", headers=BEARER).json()["runs"]}
+    assert runs["good.jsonl"]["status"] == "finished"
+    assert 'run="good.jsonl"' in asked.get("/metrics", headers=BEARER).text
+    assert "event: stop" in asked.get("/api/events?run=odd.jsonl&run=good.jsonl", headers=BEARER).text
+    for path in ("csv", "report"):
+        assert asked.get(f"/runs/{path}?run=odd.jsonl", headers=BEARER).status_code in {200, 404, 422}
+    if odd not in {"most rounds", "scheme", "claimed"} and (whole or odd != "epsilon"):
+        assert runs["odd.jsonl"]["status"] == "damaged"
+        assert runs["odd.jsonl"]["error"]
+
+
+def test_names_that_are_not_unicode_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"f\xff")
+    folder.mkdir()
+    written(folder / "good.jsonl", logged())
+    written(folder / os.fsdecode(b"b\xff.jsonl"), logged())
+    asked = Asked(folder)
+    assert [run["name"] for run in asked.get("/api/runs", headers=BEARER).json()["runs"]] == ["good.jsonl"]
+    assert [asked.get(path, headers=BEARER).status_code for path in ("/metrics", "/runs", "/plan")] == [200] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "fine"),
+    [('"\\ud83d\\ude00"', True), ("1e300", True), ('"1e999"', True), ("1e999", False), ("-1E+400", False),
+     ('"\\ud83d"', False), ('["\\uDC00"]', False), ("9" * 308, True), ("9" * 309, False)],
+)  # fmt: skip
+def test_a_line_holds_unicode_and_numbers_that_are_finite(tmp_path: Path, text: str, *, fine: bool) -> None:
+    lines = logged()
+    lines[0]["config"]["odd"] = "HERE"
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines).replace('"HERE"', text))
+    if fine:
+        assert RunLog.read(path).started.config["odd"] == json.loads(text)
+    else:
+        with pytest.raises(ArgumentError, match=r"line 1: (a number must be finite|text must be Unicode)"):
+            RunLog.read(path)
+
+
+def test_a_line_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    first = RunLog.read(written(path, logged())).started
+    with LogWriter(path) as log, pytest.raises(ArgumentError, match="must be Unicode"):
+        log.write(dataclasses.replace(first, config={"file": "\udcff"}))
+    assert path.read_bytes() == b""

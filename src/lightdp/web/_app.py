@@ -93,7 +93,10 @@ class App:
         paths = [Route(path, function, methods=["GET"]) for path, function in get]
         return Starlette(
             routes=[*paths, Route("/api/audit", self.audit, methods=["POST"])],
-            exception_handlers={ArgumentError: lambda _, error: _refused(error, 404)},
+            exception_handlers={
+                ArgumentError: lambda _, error: _refused(error, 404),
+                ArithmeticError: lambda _, error: _refused(ArgumentError(f"run must have sound figures: {error}")),
+            },
         )
 
     async def front(self, _: Request) -> Response:
@@ -117,7 +120,7 @@ class App:
         for control in CONTROLS:
             groups.setdefault(control.group, []).append(control)
         lead = "How much privacy can you have, and what does it cost? Every number is the one that lightdp plan prints."
-        return _page("plan.html", "Plan", lead, groups=groups, here="plan", folder=str(self._folder.path))
+        return _page("plan.html", "Plan", lead, groups=groups, here="plan", folder=self._folder.label)
 
     async def planned(self, request: Request) -> Response:
         """The plan of a query."""
@@ -139,9 +142,7 @@ class App:
 
     async def runs(self, _: Request) -> Response:
         """The logs of the folder."""
-        return _page(
-            "runs.html", "Runs", f"Run logs in {self._folder.path}", here="runs", folder=str(self._folder.path)
-        )
+        return _page("runs.html", "Runs", f"Run logs in {self._folder.label}", here="runs", folder=self._folder.label)
 
     def _listed(self) -> list[dict[str, Any]]:
         found = self._folder.logs()
@@ -167,7 +168,7 @@ class App:
             "Everything here comes from the log.",
             here="runs",
             names=names,
-            folder=str(self._folder.path),
+            folder=self._folder.label,
         )
 
     async def stream(self, request: Request) -> Response:

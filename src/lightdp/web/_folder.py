@@ -29,6 +29,9 @@ class Folder:
     Args:
         path: the folder.
 
+    Attributes:
+        label: the folder as text to show.
+
     Raises:
         ArgumentError: it is none.
     """
@@ -37,6 +40,7 @@ class Folder:
         if not path.is_dir():
             raise ArgumentError(f"FOLDER must be a folder, got FOLDER={str(path)!r}")
         self.path = path.resolve()
+        self.label = os.fsencode(self.path).decode("utf-8", "replace")
         self._followed: dict[str, Follower] = {}
         self._lock = threading.Lock()
 
@@ -111,10 +115,11 @@ class Folder:
                     continue
                 name = path.relative_to(self.path).as_posix()
                 try:
+                    name.encode("utf-8")  # no other name can be asked for
                     if name not in self._followed and not _begins(path):
                         continue
                     yield name, path.stat().st_mtime
-                except OSError:
+                except (OSError, UnicodeEncodeError):
                     continue
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from lightdp import gaussian
 from lightdp._validate import rounded_up
@@ -19,6 +20,9 @@ _MOST_BACK = 500  # earlier rounds whose late uploads a new line may say
 FATES = ("used", "next", "late", "void", "lost")
 """What becomes of an upload, as `RunLog.fates` says."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would compute
+UNSOUND = (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What computing with the numbers of a log may raise: each may be in its range, and what comes of them in none."""
+_Value = TypeVar("_Value")
 _STOPPED = {
     "budget": "the budget is used up",
     "members": "too few members were left",
@@ -62,6 +66,19 @@ def figures(name: str, followed: Follower, *, model: bool) -> dict[str, Any]:
     }  # fmt: skip
     if log is None:
         return state | {"status": "gone" if not followed.there else "damaged" if followed.error else "starting"}
+    try:
+        return sound(state | _figures(followed, log))
+    except UNSOUND as error:
+        return state | {"status": "damaged", "error": f"its figures cannot be computed: {error}"}
+
+
+def sound(value: _Value) -> _Value:
+    """What is given, if it is JSON; one of `UNSOUND` is raised otherwise."""
+    json.dumps(value, allow_nan=False)
+    return value
+
+
+def _figures(followed: Follower, log: RunLog) -> dict[str, Any]:
     plan, config, end = log.started.plan, log.started.config, log.ended
     total = config.get("rounds", None if plan is None else plan.get("rounds"))
     total = total if isinstance(total, int) else None
@@ -73,7 +90,7 @@ def figures(name: str, followed: Follower, *, model: bool) -> dict[str, Any]:
     fates = [log.fates(line) for line in log.rounds]
     sums = {fate: sum(each[fate] for each in fates) for fate in FATES}
     budget = None if log.claimed is None or log.delta is None else gaussian.mu(log.claimed, log.delta)
-    return state | {
+    return {
         "status": status,
         "scheme": log.scheme if known is None else known.label,
         "data": log.data,
@@ -112,7 +129,10 @@ def figures(name: str, followed: Follower, *, model: bool) -> dict[str, Any]:
 
 def warnings(logs: Sequence[RunLog]) -> list[str]:
     """What keeps runs from being compared, or a finished one from being trusted."""
-    return caveats([log for log in logs if log.ended is not None or len(logs) > 1])
+    try:
+        return caveats([log for log in logs if log.ended is not None or len(logs) > 1])
+    except UNSOUND as error:
+        return [f"These runs cannot be compared: {error}"]
 
 
 def _status(followed: Follower, log: RunLog) -> str:
