@@ -208,3 +208,22 @@ def test_a_line_that_could_not_be_read_again_is_not_written(tmp_path: Path) -> N
     with LogWriter(path) as log, pytest.raises(ArgumentError, match="must be Unicode"):
         log.write(dataclasses.replace(first, config={"file": "\udcff"}))
     assert path.read_bytes() == b""
+
+
+def test_a_folder_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
+    folder, secret = tmp_path / "logs", tmp_path / "secret"
+    (folder / "below").mkdir(parents=True)
+    secret.mkdir()
+    written(folder / "below" / "a.jsonl", logged()[:-1])
+    written(secret / "a.jsonl", logged())
+    asked = Asked(folder)
+    assert '"running"' in asked.get("/api/events?run=below/a.jsonl", headers=BEARER).text
+    (folder / "below").rename(tmp_path / "away")
+    assert '"gone"' in asked.get("/api/events?run=below/a.jsonl", headers=BEARER).text
+    (folder / "below").symlink_to(secret)
+    text = asked.get("/api/events?run=below/a.jsonl", headers=BEARER).text
+    assert '"gone"' in text
+    assert '"finished"' not in text
+    (folder / "below").unlink()
+    (tmp_path / "away").rename(folder / "below")
+    assert '"running"' in asked.get("/api/events?run=below/a.jsonl", headers=BEARER).text

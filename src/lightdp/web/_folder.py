@@ -75,11 +75,13 @@ class Folder:
         """The log of this name; it stays the same object, also while its file is away.
 
         Raises:
-            ArgumentError: there is none, and there was none.
+            ArgumentError: there is none, and there was none, or a link leads to it now.
         """
         with self._lock:
             found = self._followed.get(name)
         if found is not None:
+            if found.path.parent.resolve() != found.path.parent:  # the last step is checked as it is opened
+                raise ArgumentError(f"run must be reached without a link, got run={name!r}")
             return found
         path = self.file(name)
         with self._lock:
