@@ -7,26 +7,31 @@ import dataclasses
 import json
 import os
 import re
+import socket
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 pytest.importorskip("starlette")
+import httpx
 
 from lightdp.errors import ArgumentError
-from lightdp.runlog import LogWriter, RunLog
+from lightdp.runlog import MOST_BYTES, Follower, LogWriter, RunLog
+from lightdp.web import _guard
 from lightdp.web._app import App
 from lightdp.web._audited import audited
 from lightdp.web._folder import Folder
 from lightdp.web._guard import Guard
 from support.asked import BASE, BEARER, TOKEN, Asked
 from support.audited_logs import a_plan, lines_of, some_rounds
-from support.pages import eventually
+from support.pages import eventually, serving
 from support.run_logs import Lines, logged, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from typing import BinaryIO
 
 OWN = BEARER | {"origin": BASE}
 
@@ -227,3 +232,46 @@ def test_a_folder_that_becomes_a_link_is_not_followed(tmp_path: Path) -> None:
     (folder / "below").unlink()
     (tmp_path / "away").rename(folder / "below")
     assert '"running"' in asked.get("/api/events?run=below/a.jsonl", headers=BEARER).text
+
+
+def padded(path: Path, size: int) -> Path:
+    """A log with one whole line, then zeros that take no place on the disk."""
+    written(path, logged()[:1])
+    os.truncate(path, size)
+    return path
+
+
+def test_a_log_that_is_too_long_is_read_in_no_route(tmp_path: Path) -> None:
+    padded(tmp_path / "a.jsonl", MOST_BYTES + 1)
+    asked = Asked(tmp_path)
+    (run,) = asked.get("/api/runs", headers=BEARER).json()["runs"]
+    assert "bytes" in run["error"]
+    for method, path in (("GET", "/runs/csv"), ("GET", "/runs/report"), ("POST", "/api/audit")):
+        reply = asked.request(method, f"{path}?run=a.jsonl", headers=OWN)
+        assert (reply.status_code, "must have at most" in reply.json()["error"]) == (404, True)
+
+
+def test_a_line_that_is_too_long_is_damage(tmp_path: Path) -> None:
+    followed = Follower(padded(tmp_path / "a.jsonl", 2**26 + 2000))
+    followed.look()
+    assert len(followed.lines) == 1
+    assert "line 2 must have fewer than" in str(followed.error)
+
+
+def test_an_unfinished_line_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [json.dumps(line) + "\n" for line in logged()]
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines[0] + lines[1][:-20])
+    followed, read_bytes = Follower(path), list[int]()
+
+    def read(file: BinaryIO) -> None:
+        Follower._read(followed, file)
+        read_bytes.append(file.tell())
+
+    monkeypatch.setattr(followed, "_read", read)
+    assert [followed.look() for _ in range(3)] == [True, False, False]
+    assert read_bytes == [path.stat().st_size, len(lines[0]), len(lines[0])]
+    with path.open("a") as file:
+        file.write(lines[1][-20:])
+    assert followed.look()
+    assert len(followed.lines) == 2

@@ -29,7 +29,7 @@ from starlette.routing import Route
 import lightdp.report
 from lightdp.errors import ArgumentError
 from lightdp.report import LOOK, save_runs
-from lightdp.runlog import RunLog
+from lightdp.runlog import MOST_BYTES, RunLog
 from lightdp.web._audited import audited
 from lightdp.web._folder import Folder
 from lightdp.web._guard import REPORT_POLICY
@@ -191,9 +191,16 @@ class App:
         path = self._folder.file(self._name(request))
         return FileResponse(path, media_type="application/x-ndjson", filename=path.name)
 
+    def _read_whole(self, name: str) -> Path:
+        """The file of a log that is not too long to be read at once."""
+        path = self._folder.file(name)
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise ArgumentError(f"run must have at most {MOST_BYTES:,} bytes, got run={name!r} with {size:,}")
+        return path
+
     async def csv(self, request: Request) -> Response:
         """The rounds as a table."""
-        path = self._folder.file(self._name(request))
+        path = self._read_whole(self._name(request))
         text = await to_thread.run_sync(lambda: table(RunLog.read(path, torn=True)))
         name = json.dumps(path.with_suffix(".csv").name.encode("ascii", "replace").decode())
         return Response(text, media_type="text/csv", headers={"content-disposition": f"attachment; filename={name}"})
@@ -208,7 +215,7 @@ class App:
 
     async def report(self, request: Request) -> Response:
         """The page of `lightdp report`."""
-        paths = [self._folder.file(name) for name in self._names(request)]
+        paths = [self._read_whole(name) for name in self._names(request)]
 
         def drawn() -> str:
             with tempfile.TemporaryDirectory() as place:
@@ -220,7 +227,7 @@ class App:
 
     async def audit(self, request: Request) -> Response:
         """`lightdp audit` of a log."""
-        path = self._folder.file(self._name(request))
+        path = self._read_whole(self._name(request))
         async with self._audits:
             try:
                 return JSONResponse(await audited(path))
