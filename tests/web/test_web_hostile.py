@@ -275,3 +275,24 @@ def test_an_unfinished_line_is_read_once(tmp_path: Path, monkeypatch: pytest.Mon
         file.write(lines[1][-20:])
     assert followed.look()
     assert len(followed.lines) == 2
+
+
+def test_connections_that_ask_nothing_keep_nobody_out_and_are_closed(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    with serving(tmp_path / "logs") as served, ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", served.port))) for _ in range(250)]
+        for each in idle[1::2]:
+            each.sendall(b"GET /plan HTTP/1.1\r\nHost: ")  # and no more
+        assert httpx.get(served.base + "/plan", headers=served.bearer).status_code == 200
+        for each in idle[:2]:
+            each.settimeout(30)
+            assert each.recv(1) == b""
+        refused = httpx.get(served.base + "/plan")
+        assert (refused.status_code, refused.headers["connection"]) == (403, "close")
+        assert httpx.get(served.link).status_code == 200
+
+
+def test_requests_at_once_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_guard, "_MOST_ASKED", 0)
+    assert Asked(tmp_path).get("/plan", headers=BEARER).status_code == 503
+    assert Asked(tmp_path).get("/plan").status_code == 403

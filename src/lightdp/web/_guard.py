@@ -51,6 +51,7 @@ _HEADERS = {
     "x-frame-options": "DENY",
 }
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?")
+_MOST_ASKED = 200  # requests at once of those who are let in, streams among them
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _ENTER = """<!doctype html><html lang=en><meta charset=utf-8><title>lightdp</title>
 <meta http-equiv=refresh content="0;url={place}"><p><a href="{place}">Go on</a></p>"""
@@ -84,7 +85,7 @@ def token(path: Path) -> str:
 
 
 class Guard:
-    """Lets requests through to an app, or answers 400 or 403; all answers get the headers of a closed page.
+    """Lets requests through to an app, or answers 400, 403 or 503; all answers get the headers of a closed page.
 
     Args:
         app: what is guarded.
@@ -100,6 +101,7 @@ class Guard:
         self._app, self._token, self._port = app, token, port
         self._hosts = {*_LOCAL, *(host.lower() for host in hosts)}
         self._any = any_address
+        self._asked = 0
         self.cookie = f"lightdp-{port}"  # cookies know no ports
         self._proof = hmac.new(token.encode(), f"lightdp cookie {port}".encode(), "sha256").hexdigest()
 
@@ -119,7 +121,17 @@ class Guard:
             await send(message)
 
         refused = self._answer(scope)
-        await (self._app if refused is None else refused)(scope, receive, closed)
+        if refused is None and self._asked >= _MOST_ASKED:
+            refused = PlainTextResponse("too many requests at once\n", 503)
+        if refused is not None:
+            refused.headers["connection"] = "close"  # strangers hold none open
+            await refused(scope, receive, closed)
+            return
+        self._asked += 1
+        try:
+            await self._app(scope, receive, closed)
+        finally:
+            self._asked -= 1
 
     def _answer(self, scope: Scope) -> Response | None:
         """What is answered in the place of the app."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
@@ -16,6 +17,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError
@@ -26,6 +28,21 @@ from lightdp.web._plan import answer, others, settings
 
 _ALL = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound to
 _END_S = 5.0
+_ASK_S = 10.0
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed unless a request comes soon; `Guard` limits requests, so idle ones stop none."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self.loop.call_later(_ASK_S, self._waited)
+
+    def _waited(self) -> None:
+        asked: object = self.cycle  # of the first request once its head has come
+        if asked is None:
+            self.transport.close()
 
 
 def token_file() -> Path:
@@ -79,7 +96,7 @@ def serve(
                 proxy_headers=False,
                 server_header=False,
                 timeout_graceful_shutdown=3,
-                limit_concurrency=200,
+                http=_Connection,
             )
         )
         called = "127.0.0.1" if host in _ALL else f"[{host}]" if ":" in host else host
