@@ -53,8 +53,9 @@ _HEADERS = {
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?")
 _MOST_ASKED = 200  # requests at once of those who are let in, streams among them
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_ENTER = """<!doctype html><html lang=en><meta charset=utf-8><title>lightdp</title>
+ENTER = """<!doctype html><html lang=en><meta charset=utf-8><title>lightdp</title>
 <meta http-equiv=refresh content="0;url={place}"><p><a href="{place}">Go on</a></p>"""
+"""A page that leads to another one."""
 _CLOSED = """<!doctype html><html lang=en><meta charset=utf-8><title>lightdp</title>
 <meta name=viewport content="width=device-width, initial-scale=1"><style>:root {color-scheme: light dark}
 body {font: 16px/1.5 system-ui, sans-serif; max-width: 60ch; margin: 15vh auto; padding: 0 20px}</style>
@@ -147,7 +148,7 @@ class Guard:
                 return HTMLResponse(_CLOSED, 403)
             rest = urlencode([(name, value) for name, value in query if name != "token"])
             place = "/" + quote(scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
-            entered = HTMLResponse(_ENTER.format(place=escape(place)))
+            entered = HTMLResponse(ENTER.format(place=escape(place)))
             entered.set_cookie(self.cookie, self._proof, httponly=True, samesite="strict", path="/")
             return entered
         if self._shown(headers):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from html import escape
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote
@@ -23,7 +26,7 @@ from lightdp._validate import integer
 from lightdp.errors import ArgumentError
 from lightdp.web._app import App
 from lightdp.web._folder import Folder
-from lightdp.web._guard import Guard, token
+from lightdp.web._guard import ENTER, Guard, token
 from lightdp.web._plan import answer, others, settings
 
 _ALL = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound to
@@ -152,12 +155,20 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def open_browser(link: str) -> None:
-    """Open a link in the user's browser, if there is one with windows; nothing else happens otherwise."""
+    """Open a link in the user's browser, if there is one with windows; nothing else happens otherwise.
+
+    Guarantee: the link, which holds the token, is in no argument of a process, where other users could read it. The
+    browser opens a private file that leads to it, which is removed when this process ends.
+    """
     with suppress(webbrowser.Error, OSError):
         found = webbrowser.get()
         text = type(found) is webbrowser.GenericBrowser and "BROWSER" not in os.environ  # as lynx, in this terminal
         if not text:
-            found.open(link)
+            descriptor, name = tempfile.mkstemp(prefix="lightdp-", suffix=".html")  # with mode 0600
+            atexit.register(Path(name).unlink, missing_ok=True)
+            with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123  a descriptor
+                file.write(ENTER.format(place=escape(link)))
+            found.open(Path(name).as_uri())
 
 
 @contextmanager
