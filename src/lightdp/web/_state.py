@@ -82,6 +82,7 @@ def _figures(followed: Follower, log: RunLog) -> dict[str, Any]:
     plan, config, end = log.started.plan, log.started.config, log.ended
     total = config.get("rounds", None if plan is None else plan.get("rounds"))
     total = total if isinstance(total, int) else None
+    clients = log.population if log.federated else config.get("clients", (plan or {}).get("clients"))
     status, done = _status(followed, log), len(log.rounds)
     left = None
     if status == "running" and total is not None and followed.pace is not None:
@@ -95,7 +96,7 @@ def _figures(followed: Follower, log: RunLog) -> dict[str, Any]:
         "scheme": log.scheme if known is None else known.label,
         "data": log.data,
         "model_name": log.model,
-        "clients": log.population if log.federated else config.get("clients", (plan or {}).get("clients")),
+        "clients": clients if isinstance(clients, int) else None,
         "parameters": log.started.parameters,
         "rounds": done,
         "total": total,
