@@ -137,13 +137,33 @@ def test_without_the_extra_one_line_says_which(tmp_path: Path, command: list[str
 
 @pytest.fixture
 def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A browser that writes down what it is to open."""
+    """A browser that writes down the link to which the file leads that it is to open."""
     script, opened = tmp_path / "browser", tmp_path / "opened"
-    script.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
+    script.write_text(f"""#!/bin/sh
+echo "$1" > {tmp_path}/argument
+sed 's/&amp;/\\&/g' "${{1#file://}}" | sed -nE 's/.*href="([^"]*)".*/\\1/p' > {opened}.new
+mv {opened}.new {opened}
+""")
     script.chmod(0o755)
     monkeypatch.setenv("BROWSER", str(script))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return opened
+
+
+def test_the_token_is_in_no_argument_and_the_file_that_holds_it_is_private(tmp_path: Path, browser: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    words = [sys.executable, "-m", "lightdp", "ui", str(tmp_path / "logs"), "--port", "0"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(tmp_path)}
+    ) as served:
+        link = eventually(lambda: browser.exists() and browser.read_text().strip())
+        assert httpx.get(link).status_code == 200
+        (page,) = tmp_path.glob("lightdp-*.html")
+        assert (tmp_path / "argument").read_text().strip() == page.as_uri()
+        assert page.stat().st_mode & 0o777 == 0o600
+        served.send_signal(signal.SIGINT)
+        assert served.wait(20) == 0
+    assert not page.exists()
 
 
 def test_a_live_run_opens_its_page_which_ends_with_the_command(tmp_path: Path, browser: Path) -> None:

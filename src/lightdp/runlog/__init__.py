@@ -26,7 +26,7 @@ a training with a plan no ε, δ or unit is left out, except the ε of rounds wi
 """
 
 from lightdp.runlog._attack import Seen, attack_power
-from lightdp.runlog._follow import Follower
+from lightdp.runlog._follow import MOST_BYTES, Follower
 from lightdp.runlog._lines import CALIBRATIONS, Ended, Line, Round, Started, claimed_epsilon
 from lightdp.runlog._log import ContradictionError, LogWriter, ResumeError, RunLog
 from lightdp.runlog._schema import schema
@@ -34,6 +34,6 @@ from lightdp.runlog._statement import guaranteed
 from lightdp.runlog._used import refuse_used
 
 __all__ = [
-    "CALIBRATIONS", "ContradictionError", "Ended", "Follower", "Line", "LogWriter", "ResumeError", "Round", "RunLog",
-    "Seen", "Started", "attack_power", "claimed_epsilon", "guaranteed", "refuse_used", "schema",
+    "CALIBRATIONS", "MOST_BYTES", "ContradictionError", "Ended", "Follower", "Line", "LogWriter", "ResumeError",
+    "Round", "RunLog", "Seen", "Started", "attack_power", "claimed_epsilon", "guaranteed", "refuse_used", "schema",
 ]  # fmt: skip

@@ -15,7 +15,9 @@ from lightdp.errors import ArgumentError
 from lightdp.runlog._lines import Ended, Line, Round, Started
 from lightdp.runlog._log import RunLog, read_line
 
-_MOST_BYTES = 2**29  # of a log that is followed
+MOST_BYTES = 2**29
+"""Of a log that is followed, or shown in a page."""
+_MOST_LINE = 2**26  # bytes of a line
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _SEEN = 32  # moments at which rounds were seen, from which their pace follows
 
@@ -60,6 +62,7 @@ class Follower:
         self.error: str | None = None
         self._marks = [""]
         self._end, self._last = 0, b""
+        self._torn: tuple[int, ...] = ()  # the file as it was when its last line was not whole
         self._log: RunLog | None = None
         self._seen: deque[tuple[float, int]] = deque(maxlen=_SEEN)
 
@@ -82,22 +85,27 @@ class Follower:
         self.there, self.changed = stat.S_ISREG(facts.st_mode), facts.st_mtime
         if not self.there:
             return
-        if facts.st_size > _MOST_BYTES:
-            self.error = f"the log has {facts.st_size:,} bytes, more than the {_MOST_BYTES:,} that are followed"
+        if facts.st_size > MOST_BYTES:
+            self.error = f"the log has {facts.st_size:,} bytes, more than the {MOST_BYTES:,} that are followed"
             return
         file.seek(self._end - len(self._last))
         if file.read(len(self._last)) != self._last:  # cut back, or another one
             self._forget()
             file.seek(0)
-        if self.error is not None:
+        seen = facts.st_ino, facts.st_size, facts.st_mtime_ns
+        if self.error is not None or seen == self._torn:
             return
-        for line in file:
+        while line := file.readline(_MOST_LINE):
             if not line.endswith(b"\n"):
+                self._torn = seen
+                if len(line) == _MOST_LINE:
+                    self.error = f"line {len(self.lines) + 1} must have fewer than {_MOST_LINE:,} bytes"
                 return
             try:
                 self.lines.append(read_line(line[:-1], self.lines, last=False))
             except (ArgumentError, OverflowError) as error:
-                self.error = f"line {len(self.lines) + 1}: {error}"
+                said = str(error).encode("utf-8", "backslashreplace").decode()
+                self.error = f"line {len(self.lines) + 1}: {said}"
                 return
             self._end, self._last = self._end + len(line), line
             self._marks.append(hashlib.sha256(self.mark.encode() + line).hexdigest()[:16])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -12,10 +13,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from lightdp import gaussian, planning
+from lightdp._validate import number
 from lightdp.errors import ArgumentError
 from lightdp.runlog._lines import Ended, Line, Round, Started, claimed_epsilon
 from lightdp.schemes import schemes
 
+_ODD = re.compile(rb"[0-9]{309}|[eE]\+?[0-9]{3}|\\u[dD][89a-fA-F]")  # numbers beyond a float's, halves of a character
 _OF_PRIVACY = ("epsilon", "epsilon_claimed", "delta", "unit", "adjacency")
 
 
@@ -338,8 +341,13 @@ class LogWriter:
 
         Args:
             line: the next one; its order is checked when the log is read.
+
+        Raises:
+            ArgumentError: a number or a text of it could not be read again.
         """
-        self._file.write(json.dumps(line.to_dict(), allow_nan=False) + "\n")
+        text = json.dumps(line.to_dict(), allow_nan=False)
+        _check(text.encode())
+        self._file.write(text + "\n")
         self._file.flush()
         return line
 
@@ -381,6 +389,7 @@ def read_line(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
         wanted = " or ".join(one.kind for one in kinds)
         raise ArgumentError(f"kind must be {wanted}, got kind={content.get('kind')!r}")
     line = found.of(content)
+    _check(text)
     first = before[0] if before else None
     if isinstance(first, Started) and (plan := first.plan) is not None:
         later = isinstance(line, Round) and plan.get("sampling_rate", 1) != 1  # not computed in every round
@@ -417,6 +426,22 @@ def _parsed(line: bytes, *, last: bool) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ArgumentError(f"must be a JSON object, got {type(content).__name__}")
     return content
+
+
+def _check(text: bytes) -> None:
+    """Refuse a line with a number that no float holds, or with text that is not Unicode, in whatever place."""
+    if _ODD.search(text) is None:
+        return
+    try:
+        json.dumps(json.loads(text, parse_float=_held, parse_int=_held), ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ArgumentError("text must be Unicode, got half of a surrogate pair") from None
+    except RecursionError:
+        raise ArgumentError("must be JSON of fewer levels") from None
+
+
+def _held(text: str) -> float:
+    return number("a number", float(text))
 
 
 def _no_constant(name: str) -> None:

@@ -29,7 +29,7 @@ from starlette.routing import Route
 import lightdp.report
 from lightdp.errors import ArgumentError
 from lightdp.report import FATES, LOOK, WHEREABOUTS, save_runs
-from lightdp.runlog import RunLog
+from lightdp.runlog import MOST_BYTES, RunLog
 from lightdp.schemes import schemes
 from lightdp.web._audited import audited
 from lightdp.web._folder import Folder
@@ -95,7 +95,10 @@ class App:
         paths = [Route(path, function, methods=["GET"]) for path, function in get]
         return Starlette(
             routes=[*paths, Route("/api/audit", self.audit, methods=["POST"])],
-            exception_handlers={ArgumentError: lambda _, error: _refused(error, 404)},
+            exception_handlers={
+                ArgumentError: lambda _, error: _refused(error, 404),
+                ArithmeticError: lambda _, error: _refused(ArgumentError(f"run must have sound figures: {error}")),
+            },
         )
 
     async def front(self, request: Request) -> Response:
@@ -119,7 +122,7 @@ class App:
         for control in CONTROLS:
             groups.setdefault(control.group, []).append(control)
         lead = "How much privacy can you have, and what does it cost? Every number is the one that lightdp plan prints."
-        return _page("plan.html", "Plan", lead, groups=groups, here="plan", folder=str(self._folder.path))
+        return _page("plan.html", "Plan", lead, groups=groups, here="plan", folder=self._folder.label)
 
     async def planned(self, request: Request) -> Response:
         """The plan of a query."""
@@ -141,9 +144,7 @@ class App:
 
     async def runs(self, _: Request) -> Response:
         """The logs of the folder."""
-        return _page(
-            "runs.html", "Runs", f"Run logs in {self._folder.path}", here="runs", folder=str(self._folder.path)
-        )
+        return _page("runs.html", "Runs", f"Run logs in {self._folder.label}", here="runs", folder=self._folder.label)
 
     def _listed(self) -> list[dict[str, Any]]:
         found = self._folder.logs()
@@ -169,7 +170,7 @@ class App:
             "Everything here comes from the log.",
             here="runs",
             names=names,
-            folder=str(self._folder.path),
+            folder=self._folder.label,
         )
 
     async def stream(self, request: Request) -> Response:
@@ -192,9 +193,16 @@ class App:
         path = self._folder.file(self._name(request))
         return FileResponse(path, media_type="application/x-ndjson", filename=path.name)
 
+    def _read_whole(self, name: str) -> Path:
+        """The file of a log that is not too long to be read at once."""
+        path = self._folder.file(name)
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise ArgumentError(f"run must have at most {MOST_BYTES:,} bytes, got run={name!r} with {size:,}")
+        return path
+
     async def csv(self, request: Request) -> Response:
         """The rounds as a table."""
-        path = self._folder.file(self._name(request))
+        path = self._read_whole(self._name(request))
         text = await to_thread.run_sync(lambda: table(RunLog.read(path, torn=True)))
         name = json.dumps(path.with_suffix(".csv").name.encode("ascii", "replace").decode())
         return Response(text, media_type="text/csv", headers={"content-disposition": f"attachment; filename={name}"})
@@ -209,7 +217,7 @@ class App:
 
     async def report(self, request: Request) -> Response:
         """The page of `lightdp report`."""
-        paths = [self._folder.file(name) for name in self._names(request)]
+        paths = [self._read_whole(name) for name in self._names(request)]
 
         def drawn() -> str:
             with tempfile.TemporaryDirectory() as place:
@@ -221,7 +229,7 @@ class App:
 
     async def audit(self, request: Request) -> Response:
         """`lightdp audit` of a log."""
-        path = self._folder.file(self._name(request))
+        path = self._read_whole(self._name(request))
         async with self._audits:
             try:
                 return JSONResponse(await audited(path))

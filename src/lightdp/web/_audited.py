@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ async def audited(log: Path, limit: float = LIMIT_S) -> dict[str, Any]:
         ArgumentError: the command refuses the log, or takes too long.
     """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "lightdp", "audit", str(log), "--json",
+        sys.executable, "-P", "-m", "lightdp", "audit", str(log), "--json",  # -P: no module of the current folder
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -36,7 +37,9 @@ async def audited(log: Path, limit: float = LIMIT_S) -> dict[str, Any]:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    if process.returncode not in (0, 1):
-        words = err.decode("utf-8", "replace").strip().splitlines()
-        raise ArgumentError(words[-1].removeprefix("error: ") if words else "the audit failed")
-    return json.loads(out)
+    if process.returncode in (0, 1):
+        with suppress(ValueError):  # Python ends with 1 too where it dies
+            return json.loads(out)
+    words = err.decode("utf-8", "replace").strip().splitlines() or [f"it ended with {process.returncode}"]
+    said = words[-1].removeprefix("error: ")
+    raise ArgumentError(said if process.returncode == 2 else f"the audit failed: {said}")

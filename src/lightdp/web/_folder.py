@@ -33,6 +33,9 @@ class Folder:
     Args:
         path: the folder.
 
+    Attributes:
+        label: the folder as text to show.
+
     Raises:
         ArgumentError: it is none.
     """
@@ -41,6 +44,7 @@ class Folder:
         if not path.is_dir():
             raise ArgumentError(f"FOLDER must be a folder, got FOLDER={str(path)!r}")
         self.path = path.resolve()
+        self.label = os.fsencode(self.path).decode("utf-8", "replace")
         self._followed: dict[str, Follower] = {}
         self._asked: dict[str, float] = {}  # when each was last
         self._walked: tuple[float, list[str]] = (-math.inf, [])
@@ -77,7 +81,7 @@ class Folder:
         """The log of this name; while it is asked for it stays the same object, also if its file is away.
 
         Raises:
-            ArgumentError: there is none, and there was none.
+            ArgumentError: there is none, and there was none, or a link leads to it now.
         """
         now = time.monotonic()
         with self._lock:
@@ -85,7 +89,10 @@ class Folder:
                 del self._asked[each], self._followed[each]
             if (found := self._followed.get(name)) is not None:
                 self._asked[name] = now
-                return found
+        if found is not None:
+            if found.path.parent.resolve() != found.path.parent:  # the last step is checked as it is opened
+                raise ArgumentError(f"run must be reached without a link, got run={name!r}")
+            return found
         path = self.file(name)
         with self._lock:
             self._asked[name] = now
@@ -125,10 +132,11 @@ class Folder:
                     continue
                 name = path.relative_to(self.path).as_posix()
                 try:
+                    name.encode("utf-8")  # no other name can be asked for
                     if name not in self._followed and not _begins(path):
                         continue
                     yield name, path.stat().st_mtime
-                except OSError:
+                except (OSError, UnicodeEncodeError):
                     continue
 
 

@@ -7,18 +7,25 @@
 | a web page's name is made to mean 127.0.0.1 (DNS rebinding) | `Host` must be an address or name of this machine |
 | a log contains markup or a script | everything is escaped, and the policy runs scripts of this server only |
 | a page of this server sends data away, or is framed | the policy names no other server |
+| another server on this machine reads its visitors' cookies | the cookie is a MAC of the port under the token |
+
+Browsers send cookies of 127.0.0.1 to every port of it. The cookie proves its holder to a server on the same port with
+the same token, and is no token: no bearer, no link, nothing on another port. It stays good over restarts, so that open
+pages go on; a program of another user that the browser asks can keep it, and use it as long as a server with this token
+runs on that port. Another token ends that.
 """
 
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
-from http.cookies import CookieError, SimpleCookie
+from html import escape
 from ipaddress import ip_address
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
@@ -44,9 +51,12 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
+_HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?")
+_MOST_ASKED = 200  # requests at once of those who are let in, streams among them
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-_ENTER = """<!doctype html><html lang=en><meta charset=utf-8><title>lightdp</title>
+ENTER = """<!doctype html><html lang=en><meta charset=utf-8><title>lightdp</title>
 <meta http-equiv=refresh content="0;url={place}"><p><a href="{place}">Continue</a></p>"""
+"""A page that leads to another one."""
 _CLOSED = """<!doctype html><html lang=en><meta charset=utf-8><title>lightdp</title>
 <meta name=viewport content="width=device-width, initial-scale=1"><style>:root {color-scheme: light dark}
 body {font: 16px/1.5 system-ui, sans-serif; max-width: 60ch; margin: 15vh auto; padding: 0 20px}</style>
@@ -75,7 +85,7 @@ def token(path: Path) -> str:
 
 
 class Guard:
-    """Lets requests through to an app, or answers 400 or 403; all answers get the headers of a closed page.
+    """Lets requests through to an app, or answers 400, 403 or 503; all answers get the headers of a closed page.
 
     Args:
         app: what is guarded.
@@ -91,7 +101,9 @@ class Guard:
         self._app, self._token, self._port = app, token, port
         self._hosts = {*_LOCAL, *(host.lower() for host in hosts)}
         self._any = any_address
+        self._asked = 0
         self.cookie = f"lightdp-{port}"  # cookies know no ports
+        self._proof = hmac.new(token.encode(), f"lightdp cookie {port}".encode(), "sha256").hexdigest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check and pass on; connections other than plain HTTP are refused."""
@@ -109,7 +121,17 @@ class Guard:
             await send(message)
 
         refused = self._answer(scope)
-        await (self._app if refused is None else refused)(scope, receive, closed)
+        if refused is None and self._asked >= _MOST_ASKED:
+            refused = PlainTextResponse("too many requests at once\n", 503)
+        if refused is not None:
+            refused.headers["connection"] = "close"  # strangers hold none open
+            await refused(scope, receive, closed)
+            return
+        self._asked += 1
+        try:
+            await self._app(scope, receive, closed)
+        finally:
+            self._asked -= 1
 
     def _answer(self, scope: Scope) -> Response | None:
         """What is answered in the place of the app."""
@@ -121,41 +143,35 @@ class Guard:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         given = [value for name, value in query if name == "token"]
         if given and scope["method"] == "GET":
-            if not self._right(given[-1]):
+            if not _same(given[-1], self._token):
                 return HTMLResponse(_CLOSED, 403)
             rest = urlencode([(name, value) for name, value in query if name != "token"])
-            place = "/" + scope["path"].lstrip("/\\") + (f"?{rest}" if rest else "")
-            place = place.translate({ord('"'): "%22", ord("<"): "%3C", ord(">"): "%3E", ord("&"): "&amp;"})
-            entered = HTMLResponse(_ENTER.format(place=place))
-            entered.set_cookie(self.cookie, self._token, httponly=True, samesite="strict", path="/")
+            place = "/" + quote(scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
+            entered = HTMLResponse(ENTER.format(place=escape(place)))
+            entered.set_cookie(self.cookie, self._proof, httponly=True, samesite="strict", path="/")
             return entered
-        if self._right(self._shown(headers)):
+        if self._shown(headers):
             return None
         return HTMLResponse(_CLOSED, 403, headers={"www-authenticate": "Bearer"})
 
     def _known(self, host: str) -> bool:
-        try:
-            found = urlsplit(f"//{host}")
-            name, port = (found.hostname or "").lower(), found.port
-        except ValueError:
+        found = _HOST.fullmatch(host.lower())
+        if found is None or int(found["port"] or 80) != self._port:
             return False
-        if (80 if port is None else port) != self._port or found.netloc.count("@") or found.path or found.query:
-            return False
+        name = found["six"] or found["name"]
         return name in self._hosts or (self._any and _is_address(name))
 
-    def _shown(self, headers: Headers) -> str:
-        """The token of a header or of the cookie."""
+    def _shown(self, headers: Headers) -> bool:
+        """Whether a header shows the token, or a cookie its proof; cookies of other servers may have any form."""
         kind, _, value = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return value.strip()
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        except CookieError:
-            return ""
-        return "" if found is None else found.value
+            return _same(value.strip(), self._token)
+        pairs = (each.strip().partition("=") for each in ";".join(headers.getlist("cookie")).split(";"))
+        return any(_same(value, self._proof) for name, _, value in pairs if name == self.cookie)
 
-    def _right(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token.encode())
+
+def _same(given: str, secret: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
 
 
 def _foreign(scope: Scope, headers: Headers) -> bool:

@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import os
 import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from html import escape
 from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError
 from lightdp.web._app import App
 from lightdp.web._folder import Folder
-from lightdp.web._guard import Guard, token
+from lightdp.web._guard import ENTER, Guard, token
 from lightdp.web._plan import answer, others, settings
 
 _ALL = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound to
 _END_S = 5.0
+_ASK_S = 10.0
+
+
+class _Connection(H11Protocol):
+    """A connection that is closed unless a request comes soon; `Guard` limits requests, so idle ones stop none."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self.loop.call_later(_ASK_S, self._waited)
+
+    def _waited(self) -> None:
+        asked: object = self.cycle  # of the first request once its head has come
+        if asked is None:
+            self.transport.close()
 
 
 def token_file() -> Path:
@@ -79,7 +99,7 @@ def serve(
                 proxy_headers=False,
                 server_header=False,
                 timeout_graceful_shutdown=3,
-                limit_concurrency=200,
+                http=_Connection,
             )
         )
         called = "127.0.0.1" if host in _ALL else f"[{host}]" if ":" in host else host
@@ -119,7 +139,8 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
         raise ArgumentError(f"host must be an address of this machine, got host={host!r}: {error}") from None
     listening = socket.socket(kind, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        alone = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)  # Windows would share the port otherwise
+        listening.setsockopt(socket.SOL_SOCKET, alone, 1)
         try:
             listening.bind(place)
         except OSError as error:
@@ -134,12 +155,20 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def open_browser(link: str) -> None:
-    """Open a link in the user's browser, if there is one with windows; nothing else happens otherwise."""
+    """Open a link in the user's browser, if there is one with windows; nothing else happens otherwise.
+
+    Guarantee: the link, which holds the token, is in no argument of a process, where other users could read it. The
+    browser opens a private file that leads to it, which is removed when this process ends.
+    """
     with suppress(webbrowser.Error, OSError):
         found = webbrowser.get()
         text = type(found) is webbrowser.GenericBrowser and "BROWSER" not in os.environ  # as lynx, in this terminal
         if not text:
-            found.open(link)
+            descriptor, name = tempfile.mkstemp(prefix="lightdp-", suffix=".html")  # with mode 0600
+            atexit.register(Path(name).unlink, missing_ok=True)
+            with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123  a descriptor
+                file.write(ENTER.format(place=escape(link)))
+            found.open(Path(name).as_uri())
 
 
 @contextmanager
@@ -153,7 +182,8 @@ def beside(log: Path, *, browser: bool = True) -> Iterator[None]:
         log: the file, there or not yet.
         browser: whether to open the page.
     """
-    words = [sys.executable, "-m", "lightdp", "ui", str(log.parent), "--port", "0", "--beside", log.name]
+    # -P: no module of the current folder is imported
+    words = [sys.executable, "-P", "-m", "lightdp", "ui", str(log.parent), "--port", "0", "--beside", log.name]
     words += [] if browser else ["--no-browser"]
     process = None
     with suppress(OSError):

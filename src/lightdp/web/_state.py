@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from lightdp import gaussian
 from lightdp._validate import rounded_up
@@ -17,6 +18,9 @@ from lightdp.schemes import schemes
 _QUIET_S = 120.0  # after so long without a line a run is no longer called running
 _MOST_BACK = 500  # earlier rounds whose late uploads a new line may say
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would compute
+UNSOUND = (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What computing with the numbers of a log may raise: each may be in its range, and what comes of them in none."""
+_Value = TypeVar("_Value")
 _STOPPED = {
     "budget": "the budget is used up",
     "members": "too few members were left",
@@ -60,9 +64,23 @@ def figures(name: str, followed: Follower, *, model: bool) -> dict[str, Any]:
     }  # fmt: skip
     if log is None:
         return state | {"status": "gone" if not followed.there else "damaged" if followed.error else "starting"}
+    try:
+        return sound(state | _figures(followed, log))
+    except UNSOUND as error:
+        return state | {"status": "damaged", "error": f"its figures cannot be computed: {error}"}
+
+
+def sound(value: _Value) -> _Value:
+    """What is given, if it is JSON; one of `UNSOUND` is raised otherwise."""
+    json.dumps(value, allow_nan=False)
+    return value
+
+
+def _figures(followed: Follower, log: RunLog) -> dict[str, Any]:
     plan, config, end = log.started.plan, log.started.config, log.ended
     total = config.get("rounds", None if plan is None else plan.get("rounds"))
     total = total if isinstance(total, int) else None
+    clients = log.population if log.federated else config.get("clients", (plan or {}).get("clients"))
     status, done = _status(followed, log), len(log.rounds)
     left = None
     if status == "running" and total is not None and followed.pace is not None:
@@ -73,12 +91,12 @@ def figures(name: str, followed: Follower, *, model: bool) -> dict[str, Any]:
     measured = ((line.loss, line.round) for line in reversed(log.rounds) if line.loss is not None)
     loss, loss_round = next(measured, (None, None))
     budget = None if log.claimed is None or log.delta is None else gaussian.mu(log.claimed, log.delta)
-    return state | {
+    return {
         "status": status,
         "scheme": log.scheme if known is None else known.label,
         "data": log.data,
         "model_name": log.model,
-        "clients": log.population if log.federated else config.get("clients", (plan or {}).get("clients")),
+        "clients": clients if isinstance(clients, int) else None,
         "parameters": log.started.parameters,
         "rounds": done,
         "total": total,
@@ -113,7 +131,10 @@ def figures(name: str, followed: Follower, *, model: bool) -> dict[str, Any]:
 
 def warnings(logs: Sequence[RunLog]) -> list[str]:
     """What keeps runs from being compared, or a finished one from being trusted."""
-    return caveats([log for log in logs if log.ended is not None or len(logs) > 1])
+    try:
+        return caveats([log for log in logs if log.ended is not None or len(logs) > 1])
+    except UNSOUND as error:
+        return [f"These runs cannot be compared: {error}"]
 
 
 def _status(followed: Follower, log: RunLog) -> str:

@@ -16,7 +16,7 @@ from lightdp.report import colours
 from lightdp.runlog import RunLog
 from lightdp.schemes import schemes
 from lightdp.web._folder import Folder
-from lightdp.web._state import figures, rows, warnings
+from lightdp.web._state import UNSOUND, figures, rows, sound, warnings
 
 _TICK_S = 0.4
 _KEEP_S = 15.0  # after so long without an event a comment keeps the connection
@@ -39,7 +39,8 @@ def news(folder: Folder, names: Sequence[str], marks: Sequence[str]) -> tuple[li
         log, first, lines, new = followed.log, followed.after(mark), len(followed.lines), followed.mark
         state: dict[str, Any] = {"reset": bool(mark) and first == 0, "rows": []}
         if log is not None and first < lines:
-            state["rows"] = rows(log, first)
+            with suppress(*UNSOUND):  # figures say so
+                state["rows"] = sound(rows(log, first))
         found.append(state | {"figures": figures(name, followed, model=folder.model(name) is not None)})
         reached.append(new)
         if log is not None and log.scheme in schemes():
