@@ -105,7 +105,7 @@ def show(record: dict[str, Any]) -> None:
             table.add_row(name, "–", *[""] * 8, Text(f"impossible: {row['impossible']}", "yellow"))
             continue
         if exceeds(row, at):
-            name.append(f" (true ε {rounded_up(row['epsilon'], 2)}, μ {mu_of(row['epsilon'], at)})", "red")
+            name.append(f" (own σ: true ε {rounded_up(row['epsilon'], 2)}, μ {mu_of(row['epsilon'], at)})", "red")
         done = Text(f"{row['completed']}/{row['rounds']}", "" if row["completed"] == row["rounds"] else "red")
         costs = (figure(row[key] / unit, "" if row["measured"] else "~") for key, unit in _COSTS.values())
         table.add_row(name, done, f"{row['noise']:.3g}", f"{row['trips']:g}", *costs, broke(row) or "–")
