@@ -76,7 +76,8 @@ class RunLog:
                 found.append(read_line(text, found, last=place == len(lines)))
             except (ArgumentError, OverflowError) as error:
                 kind = ContradictionError if isinstance(error, ContradictionError) else ArgumentError
-                raise kind(f"{path}, line {place}: {error}") from None
+                other = " is no run log" if place == 1 and b'"kind"' not in text else ""
+                raise kind(f"{path}{other}, line {place}: {error}") from None
         if not found or not isinstance(found[0], Started):
             raise ArgumentError(f"{path}, line 1: a log begins with a line of kind run, but the file is empty")
         ended = found[-1] if isinstance(found[-1], Ended) else None
