@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
@@ -211,13 +212,19 @@ class RunLog:
         if line.formed is None:
             after = self.rounds[line.round] if line.round < len(self.rounds) else self.ended
             return 0 if after is None or after.joined is None else after.joined
-        for each in (*self.rounds[line.round :], *(() if self.ended is None else (self.ended,))):
-            for closed in each.closed or ():
-                if closed["roster"] == line.roster:
-                    return len(closed.get("joined_clients", ()))
-            if isinstance(each, Round) and each.roster == line.roster:
-                return each.joined or 0
-        return 0
+        return self._late_by_one[line.round]
+
+    @cached_property
+    def _late_by_one(self) -> dict[int, int]:
+        """Of each round of a run whose rosters change, in one pass from the end."""
+        found: dict[int, int] = {}
+        following: dict[int | None, int] = {}  # of each roster: what its next line, or its closing, took in
+        for each in (*(() if self.ended is None else (self.ended,)), *reversed(self.rounds)):
+            if isinstance(each, Round):
+                found[each.round] = following.get(each.roster, 0)
+                following[each.roster] = each.joined or 0
+            following |= {one["roster"]: len(one.get("joined_clients", ())) for one in each.closed or ()}
+        return found
 
     def fates(self, line: Round) -> dict[str, int]:
         """What became of the uploads of a round: used, in the next sum, late, in a void round (too few came), lost."""
