@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from lightdp.report._figures import facts
+from lightdp.runlog import RunLog
 from support.command_line import assert_refused
 
 if TYPE_CHECKING:
@@ -82,7 +84,11 @@ def test_a_table_with_sites_and_persons_trains_and_says_for_one_person(tmp_path:
     assert (config["unit"], config["partition"], end["unit"]) == ("person", "natural", "person")
     assert set(end["accuracy_clients"]) == {"north", "south", "east", "west"}
     assert end["accuracy"] == pytest.approx(np.mean(list(end["accuracy_clients"].values())))  # 12 records each
-    assert run("audit", "run.jsonl").code == 0
+    done = run("audit", "run.jsonl")
+    assert done.code == 0
+    assert {"east", "north", "south", "west"} <= {line.split()[0] for line in done.out.splitlines() if line.split()}
+    figures = list(facts(RunLog.read(tmp_path / "run.jsonl")))
+    assert figures.index("ε true") < figures.index("accuracy, north")
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
@@ -146,7 +152,11 @@ def test_statistics_of_the_data_are_named_not_private_everywhere(tmp_path: Path,
     assert "NOT PRIVATE" in (tmp_path / "run.html").read_text()
     end = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
     assert end["statement"][0].startswith("NOT PRIVATE")
-    assert run("audit", "run.jsonl").code == 0
+    done = run("audit", "run.jsonl")
+    assert done.code == 0
+    assert {"east", "north", "south", "west"} <= {line.split()[0] for line in done.out.splitlines() if line.split()}
+    figures = list(facts(RunLog.read(tmp_path / "run.jsonl")))
+    assert figures.index("ε true") < figures.index("accuracy, north")
 
 
 def test_one_class_at_a_client_and_unseen_categories_are_handled(tmp_path: Path, run: Run) -> None:
@@ -169,7 +179,11 @@ def test_private_bounds_are_found_printed_and_logged(tmp_path: Path, run: Run) -
     assert "Bounds found in the first 2 rounds, as private as all others: age [16, 128], chol [64, 512]." in done.out
     assert "NOT PRIVATE" not in done.out
     assert json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])["bounds"]["age"]["high"] == 128
-    assert run("audit", "run.jsonl").code == 0
+    done = run("audit", "run.jsonl")
+    assert done.code == 0
+    assert {"east", "north", "south", "west"} <= {line.split()[0] for line in done.out.splitlines() if line.split()}
+    figures = list(facts(RunLog.read(tmp_path / "run.jsonl")))
+    assert figures.index("ε true") < figures.index("accuracy, north")
     assert run("run", "--data", "t.csv", *OWN, *QUICK, "--rounds", "12", "--resume").code == 0
     assert_refused(run("run", "--data", "t.csv", *OWN, *QUICK, "--overwrite", "--grace", "1"), "columns", "grace=1")
     assert_refused(run("run", "--data", "heart", "--bounds-rounds", "2", "--out", "a.jsonl"), "bounds_rounds=2")

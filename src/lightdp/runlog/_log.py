@@ -285,6 +285,13 @@ class RunLog:
         """Records of each class at each client, where they were logged. (clients, classes)"""
         return (self.started.partition or {}).get("counts", [])
 
+    def client_name(self, client: int) -> str:
+        """The name of a client by its number, without control characters; the number itself where none was logged."""
+        names = (self.started.partition or {}).get("names")
+        if not isinstance(names, list) or client >= len(names):
+            return str(client)
+        return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(names[client]))
+
     @property
     def units(self) -> list[int]:
         """How many records each client holds, or persons where these are protected; empty if that was not logged."""
