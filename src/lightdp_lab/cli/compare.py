@@ -73,10 +73,12 @@ command = with_settings(_compare, Task, Setting, leave_out=("clip", "task", "sch
 
 def _play(setting: Setting, *, sizes: bool) -> dict[str, Any]:
     with progress(quiet=True) as bar:
-        work = bar.add_task("", total=len(setting.schemes) * (1 + sizes * len(cells(setting))), completed=-1)
+        work = bar.add_task(
+            "", total=len(setting.schemes) * (1 + sizes * len(cells(setting))), completed=-1, visible=False
+        )
 
         def step(what: str) -> None:
-            bar.update(work, advance=1, description=what, refresh=True)
+            bar.update(work, advance=1, description=what, visible=True, refresh=True)
 
         found = compare(setting, step)
         if sizes and not found["stopped"]:
