@@ -12,8 +12,8 @@ from lightdp import attack, gaussian
 from lightdp._validate import counted, rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan, compare, sections, solve
-from lightdp.report._chart import FAINT, Chart, alt, data, decades, draw, heading, line_names, sheet, whole, within
-from lightdp.report._frame import save_page
+from lightdp.report._chart import FAINT, Chart, alt, data, decades, heading, line_names, sheet, within
+from lightdp.report._frame import page_text, save_either
 from lightdp.report._panel import Card, Page, Panel, Section, Table, crossed
 from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import uniform
@@ -49,11 +49,10 @@ def save_plan(chosen: Plan, path: Path, command: str | None = None) -> None:
     Raises:
         ArgumentError: the suffix is another one, or the folder refuses the file.
     """
-    if path.suffix == ".html":
-        save_page(plan_page(chosen), path, command, "plot")
-        return
-    with whole(path, "plot") as file:
-        draw(plan_chart(chosen), file)
+    save_either(
+        path, "plot", command,
+        page=lambda **frame: page_text(plan_page(chosen), **frame), chart=lambda: plan_chart(chosen),
+    )  # fmt: skip
 
 
 def plan_page(chosen: Plan) -> Page:
