@@ -41,5 +41,6 @@ from lightdp.report._plan import plan_chart, save_plan
 __all__ = [
     "FAINT", "LOOK", "SOFT", "TONES", "Card", "Chart", "Page", "Panel", "Section", "Table", "audit_chart", "caveats",
     "check_path", "crossed", "data", "decades", "heading", "line_names", "page_text", "plan_chart", "run_chart",
-    "run_table", "save", "save_audit", "save_either", "save_page", "save_plan", "save_runs", "sheet", "uploads", "within",
+    "run_table", "save", "save_audit", "save_either", "save_page", "save_plan", "save_runs", "sheet",
+    "uploads", "within",
 ]  # fmt: skip
