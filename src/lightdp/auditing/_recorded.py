@@ -336,7 +336,7 @@ def _checked(log: RunLog) -> Recorded:
         else:
             over = np.array([mu_of(plan, each) for each in best.squares]) > odometer.mu() * (1 + 1e-6)
             problems += [
-                f"client {log.client_name(i)}: its exact μ exceeds what the odometer counts"
+                f"client {log.client_name(int(i))}: its exact μ exceeds what the odometer counts"
                 for i in np.flatnonzero(over)
             ]
     return Recorded(
