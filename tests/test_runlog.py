@@ -194,6 +194,13 @@ def test_a_line_that_is_no_object_is_refused(tmp_path: Path, text: bytes, reason
         RunLog.read(file)
 
 
+@pytest.mark.parametrize("text", ["who,age\np1,30\n", "<!doctype html>\n<html>\n", '{"rows": []}\n'])
+def test_another_file_is_no_run_log(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(ArgumentError, match=r"a[.]csv is no run log, line 1: "):
+        RunLog.read(tmp_path / "a.csv")
+
+
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").touch()
     with pytest.raises(ArgumentError, match=r"run[.]jsonl, line 1: .*empty"):

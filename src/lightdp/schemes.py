@@ -22,7 +22,7 @@ from typing import Any
 
 from lightdp._validate import choice
 
-__all__ = ["BUILT_IN", "Planned", "Scheme", "scheme", "schemes"]
+__all__ = ["BUILT_IN", "Planned", "Scheme", "scheme", "schemes", "server_and"]
 
 _GROUP = "lightdp.schemes"
 
@@ -95,8 +95,26 @@ class Scheme:
         if self.protects_against is not None:
             return self.protects_against
         if self.private:
-            return f"the server together with any {colluders} other clients"
+            return server_and(colluders)
         return f"anybody who sees the models alone (not covered: {self.broken_by})"
+
+
+def server_and(colluders: int, of: str = "") -> str:
+    """The server and the clients that may help it, as words of a sentence.
+
+    >>> server_and(0), server_and(1)
+    ('the server', 'the server together with any other client')
+    >>> server_and(2, " of each cohort")
+    'the server together with any 2 other clients of each cohort'
+
+    Args:
+        colluders: how many clients may help it.
+        of: among which clients, if not all.
+    """
+    if colluders == 0:
+        return "the server"
+    others = "other client" if colluders == 1 else f"{colluders:,} other clients"
+    return f"the server together with any {others}{of}"
 
 
 BUILT_IN = {

@@ -203,7 +203,7 @@ def _figures(chosen: Setting, scheme: type[Scheme], peers: Peers) -> dict[str, A
 
 
 def _spent(cost: Cost, played: list[Played], done: list[Played]) -> dict[str, float] | None:
-    """A client's seconds and bytes for each round that came off, with those of the failed ones; None if none did."""
+    """A client's seconds and bytes for each completed round, with those of the failed ones; None if none did."""
     if not done:
         return None
 

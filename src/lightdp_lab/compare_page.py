@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from lightdp._validate import rounded_up
-from lightdp.report import Card, Page, Section, Table, save, save_page
-from lightdp_lab.charts.compare import compare_chart, compare_panels, setting_words
+from lightdp.report import Card, Page, Section, Table, page_text, save_either
+from lightdp_lab.charts.compare import compare_chart, compare_panels, setting_words, short_title
 from lightdp_lab.compare import full_title
 from lightdp_lab.compare_words import broke, exceeds, figure, mu_of, notes
+from lightdp_lab.registry import ALL
 
 _COSTS = {
     "up, kB": ("up", 1e3), "down, kB": ("down", 1e3), "peer, kB": ("peer", 1e3),
     "client, ms": ("client", 1e-3), "server, ms": ("server", 1e-3), "round, s": ("modelled", 1.0),
 }  # fmt: skip
 
-_CARDS = "The least at the top: of schemes that lost no round, keep ε and hide updates from the server."
+_AMONG = "least among schemes that hide updates from the server, keep ε and completed every round"
+_SEEN = {
+    "none": "the server sees every update, and no noise protects it",
+    "central": "the server sees every update; noise protects against those who see the models alone",
+    "encryption": "all clients share one key, so one client that helps the server lets it read every update",
+}  # by the family of a scheme that is not private
 
 
 def save_compare(record: Mapping[str, Any], path: Path, command: str | None = None) -> None:
@@ -31,10 +37,10 @@ def save_compare(record: Mapping[str, Any], path: Path, command: str | None = No
     Raises:
         ArgumentError: the suffix is another one, or the folder refuses the file.
     """
-    if path.suffix == ".html":
-        save_page(compare_page(record), path, command, "plot")
-    else:
-        save(compare_chart(record), path)
+    save_either(
+        path, "plot", command,
+        page=lambda **frame: page_text(compare_page(record), **frame), chart=lambda: compare_chart(record),
+    )  # fmt: skip
 
 
 def compare_page(record: Mapping[str, Any]) -> Page:
@@ -43,7 +49,7 @@ def compare_page(record: Mapping[str, Any]) -> Page:
     lead, *rest = setting_words(record)
     sections = [
         Section("Figure by figure", rest, figures, [_table(record)]),
-        Section("What to know", [*notes(record), _CARDS]),
+        Section("What to know", notes(record)),
     ]
     if times:
         sections.insert(1, Section("How a round grows", panels=times))
@@ -63,14 +69,14 @@ def _cards(record: Mapping[str, Any]) -> list[Card]:
     at = record["setting"]
     able = [row for row in record["rows"] if row["impossible"] is None]
     every = [row for row in able if row["completed"] == row["rounds"]]
-    kept = f"of {len(able)} schemes and links lost no round"
-    cards = [Card("Rounds that came off", str(len(every)), f"{kept}, each link failing with {at['failure']:g}")]
+    kept = f"of {len(able)} schemes and links, with each link failing with probability {at['failure']:g}"
+    cards = [Card("Completed every round", str(len(every)), kept)]
     trusted = [row for row in every if row["private"] and not exceeds(row, at) and row["epsilon"] is not None]
     shown = {"Least noise": ("noise", 1.0, "variance in the mean"), "Least work": ("client", 1e-3, "ms of a client")}
     shown |= {"Fastest round": ("modelled", 1.0, "s, modelled")}
     for head, (key, unit, words) in shown.items() if trusted else ():
         best = min(trusted, key=lambda row: row[key])
-        cards.append(Card(head, figure(best[key] / unit, _mark(best)), f"{words}: {full_title(best)}"))
+        cards.append(Card(head, figure(best[key] / unit, _mark(best)), f"{words}: {short_title(best)}; {_AMONG}"))
     return cards
 
 
@@ -78,17 +84,20 @@ def _caveats(record: Mapping[str, Any]) -> list[str]:
     """Schemes that miss the asked privacy, or rest on trust."""
     at = record["setting"]
     able = [row for row in record["rows"] if row["impossible"] is None]
-    result = [
-        f"{full_title(row)} claims ε = {at['epsilon']:g}; its true ε is {rounded_up(row['epsilon'], 2)} "
-        f"(μ = {mu_of(row['epsilon'], at)})."
+    missed = [
+        f"{short_title(row)} claims ε = {at['epsilon']:g}; its true ε is {rounded_up(row['epsilon'], 2)} "
+        f"(μ = {mu_of(row['epsilon'], at)}). Its noise is "
+        f"shown scaled to a true ε = {at['epsilon']:g}."
         for row in able
         if exceeds(row, at)
     ]
-    trusts = (row for row in able if not row["private"])
-    return [
-        *result,
-        *(f"{full_title(row)} does not hide updates from the server: {row['broken_by']}." for row in trusts),
-    ]
+    return missed + [f"{short_title(row)}: {_seen(row)}." for row in able if not row["private"]]
+
+
+def _seen(row: Mapping[str, Any]) -> str:
+    """What the server learns from a scheme that does not hide updates from it."""
+    family = ALL[row["scheme"]].family if row["scheme"] in ALL else ""
+    return _SEEN.get(family, f"it does not always hide updates from the server; what breaks it: {row['broken_by']}")
 
 
 def _table(record: Mapping[str, Any]) -> Table:

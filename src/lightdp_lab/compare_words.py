@@ -72,8 +72,10 @@ def notes(record: Mapping[str, Any]) -> list[str]:
     at, rows = record["setting"], [row for row in record["rows"] if row["impossible"] is None]
     target = f"true ε = {at['epsilon']:g} and clip {at['clip']:g}"
     planned = any(row["scheme"] in ("exact", "exact-sparse", "repair") for row in rows) and "straggler_law" in at
+    missed = f"Where a scheme's own σ misses ε, its noise is shown scaled to a true ε = {at['epsilon']:g}."
     lines = {
         f"done: rounds with a sum. noise: variance left for good in a coordinate of the mean, at a {target}.": True,
+        missed: any(exceeds(row, at) for row in rows),
         f"kB: of one client and round, without the model itself. round: modelled on {speeds(at)}.": True,
         f"LightDP's noise is tuned to stragglers by the law {at.get('straggler_law')}; SMPC's is for S̄.": planned,
         attack.sentence(_power(at), "client", "add-remove"): any(row["epsilon"] is not None for row in rows),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from lightdp.report._figures import facts
+from lightdp.runlog import RunLog
 from support.command_line import assert_refused
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ def test_a_table_with_sites_and_persons_trains_and_says_for_one_person(tmp_path:
     for words in (
         "4 clients, natural: records 48 to 48",
         "64 persons",
-        "records to train on: east 48, north 48, south 48, west 48",
+        "records to train on: east 48; north 48; south 48; west 48",
         "classes, taken as public: no, yes",
         "for one person with all",
         "of the persons not in the data",
@@ -82,7 +84,11 @@ def test_a_table_with_sites_and_persons_trains_and_says_for_one_person(tmp_path:
     assert (config["unit"], config["partition"], end["unit"]) == ("person", "natural", "person")
     assert set(end["accuracy_clients"]) == {"north", "south", "east", "west"}
     assert end["accuracy"] == pytest.approx(np.mean(list(end["accuracy_clients"].values())))  # 12 records each
-    assert run("audit", "run.jsonl").code == 0
+    done = run("audit", "run.jsonl")
+    assert done.code == 0
+    assert {"east", "north", "south", "west"} <= {line.split()[0] for line in done.out.splitlines() if line.split()}
+    figures = list(facts(RunLog.read(tmp_path / "run.jsonl")))
+    assert figures.index("ε true") < figures.index("accuracy, north")
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
@@ -146,7 +152,11 @@ def test_statistics_of_the_data_are_named_not_private_everywhere(tmp_path: Path,
     assert "NOT PRIVATE" in (tmp_path / "run.html").read_text()
     end = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
     assert end["statement"][0].startswith("NOT PRIVATE")
-    assert run("audit", "run.jsonl").code == 0
+    done = run("audit", "run.jsonl")
+    assert done.code == 0
+    assert {"east", "north", "south", "west"} <= {line.split()[0] for line in done.out.splitlines() if line.split()}
+    figures = list(facts(RunLog.read(tmp_path / "run.jsonl")))
+    assert figures.index("ε true") < figures.index("accuracy, north")
 
 
 def test_one_class_at_a_client_and_unseen_categories_are_handled(tmp_path: Path, run: Run) -> None:
@@ -169,7 +179,11 @@ def test_private_bounds_are_found_printed_and_logged(tmp_path: Path, run: Run) -
     assert "Bounds found in the first 2 rounds, as private as all others: age [16, 128], chol [64, 512]." in done.out
     assert "NOT PRIVATE" not in done.out
     assert json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])["bounds"]["age"]["high"] == 128
-    assert run("audit", "run.jsonl").code == 0
+    done = run("audit", "run.jsonl")
+    assert done.code == 0
+    assert {"east", "north", "south", "west"} <= {line.split()[0] for line in done.out.splitlines() if line.split()}
+    figures = list(facts(RunLog.read(tmp_path / "run.jsonl")))
+    assert figures.index("ε true") < figures.index("accuracy, north")
     assert run("run", "--data", "t.csv", *OWN, *QUICK, "--rounds", "12", "--resume").code == 0
     assert_refused(run("run", "--data", "t.csv", *OWN, *QUICK, "--overwrite", "--grace", "1"), "columns", "grace=1")
     assert_refused(run("run", "--data", "heart", "--bounds-rounds", "2", "--out", "a.jsonl"), "bounds_rounds=2")
@@ -214,11 +228,15 @@ WRONG: dict[str, tuple[str | bytes, str, list[str], list[str]]] = {
     "long line": (HEAD + "p,n,1,f,2,no,9\n", COLUMNS, OWN, ["line 2 has 7 cells"]),
     "column twice": ("a,a\n1,2\n", COLUMNS, OWN, ["column 'a' occurs twice"]),
     "column without name": ("who,,age\n1,2,3\n", COLUMNS, OWN, ["column 2 of its header has no name"]),
-    "latin-1": ("who,ort\np1,Zürich\n".encode("latin-1"), COLUMNS, OWN, ["t.csv", "utf-8"]),
-    "utf-16": (GOOD.encode("utf-16"), COLUMNS, OWN, ["t.csv", "utf-8"]),
+    "latin-1": ("who,ort\np1,Zürich\n".encode("latin-1"), COLUMNS, OWN, ["t.csv", "save it as UTF-8"]),
+    "utf-16": (GOOD.encode("utf-16"), COLUMNS, OWN, ["t.csv", "save it as UTF-8"]),
     "open quote": (HEAD + '"p1,north,30,f,200,no\n', COLUMNS, OWN, ["t.csv", "line 2"]),
     "zip": (b"PK\x03\x04" + bytes(40), COLUMNS, OWN, ["t.csv", "must be printable"]),
     "one row": (HEAD + LINE, COLUMNS, TABLE, ["test_fraction must hold out a record of the 1"]),
+    "small clients": (
+        text(column(rows(60), "site", lambda i: f"s{i // 3}")), COLUMNS, [*TABLE, "--client-column", "site"],
+        ["hold out a record of a client that has 5 or more, but none of the 20 has over 3", "test_fraction=0.2"],
+    ),
     "line break in a name": ('who,"a\nge"\n1,2\n', COLUMNS, OWN, ["must be printable", "'a\\nge'"]),
     "line break in a client": (
         text(column(rows(60), "site", lambda i: '"a\nb"' if i else "c")), COLUMNS, [*TABLE, "--client-column", "site"],
@@ -228,6 +246,7 @@ WRONG: dict[str, tuple[str | bytes, str, list[str], list[str]]] = {
     "label not there": (GOOD, COLUMNS, ["--label", "ill"], ["label must be a column", "label='ill'"]),
     "label misspelt": (GOOD, COLUMNS, ["--label", "Sick", "--columns", "columns.toml"], ["who, site", "label='Sick'"]),
     "no label": (GOOD, COLUMNS, ["--columns", "columns.toml"], ["label must be the column", "got label=None"]),
+    "neither label nor columns": (GOOD, COLUMNS, [], ["label must be the column", "got label=None"]),
     "label empty": (GOOD, COLUMNS, ["--label", "", "--columns", "columns.toml"], ["label must be text", "label=''"]),
     "label missing in a row": (
         text(column(rows(60), "sick", lambda i: "?" if i == 4 else "no")), COLUMNS, OWN,
@@ -287,7 +306,7 @@ WRONG: dict[str, tuple[str | bytes, str, list[str], list[str]]] = {
     "NaN bound": (*with_columns("age = [nan, 80]"), ["LOW < HIGH", "age = [nan, 80]"]),
     "truth bound": (*with_columns("age = [false, true]"), ["got age = [False, True]"]),
     "bounds in text": (*with_columns('age = "20:80"'), ["got age = 20:80"]),
-    "private texts": (*with_columns('sex = "private"'), ["'sex', whose row 1 is no number", "'f'"]),
+    "private texts": (*with_columns('sex = "private"'), ["'sex', not \"private\", whose row 1 is no number", "'f'"]),
     "private, misspelt": (*with_columns('age = "privat"'), ["got age = privat"]),
     "private label": (*with_columns(COLUMNS + 'sick = "private"'), ["bounds for 'sick'"]),
     "private client": (*with_columns('site = "private"'), ["not clients or persons", "'site'"]),

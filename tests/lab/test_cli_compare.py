@@ -132,7 +132,7 @@ def test_failures_extrapolation_and_what_cannot_be_had_are_shown(tmp_path: Path,
 
 def test_the_sheet_draws_every_row_and_dashes_what_was_not_measured() -> None:
     spec = json.dumps(compare_chart(made()).to_dict(), ensure_ascii=False)
-    for words in ("the secagg scheme, direct", "Rounds that came off", "against N", "against d", "~320 kB", "[4, 4]"):
+    for words in ("the secagg scheme, direct", "Completed rounds", "against N", "against d", "~320 kB", "[4, 4]"):
         assert words in spec.replace("~330 kB", "~320 kB")
     assert "swift" not in spec
     bare = made() | {"scaling": []}

@@ -11,6 +11,7 @@ from lightdp.report._frame import page_text, scripts
 from lightdp_lab.charts.compare import compare_panels
 from lightdp_lab.compare_page import compare_page, save_compare
 from lightdp_lab.compare_words import read_record
+from lightdp_lab.registry import ALL
 from lightdp_lab.results import Results
 from lightdp_lab.results_page import results_page
 from support.command_line import assert_refused
@@ -53,9 +54,25 @@ def test_the_cards_name_the_least_of_what_keeps_its_promise(record: dict[str, An
         row for row in able if row["completed"] == row["rounds"] and row["private"] and row["epsilon"] <= 3 * (1 + 1e-9)
     ]
     best = min(trusted, key=lambda row: row["noise"])
-    assert best["title"] in cards["Least noise"].note
+    assert ALL[best["scheme"]].label in cards["Least noise"].note
+    assert "hide updates from the server, keep ε and completed every round" in cards["Least noise"].note
     assert cards["Least noise"].figure == f"{best['noise']:.3g}"
-    assert cards["Rounds that came off"].figure == str(sum(row["completed"] == row["rounds"] for row in able))
+    assert cards["Completed every round"].figure == str(sum(row["completed"] == row["rounds"] for row in able))
+
+
+def test_each_scheme_that_hides_nothing_from_the_server_has_a_sentence_of_its_own(record: dict[str, Any]) -> None:
+    said = compare_page(record).caveats
+    for row in record["rows"]:
+        if row["impossible"] is None and not row["private"]:
+            (words,) = (each for each in said if each.startswith(f"{ALL[row['scheme']].label}: "))
+            assert row["broken_by"] not in words
+    assert (
+        "CKKS + DP: all clients share one key, so one client that helps the server lets it read every update." in said
+    )
+    assert any(words.endswith("Its noise is shown scaled to a true ε = 3.") for words in said)
+    other = record["rows"][0] | {"scheme": "new", "title": "new", "private": False, "broken_by": "a hammer"}
+    (words,) = compare_page(record | {"rows": [other]}).caveats
+    assert words == "new: it does not always hide updates from the server; what breaks it: a hammer."
 
 
 def test_tables_of_a_comparison_have_the_numbers_of_its_charts(record: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from torch import nn
 
 from lightdp.errors import ArgumentError
 from lightdp.training import models
+from lightdp.training import weights as files
 from lightdp.training.data import Dataset
 from lightdp_lab.prior import commands, finetune, pretrain, probe, processes, start
 from lightdp_lab.prior.augment import view
@@ -107,12 +109,15 @@ def test_a_damaged_start_is_refused(tmp_path: Path, damage: Any) -> None:
     path = tmp_path / "start.safetensors"
     start.write(path, {"a": torch.arange(6.0).view(2, 3)}, {"command": "c"})
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ArgumentError, match=r"start must be a whole \.safetensors file"):
+    with pytest.raises(ArgumentError, match="start must be a whole file of weights"):
         start.read(path)
     with pytest.raises(ArgumentError, match="start must have"):
         start.put(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), {"0.weight": torch.ones(3, 2)})
     with pytest.raises(ArgumentError, match="finite"):
         start.write(path, {"a": torch.tensor([1e6])}, {})
+    files.write(path, {"a": torch.tensor([math.inf])}, overwrite=True)
+    with pytest.raises(ArgumentError, match="start must be finite"):
+        start.read(path)
 
 
 def pictures() -> Dataset:

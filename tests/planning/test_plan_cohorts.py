@@ -14,6 +14,7 @@ from lightdp import gaussian, sampling
 from lightdp.errors import ArgumentError, LightDPError
 from lightdp.federation import Cohorts
 from lightdp.planning import Plan, Request, memberships, noise_ratio, remedies
+from lightdp.schemes import server_and
 from lightdp.stragglers import binomial, custom, uniform
 
 ASKED: dict[str, Any] = {
@@ -257,4 +258,4 @@ def test_every_plan_with_a_population_has_a_page(data: st.DataObject) -> None:
         assert f"{clients} of {population} clients" in text
         assert f"takes part in {found.turns} of {asked['rounds']} round" in text
     assert ("all other figures are for" in text) == (population % clients != 0)
-    assert f"any {asked['colluders']} other clients of each cohort" in text
+    assert server_and(int(asked["colluders"]), " of each cohort") in text

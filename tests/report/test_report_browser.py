@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,30 +14,15 @@ from lightdp_lab.compare_page import save_compare
 from lightdp_lab.compare_words import read_record
 from support.run_logs import logged, written
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 ROOT = Path(__file__).parents[2]
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 CUT = """() => [...document.querySelectorAll('main *')].filter(each => !each.closest('.scroll, svg')
     && each.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map(each => each.outerHTML)"""
+BOX = """() => { const box = document.querySelector('.prose').parentElement;
+    return [box.scrollWidth, box.clientWidth] }"""
 WIDTHS = "() => [...document.querySelectorAll('.chart svg')].map(each => each.getBoundingClientRect().width)"
 OUTSIDE = """() => [...document.querySelectorAll('.chart')].filter(each =>
     [...each.querySelectorAll('text')].some(text =>
         text.getBoundingClientRect().right > each.getBoundingClientRect().right + 2)).length"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium of this machine, driven by playwright."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="pages are looked at by playwright")
-    path = shutil.which("chromium") or shutil.which("chromium-browser")
-    if path is None:
-        pytest.skip("pages are looked at in chromium, which is not installed")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=path, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +41,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", ["plan", "runs", "audit", "compare"])
-def test_a_page_reflows_and_cuts_nothing(browser: Any, pages: dict[str, Path], kind: str) -> None:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+def test_a_page_reflows_and_cuts_nothing(chromium: Any, pages: dict[str, Path], kind: str) -> None:
+    page = chromium.new_page(viewport={"width": 1280, "height": 900})
     asked: list[str] = []
     problems: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -88,10 +72,18 @@ def _looked_at(page: Any, width: int) -> list[float]:
     return found
 
 
-def test_dark_mode_has_light_words_on_dark(browser: Any, pages: dict[str, Path]) -> None:
+def test_sentences_in_a_table_wrap_inside_it_on_a_phone(chromium: Any, pages: dict[str, Path]) -> None:
+    page = chromium.new_page(viewport={"width": 375, "height": 800})
+    page.goto(pages["plan"].as_uri())
+    inside, outside = page.evaluate(BOX)
+    assert inside <= outside
+    page.close()
+
+
+def test_dark_mode_has_light_words_on_dark(chromium: Any, pages: dict[str, Path]) -> None:
     looks = {}
     for scheme in ("light", "dark"):
-        page = browser.new_page(color_scheme=scheme)
+        page = chromium.new_page(color_scheme=scheme)
         page.goto(pages["plan"].as_uri())
         page.wait_for_selector(".chart svg")
         style = "() => ['color', 'backgroundColor'].map(name => getComputedStyle(document.body)[name])"

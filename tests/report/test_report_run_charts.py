@@ -94,6 +94,15 @@ def test_the_partition_is_drawn_as_recorded(three: tuple[Page, list[RunLog]]) ->
     assert "600 records at 10 clients, 6 to 114 each. The same in all runs." in three[0].text
 
 
+def test_the_partition_calls_clients_by_their_names(make: Callable[..., RunLog]) -> None:
+    lines = logged()
+    lines[0]["partition"] = {"counts": [[1, 2], [3, 4]], "names": ['St. Mary\'s, "east"', "north\x1b"]}
+    panel = panels([make(lines=lines)])[-1]
+    assert panel.table is not None
+    assert [row[0] for row in panel.table.rows] == ['St. Mary\'s, "east"', "north\N{REPLACEMENT CHARACTER}"]
+    assert {row["name"] for row in panel.chart.to_dict()["data"]["values"]} == {row[0] for row in panel.table.rows}
+
+
 def test_a_partition_of_many_clients_says_how_many_are_drawn(make: Callable[..., RunLog]) -> None:
     lines = logged()
     lines[0]["partition"]["counts"] = [[1, 2]] * 201

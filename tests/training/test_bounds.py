@@ -19,7 +19,7 @@ from scipy import stats
 from lightdp.auditing import recorded
 from lightdp.errors import ArgumentError
 from lightdp.runlog import ResumeError, RunLog
-from lightdp.training import bounds
+from lightdp.training import bounds, weights
 from lightdp.training.clients import Clients
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
@@ -326,6 +326,9 @@ def test_while_bounds_are_found_the_model_learns_nothing_and_then_it_does(tmp_pa
     log = list(lines)
     assert not torch.equal(run.state.weights, begin)
     assert log[-1].to_dict()["bounds"]["age"]["clear"]
+    run.save(tmp_path / "model.safetensors")
+    facts = weights.read(tmp_path / "model.safetensors").facts
+    assert json.loads(facts["bounds"]) == log[-1].to_dict()["bounds"]
     assert "bounds" in json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
 
 

@@ -203,14 +203,16 @@ class Recorded:
     def _clients(self) -> Table:
         from rich.box import SIMPLE_HEAD  # noqa: PLC0415  as above
         from rich.table import Table  # noqa: PLC0415  likewise
+        from rich.text import Text  # noqa: PLC0415  likewise
 
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for head in ("client", "used", "late", "void", "μ", "ε", *([] if self.exact is None else ["μ exact"])):
             table.add_column(head, justify="right")
         for row in sorted(self.clients, key=lambda row: -row["mu"])[:_SHOWN]:
-            cells = [f"{row[name]}" for name in ("client", "used", "late", "void")]
+            cells = [f"{row[name]}" for name in ("used", "late", "void")]
             cells += [rounded_up(row[name]) for name in ("mu", "epsilon")]
-            table.add_row(*cells, *([] if self.exact is None else [rounded_up(row["mu_exact"])]))
+            name = Text(self.log.client_name(row["client"]))  # as text: a log is not trusted
+            table.add_row(name, *cells, *([] if self.exact is None else [rounded_up(row["mu_exact"])]))
         return table
 
 
@@ -333,7 +335,10 @@ def _checked(log: RunLog) -> Recorded:
             notes.append(_TOO_LARGE)
         else:
             over = np.array([mu_of(plan, each) for each in best.squares]) > odometer.mu() * (1 + 1e-6)
-            problems += [f"client {i}: its exact μ exceeds what the odometer counts" for i in np.flatnonzero(over)]
+            problems += [
+                f"client {log.client_name(int(i))}: its exact μ exceeds what the odometer counts"
+                for i in np.flatnonzero(over)
+            ]
     return Recorded(
         log=log, plan=plan, rounds=rounds, odometer=odometer, spent=spent, exact=best, problems=tuple(problems),
         notes=tuple(notes),

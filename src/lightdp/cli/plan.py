@@ -109,16 +109,14 @@ def _print_comparison(chosen: Plan, rows: tuple[planning.Comparison, ...]) -> No
     mu = rounded_up(gaussian.mu(chosen.budget, chosen.delta, up=True))
     words = f"{'' if chosen.gdp else 'at this δ as with '}μ = {mu}"
     title = f"\nThe same true guarantee, ε = {chosen.budget:g} at δ = {chosen.delta:g} ({words})"
-    lines = table.new(title, ["scheme"], ["noise", "× central", "trips", "B/param"])
+    name, *figures, last = planning.HEADINGS
+    lines = table.new(title, [name], figures)
     lines.columns[0].no_wrap = True
-    lines.add_column("what breaks it", overflow="fold")
-    central = rows[0].noise_in_mean
+    lines.add_column(last, overflow="fold")
     for row in rows:
-        cells = ["impossible", "", "", "", row.reason]
-        if row.noise_in_mean is not None and row.bytes_per_parameter is not None and central is not None:
-            noise = f"{row.noise_in_mean:.4g}", f"{row.noise_in_mean / central:.3g}"
-            cells = [*noise, str(row.scheme.trips), f"{row.bytes_per_parameter:.3g}", row.breaks]
-        lines.add_row(row.title, *cells, style="bold" if row.scheme.name == chosen.request.calibration else "")
+        lines.add_row(
+            *row.cells(rows[0].noise_in_mean), style="bold" if row.scheme.name == chosen.request.calibration else ""
+        )
     table.show(lines)
     typer.echo("noise: variance in the mean of a round; trips: messages up and down before the sum is known")
 

@@ -203,7 +203,7 @@ def _print_start(run: Any) -> None:  # noqa: ANN401
     if names := sizes.get("names"):
         held = [f"{name} {sum(counts)}" for name, counts in zip(names, sizes["counts"], strict=True)]
         more = f" and {len(held) - _MOST_NAMES} more" if len(held) > _MOST_NAMES else ""
-        typer.echo(f"records to train on: {', '.join(held[:_MOST_NAMES])}{more}")
+        typer.echo(f"records to train on: {'; '.join(held[:_MOST_NAMES])}{more}")
     for note in (*run.notes, *([data.NOT_PRIVATE] if config.columns == data.STATISTICS else [])):
         typer.echo(note)
     typer.echo()

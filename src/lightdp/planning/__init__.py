@@ -15,7 +15,7 @@ from lightdp.planning._calibrate import GAMMA_MAX, on_grid
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
 from lightdp.planning._cohorts import Membership, memberships
-from lightdp.planning._compare import Comparison, compare
+from lightdp.planning._compare import HEADINGS, Comparison, compare
 from lightdp.planning._page import page, sections
 from lightdp.planning._per_client import PerClientPlan, plan_per_client
 from lightdp.planning._plan import Plan, plan, solve
@@ -26,6 +26,7 @@ __all__ = [
     "CALIBRATIONS",
     "FINEST_STEPS",
     "GAMMA_MAX",
+    "HEADINGS",
     "Calibration",
     "CalibrationName",
     "Claim",

@@ -11,6 +11,9 @@ from lightdp.planning._plan import Plan, solve
 from lightdp.planning._request import Request
 from lightdp.schemes import BUILT_IN, Scheme
 
+HEADINGS = ("scheme", "noise", "× central", "trips", "B/param", "what breaks it")
+"""Of the columns of a table of all schemes, see `Comparison.cells`."""
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -39,6 +42,17 @@ class Comparison:
     def bytes_per_parameter(self) -> float | None:
         """Upload of one client and round."""
         return None if self.plan is None else self.plan.wire_bits / 8
+
+    def cells(self, central: float | None) -> list[str]:
+        """The row as texts under `HEADINGS`; a scheme that cannot be had says why in the last one.
+
+        Args:
+            central: noise in the mean of central DP at the same guarantee, the first row of `compare`.
+        """
+        if self.noise_in_mean is None or self.bytes_per_parameter is None or central is None:
+            return [self.title, "impossible", "", "", "", self.reason]
+        noise = f"{self.noise_in_mean:.4g}", f"{self.noise_in_mean / central:.3g}"
+        return [self.title, *noise, str(self.scheme.trips), f"{self.bytes_per_parameter:.3g}", self.breaks]
 
 
 def compare(chosen: Plan) -> tuple[Comparison, ...]:

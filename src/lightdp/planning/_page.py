@@ -13,6 +13,7 @@ from lightdp.planning._at_random import worst_at_random
 from lightdp.planning._cohorts import memberships
 from lightdp.planning._plan import Plan
 from lightdp.repair import worst_cost
+from lightdp.schemes import server_and
 
 _WIDTH, _MARGIN = 100, 14
 _WHAT = {"record": "one record of a client", "person": "one person with all records"}
@@ -46,7 +47,7 @@ def sections(plan: Plan, unit: str | None = None) -> dict[str, list[str]]:
     >>> import lightdp
     >>> plan = lightdp.plan(clients=4, colluders=1, stragglers=1, rounds=3, epsilon=2, delta=1e-5)
     >>> sections(plan)["Against"]
-    ['the server together with any 1 other clients']
+    ['the server together with any other client']
 
     Args:
         plan: the noise.
@@ -54,7 +55,7 @@ def sections(plan: Plan, unit: str | None = None) -> dict[str, list[str]]:
     """
     unit = plan.unit if unit is None else unit
     each = "" if plan.request.population is None else " of each cohort, whoever chooses the cohorts"
-    against = f"the server together with any {plan.colluders:,} other clients{each}"
+    against = server_and(plan.colluders, each)
     found = {
         "Guarantee": _guarantee(plan, unit),
         "Against": [plan.calibration.against or against],

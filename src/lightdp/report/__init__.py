@@ -32,7 +32,7 @@ from lightdp.report._chart import (
     within,
 )  # fmt: skip
 from lightdp.report._figures import caveats, run_table, uploads
-from lightdp.report._frame import save_page
+from lightdp.report._frame import page_text, save_either, save_page
 from lightdp.report._members import WHEREABOUTS
 from lightdp.report._page import save_runs
 from lightdp.report._panel import Card, Page, Panel, Section, Table, crossed
@@ -43,6 +43,7 @@ from lightdp.report._uploads import FATES
 __all__ = [
     "FAINT", "FATES", "LOOK", "SOFT", "TONES", "WHEREABOUTS", "Card", "Chart", "Page", "Panel", "Section", "Table",
     "audit_chart", "caveats", "check_path", "colours", "crossed", "data", "decades", "heading", "line_names",
-    "plan_chart", "run_chart", "run_table", "save", "save_audit", "save_page", "save_plan", "save_runs", "sheet",
+    "page_text", "plan_chart", "run_chart", "run_table", "save", "save_audit", "save_either", "save_page", "save_plan",
+    "save_runs", "sheet",
     "uploads", "within",
 ]  # fmt: skip

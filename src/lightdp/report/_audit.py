@@ -12,8 +12,8 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from lightdp._validate import counted, rounded_down, rounded_up
-from lightdp.report._chart import SOFT, TONES, Chart, alt, data, draw, heading, sheet, whole, within
-from lightdp.report._frame import save_page
+from lightdp.report._chart import SOFT, TONES, Chart, alt, data, heading, sheet, within
+from lightdp.report._frame import page_text, save_either
 from lightdp.report._panel import Card, Page, Panel, Section, Table
 
 _CLAIMS = {"budget": "budget", "worst": "odometer, at worst", "announced": "odometer, as announced"}
@@ -42,11 +42,10 @@ def save_audit(found: Mapping[str, Any], path: Path, command: str | None = None)
     Raises:
         ArgumentError: the suffix is another one, or the folder refuses the file.
     """
-    if path.suffix == ".html":
-        save_page(audit_page(found), path, command, "html")
-        return
-    with whole(path, "html") as file:
-        draw(audit_chart(found), file)
+    save_either(
+        path, "html", command,
+        page=lambda **frame: page_text(audit_page(found), **frame), chart=lambda: audit_chart(found),
+    )  # fmt: skip
 
 
 def audit_page(found: Mapping[str, Any]) -> Page:

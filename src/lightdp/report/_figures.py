@@ -22,7 +22,7 @@ _STOPPED = {
     "void": "after rounds with too few uploads",
     "refused": "when every client refused",
 }
-_UNITS = {"paper": "client, assumed", "person": "one person"}
+_UNITS = {"record": "one record", "person": "one person", "client": "one client", "paper": "one client, assumed"}
 _MOST_NAMES = 12  # clients whose figures are shown one by one
 ONE_LATE = "entered the model one round late"
 LONG = {
@@ -53,12 +53,11 @@ def labels(logs: Sequence[RunLog]) -> list[str]:
 def facts(log: RunLog) -> dict[str, str]:
     """The figures of a run by their headings, in the same order for every run; a dash where there is none.
 
-    Figures of members are of runs whose rosters change, and stand last.
+    Figures of members are of runs whose rosters change; these and figures of clients by name stand last.
     """
     end, private = log.ended, log.started.plan is not None
     return {
         "accuracy": _shown(log.accuracy, lambda x: f"{100 * x:.2f} %"),
-        **_by_client(log),
         "ε claimed": _shown(log.claimed, lambda x: f"{x:g}") if private else "∞",
         "ε true": _shown(log.epsilon, rounded_up) if private else "∞",
         "μ": _shown(log.mu, lambda x: f"{rounded_up(x)}{'' if log.gdp else ' at δ'}") if private else "∞",
@@ -72,6 +71,7 @@ def facts(log: RunLog) -> dict[str, str]:
         "stopped": "no end recorded" if end is None else _STOPPED[end.stopped],
         "seconds": _shown(None if end is None else end.seconds, lambda x: f"{x:,.1f}"),
         **_members(log),
+        **_by_client(log),
     }
 
 

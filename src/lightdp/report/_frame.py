@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +19,7 @@ import jinja2
 import vl_convert
 
 from lightdp._validate import rounded_down, rounded_up
-from lightdp.report._chart import FONT, LOOK, PAGES, alt, check_path, whole
+from lightdp.report._chart import FONT, LOOK, PAGES, Chart, alt, check_path, draw, whole
 from lightdp.report._figures import printable
 from lightdp.report._panel import Page, Panel
 
@@ -27,6 +27,28 @@ _HEAD = 2000  # characters of another page in which its kind and title stand
 _MADE = re.compile(r'<meta name=lightdp content="(\w+)">.*?<title>(.*?) · lightdp</title>', re.DOTALL)
 _MOST_LINKS = 6
 _DIGITS = 7  # of numbers in the data of charts
+
+
+def save_either(
+    path: Path, name: str, command: str | None, *, page: Callable[..., str], chart: Callable[[], Chart]
+) -> None:
+    """Write a page if `path` ends in .html, and otherwise a picture: whole or not at all.
+
+    Args:
+        path: the file.
+        name: what errors call it.
+        command: the command line that makes it, which a page shows; None if it was not made by one.
+        page: makes the text of the page, given `command` and `beside` for the frame.
+        chart: makes the picture.
+
+    Raises:
+        ArgumentError: the suffix is another one, or the folder does not exist or refuses the file.
+    """
+    with whole(path, name) as file:
+        if path.suffix in PAGES:
+            file.write_text(page(command=command, beside=beside(path)), encoding="utf-8", errors="replace")
+        else:
+            draw(chart(), file)
 
 
 def save_page(page: Page, path: Path, command: str | None = None, name: str = "out") -> None:
@@ -42,9 +64,8 @@ def save_page(page: Page, path: Path, command: str | None = None, name: str = "o
         ArgumentError: the suffix is another one, or the folder does not exist or refuses the file.
     """
     check_path(path, name, PAGES)
-    with whole(path, name) as temporary:
-        text = page_text(page, command=command, beside=beside(path))
-        temporary.write_text(text, encoding="utf-8", errors="replace")
+    with whole(path, name) as file:
+        file.write_text(page_text(page, command=command, beside=beside(path)), encoding="utf-8", errors="replace")
 
 
 def page_text(page: Page, **frame: Any) -> str:  # noqa: ANN401  of the frame

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lightdp.errors import ArgumentError
-from lightdp.report._chart import draw, whole
 from lightdp.report._figures import LONG, caveats, labels, printable, side_by_side
-from lightdp.report._frame import beside, rendered
+from lightdp.report._frame import rendered, save_either
 from lightdp.report._panel import MOST
 from lightdp.report._panels import colours, panels, run_chart
 from lightdp.runlog import RunLog, Started
@@ -35,12 +34,7 @@ def save_runs(logs: Sequence[RunLog], path: Path, command: str | None = None) ->
     """
     if not logs:
         raise ArgumentError("runs must be at least one, got none")
-    with whole(path, "out") as file:
-        if path.suffix == ".html":
-            text = run_page(logs, command=command, beside=beside(path))
-            file.write_text(text, encoding="utf-8", errors="replace")
-        else:
-            draw(run_chart(logs), file)
+    save_either(path, "out", command, page=lambda **frame: run_page(logs, **frame), chart=lambda: run_chart(logs))
 
 
 def run_page(logs: Sequence[RunLog], **frame: Any) -> str:  # noqa: ANN401  of the frame

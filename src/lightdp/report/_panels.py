@@ -59,7 +59,7 @@ def panels(logs: Sequence[RunLog]) -> list[Panel]:
         _epsilon(logs),
         _time(logs),
         _lines(logs, _positive(_rows(logs, RunLog.stays)), _STD, ("Noise that stays, std", stays)),
-        _lines(logs, _positive(_rows(logs, RunLog.goes)), _STD, ("Residual until repaired, std", _goes(logs))),
+        _lines(logs, _positive(_rows(logs, RunLog.goes)), _STD, ("Residual of a round, std", _goes(logs))),
         *(stragglers(logs, place) for place in range(len(logs))),
         *(panel for log, name in zip(logs, labels(logs), strict=True) for panel in member_panels(log, name, logs)),
         partition(logs),

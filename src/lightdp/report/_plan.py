@@ -11,9 +11,9 @@ import numpy as np
 from lightdp import attack, gaussian
 from lightdp._validate import counted, rounded_up
 from lightdp.errors import ArgumentError
-from lightdp.planning import Plan, compare, sections, solve
-from lightdp.report._chart import FAINT, Chart, alt, data, decades, draw, heading, line_names, sheet, whole, within
-from lightdp.report._frame import save_page
+from lightdp.planning import HEADINGS, Plan, compare, sections, solve
+from lightdp.report._chart import FAINT, Chart, alt, data, decades, heading, line_names, sheet, within
+from lightdp.report._frame import page_text, save_either
 from lightdp.report._panel import Card, Page, Panel, Section, Table, crossed
 from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import uniform
@@ -49,11 +49,10 @@ def save_plan(chosen: Plan, path: Path, command: str | None = None) -> None:
     Raises:
         ArgumentError: the suffix is another one, or the folder refuses the file.
     """
-    if path.suffix == ".html":
-        save_page(plan_page(chosen), path, command, "plot")
-        return
-    with whole(path, "plot") as file:
-        draw(plan_chart(chosen), file)
+    save_either(
+        path, "plot", command,
+        page=lambda **frame: page_text(plan_page(chosen), **frame), chart=lambda: plan_chart(chosen),
+    )  # fmt: skip
 
 
 def plan_page(chosen: Plan) -> Page:
@@ -133,17 +132,10 @@ def _cards(chosen: Plan) -> list[Card]:
 
 def _compared(chosen: Plan) -> Table:
     """Every scheme at the same true guarantee, or why it cannot have it."""
-    rows, found = [], compare(chosen)
-    central = found[0].noise_in_mean
-    for row in found:
-        cells = ["impossible", "", "", "", row.reason]
-        if row.noise_in_mean is not None and row.bytes_per_parameter is not None and central is not None:
-            noise = f"{row.noise_in_mean:.4g}", f"{row.noise_in_mean / central:.3g}"
-            cells = [*noise, str(row.scheme.trips), f"{row.bytes_per_parameter:.3g}", row.breaks]
-        rows.append([row.title, *cells])
-    head = ["scheme", "noise", "× central", "trips", "B/parameter", "what breaks it"]
+    found = compare(chosen)
+    rows = [row.cells(found[0].noise_in_mean) for row in found]
     note = "Noise: variance in the mean of a round. Trips: messages up and down before the sum is known."
-    return Table(head, rows, words=head[-1:], note=note)
+    return Table(HEADINGS, rows, words=HEADINGS[-1:], note=note)
 
 
 def _levels(chosen: Plan, swept: str) -> list[tuple[float, str, Plan]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from lightdp._validate import counted
@@ -18,6 +19,7 @@ FATES = {
     "lost": ("lost", TONES["red"]),
 }
 """What becomes of an upload, as `RunLog.fates` says: words and colour."""
+_MOST_NAMES = 12  # clients whose names fit below the chart
 _MOST_COLUMNS = 200  # clients of the partition that are drawn; more would be thinner than a pixel or two
 _MOST_CELLS = 1500  # of the partition, each of them in the page
 
@@ -84,20 +86,23 @@ def partition(logs: Sequence[RunLog]) -> Panel | None:
     if not counts:
         return None
     drawn = counts[: min(_MOST_COLUMNS, max(1, _MOST_CELLS // max(1, len(counts[0]))))]
+    names = [logs[0].client_name(client) for client in range(len(drawn))]
     rows = [
-        {"client": client, "class": label, "records": count}
-        for client, row in enumerate(drawn)
+        {"client": client, "name": name, "class": label, "records": count}
+        for client, (name, row) in enumerate(zip(names, drawn, strict=True))
         for label, count in enumerate(row)
     ]
     cells = data(rows).mark_rect(color=TONES["blue"]).properties(height=min(22 * len(counts[0]), 440))
     cells = cells.transform_calculate(start="datum.client - 0.5", end="datum.client + 0.5")
     axis = alt.Axis(grid=False, tickMinStep=1)
+    if len(names) <= _MOST_NAMES:
+        axis = alt.Axis(grid=False, values=[*range(len(names))], labelExpr=f"{json.dumps(names)}[datum.value]")
     chart = cells.properties(description="Records of each class at each client.").encode(
         x=alt.X("start:Q", title="client", axis=axis, scale=within(-0.5, len(drawn) - 0.5)),
         x2="end:Q",
         y=alt.Y("class:O", title="class", axis=alt.Axis(labelOverlap=True, ticks=False)),
         opacity=alt.Opacity("records:Q", scale=alt.Scale(range=[0.03, 1], zero=True)),
-        tooltip=["client:Q", "class:O", "records:Q"],
+        tooltip=[alt.Tooltip("name:N", title="client"), "class:O", "records:Q"],
     )
     sizes = [sum(row) for row in counts]
     note = f"{sum(sizes):,} records at {counted(len(counts), 'client')}, {min(sizes):,} to {max(sizes):,} each"
@@ -105,10 +110,10 @@ def partition(logs: Sequence[RunLog]) -> Panel | None:
     if len(logs) > 1:
         same = all(log.counts == counts for log in logs)
         note += "The same in all runs." if same else f"Of {labels(logs)[0]}; other runs have other partitions."
-    return Panel("Who holds what", note.strip(), chart, "wide", _held(drawn))
+    return Panel("Who holds what", note.strip(), chart, "wide", _held(names, drawn))
 
 
-def _held(counts: Sequence[Sequence[int]]) -> Table:
+def _held(names: Sequence[str], counts: Sequence[Sequence[int]]) -> Table:
     """Records by client and class."""
     head = ["client", *(f"class {label}" for label in range(len(counts[0])))]
-    return Table(head, [[str(client), *map(str, row)] for client, row in enumerate(counts)])
+    return Table(head, [[name, *map(str, row)] for name, row in zip(names, counts, strict=True)])

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
@@ -79,7 +80,8 @@ class RunLog:
                 found.append(read_line(text, found, last=place == len(lines)))
             except (ArgumentError, OverflowError) as error:
                 kind = ContradictionError if isinstance(error, ContradictionError) else ArgumentError
-                raise kind(f"{path}, line {place}: {error}") from None
+                other = " is no run log" if place == 1 and b'"kind"' not in text else ""
+                raise kind(f"{path}{other}, line {place}: {error}") from None
         if not found or not isinstance(found[0], Started):
             raise ArgumentError(f"{path}, line 1: a log begins with a line of kind run, but the file is empty")
         ended = found[-1] if isinstance(found[-1], Ended) else None
@@ -213,13 +215,19 @@ class RunLog:
         if line.formed is None:
             after = self.rounds[line.round] if line.round < len(self.rounds) else self.ended
             return 0 if after is None or after.joined is None else after.joined
-        for each in (*self.rounds[line.round :], *(() if self.ended is None else (self.ended,))):
-            for closed in each.closed or ():
-                if closed["roster"] == line.roster:
-                    return len(closed.get("joined_clients", ()))
-            if isinstance(each, Round) and each.roster == line.roster:
-                return each.joined or 0
-        return 0
+        return self._late_by_one[line.round]
+
+    @cached_property
+    def _late_by_one(self) -> dict[int, int]:
+        """Of each round of a run whose rosters change, in one pass from the end."""
+        found: dict[int, int] = {}
+        following: dict[int | None, int] = {}  # of each roster: what its next line, or its closing, took in
+        for each in (*(() if self.ended is None else (self.ended,)), *reversed(self.rounds)):
+            if isinstance(each, Round):
+                found[each.round] = following.get(each.roster, 0)
+                following[each.roster] = each.joined or 0
+            following |= {one["roster"]: len(one.get("joined_clients", ())) for one in each.closed or ()}
+        return found
 
     def fates(self, line: Round) -> dict[str, int]:
         """What became of the uploads of a round: used, in the next sum, late, in a void round (too few came), lost."""
@@ -279,6 +287,13 @@ class RunLog:
     def counts(self) -> list[list[int]]:
         """Records of each class at each client, where they were logged. (clients, classes)"""
         return (self.started.partition or {}).get("counts", [])
+
+    def client_name(self, client: int) -> str:
+        """The name of a client by its number, without control characters; the number itself where none was logged."""
+        names = (self.started.partition or {}).get("names")
+        if not isinstance(names, list) or client >= len(names):
+            return str(client)
+        return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in str(names[client]))
 
     @property
     def units(self) -> list[int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -191,14 +192,23 @@ class Run:
         Guarantee: the file is whole or not there, also after a crash, and never replaces another unasked.
 
         Args:
-            path: a .safetensors or .pt file; `start` takes it, as does `torch.nn.Module.load_state_dict`.
+            path: a .safetensors or .pt file; `start` takes it, as does `torch.nn.Module.load_state_dict`. A
+                .safetensors file also has the bounds that were found privately, as JSON in its fact "bounds": the model
+                takes a number x of such a column as 2 (x - low)/(high - low) - 1, moved to -1 or 1 beyond them and 0
+                if it is missing.
             overwrite: whether it may replace a file.
 
         Raises:
             ArgumentError: the name ends otherwise, or there is such a file that may not be replaced.
         """
         gradients.assign(self.model, self.state.average)
-        weights.write(path, self.model, overwrite=overwrite)
+        found = self._found()
+        facts = {"bounds": json.dumps(found)} if found is not None and path.suffix == ".safetensors" else None
+        weights.write(path, self.model, overwrite=overwrite, facts=facts)
+
+    def _found(self) -> dict[str, dict[str, Any]] | None:
+        """The bounds that the first rounds found, by column; None where there are none."""
+        return {name: {"low": low, "high": high, "clear": clear} for name, low, high, clear in self.bounds} or None
 
     def _roster(self, number: int, members: tuple[int, ...], plan: Plan | None, stragglers: int) -> Roster:
         """A roster with a channel of its own; its sums are divided by the same number in every round (R3)."""
@@ -430,7 +440,7 @@ class Run:
         config, plan, spent = self.config, self.plan, self.members.max_epsilon()
         down = 4 * self.parameters + (1 + config.grace_rounds) * bitmap_size(config.clients)
         budget, delta = (None, None) if plan is None else (plan.budget, plan.delta)
-        found = {name: {"low": low, "high": high, "clear": clear} for name, low, high, clear in self.bounds} or None
+        found = self._found()
         seen = [] if config.federated else [*map(rounds.final, self.members.rosters[0].came)]
         return Ended(
             accuracy=self.evaluate()[0], epsilon=spent, mu=statement.mu(plan, spent),

@@ -96,7 +96,7 @@ def write(
         torch.save(tensors, packed)
         data: Any = packed.getbuffer()
     else:
-        data = _safetensors().save(tensors, metadata={"format": "pt", **(facts or {})})
+        data = _packed(tensors, {"format": "pt", **(facts or {})})
     try:
         with durable(path, replace=overwrite) as file:
             file.write(data)
@@ -148,9 +148,22 @@ def read(path: Path) -> File:
     return File(path, hashlib.sha256(data).hexdigest(), found, _facts(data) if kind == ".safetensors" else {})
 
 
+def _packed(tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> bytes:
+    """A .safetensors file, with its facts in their order: the library's own differs from call to call."""
+    data = _safetensors().save(tensors)
+    head = json.dumps({"__metadata__": dict(facts)} | json.loads(data[8 : _end(data)])).encode()
+    head += b" " * (-len(head) % 8)
+    return len(head).to_bytes(8, "little") + head + data[_end(data) :]
+
+
+def _end(data: bytes) -> int:
+    """Where the header of a .safetensors file ends."""
+    return 8 + int.from_bytes(data[:8], "little")
+
+
 def _facts(data: bytes) -> dict[str, str]:
     """What a whole .safetensors file says of itself: its first eight bytes are the length of a JSON object."""
-    told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+    told = json.loads(data[8 : _end(data)]).get("__metadata__", {})
     return {name: text for name, text in told.items() if name != "format"}
 
 

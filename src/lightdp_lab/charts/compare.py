@@ -25,7 +25,7 @@ _HOLLOW = "rgba(255, 255, 255, 0)"
 _FILL = alt.Fill("fill:N", scale=None, legend=None)
 # Title and subtitle of each row of dots.
 _PANELS = {
-    "completed": ("Rounds that came off", "%"),
+    "completed": ("Completed rounds", "%"),
     "noise": ("Noise in the mean", "variance"),
     "bytes": ("A client's traffic", "a round"),
     "client": ("A client's work", "a round"),
@@ -58,7 +58,7 @@ def compare_panels(record: Mapping[str, Any]) -> tuple[list[Panel], list[Panel]]
     rows = _possible(record)
     panels = []
     for key, (title, under) in _PANELS.items():
-        table = Table(["scheme", title], [[_name(row), _text(row, key)[0]] for row in rows])
+        table = Table(["scheme", title], [[short_title(row), _text(row, key)[0]] for row in rows])
         panels.append(Panel(title, under, _dots(rows, key, limit=170), table=table))
     return panels, _both(record)
 
@@ -80,7 +80,7 @@ def setting_words(record: Mapping[str, Any]) -> list[str]:
     """What was asked of all schemes, and what was not measured."""
     at = record["setting"]
     who = f"{at['clients']:,} clients, of which {at['colluders']:,} may collude and {at['stragglers']:,} may be missing"
-    privacy = f"ε = {at['epsilon']:g} at δ = {at['delta']:g} over {at['rounds']:,} rounds"
+    privacy = f"ε = {at['epsilon']:g} at δ = {at['delta']:g} over {at['rounds']:,} rounds, for all data of one client"
     faults = f"each link fails with probability {at['failure']:g}, each client drops out with {at['dropout']:g}"
     lines = [f"{who}; {at['dimension']:,} values; {privacy}", f"{faults}; {speeds(at)}"]
     if not all(one.get("measured", True) for one in (*record["rows"], *record["scaling"])):
@@ -88,7 +88,8 @@ def setting_words(record: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _name(row: Mapping[str, Any]) -> str:
+def short_title(row: Mapping[str, Any]) -> str:
+    """The short name of a row, with its links where they matter."""
     return full_title({**row, "title": _label(row["scheme"], row["title"])})
 
 
@@ -111,7 +112,7 @@ def _dots(rows: Sequence[Mapping[str, Any]], key: str, *, limit: int) -> alt.Lay
     for row, value in zip(rows, values, strict=True):
         (words, hollow), colour = _text(row, key), _colour(row["scheme"])
         look = {"words": words, "fill": _HOLLOW if hollow else colour}
-        shown.append({"name": _name(row), "colour": colour, "value": max(value, low), "low": low} | look)
+        shown.append({"name": short_title(row), "colour": colour, "value": max(value, low), "low": low} | look)
     axis = alt.Axis(
         labels=limit > 0,
         minExtent=0,
@@ -120,7 +121,7 @@ def _dots(rows: Sequence[Mapping[str, Any]], key: str, *, limit: int) -> alt.Lay
         labelFontWeight=_BOLD,
         labelColor="#1e293b",
     )
-    y = alt.Y("name:N", sort=[_name(row) for row in rows], title=None, axis=axis)
+    y = alt.Y("name:N", sort=[short_title(row) for row in rows], title=None, axis=axis)
     scale = alt.Scale(domain=[low, high], nice=False, type="linear" if shares else "log")
     x = alt.X("value:Q", scale=scale, axis=None)
     base = alt.Chart(alt.Data(values=shown)).encode(y=y)

@@ -73,10 +73,12 @@ command = with_settings(_compare, Task, Setting, leave_out=("clip", "task", "sch
 
 def _play(setting: Setting, *, sizes: bool) -> dict[str, Any]:
     with progress(quiet=True) as bar:
-        work = bar.add_task("", total=len(setting.schemes) * (1 + sizes * len(cells(setting))), completed=-1)
+        work = bar.add_task(
+            "", total=len(setting.schemes) * (1 + sizes * len(cells(setting))), completed=-1, visible=False
+        )
 
         def step(what: str) -> None:
-            bar.update(work, advance=1, description=what, refresh=True)
+            bar.update(work, advance=1, description=what, visible=True, refresh=True)
 
         found = compare(setting, step)
         if sizes and not found["stopped"]:
@@ -105,7 +107,7 @@ def show(record: dict[str, Any]) -> None:
             table.add_row(name, "–", *[""] * 8, Text(f"impossible: {row['impossible']}", "yellow"))
             continue
         if exceeds(row, at):
-            name.append(f" (true ε {rounded_up(row['epsilon'], 2)}, μ {mu_of(row['epsilon'], at)})", "red")
+            name.append(f" (own σ: true ε {rounded_up(row['epsilon'], 2)}, μ {mu_of(row['epsilon'], at)})", "red")
         done = Text(f"{row['completed']}/{row['rounds']}", "" if row["completed"] == row["rounds"] else "red")
         costs = (figure(row[key] / unit, "" if row["measured"] else "~") for key, unit in _COSTS.values())
         table.add_row(name, done, f"{row['noise']:.3g}", f"{row['trips']:g}", *costs, broke(row) or "–")

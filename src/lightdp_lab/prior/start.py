@@ -1,6 +1,5 @@
 """The file of a start: weights in half precision and the command that made them, in the format of safetensors.
 
-Eight bytes give the length of a JSON object, which gives the type, shape and place of each tensor; their bytes follow.
 Reading runs nothing, and checks every number before it is used.
 
 >>> from pathlib import Path
@@ -12,22 +11,16 @@ Reading runs nothing, and checks every number before it is used.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lightdp._files import contents, durable
 from lightdp.errors import ArgumentError
+from lightdp.training import weights as files
 from lightdp.training.models import Fixed
 
-_TYPES: dict[str, np.dtype[Any]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
-_LARGEST = 1 << 30  # bytes
 _RAISED = 0.3  # of the mean variance
 _LENGTH = 4.0  # of features: the gradient of the last layer is then a part, not most, of a record's gradient
 
@@ -43,46 +36,21 @@ def write(path: Path, weights: Mapping[str, Tensor], facts: Mapping[str, str]) -
     Raises:
         ArgumentError: a weight is not finite in half precision.
     """
-    header: dict[str, Any] = {"__metadata__": dict(facts)}
-    pieces, at = list[bytes](), 0
-    for name, value in weights.items():
-        half = value.detach().cpu().to(torch.float16)
-        if not bool(half.isfinite().all()):
-            raise ArgumentError(f"weights must be finite in half precision, got {name} with others")
-        piece = half.numpy().astype(_TYPES["F16"], copy=False).tobytes()
-        header[name] = {"dtype": "F16", "shape": list(half.shape), "data_offsets": [at, at + len(piece)]}
-        pieces.append(piece)
-        at += len(piece)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with durable(path) as file:
-        file.write(len(text).to_bytes(8, "little") + text + b"".join(pieces))
+    files.write(path, weights, overwrite=True, half=True, facts=facts)
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The weights of a file, in single precision, and what it says of itself.
 
     Raises:
-        ArgumentError: there is no such file, or it is damaged.
+        ArgumentError: there is no such file, it is damaged, or a weight is not finite.
     """
-    try:
-        raw = contents(path, limit=_LARGEST)
-        end = 8 + int.from_bytes(raw[:8], "little")
-        header = json.loads(raw[8:end])
-        facts = header.pop("__metadata__", {})
-        return {name: _tensor(entry, raw[end:]) for name, entry in header.items()}, facts
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArgumentError(f"start must be a whole .safetensors file, got {str(path)!r}: {error}") from None
-
-
-def _tensor(entry: Mapping[str, Any], data: bytes) -> Tensor:
-    kind, (start, end) = _TYPES[entry["dtype"]], entry["data_offsets"]
-    if not 0 <= start <= end <= len(data) or end - start != kind.itemsize * math.prod(entry["shape"]):
-        raise ValueError(f"{entry['shape']} numbers do not lie at {start} to {end} of {len(data)} bytes")
-    values = np.frombuffer(data[start:end], kind).reshape(entry["shape"]).astype(np.float32)
-    if not np.isfinite(values).all():
-        raise ValueError("a weight is not finite")
-    return torch.from_numpy(values)
+    file = files.read(path)
+    found = {name: value.float() for name, value in file.tensors.items()}
+    for name, value in found.items():
+        if not bool(value.isfinite().all()):
+            raise ArgumentError(f"start must be finite, got {str(path)!r} with another value of {name}")
+    return found, dict(file.facts)
 
 
 def put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:

@@ -132,8 +132,6 @@ def _split(
 ) -> Dataset:  # fmt: skip
     """Records in one fixed random order: the first ones to test, the rest to train on."""
     whose = Owners.of(_DRAWN, {}, len(x)) if owners is None else owners
-    train, test = whose.split(fraction)
-    if len(test) == 0:
-        raise ArgumentError(f"test_fraction must hold out a record of the {len(y)}, got test_fraction={fraction:g}")
+    train, test = whose.parts(fraction)
     result = made(name, (x[train], y[train]), (x[test], y[test]), classes)
     return dataclasses.replace(result, **whose.fields(train, test))

@@ -137,7 +137,7 @@ class Unbounded:
 
     def features(self, cells: Column) -> NDArray[np.float32]:
         """(rows, 1), as the table has it, NaN where it is missing; or (rows, 2) where missing cells are shown."""
-        found = numbers(self.name, cells)
+        found = numbers(self.name, cells, form='"private"')
         return _joined([np.clip(found, -_LARGEST, _LARGEST)], np.isnan(found), shown=self.shows_missing)
 
     def remark(self, cells: Column) -> str | None:

@@ -137,6 +137,22 @@ class Owners:
         rows = np.argsort(rank[owner], kind="stable")
         return rows[~test[owner][rows]], rows[test[owner][rows]]
 
+    def parts(self, fraction: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """As `split`, with something to test on.
+
+        Raises:
+            ArgumentError: every client has too few records, or persons, to hold one out.
+        """
+        train, test = self.split(fraction)
+        if len(test) == 0:
+            owners = self.client[np.unique(self.person, return_index=True)[1]]
+            what, where = "person" if self.persons else "record", f"the {len(owners):,}"
+            if self.names:
+                largest, least = int(np.bincount(owners).max()), math.ceil(1 / fraction - 1e-9)
+                where = f"a client that has {least:,} or more, but none of the {len(self.names):,} has over {largest:,}"
+            raise ArgumentError(f"test_fraction must hold out a {what} of {where}, got test_fraction={fraction:g}")
+        return train, test
+
     def fields(self, train: NDArray[np.int64], test: NDArray[np.int64]) -> dict[str, Any]:
         """What a `Dataset` says of them, for these rows."""
         result: dict[str, Any] = {}
@@ -159,19 +175,12 @@ def dataset(name: str, layout: Layout, table: _table.Table, features: dict[str, 
     Raises:
         ArgumentError: the columns are not as described; the message names the option and its value.
     """
-    if layout.label is None:
-        columns = _table.listed(table)
-        raise ArgumentError(f"label must be the column of the classes, one of {columns}, got label=None")
-    cells = _table.column(table, "label", layout.label)
+    label, cells = _labels(layout, table)
     owners = Owners.of(layout, table, len(cells))
-    used = {layout.label, layout.client_column, layout.person_column}
+    used = {label, layout.client_column, layout.person_column}
     described = dict(features or {})
-    classes, y = _classes(layout.label, cells, described.pop(layout.label, None))
-    train, test = owners.split(layout.held_out)
-    if len(test) == 0:
-        raise ArgumentError(
-            f"test_fraction must hold out a record of the {len(y)}, got test_fraction={layout.held_out:g}"
-        )
+    classes, y = _classes(label, cells, described.pop(label, None))
+    train, test = owners.parts(layout.held_out)
     notes = [f"classes, taken as public: {_table.listed(classes)}"]
     if features is None:
         others = [column for column in table if column not in used]
@@ -192,11 +201,19 @@ def dataset(name: str, layout: Layout, table: _table.Table, features: dict[str, 
     unscaled = tuple((each.name, at) for each, at in zip(chosen, places, strict=False) if isinstance(each, Unbounded))
     notes += [remark for each in chosen if (remark := each.remark(table[each.name][train])) is not None]
     if len(classes) < 2:
-        raise ArgumentError(f"label must have 2 or more classes, got label={layout.label!r} with {classes[0]!r} alone")
+        raise ArgumentError(f"label must have 2 or more classes, got label={label!r} with {classes[0]!r} alone")
     return Dataset(
         name=name, train_x=x[train], test_x=x[test], train_y=y[train], test_y=y[test], classes=len(classes),
         unscaled=unscaled, notes=tuple(notes), **owners.fields(train, test),
     )  # fmt: skip
+
+
+def _labels(layout: Layout, table: _table.Table) -> tuple[str, _table.Column]:
+    """The name of the column of the classes, and its cells."""
+    if layout.label is None:
+        columns = _table.listed(table)
+        raise ArgumentError(f"label must be the column of the classes, one of {columns}, got label=None")
+    return layout.label, _table.column(table, "label", layout.label)
 
 
 def read(path: Path, layout: Layout) -> Dataset:
@@ -210,9 +227,7 @@ def read(path: Path, layout: Layout) -> Dataset:
     if layout.columns == _columns.STATISTICS:
         return dataset(str(path), layout, table, None)
     if layout.columns is None:
-        if layout.label is not None:
-            _table.column(table, "label", layout.label)
-        used = {layout.label, layout.client_column, layout.person_column}
+        used = {_labels(layout, table)[0], layout.client_column, layout.person_column}
         raise ArgumentError(
             "columns must be a TOML file that describes features by public knowledge, with lines "
             f"{_columns.described(column for column in table if column not in used)}; or "

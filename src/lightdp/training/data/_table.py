@@ -41,7 +41,10 @@ def read(path: Path) -> Table:
         MissingExtraError: Parquet without pyarrow.
     """
     with reading(path, _HELP):
-        table = {".csv": _csv, ".parquet": _parquet, ".npz": _npz}[path.suffix](path)
+        try:
+            table = {".csv": _csv, ".parquet": _parquet, ".npz": _npz}[path.suffix](path)
+        except UnicodeDecodeError:
+            raise ValueError("its text is no UTF-8: save it as UTF-8") from None
         if not table or len(next(iter(table.values()))) == 0:
             raise ValueError("it has no rows")
         return table
@@ -58,8 +61,13 @@ def column(table: Table, option: str, name: str) -> Column:
     return table[name]
 
 
-def numbers(name: str, cells: Column) -> NDArray[np.float64]:
+def numbers(name: str, cells: Column, *, form: str | None = None) -> NDArray[np.float64]:
     """The cells as numbers, NaN where one is missing.
+
+    Args:
+        name: of the column.
+        cells: its cells.
+        form: how the column was described, where a message should say so.
 
     Raises:
         ArgumentError: a cell is something else, or infinite; the message names the column and the row.
@@ -72,8 +80,10 @@ def numbers(name: str, cells: Column) -> NDArray[np.float64]:
             found = np.array([float(cell) for cell in plain])
         except (TypeError, ValueError, OverflowError):
             row = next(row for row, cell in enumerate(plain) if not _number(cell))
+            instead = "" if form is None else f", not {form}"
             raise ArgumentError(
-                f"columns must have texts for {name!r}, whose row {row + 1} is no number, got {quoted(plain[row])}"
+                f"columns must have texts for {name!r}{instead}, whose row {row + 1} is no number, got "
+                f"{quoted(plain[row])}"
             ) from None
     if np.isinf(found).any():
         row = int(np.flatnonzero(np.isinf(found))[0])
