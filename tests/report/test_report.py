@@ -212,6 +212,6 @@ def test_without_altair_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatc
     for name in [name for name in sys.modules if name.startswith("lightdp.report")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "altair", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'lightdp-fl\[report\]'") as caught:
+    with pytest.raises(MissingExtraError, match=r"from a clone: pip install '\.\[report\]'") as caught:
         importlib.import_module("lightdp.report")
     assert isinstance(caught.value, LightDPError)

@@ -97,10 +97,8 @@ def test_what_a_record_says_stays_text(make: Callable[..., RunLog], schemes: lis
 
 
 def test_a_character_that_cannot_be_written_does_not_stop_the_page(make: Callable[..., RunLog], tmp_path: Path) -> None:
-    lines = logged("exact", statement=["\ud800 half"], unit="\ud800")
-    lines[0]["config"]["\ud800"] = ["\ud800"]
-    save_runs([make(lines=lines)], tmp_path / "page.html")
-    assert "\N{REPLACEMENT CHARACTER} half" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    save_runs([make("exact")], tmp_path / "page.html", "lightdp report \udcff.jsonl")
+    assert "lightdp report \N{REPLACEMENT CHARACTER}.jsonl" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("rounds", [0, 1])

@@ -73,7 +73,9 @@ def test_the_digits_held_out_are_the_same_in_every_version() -> None:
 
 def test_digits_without_scikit_learn_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(MissingExtraError, match=r"data='digits' needs an extra: pip install 'lightdp-fl\[train\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r"data='digits' needs an extra; from a clone: pip install '\.\[train\]'"
+    ):
         data.load("digits")
 
 

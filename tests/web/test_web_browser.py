@@ -65,10 +65,14 @@ def shown(page: Any, name: str) -> str:
 
 def assert_planned(page: Any) -> None:
     """The numbers on the page, once it has the answer to its own query, are those of Python for its settings."""
-    page.wait_for_function(
+    answered = (
         "document.getElementById('answer').dataset.query === location.search.slice(1)"
         " && document.getElementById('answer').ariaBusy === 'false'"
     )
+    for _ in range(600):  # not wait_for_function, which the page's policy forbids
+        if page.evaluate(answered):
+            break
+        page.wait_for_timeout(100)
     plan = lightdp.plan(**asked(page))
     figures = {"sigma-u": plan.sigma_individual, "sigma-k": plan.sigma_pairwise, "std": plan.noise_in_mean() ** 0.5}
     for name, value in figures.items():

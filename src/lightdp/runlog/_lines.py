@@ -258,8 +258,8 @@ class Started(_Line):
     device: str | None = _holds("where local work is computed", null=_UNKNOWN)
     network: Mapping[str, Any] | None = _holds("modelled links", null="no time is modelled", absent="old log")
     dataset: Mapping[str, Any] | None = _holds(
-        "the data: its `name`, and a SHA-256 `digest` of its arrays, by which whoever can guess all records can check "
-        "the guess",
+        "the data: its `name`, and a SHA-256 `digest` of its arrays, by which anyone who guesses all records can check "
+        "the guess: keep logs of private records to yourself",
         _identity("name"),
         **_BOTH,
         beside="dataset",
