@@ -73,6 +73,8 @@ def assert_planned(page: Any) -> None:
         if page.evaluate(answered):
             break
         page.wait_for_timeout(100)
+    else:
+        pytest.fail("the page has no answer to its query after a minute")
     plan = lightdp.plan(**asked(page))
     figures = {"sigma-u": plan.sigma_individual, "sigma-k": plan.sigma_pairwise, "std": plan.noise_in_mean() ** 0.5}
     for name, value in figures.items():
