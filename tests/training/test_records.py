@@ -17,6 +17,7 @@ from lightdp.errors import ArgumentError  # noqa: E402
 from lightdp.training import fast, gradients, models, views  # noqa: E402
 from lightdp.training.clients import Clients  # noqa: E402
 from lightdp.training.config import Config  # noqa: E402
+from lightdp.training.fast import _records  # noqa: E402
 from support.by_hand import GPU  # noqa: E402
 
 if TYPE_CHECKING:
@@ -123,6 +124,42 @@ def test_one_parameter_in_two_layers_gets_both_gradients() -> None:
     found, expected = both(model, x.double(), y)
     assert fast.knows(model)
     assert gap(found, expected) < 1e-9
+
+
+@pytest.mark.parametrize("name", ["cnn", "wrn-16-4"])
+def test_sums_of_terms_become_sums_of_gradients(name: str) -> None:
+    model = built(name).double()
+    x, y = records(SHAPES[name])
+    shares = torch.tensor([[0.5, 2.0, 0.0], [1.0, 0.0, 3.0]], dtype=torch.float64)
+    records_of = fast.Records(model, half=False)
+    terms, squares = records_of.terms(x.double(), y)
+    sums = shares @ torch.cat(terms, 1)
+    records_of.finish(sums)
+    expected = torch.cat(fast.by_vmap(model, x.double(), y), 1)
+    assert gap(sums, shares @ expected) < 1e-9
+    torch.testing.assert_close(squares, expected.square().sum(1), rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("rest", [1.0, 1e-2, 0.0])
+def test_norms_after_the_map_are_never_too_small(rest: float) -> None:
+    """Where most of a gradient is lost by the map, rounding must not hide what is left."""
+    generator = torch.Generator().manual_seed(0)
+    layer = models.StandardisedConv(3, 4, 3, bias=False)
+    used, lengths = _records._map(layer)
+    g = rest * torch.randn(5, *used.shape, generator=generator) + 7.0 + 5.0 * used
+    found = _records._pulled_squares(g.flatten(1), used, lengths)
+    exact = g.double()
+    _records._pull(exact, used.double(), lengths.double())
+    norms = exact.square().sum((1, 2))
+    assert bool((found >= norms).all())
+    assert bool((found <= norms * (1 + 1e-4) + 1e-9 * g.square().sum((1, 2)) / lengths.min() ** 2).all())
+
+
+def test_weights_that_only_one_of_two_layers_standardises_are_not_known() -> None:
+    plain, other = nn.Conv2d(2, 2, 3, padding=1, bias=False), models.StandardisedConv(2, 2, 3, padding=1, bias=False)
+    assert fast.knows(nn.Sequential(plain, other))
+    other.weight = plain.weight
+    assert not fast.knows(nn.Sequential(plain, other))
 
 
 @pytest.mark.parametrize("inputs", [1, 3])

@@ -20,7 +20,7 @@ from lightdp.training.clients import _clipped
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.simulator import Run
-from lightdp.training.statement import statement
+from lightdp.training.statement import commit, statement
 from support.toy_runs import QUICK, blobs, played
 
 if TYPE_CHECKING:
@@ -307,3 +307,12 @@ def test_the_papers_profile_says_that_no_theorem_bounds_it() -> None:
     sentences = " ".join(statement(config, plan, 9.2, []))
     assert "no theorem bounds it" in sentences
     assert "claim ε = 20" in sentences
+
+
+def test_a_copy_without_git_names_the_commit_that_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.delenv("LIGHTDP_COMMIT", raising=False)
+    assert commit() is None
+    monkeypatch.setenv("LIGHTDP_COMMIT", "0123abcd")
+    assert commit() == "0123abcd"

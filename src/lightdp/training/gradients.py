@@ -30,7 +30,7 @@ from lightdp._validate import integer, positive
 from lightdp.errors import ArgumentError
 from lightdp.training import fast
 
-_Gradients = Callable[[Tensor, Tensor], list[Tensor]]  # of records, with their labels
+_Terms = Callable[[Tensor, Tensor], tuple[list[Tensor], Tensor]]  # of records and labels: by parameter, squared norms
 _Segments = list[tuple[int, slice]]  # the clients of a chunk of records, each with its rows
 _MARGIN = 1e-6  # more than rounding can add to a clipped norm: 9 · 2^-24 by `squares`, 2 · 2^-24 by the scaling
 _LEAST_CLIP = 1e-12  # far above what squares lose by underflow
@@ -109,15 +109,16 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     if low < 0 or high >= clients:
         raise ArgumentError(f"owner must be in 0..{clients - 1}, got {low}..{high}")
     layer = linear(model) if views is None else None
-    known = layer is None and fast.knows(model)
+    records = fast.Records(model, half=half) if layer is None and fast.knows(model) else None
     if layer is not None:
         add, each = partial(_add_linear, layer), 8 * x[0].numel()
     else:
         views = (lambda records, _: records[:, None]) if views is None else views
         (one,) = views(x[:1], slice(1))
         held = record_bytes(model, one, y[:1].expand(len(one)))
-        each = held // (4 if known and x.is_cuda else 1) + 8 * sums.shape[1]  # a GPU: in half, freed layer by layer
-        add = partial(_add_any, fast.Records(model, half=half).gradients if known else partial(fast.by_vmap, model))
+        on_gpu = records is not None and x.is_cuda
+        each = held // (4 if on_gpu else 1) + 8 * sums.shape[1]  # a GPU: in half, freed layer by layer
+        add = partial(_add_any, partial(_by_vmap, model) if records is None else records.terms)
     free = room(x.device) if chunk_bytes is None else integer("chunk_bytes", chunk_bytes, 1)
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")  # a product in TF32 would round terms up past the bound
@@ -126,8 +127,8 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
             for rows, segments in _chunks(owner, clients, max(1, free // each), x.device):
                 seen = x[rows] if views is None else views(x[rows], rows)
                 add(clip, sums, segments, x=seen, y=y[rows])
-            if known:
-                fast.reorder(model, sums)
+            if records is not None:
+                records.finish(sums)
     finally:
         torch.set_float32_matmul_precision(precision)
     return sums
@@ -165,10 +166,15 @@ def _add_linear(layer: nn.Linear, clip: float, sums: Tensor, segments: _Segments
             sums[client, layer.weight.numel() :] += residuals[rows].sum(0)
 
 
-def _add_any(each: _Gradients, clip: float, sums: Tensor, segments: _Segments, *, x: Tensor, y: Tensor) -> None:
+def _by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
+    flat = fast.by_vmap(model, x, y)
+    return flat, torch.stack([fast.squares(g) for g in flat]).sum(0)
+
+
+def _add_any(each: _Terms, clip: float, sums: Tensor, segments: _Segments, *, x: Tensor, y: Tensor) -> None:
     """Compute the gradients of all records of a chunk at once; clip them while adding them up."""
-    flat = each(x, y)  # by parameter, each (n, numel)
-    scales = factors(torch.stack([fast.squares(g) for g in flat]).sum(0), clip).to(sums.dtype)
+    flat, squares = each(x, y)  # by parameter, each (n, numel)
+    scales = factors(squares, clip).to(sums.dtype)
     pieces = sums.split([g.shape[1] for g in flat], dim=1)
     for client, rows in segments:
         for piece, g in zip(pieces, flat, strict=True):

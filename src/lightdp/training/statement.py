@@ -6,6 +6,7 @@ statement, in sentences that stand alone.
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -42,11 +43,11 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of the working tree; None if the working directory is in none."""
+    """The commit of the working tree; where the working directory is in none, what LIGHTDP_COMMIT says, or None."""
     with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=5)  # noqa: S607  whichever git is there
         return done.stdout.strip()
-    return None
+    return os.environ.get("LIGHTDP_COMMIT")
 
 
 def mu(plan: Plan | None, epsilon: float | None) -> float | None:

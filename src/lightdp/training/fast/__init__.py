@@ -8,6 +8,7 @@ On CUDA with triton the inner loops are kernels of our own, in bfloat16 with sum
 | --- | --- |
 | `knows(model)` | whether `Records` and `train_lanes` can take the model; otherwise use `by_vmap` and a plain loop |
 | `Records(model, half=...).gradients(x, y)` | the gradient of each record, one matrix for each parameter |
+| `Records(...).terms(x, y)` | likewise for clipped sums, which `finish(sums)` completes; and squared norms |
 | `by_vmap(model, x, y)` | the same for any model, by `torch.func.vmap`, slower |
 | `reorder(model, rows)` | from the order of kernels used here back to that of `model.parameters()` |
 | `squares(rows)` | squared norms in float64, accurate enough to clip by |

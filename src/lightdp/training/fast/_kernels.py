@@ -125,6 +125,17 @@ def _pull(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _moments(g: tl.tensor, used: tl.tensor, out: tl.tensor, m: tl.tensor, B: tl.constexpr) -> None:  # noqa: N803
+    record, o, at = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, B)
+    place = record * tl.num_programs(1) + o
+    values = tl.load(g + place * m + at, mask=at < m, other=0).to(tl.float64)
+    u = tl.load(used + o * m + at, mask=at < m, other=0).to(tl.float64)
+    tl.store(out + place * 3, tl.sum(values, 0))
+    tl.store(out + place * 3 + 1, tl.sum(values * u, 0))
+    tl.store(out + place * 3 + 2, tl.sum(values * values, 0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _squares(rows: tl.tensor, out: tl.tensor, m: tl.tensor, B: tl.constexpr) -> None:  # noqa: N803
     record, piece = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = piece * B + tl.arange(0, B)
@@ -195,6 +206,17 @@ def descend(weights: Tensor, used: Tensor, g: Tensor, lr: float) -> None:
 def pull(g: Tensor, used: Tensor, lengths: Tensor) -> None:
     """`_records._pull` as one kernel: g (n, outputs, m) in place."""
     _pull[len(g), len(used)](g, used.contiguous(), lengths, g.shape[2], triton.next_power_of_2(g.shape[2]), num_warps=4)
+
+
+def moments(g: Tensor, used: Tensor) -> Tensor:
+    """For rows g (n, outputs · m) of float32 and used (outputs, m): sums of g, g · used and g² by filter, in float64.
+
+    (n, outputs, 3)
+    """
+    g, (outputs, m) = g.contiguous(), used.shape
+    out = torch.empty(len(g), outputs, 3, dtype=torch.float64, device=g.device)
+    _moments[len(g), outputs](g, used.contiguous(), out, m, triton.next_power_of_2(m), num_warps=4)
+    return out
 
 
 def squares(rows: Tensor) -> Tensor:
