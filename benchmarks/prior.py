@@ -39,8 +39,8 @@ from lightdp_lab.reproduce import started
 DECAYS = (0.0, 0.95, 0.98, 0.99, 0.995, 0.9975)
 SHARE = 0.05
 _MEMORY = 1 << 34  # of records whose gradients are made together: several runs share a GPU
-# What a try changes: settings of `Config`, and beside them "length" of filters, "stages" (factors on it by stage),
-# "head" (a factor on the last layer's rate in rounds of all layers), "slope" (the rate falls linearly from 1 + slope to
+# What a try changes: settings of `Config`, and beside them "length" (a factor on those of filters), "stages" (factors
+# by stage), "even" (one length of all filters), "head" (a factor on the last layer's rate in rounds of all layers), "slope" (the rate falls linearly from 1 + slope to
 # 1 - slope times the usual one) and "shift" (pixels that a crop may be off).
 TRIES: dict[str, dict[str, Any]] = {
     "base": {},
@@ -86,14 +86,12 @@ def tried(name: str, changes: dict[str, Any], epsilon: float, seed: int, place: 
     """One run, and how good each average of its weights is."""
     settings, gradients._CUDA_BYTES = dict(changes), _MEMORY  # noqa: SLF001
     length, stages, head = settings.pop("length", 0.5), settings.pop("stages", None), settings.pop("head", 1.0)
-    slope, shift = settings.pop("slope", 0.0), settings.pop("shift", 4)
-    (config,) = started(
-        epsilons=(epsilon,), seeds=(seed,), evaluate_every=10**6, **settings
-    )  # nothing but averages at the end
+    slope, shift, even = settings.pop("slope", 0.0), settings.pop("shift", 4), settings.pop("even", None)
+    (config,) = started(epsilons=(epsilon,), seeds=(seed,), evaluate_every=10**6, **settings)
     source = finetune.held_out(data.load("cifar10", Path(place)))
-    module = finetune.begun(finetune.START, config.model, source.classes, length=length)
-    if stages is not None:
-        _lengthen(module, stages)
+    module = finetune.begun(finetune.START, config.model, source.classes, length=even)
+    if even is None:
+        _lengthen(module, [length * each for each in stages or [1.0] * 4])
     _patch(config, head, slope, shift, module)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(config, Path(folder) / "run.jsonl", dataset=source, module=module)

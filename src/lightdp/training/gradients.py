@@ -37,7 +37,7 @@ _LEAST_CLIP = 1e-12  # far above what squares lose by underflow
 _MOST = 1e23  # a norm that, for the least clip, still leaves factors and scaled values above float32's underflow
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001  the only common bases
 _BYTES = 1 << 28  # working memory
-_CUDA_BYTES = 1 << 35  # of records whose gradients are made together, where a GPU has four times as much
+_CUDA_BYTES = 1 << 36  # of records whose gradients are made together, where a GPU has twice as much
 _SHAPES = {"cpu": 1 << 30, "cuda": 16}  # different numbers of records: a GPU's library prepares itself for each anew
 
 
@@ -216,7 +216,7 @@ def room(device: torch.device) -> int:
     if device.type != "cuda":
         return _BYTES
     ours = torch.cuda.get_device_properties(device).total_memory * torch.cuda.get_per_process_memory_fraction(device)
-    return min(_CUDA_BYTES, int(ours) // 4)
+    return min(_CUDA_BYTES, int(ours) // 2)
 
 
 def linear(model: nn.Module) -> nn.Linear | None:

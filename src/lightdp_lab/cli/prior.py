@@ -75,7 +75,7 @@ def train(
     schemes: Annotated[str, typer.Option(help="Whose noise, with commas between them.")] = "repair",
     data_path: DataPath = None,
     held_out: HeldOut = False,
-    length: Annotated[float, typer.Option(help="Factor on the lengths of filters.")] = 0.5,
+    length: Annotated[float, typer.Option(help="Length of every filter.")] = 1.5,
     changes: Annotated[list[str], typer.Option("--set", help="NAME=VALUE, a setting of lightdp run.")] = [],  # noqa: B006  typer's way
     results: Annotated[Path, typer.Option(help="Folder of the lines that are kept.")] = Path("results"),
     device: Device = "auto",

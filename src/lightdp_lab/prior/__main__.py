@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
             other.add_argument("--epsilon", default="3,6,9", help="Budgets, with commas between them.")
             other.add_argument("--seeds", default="0,1,2", help="Of the trials, with commas between them.")
             other.add_argument("--schemes", default="repair", help="Whose noise, with commas between them.")
-            other.add_argument("--length", type=float, default=0.5, help="Factor on the lengths of filters.")
+            other.add_argument("--length", type=float, default=1.5, help="Length of every filter.")
             other.add_argument(
                 "--set", action="append", default=[], dest="changes", help="NAME=VALUE, a setting of lightdp run."
             )

@@ -71,7 +71,7 @@ def train(
         schemes: whose noise, likewise.
         data_path: folder or archive of CIFAR-10.
         held_out: test on a tenth of the training records.
-        length: factor on the lengths of standardised filters.
+        length: of every standardised filter.
         changes: NAME=VALUE, settings of `lightdp run`.
         results: folder of the lines.
         device: auto, cpu or cuda.
@@ -95,7 +95,7 @@ def train_all(
         results: folder of the lines.
         data_path: folder or archive of the data.
         held_out: test on a tenth of the training records.
-        length: factor on the lengths of standardised filters.
+        length: of every standardised filter.
     """
     source = _data(configs[0].data, data_path, held_out=held_out)
     for config in configs:
