@@ -8,7 +8,7 @@ seen. Several decays of the average are kept beside each other, and each is also
 of an image and its mirror image. Runs here protect nobody, and their accuracy is no result.
 
 Run: python benchmarks/prior.py DATA --out benchmarks/records/prior.json --jobs 4    (DATA: a folder of CIFAR-10)
-     python benchmarks/prior.py DATA --only base,lr-0.94 --epsilon 6
+     python benchmarks/prior.py DATA --only base,e15 --epsilon 3
      python benchmarks/prior.py --record benchmarks/records/prior.json    (prints the table of a record)
 """
 
@@ -39,34 +39,55 @@ from lightdp_lab.reproduce import started
 DECAYS = (0.0, 0.95, 0.98, 0.99, 0.995, 0.9975)
 SHARE = 0.05
 _MEMORY = 1 << 34  # of records whose gradients are made together: several runs share a GPU
-# What a try changes: settings of `Config`, and beside them "length" (a factor on those of filters), "stages" (factors
-# by stage), "even" (one length of all filters), "head" (a factor on the last layer's rate in rounds of all layers), "slope" (the rate falls linearly from 1 + slope to
-# 1 - slope times the usual one) and "shift" (pixels that a crop may be off).
-TRIES: dict[str, dict[str, Any]] = {
-    "base": {},
-    "lr-0.46": {"lr": 0.46},
-    "lr-0.94": {"lr": 0.94},
-    "lr-1.3": {"lr": 1.3},
-    "length-1": {"length": 1.0, "lr": 1.3},
-    "length-0.35": {"length": 0.35},
-    "length-0.25": {"length": 0.25, "lr": 0.33},
-    "views-8": {"augment": 8},
-    "views-2": {"augment": 2},
-    "clip-3": {"clip": 3.0, "lr": 0.22},
-    "clip-0.3": {"clip": 0.3, "lr": 2.2},
-    "head-lr-3": {"head_lr": 3.0},
-    "head-4": {"head": 4.0},
-    "head-0.25": {"head": 0.25},
-    "slope-1": {"slope": 1.0},
-    "slope-1-lr-0.94": {"slope": 1.0, "lr": 0.94},
-    "shift-2": {"shift": 2},
-    "deep-longer": {"stages": [1.0, 1.0, 1.0, 2.0]},
-    "deep-shorter": {"stages": [1.0, 1.0, 1.0, 0.5]},
-    "rounds-820": {"rounds": 820, "lr": 0.329},
-    "front-longer": {"stages": [2.0, 2.0, 1.0, 1.0]},
-    "front-shorter": {"stages": [0.5, 0.5, 1.0, 1.0]},
-    "front-frozen": {"stages": [8.0, 8.0, 1.0, 1.0]},
-    "no-noise": {"scheme": "none"},
+# What a try changes, by ε: settings of `Config`, and beside them "length" (a factor on the lengths that filters have in
+# the start, 0.5 if nothing is said), "stages" (further factors, of the stem and each stage), "even" (one length of all
+# filters instead), "head" (a factor on the last layer's rate in rounds of all layers), "slope" (the rate falls linearly
+# from 1 + slope to 1 - slope times the usual one) and "shift" (pixels that a crop may be off).
+_BEFORE: dict[str, Any] = {"clip": 1.0}
+_DEEP: dict[str, Any] = _BEFORE | {"stages": [1.0, 1.0, 1.0, 0.5]}
+TRIES: dict[float, dict[str, dict[str, Any]]] = {
+    9.0: {
+        "base": _BEFORE | {"lr": 0.658},
+        "lr-0.46": _BEFORE | {"lr": 0.46},
+        "lr-0.94": _BEFORE | {"lr": 0.94},
+        "lr-1.3": _BEFORE | {"lr": 1.3},
+        "length-1": _BEFORE | {"length": 1.0, "lr": 1.3},
+        "length-0.25": _BEFORE | {"length": 0.25, "lr": 0.33},
+        "views-8": _BEFORE | {"augment": 8, "lr": 0.658},
+        "views-2": _BEFORE | {"augment": 2, "lr": 0.658},
+        "clip-3": {"clip": 3.0, "lr": 0.22},
+        "head-4": _BEFORE | {"head": 4.0, "lr": 0.658},
+        "head-0.25": _BEFORE | {"head": 0.25, "lr": 0.658},
+        "slope-1-lr-0.94": _BEFORE | {"slope": 1.0, "lr": 0.94},
+        "shift-2": _BEFORE | {"shift": 2, "lr": 0.658},
+        "deep-longer": _BEFORE | {"stages": [1.0, 1.0, 1.0, 2.0], "lr": 0.658},
+        "deep-shorter": _DEEP | {"lr": 0.658},
+        "front-shorter": _BEFORE | {"stages": [0.5, 0.5, 1.0, 1.0], "lr": 0.658},
+        "front-frozen": _BEFORE | {"stages": [8.0, 8.0, 1.0, 1.0], "lr": 0.658},
+        "no-noise": _BEFORE | {"scheme": "none", "lr": 0.658},
+        "d5-lr94": _DEEP | {"lr": 0.94},
+        "d25": _BEFORE | {"stages": [1.0, 1.0, 1.0, 0.25], "lr": 0.658},
+        "m7-d35": _BEFORE | {"stages": [1.0, 1.0, 0.7, 0.35], "lr": 0.658},
+        "m5-d5": _BEFORE | {"stages": [1.0, 1.0, 0.5, 0.5], "lr": 0.658},
+        "d5-shift2-head4": _DEEP | {"shift": 2, "head": 4.0, "lr": 0.658},
+        "d5-clip3": _DEEP | {"clip": 3.0, "lr": 0.22},
+        "f2-d5-lr94": _BEFORE | {"stages": [2.0, 2.0, 1.0, 0.5], "lr": 0.94},
+        "d35-lr94": _BEFORE | {"stages": [1.0, 1.0, 1.0, 0.35], "lr": 0.94},
+        "e15": _BEFORE | {"even": 1.5, "lr": 0.658},
+        "e15-c3": {"even": 1.5, "clip": 3.0, "lr": 0.25},
+        "e15-c3-s2": {"even": 1.5, "clip": 3.0, "lr": 0.31, "shift": 2},
+        "e1-c3": {"even": 1.0, "clip": 3.0, "lr": 0.2},
+        "e2-c3": {"even": 2.0, "clip": 3.0, "lr": 0.31},
+    },
+    3.0: {
+        "base": _BEFORE,
+        "d5": _DEEP,
+        "d25": _BEFORE | {"stages": [1.0, 1.0, 1.0, 0.25]},
+        "d5-lr35": _DEEP | {"lr": 0.35},
+        "e15": _BEFORE | {"even": 1.5},
+        "e15-c3": {"even": 1.5, "clip": 3.0, "lr": 0.09},
+    },
+    1.0: {"e15": _BEFORE | {"even": 1.5}, "e15-c3": {"even": 1.5, "clip": 3.0, "lr": 0.038}},
 }
 
 
@@ -115,7 +136,7 @@ def tried(name: str, changes: dict[str, Any], epsilon: float, seed: int, place: 
         found = {str(decay): _scores(run, average) for decay, average in averages.items()}
     return {
         "name": name, "changes": changes, "epsilon": epsilon, "seed": seed, "seconds": round(seconds, 1),
-        "by_decay": found, "curve": curve, "norms": norms, "config": dataclasses.asdict(config) | {"data_path": None},
+        "by_decay": found, "curve": curve, "norms": norms,
     }  # fmt: skip
 
 
@@ -179,8 +200,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("data", nargs="?")
     parser.add_argument("--only", help="Names of tries, with commas between them.")
-    parser.add_argument("--tries", type=json.loads, default={}, help="Further tries as JSON: changes by name.")
-    parser.add_argument("--epsilon", default="9")
+    parser.add_argument("--tries", type=json.loads, default={}, help="Other tries, as JSON: changes by name.")
+    parser.add_argument("--epsilon", default="9,3,1", help="Budgets, with commas between them.")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
@@ -189,12 +210,12 @@ def main() -> None:
     if given.record is not None:
         show(json.loads(given.record.read_text(encoding="utf-8")))
         return
-    tries = given.tries if given.tries and given.only is None else TRIES | given.tries
-    names = list(tries) if given.only is None else given.only.split(",")
-    wanted = [
-        (name, tries[name], float(epsilon), int(seed), given.data)
-        for epsilon in given.epsilon.split(",") for seed in given.seeds.split(",") for name in names
-    ]  # fmt: skip
+    wanted = []
+    for epsilon in map(float, given.epsilon.split(",")):
+        tries = given.tries or TRIES[epsilon]
+        names = list(tries) if given.only is None else given.only.split(",")
+        seeds = map(int, given.seeds.split(","))
+        wanted += [(name, tries[name], epsilon, seed, given.data) for seed in seeds for name in names]
     found: list[dict[str, Any]] = []
     with ProcessPoolExecutor(given.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         for done in as_completed([pool.submit(tried, *one) for one in wanted]):

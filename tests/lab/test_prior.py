@@ -182,6 +182,8 @@ def test_the_start_of_the_repository_is_whole_and_its_runs_are_found() -> None:
     lines = [kept.find(config) for config in started(seeds=(0,))]
     digest = hashlib.sha256((root / finetune.START).read_bytes()).hexdigest()
     assert {line["start"] for line in lines if line is not None} == {digest}
+    assert {line["filters"] for line in lines if line is not None} == {finetune.LENGTH}
+    assert all(len(line["commit"]) == 40 for line in lines if line is not None)
     assert all(line["epsilon"] <= line["config"]["epsilon"] for line in lines if line is not None)
 
 

@@ -309,10 +309,13 @@ def test_the_papers_profile_says_that_no_theorem_bounds_it() -> None:
     assert "claim ε = 20" in sentences
 
 
-def test_a_copy_without_git_names_the_commit_that_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+def test_a_copy_names_the_commit_that_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LIGHTDP_COMMIT", raising=False)
-    assert commit() is None
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.chdir(tmp_path)
+        assert commit() is None
+        elsewhere.setenv("LIGHTDP_COMMIT", "0123abcd")
+        assert commit() == "0123abcd"
     monkeypatch.setenv("LIGHTDP_COMMIT", "0123abcd")
     assert commit() == "0123abcd"

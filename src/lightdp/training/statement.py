@@ -43,11 +43,13 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of the working tree; where the working directory is in none, what LIGHTDP_COMMIT says, or None."""
+    """What LIGHTDP_COMMIT says, else the commit of the working tree; None if the working directory is in none."""
+    if told := os.environ.get("LIGHTDP_COMMIT"):
+        return told
     with suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=5)  # noqa: S607  whichever git is there
         return done.stdout.strip()
-    return os.environ.get("LIGHTDP_COMMIT")
+    return None
 
 
 def mu(plan: Plan | None, epsilon: float | None) -> float | None:
