@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("starlette")
 
 from lightdp.runlog import Follower, LogWriter, RunLog
-from lightdp.runlog._log import read_line
+from lightdp.runlog._read import read_line
 from lightdp.web._folder import Folder
 from lightdp.web._stream import events, news
 from support.asked import BEARER, Asked

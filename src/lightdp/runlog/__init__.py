@@ -28,10 +28,12 @@ a training with a plan no ε, δ or unit is left out, except the ε of rounds wi
 from lightdp.runlog._attack import Seen, attack_power
 from lightdp.runlog._follow import MOST_BYTES, Follower
 from lightdp.runlog._lines import CALIBRATIONS, Ended, Line, Round, Started, claimed_epsilon
-from lightdp.runlog._log import ContradictionError, LogWriter, ResumeError, RunLog
+from lightdp.runlog._log import RunLog
+from lightdp.runlog._read import ContradictionError
 from lightdp.runlog._schema import schema
 from lightdp.runlog._statement import guaranteed
 from lightdp.runlog._used import refuse_used
+from lightdp.runlog._write import LogWriter, ResumeError
 
 __all__ = [
     "CALIBRATIONS", "MOST_BYTES", "ContradictionError", "Ended", "Follower", "Line", "LogWriter", "ResumeError",

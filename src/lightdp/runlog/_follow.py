@@ -13,7 +13,8 @@ from typing import BinaryIO
 
 from lightdp.errors import ArgumentError
 from lightdp.runlog._lines import Ended, Line, Round, Started
-from lightdp.runlog._log import RunLog, read_line
+from lightdp.runlog._log import RunLog
+from lightdp.runlog._read import read_line
 
 MOST_BYTES = 2**29
 """Of a log that is followed, or shown in a page."""

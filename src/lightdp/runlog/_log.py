@@ -1,34 +1,20 @@
-"""A log as a whole: read strictly, written line by line, cut back to go on."""
+"""A log as a whole, and what follows from it."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from lightdp import gaussian, planning
-from lightdp._validate import number
 from lightdp.errors import ArgumentError
 from lightdp.runlog._lines import Ended, Line, Round, Started, claimed_epsilon
+from lightdp.runlog._read import ContradictionError, read_line
 from lightdp.schemes import schemes
-
-_ODD = re.compile(rb"[0-9]{309}|[eE]\+?[0-9]{3}|\\u[dD][89a-fA-F]")  # numbers beyond a float's, halves of a character
-_OF_PRIVACY = ("epsilon", "epsilon_claimed", "delta", "unit", "adjacency")
-
-
-class ResumeError(ArgumentError):
-    """A training cannot go on from its log and checkpoint; both files are unchanged."""
-
-
-class ContradictionError(ArgumentError):
-    """A log can be read, but its lines contradict each other."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +56,19 @@ class RunLog:
             raise ArgumentError(f"run must be a readable log, got run={str(path)!r}: {error.strerror}") from None
         if torn or lines[-1] == b"":
             lines.pop()
-        return cls._of(path, lines)
+        return cls.of(path, lines)
 
     @classmethod
-    def _of(cls, path: Path, lines: Sequence[bytes]) -> RunLog:
+    def of(cls, path: Path, lines: Sequence[bytes]) -> RunLog:
+        """The log of these lines, checked as `read` checks them.
+
+        Args:
+            path: the file that messages name.
+            lines: without their newlines.
+
+        Raises:
+            ArgumentError: as `read` raises it.
+        """
         found: list[Line] = []
         for place, text in enumerate(lines, 1):
             try:
@@ -311,153 +306,3 @@ class RunLog:
     def goes(self, line: Round) -> float | None:
         """Std of the residual of a round that later rounds take out again (R4)."""
         return line.residual_std if self.repairs else None
-
-
-class LogWriter:
-    """Writes a log, line by line; each is handed to the operating system at once.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> path = Path(tempfile.mkdtemp()) / "run.jsonl"
-    >>> with LogWriter(path) as log:
-    ...     _ = log.write(
-    ...         Started(config={}, plan=None, versions={}, commit=None, partition=None, parameters=3, device=None)
-    ...     )
-    >>> with LogWriter(path, keep=0) as log:
-    ...     len(log.kept)
-    1
-    >>> LogWriter(path, keep=2)  # doctest: +IGNORE_EXCEPTION_DETAIL
-    Traceback (most recent call last):
-      ...
-    lightdp.runlog.ResumeError: resume needs the log of the 2 rounds of its checkpoint
-
-    Args:
-        path: the file.
-        keep: go on with the log in the file instead, after its first line and so many rounds. What comes after them,
-            also a line that was cut in half when the training was killed, is cut off.
-        replace: whether a new log may overwrite what is in the file.
-
-    Attributes:
-        kept: the lines that stay.
-
-    Raises:
-        ResumeError: the log does not have the rounds to keep; it is left as it is.
-        FileExistsError: there is a file for a new log that may not replace it.
-    """
-
-    def __init__(self, path: Path, *, keep: int | None = None, replace: bool = True) -> None:
-        self.kept: tuple[Line, ...] = () if keep is None else _cut(path, keep)
-        self._file = path.open("a" if keep is not None else "w" if replace else "x", encoding="utf-8")
-        if keep is not None:
-            self._file.write("\n")  # of the last line kept, whether or not it had one
-
-    def write(self, line: Line) -> Line:
-        """Append `line`, hand it to the operating system, and return it.
-
-        Args:
-            line: the next one; its order is checked when the log is read.
-
-        Raises:
-            ArgumentError: a number or a text of it could not be read again.
-        """
-        text = json.dumps(line.to_dict(), allow_nan=False)
-        _check(text.encode())
-        self._file.write(text + "\n")
-        self._file.flush()
-        return line
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-def _cut(path: Path, rounds: int) -> tuple[Line, ...]:
-    """Cut a log back to its first line and `rounds` more, without the last newline, and return these."""
-    try:
-        kept = path.read_bytes().split(b"\n")[: rounds + 1]
-        log = RunLog._of(path, kept)  # noqa: SLF001  of this module
-        if len(log.rounds) != rounds:
-            raise ArgumentError  # noqa: TRY301  as any other damage
-    except (OSError, ArgumentError):
-        raise ResumeError(
-            f"resume needs the log of the {rounds} rounds of its checkpoint, got {path} without some of them; "
-            "without resume the run starts anew"
-        ) from None
-    os.truncate(path, len(b"\n".join(kept)))
-    return log.lines
-
-
-def read_line(text: bytes, before: Sequence[Line], *, last: bool) -> Line:
-    """The line that follows those `before`, checked; `last` says whether a damaged one may have been cut off."""
-    content = _parsed(text, last=last)
-    if before and isinstance(before[-1], Ended):
-        raise ContradictionError("nothing may follow the end")
-    kinds: tuple[type[Line], ...] = (Round, Ended) if before else (Started,)
-    found = next((one for one in kinds if one.kind == content.get("kind")), None)
-    if found is None:
-        wanted = " or ".join(one.kind for one in kinds)
-        raise ArgumentError(f"kind must be {wanted}, got kind={content.get('kind')!r}")
-    line = found.of(content)
-    _check(text)
-    first = before[0] if before else None
-    if isinstance(first, Started) and (plan := first.plan) is not None:
-        later = isinstance(line, Round) and plan.get("sampling_rate", 1) != 1  # not computed in every round
-        for name in _OF_PRIVACY[1 if later else 0 :]:
-            if getattr(line, name, "") is None:
-                raise ArgumentError(f"{name} must not be null in a run with a plan")
-    if isinstance(line, Round) and line.round != len(before):
-        raise ContradictionError(f"round must be {len(before)}, the next one, got round={line.round}")
-    last_one = None if isinstance(line, Started) else _before(line, before)
-    late = 0 if last_one is None else last_one.late
-    if not isinstance(line, Started) and line.joined is not None and line.joined > late:
-        raise ContradictionError(f"joined must be at most {late}, who were late before, got joined={line.joined}")
-    if isinstance(line, Ended) and line.rounds != len(before) - 1:
-        raise ContradictionError(
-            f"rounds must be {len(before) - 1}, as many as were recorded, got rounds={line.rounds}"
-        )
-    return line
-
-
-def _before(line: Round | Ended, before: Sequence[Line]) -> Round | None:
-    """The round before a line: the last one of the same roster."""
-    roster = line.roster if isinstance(line, Round) else None
-    rounds = (each for each in reversed(before) if isinstance(each, Round))
-    return next((each for each in rounds if roster is None or each.roster == roster), None)
-
-
-def _parsed(line: bytes, *, last: bool) -> dict[str, Any]:
-    try:
-        content = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-        hint = "; if the run was killed here, take this line out to read the others" if last else ""
-        raise ArgumentError(f"must be JSON: {reason}{hint}") from None
-    if not isinstance(content, dict):
-        raise ArgumentError(f"must be a JSON object, got {type(content).__name__}")
-    return content
-
-
-def _check(text: bytes) -> None:
-    """Refuse a line with a number that no float holds, or with text that is not Unicode, in whatever place."""
-    if _ODD.search(text) is None:
-        return
-    try:
-        json.dumps(json.loads(text, parse_float=_held, parse_int=_held), ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError:
-        raise ArgumentError("text must be Unicode, got half of a surrogate pair") from None
-    except RecursionError:
-        raise ArgumentError("must be JSON of fewer levels") from None
-
-
-def _held(text: str) -> float:
-    return number("a number", float(text))
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
