@@ -26,8 +26,9 @@ a training with a plan no ε, δ or unit is left out, except the ε of rounds wi
 """
 
 from lightdp.runlog._attack import Seen, attack_power
+from lightdp.runlog._checks import CALIBRATIONS
 from lightdp.runlog._follow import MOST_BYTES, Follower
-from lightdp.runlog._lines import CALIBRATIONS, Ended, Line, Round, Started, claimed_epsilon
+from lightdp.runlog._lines import Ended, Line, Round, Started, claimed_epsilon
 from lightdp.runlog._log import RunLog
 from lightdp.runlog._read import ContradictionError
 from lightdp.runlog._schema import schema

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, ClassVar, Self, TypeAlias
 
-from lightdp._validate import choice, integer, non_negative, number, probability, share
-from lightdp.errors import ArgumentError
-from lightdp.schemes import BUILT_IN
+from lightdp._validate import non_negative, probability, share
+from lightdp.runlog import _checks
+from lightdp.runlog._checks import Check
 
-Check: TypeAlias = Callable[[str, Any], Any]
-
-CALIBRATIONS = tuple(name for name in BUILT_IN if name not in {"none", "auto"})
-"""The calibrations that the plan of a log may have."""
 _UNKNOWN = "not known"
 _NO_EPSILON = "without noise, or not computed (sampled batches)"
 _MU = "the μ of Gaussian noise with this ε at the plan's δ; with whole batches the training so far is μ-GDP"
@@ -47,141 +42,8 @@ def claimed_epsilon(plan: Mapping[str, Any]) -> float:
     return plan["epsilon_claimed"] if "epsilon_claimed" in plan else plan["epsilon"]
 
 
-def _typed(kind: type, words: str) -> Check:
-    def check(name: str, value: object) -> object:
-        if not isinstance(value, kind):
-            raise ArgumentError(f"{name} must be {words}, got {name}={value!r}")
-        return value
-
-    return check
-
-
-_text, _mapping, _list = _typed(str, "text"), _typed(dict, "an object"), _typed(list, "a list of sentences")
-
-
-def _count(name: str, value: object) -> int:
-    return integer(name, value, 0)
-
-
-def _identity(*names: str) -> Check:
-    """A check of an object with a digest, and texts under other names."""
-
-    def check(name: str, value: object) -> None:
-        found = _mapping(name, value)
-        for key in (*names, "digest"):
-            _text(f"{name}: {key}", found.get(key))
-        for key in ("new", "unused"):
-            _sentences(f"{name}: {key}", found.get(key, []))
-
-    return check
-
-
-def _sentences(name: str, value: object) -> None:
-    for sentence in _list(name, value):
-        _text(name, sentence)
-
-
-def _clients(name: str, value: object) -> None:
-    before = -1
-    for client in _typed(list, "a list of clients")(name, value):
-        before = integer(name, client, before + 1)
-
-
-def _by_round(name: str, value: object) -> None:
-    for key, clients in _mapping(name, value).items():
-        if not key.isascii() or not key.isdecimal() or int(key) < 1:
-            raise ArgumentError(f"{name} must have rounds as keys, got {key!r}")
-        _clients(name, clients)
-
-
-def _one_of(*options: str) -> Check:
-    return lambda name, value: choice(name, _text(name, value), options)
-
-
-def _plan(name: str, value: object) -> None:
-    plan = _mapping(name, value)
-    claim = "epsilon_claimed" if "epsilon_claimed" in plan else "epsilon"
-    checks: dict[str, Check] = {"calibration": _one_of(*CALIBRATIONS), claim: non_negative}
-    checks |= {"delta": probability, "unit": _text, "adjacency": _text}
-    try:
-        _require(checks, plan)
-        for inner, check in checks.items():
-            check(inner, plan[inner])
-    except ArgumentError as error:
-        raise ArgumentError(f"{name}: {error}") from None
-
-
-def _partition(name: str, value: object) -> None:
-    rows = _mapping(name, value).get("counts", [])
-    if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == len(rows[0]) for row in rows):
-        raise ArgumentError(f"{name}: counts must be a list of rows of one length")
-    for count in chain.from_iterable(rows):
-        _count(f"{name}: counts", count)
-    for count in _typed(list, "a list of numbers")(f"{name}: persons", _mapping(name, value).get("persons", [])):
-        _count(f"{name}: persons", count)
-
-
-def _require(names: Iterable[str], content: Mapping[str, Any]) -> None:
-    missing = [name for name in names if name not in content]
-    if missing:
-        raise ArgumentError(f"must have {', '.join(missing)}")
-
-
-def _objects(name: str, value: object) -> list[Any]:
-    return [_mapping(name, each) for each in _typed(list, "a list of objects")(name, value)]
-
-
-def _formed(name: str, value: object) -> None:
-    for each in _objects(name, value):
-        _require(("roster", "members"), each)
-        integer(f"{name}: roster", each["roster"], 0)
-        members = _typed(list, "a list of clients")(f"{name}: members", each["members"])
-        _clients(f"{name}: members", sorted(integer(f"{name}: members", client, 0) for client in members))
-
-
-def _closed(name: str, value: object) -> None:
-    for each in _objects(name, value):
-        _require(("roster",), each)
-        integer(f"{name}: roster", each["roster"], 0)
-        _clients(f"{name}: joined_clients", each.get("joined_clients", []))
-        for flag in ("early", "open"):
-            _typed(bool, "true or false")(f"{name}: {flag}", each.get(flag, False))
-
-
-def _shares(name: str, value: object) -> None:
-    for key, each in _mapping(name, value).items():
-        share(f"{name}: {key}", each)
-
-
-def _bounds(name: str, value: object) -> None:
-    for key, each in _mapping(name, value).items():
-        _require(("low", "high", "clear"), _mapping(f"{name}: {key}", each))
-        low, high = (number(f"{name}: {key}: {end}", each[end]) for end in ("low", "high"))
-        _typed(bool, "true or false")(f"{name}: {key}: clear", each["clear"])
-        if not low < high:
-            raise ArgumentError(f"{name}: {key} must have low < high, got low={low:g}, high={high:g}")
-
-
-def _amounts(name: str, value: object) -> None:
-    for each in _typed(list, "a list of numbers")(name, value):
-        non_negative(name, each)
-
-
-# For each type of a field: its name in the reference page, and its check where the field has none of its own.
-_TYPES: dict[str, tuple[str, Check]] = {
-    "int": ("integer", _count),
-    "float": ("number", number),
-    "str": ("text", _text),
-    "Mapping[str, Any]": ("object", _mapping),
-    "Sequence[str]": ("list of texts", _sentences),
-    "Sequence[int]": ("list of integers, ascending", _clients),
-    "Sequence[float]": ("list of numbers", _amounts),
-    "Sequence[Mapping[str, Any]]": ("list of objects", _objects),
-}
-
-
 def type_of(field: dataclasses.Field[Any]) -> tuple[str, Check]:
-    return _TYPES[str(field.type).removesuffix(" | None")]
+    return _checks.TYPES[str(field.type).removesuffix(" | None")]
 
 
 def _holds(meaning: str, check: Check | None = None, /, **more: str) -> Any:  # noqa: ANN401  as `dataclasses.field`
@@ -220,7 +82,7 @@ class _Line:
             ArgumentError: a field is missing or wrong.
         """
         fields = dataclasses.fields(cls)
-        _require([field.name for field in fields if field.default is dataclasses.MISSING], content)
+        _checks.require([field.name for field in fields if field.default is dataclasses.MISSING], content)
         return cls(**{field.name: content[field.name] for field in fields if field.name in content})
 
     def to_dict(self) -> dict[str, Any]:
@@ -245,13 +107,13 @@ class Started(_Line):
 
     kind = "run"
     config: Mapping[str, Any] = _holds("settings of the training, by name")
-    plan: Mapping[str, Any] | None = _holds("the noise, as `Plan.to_dict` gives it", _plan, null="without noise")
+    plan: Mapping[str, Any] | None = _holds("the noise, as `Plan.to_dict` gives it", _checks.plan, null="without noise")
     versions: Mapping[str, Any] = _holds("versions of the software that decides the numbers, by package")
     commit: str | None = _holds("commit of the working tree", null="outside of one")
     partition: Mapping[str, Any] | None = _holds(
         "who holds how much data; `counts`: records of each class at each client; `persons`: how many each client has "
         "(unit `person`); `names`: of the clients, where the data name them",
-        _partition,
+        _checks.partition,
         null=_UNKNOWN,
     )
     parameters: int = _holds("length d of an update")
@@ -260,21 +122,21 @@ class Started(_Line):
     dataset: Mapping[str, Any] | None = _holds(
         "the data: its `name`, and a SHA-256 `digest` of its arrays, by which anyone who guesses all records can check "
         "the guess: keep logs of private records to yourself",
-        _identity("name"),
+        _checks.identity("name"),
         **_BOTH,
         beside="dataset",
     )
     module: Mapping[str, Any] | None = _holds(
         "the model: its `name`, for own modules that of the class, and a SHA-256 `digest` of names and shapes of its "
         "parameters",
-        _identity("name"),
+        _checks.identity("name"),
         **_BOTH,
         beside="module",
     )
     start: Mapping[str, Any] | None = _holds(
         "the weights that the training began with: their `file`, the SHA-256 `digest` of it, the tensors of the last "
         "layer that were `new`, and those of the file that were `unused`",
-        _identity("file"),
+        _checks.identity("file"),
         null="no file",
         absent="likewise",
         beside="start",
@@ -312,7 +174,7 @@ class Round(_Line):
     lost_clients: Sequence[int] | None = _holds("which ones were lost", null="not known", absent="old log")
     joined_clients: Sequence[int] | None = _holds("which ones joined; the line before counts them as late", **_GRACE)
     late_since: Mapping[str, Any] | None = _holds(
-        _SINCE, _by_round, null="none came", absent="likewise", beside="late_since"
+        _SINCE, _checks.by_round, null="none came", absent="likewise", beside="late_since"
     )
     metrics: Mapping[str, Any] | None = _holds(
         "other metrics of the round, by name", null="there are none", absent="likewise", beside="metrics"
@@ -326,10 +188,10 @@ class Round(_Line):
     roster: int | None = _holds("number of the roster that had it", **_ONE | {"null": "none could be formed"})
     formed: Sequence[Mapping[str, Any]] | None = _holds(
         "rosters that were formed before it, as `roster` and its `members` in order; these share noise",
-        _formed,
+        _checks.formed,
         **_ONE,
     )
-    closed: Sequence[Mapping[str, Any]] | None = _holds(_CLOSED.format("before it"), _closed, **_ONE)
+    closed: Sequence[Mapping[str, Any]] | None = _holds(_CLOSED.format("before it"), _checks.closed, **_ONE)
     away_clients: Sequence[int] | None = _holds("members that had left and not come back, at its beginning", **_ONE)
     waiting_clients: Sequence[int] | None = _holds("members that waited for a roster", **_ONE)
     spent_clients: Sequence[int] | None = _holds("members that had no budget for another round", **_ONE)
@@ -345,7 +207,7 @@ class Ended(_Line):
     accuracy: float | None = _holds("of the final model, on the test set", share, null="not evaluated")
     accuracy_clients: Mapping[str, Any] | None = _holds(
         "likewise, on the test records of each client that has some, by the client's name",
-        _shares,
+        _checks.shares,
         null="clients have no names",
         absent="likewise",
         beside="accuracy_clients",
@@ -353,7 +215,7 @@ class Ended(_Line):
     bounds: Mapping[str, Any] | None = _holds(
         "of columns, by name, as the first rounds found them within ε: `low` and `high`, from which the model takes "
         "values scaled to [-1, 1], and `clear`, whether they stood out of the noise",
-        _bounds,
+        _checks.bounds,
         null="all are known",
         absent="likewise",
         beside="bounds",
@@ -368,7 +230,7 @@ class Ended(_Line):
     stopped: str | None = _holds(
         "why it ended early: `budget`, `members` (too few for a roster), `void` (too few uploads came to several "
         "rounds), `refused` (by every client)",
-        _one_of("budget", "members", "void", "refused"),
+        _checks.one_of("budget", "members", "void", "refused"),
         null="it did not",
     )
     bytes_up: float | None = _holds("sent by a client in a round", non_negative, null=_UNKNOWN)
@@ -384,11 +246,11 @@ class Ended(_Line):
         _CLOSED.format("at the end")
         + "; with `early` if that was before the end, and it counts at its worst, and with "
         "`open` if the set of its last round is not final: the round has no line, and ε counts it at its worst",
-        _closed,
+        _checks.closed,
         **_ONE | {"beside": "closed"},
     )
     late_since: Mapping[str, Any] | None = _holds(
-        _SINCE, _by_round, null="none came", absent="likewise", beside="late_since"
+        _SINCE, _checks.by_round, null="none came", absent="likewise", beside="late_since"
     )
 
 

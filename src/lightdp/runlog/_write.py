@@ -21,7 +21,7 @@ class LogWriter:
     """Writes a log, line by line; each is handed to the operating system at once.
 
     >>> import tempfile
-    >>> from pathlib import Path
+    >>> from lightdp.runlog import Started
     >>> path = Path(tempfile.mkdtemp()) / "run.jsonl"
     >>> with LogWriter(path) as log:
     ...     _ = log.write(
