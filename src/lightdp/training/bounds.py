@@ -90,6 +90,53 @@ class Unscaled:
         return result
 
 
+@dataclass(frozen=True, eq=False)
+class Search:
+    """The first rounds of a run, which find bounds, and the coordinates of their histograms.
+
+    Attributes:
+        rounds: how many they are; 0 where all bounds are known.
+        names: of the columns whose bounds they find. (k,)
+        test: these columns of the test records; None where there are none.
+    """
+
+    rounds: int
+    names: tuple[str, ...]
+    test: Unscaled | None
+
+    @classmethod
+    def of(cls, config: Config, source: Dataset, test_x: torch.Tensor) -> Search:
+        """That of a run, whose test records are `test_x`; raises as `rounds` does."""
+        test = Unscaled.of(source, test_x) if source.unscaled else None
+        return cls(rounds(config, source), tuple(name for name, _ in source.unscaled), test)
+
+    @property
+    def width(self) -> int:
+        """How many coordinates histograms have, behind those of the model."""
+        return BINS * len(self.names)
+
+    def laid_out(self, rows: torch.Tensor, number: int, parameters: int) -> torch.Tensor:
+        """Uploads of round `number`, from 0, with zeros for the model or for histograms. (m, parameters + width)"""
+        before, after = (parameters, 0) if number < self.rounds else (0, self.width)
+        return torch.nn.functional.pad(rows, (before, after)) if before or after else rows
+
+    def found(self, counts: torch.Tensor | None, number: int) -> tuple[Bounds, ...]:
+        """The bounds that `number` rounds have found; none before these are all that look for them.
+
+        Args:
+            counts: sums of the histograms so far.
+            number: of rounds that are over.
+        """
+        if counts is None or number < self.rounds:
+            return ()
+        return found(counts.double().cpu().numpy(), self.names)
+
+
+def facts(bounds: Sequence[Bounds]) -> dict[str, dict[str, Any]] | None:
+    """Bounds as a log has them, by column; None where none were found."""
+    return {name: {"low": low, "high": high, "clear": clear} for name, low, high, clear in bounds} or None
+
+
 def rounds(config: Config, source: Dataset) -> int:
     """How many of the first rounds find bounds: 0 where all are known.
 

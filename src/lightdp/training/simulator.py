@@ -150,10 +150,8 @@ class Run:
         if test_x is None:
             test_x = models.prepare(config.model, _tensor(source.test_x), self.device, mirror=config.mirror)
         self.test_x, self.test_y = test_x, _tensor(source.test_y).to(self.device)
-        self._bounds_rounds, self._unbounded = bounds.rounds(config, source), [name for name, _ in source.unscaled]
-        self._test_numbers = bounds.Unscaled.of(source, test_x) if source.unscaled else None
-        self.bounds: tuple[bounds.Bounds, ...] = ()
-        self._scale()
+        self.search = bounds.Search.of(config, source, test_x)
+        self._scale(())
         own.crops(config, self.clients.x)
         # the model
         if module is None:
@@ -168,9 +166,9 @@ class Run:
         first = gradients.flatten(self.model.to(self.device))
         self.parameters = len(first)
         self.head = 0 if config.head_rounds == 0 else sum(p.numel() for p in models.last(self.model).parameters())
-        counts = first.new_zeros(bounds.BINS * len(self._unbounded)) if self._unbounded else None
+        counts = first.new_zeros(self.search.width) if self.search.names else None
         self.state = State(first, torch.zeros_like(first), first.clone(), counts=counts)
-        length = self.parameters + (0 if counts is None else len(counts))
+        length = self.parameters + self.search.width
         # noise, what it guarantees, and who comes
         self.sizes = self.clients.units
         self.plan: Plan | None = config.plan(sum(self.sizes), length, min(self.sizes))
@@ -202,13 +200,9 @@ class Run:
             ArgumentError: the name ends otherwise, or there is such a file that may not be replaced.
         """
         gradients.assign(self.model, self.state.average)
-        found = self._found()
+        found = bounds.facts(self.bounds)
         facts = {"bounds": json.dumps(found)} if found is not None and path.suffix == ".safetensors" else None
         weights.write(path, self.model, overwrite=overwrite, facts=facts)
-
-    def _found(self) -> dict[str, dict[str, Any]] | None:
-        """The bounds that the first rounds found, by column; None where there are none."""
-        return {name: {"low": low, "high": high, "clear": clear} for name, low, high, clear in self.bounds} or None
 
     def _roster(self, number: int, members: tuple[int, ...], plan: Plan | None, stragglers: int) -> Roster:
         """A roster with a channel of its own; its sums are divided by the same number in every round (R3)."""
@@ -288,7 +282,7 @@ class Run:
         # 4. the server's step, and what the round cost
         rosters = self.members.rosters.values()
         after = step.stepped(config, state, roster, self._of_model(result.total), rosters, head=self.head)
-        if number < self._bounds_rounds:
+        if number < self.search.rounds:
             after = self._counted(after, result.total)
         joined = rounds.joined(roster.came, config.grace_rounds, roster.members)
         roster.count(came, config.grace_rounds)
@@ -351,16 +345,14 @@ class Run:
     def _updates(self, number: int, roster: Roster, who: Sequence[int]) -> Iterator[Piece]:
         """The updates of members of a roster, with their places in it."""
         bound = math.inf if roster.plan is None else roster.plan.upload_range
-        clients, finds = roster.named(who), number < self._bounds_rounds
+        clients = roster.named(who)
         pieces = (
             self.clients.histograms(number, clients, bound)
-            if finds
+            if number < self.search.rounds
             else self.clients.updates(self.model, number, clients, bound)
         )
         for piece, rows in pieces:
-            laid = (self.parameters, 0) if finds else (0, bounds.BINS * len(self._unbounded))
-            padded = torch.nn.functional.pad(rows, laid) if any(laid) else rows
-            yield [roster.place[client] for client in piece], padded
+            yield [roster.place[client] for client in piece], self.search.laid_out(rows, number, self.parameters)
 
     def _of_model(self, total: torch.Tensor | None) -> torch.Tensor | None:
         """A sum without the coordinates of histograms, which come last."""
@@ -370,20 +362,15 @@ class Run:
         """The state after a round that finds bounds; after the last of them, features are scaled by these."""
         if total is not None and after.counts is not None:
             after.counts = after.counts + total[self.parameters :]
-        self._find(after)
+        self._scale(self.search.found(after.counts, after.round))
         return after
 
-    def _find(self, state: State) -> None:
-        """Scale features by the bounds that a state has found, if it has."""
-        if state.counts is not None and state.round >= self._bounds_rounds:
-            self.bounds = bounds.found(state.counts.double().cpu().numpy(), self._unbounded)
-            self._scale()
-
-    def _scale(self) -> None:
-        """Scale features by the bounds that are known."""
-        self.clients = self.clients.scaled(self.bounds)
-        if self._test_numbers is not None:
-            self.test_x = self._test_numbers.scaled(self.test_x, self.bounds)
+    def _scale(self, found: tuple[bounds.Bounds, ...]) -> None:
+        """Scale features by the bounds that were found; before that, they are 0."""
+        self.bounds = found
+        if self.search.test is not None:
+            self.clients = self.clients.scaled(found)
+            self.test_x = self.search.test.scaled(self.test_x, found)
 
     def _close(self) -> None:
         """Close all rosters."""
@@ -440,7 +427,7 @@ class Run:
         config, plan, spent = self.config, self.plan, self.members.max_epsilon()
         down = 4 * self.parameters + (1 + config.grace_rounds) * bitmap_size(config.clients)
         budget, delta = (None, None) if plan is None else (plan.budget, plan.delta)
-        found = self._found()
+        found = bounds.facts(self.bounds)
         seen = [] if config.federated else [*map(rounds.final, self.members.rosters[0].came)]
         return Ended(
             accuracy=self.evaluate()[0], epsilon=spent, mu=statement.mu(plan, spent),
@@ -467,7 +454,7 @@ class Run:
             begun = state.round > 0 or (self.path.exists() and b"\n" in self.path.read_bytes())
             log = LogWriter(self.path, keep=state.round if begun else None)
             self.state = state
-            self._find(state)
+            self._scale(self.search.found(state.counts, state.round))
             self.members.load(state.members)
             return log
         if self.overwrite:
