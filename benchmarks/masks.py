@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from scipy import stats
 
 from lightdp import stream
+from lightdp.stream import _backends
 from lightdp_lab import bench
 from lightdp_lab.bench import SIGMA
 from lightdp_lab.cli.bench import show
@@ -117,7 +118,7 @@ def paths(d: int, peers: int, rounds: int) -> dict[str, Any]:
         elif name == "keystream":
             keystream(d, peers + 3)
         else:
-            with mock.patch.object(stream, "_PATH", stream.paths()[name]):
+            with mock.patch.object(_backends, "IN_USE", stream.paths()[name]):
                 bench.upload(d, peers)
         return (time.process_time() - begin) * (8 if name == "philox" else 1)
 

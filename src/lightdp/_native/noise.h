@@ -1,6 +1,6 @@
-/* Noise of keys, added up tile by tile, with data where there is some: the compiled path of lightdp.stream, without Python.
+/* Noise of keys, added up tile by tile, with data where there is some, or counted bit by bit: the compiled path of lightdp.stream, without Python.
  *
- * lightdp/stream.py specifies the samples. Where no header for the processor exists, `supports` is false for every path.
+ * lightdp/stream specifies the samples and counts. Where no header for the processor exists, `supports` is false for every path.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -42,9 +42,28 @@ typedef union {
 /* add to sum the samples of `in`, and fill `out` with the keystream of a term's tile */
 typedef void Pass(uint32_t *sum, const Stream *in, float scale, Stream *out, const Term *next, uint64_t tile);
 
+#define SPAN 512                      /* bytes of keystream whose bits are counted at once: a counter for each bit, all in L1 */
+#define KEYS 1023                     /* at once: their round keys stay in L2 */
+#define LEVELS 10                     /* binary digits of a counter */
+#define WEIGHTS 5                     /* digits that a byte can sum up: 8 bits of each weight are at most 8 * 31 */
+
+typedef struct {
+    unsigned char digit[LEVELS][SPAN], waiting[LEVELS][SPAN];  /* of each bit's counter; and bits of the same weight that wait for two more */
+    union {
+        uint8_t byte[SPAN];
+        uint16_t pair[SPAN / 2];
+        uint32_t quad[SPAN / 4];
+        uint64_t eight[SPAN / 8];
+    } ones[LEVELS / WEIGHTS];         /* in each byte: the bits of all keys, in units of 1 and of 32 */
+} __attribute__((aligned(64))) Counters;
+
+/* fill `ones` with the counts over n <= KEYS keys of the SPAN bytes of keystream from an AES block on */
+typedef void Count(Counters *counters, const Term *terms, size_t n, uint64_t block);
+
 typedef struct {
     const char *name;
     Pass *pass;
+    Count *count;
 } Path;
 
 static void wipe(void *memory, size_t size)
@@ -153,6 +172,76 @@ static int accumulated(const char *backend, uint32_t *out, uint64_t count, uint6
     return fits;
 }
 
+/* ---- bits of keystreams, counted ---- */
+
+/* the counts of words of so many bits, from those of their bytes */
+SETTLE static void gather(uint32_t *__restrict sum, const Counters *__restrict c, int bits)
+{
+    for (int k = 0; k < LEVELS / WEIGHTS; k++) {
+        const int shift = WEIGHTS * k;
+        if (bits == 8)
+            for (int i = 0; i < SPAN; i++) sum[i] += (uint32_t)c->ones[k].byte[i] << shift;
+        else if (bits == 16)
+            for (int i = 0; i < SPAN / 2; i++) sum[i] += ((c->ones[k].pair[i] & 0xffu) + (c->ones[k].pair[i] >> 8)) << shift;
+        else if (bits == 32)
+            for (int i = 0; i < SPAN / 4; i++) {
+                const uint32_t four = c->ones[k].quad[i], two = (four & 0xff00ff) + (four >> 8 & 0xff00ff);
+                sum[i] += ((two & 0xffff) + (two >> 16)) << shift;
+            }
+        else
+            for (int i = 0; i < SPAN / 8; i++) {
+                const uint64_t eight = c->ones[k].eight[i], four = (eight & 0xff00ff00ff00ff) + (eight >> 8 & 0xff00ff00ff00ff);
+                const uint32_t two = (uint32_t)(four + (four >> 32));
+                sum[i] += ((two & 0xffff) + (two >> 16)) << shift;
+            }
+    }
+}
+
+static void tally(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, size_t n, int bits, uint32_t unit, Count *counts)
+{
+    uint32_t sum[SPAN] __attribute__((aligned(64)));
+    const uint64_t values = SPAN * 8 / (uint64_t)bits;
+    const uint32_t middle = (uint32_t)n * (uint32_t)bits / 2;
+    Counters counters;
+    memset(&counters, 0, sizeof(counters));
+    for (uint64_t done = 0; done < count;) {
+        const uint64_t span = (start + done) / values, from = (start + done) % values;
+        const uint64_t size = values - from < count - done ? values - from : count - done;
+        counts(&counters, terms, n, span * (SPAN / 16));
+        memset(sum, 0, sizeof(sum));
+        gather(sum, &counters, bits);
+        for (uint64_t i = 0; i < size; i++) out[done + i] += unit * (sum[from + i] - middle);
+        done += size;
+    }
+    wipe(&counters, sizeof(counters));
+    wipe(sum, sizeof(sum));
+}
+
+/* Add unit * sum of sign * (bits set among `bits` bits of keystream - bits / 2) over n keys of 32 bytes to `count` integers.
+ * `backend` must be supported; `bits` is 8, 16, 32 or 64. Returns 0 if there is no memory. */
+static int counted(const char *backend, uint32_t *out, uint64_t count, uint64_t start, const unsigned char *keys,
+                   const signed char *signs, size_t n, int bits, uint32_t unit)
+{
+    const Path *path = PATHS;
+    const size_t most = n < KEYS ? n : KEYS;
+    char *memory = malloc(sizeof(Term) * (most + 1));
+    if (!memory) return 0;
+    Term *terms = (Term *)(memory + (64 - (uintptr_t)memory % 64));
+    while (strcmp(path->name, backend)) path++;
+    for (size_t first = 0; first < n && count; first += KEYS) {
+        const size_t some = n - first < KEYS ? n - first : KEYS;
+        for (size_t j = 0; j < some; j++) {
+            expand(&terms[j], keys + 32 * (first + j));
+            if (signs[first + j] < 0)  /* the last key is added to the keystream: its complement counts the zeros */
+                for (int i = 0; i < 16; i++) terms[j].round[ROUNDS][i] ^= 0xff;
+        }
+        tally(out, start, count, terms, some, bits, unit, path->count);
+    }
+    wipe(terms, sizeof(Term) * most);
+    free(memory);
+    return 1;
+}
+
 #else
 
 static const struct { const char *name; } PATHS[] = {{NULL}};
@@ -166,6 +255,12 @@ static int accumulated(const char *backend, uint32_t *out, uint64_t count, uint6
                        const float *scales, size_t n, Data data)
 {
     return (void)backend, (void)out, (void)count, (void)start, (void)keys, (void)scales, (void)n, (void)data, -1;
+}
+
+static int counted(const char *backend, uint32_t *out, uint64_t count, uint64_t start, const unsigned char *keys,
+                   const signed char *signs, size_t n, int bits, uint32_t unit)
+{
+    return (void)backend, (void)out, (void)count, (void)start, (void)keys, (void)signs, (void)n, (void)bits, (void)unit, 0;
 }
 
 #endif

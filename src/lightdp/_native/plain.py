@@ -1,4 +1,4 @@
-"""The samples of `lightdp.stream` in numpy, for machines without the compiled kernel: the same bits.
+"""The samples and counts of `lightdp.stream` in numpy, for machines without the compiled kernel: the same bits.
 
 Works on batches of tiles in buffers that are reused: every operation names its output.
 """
@@ -6,7 +6,7 @@ Works on batches of tiles in buffers that are reused: every operation names its 
 from __future__ import annotations
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ Data = tuple[NDArray[np.float32] | NDArray[np.float64], float]
 TILE = 1024
 _PAIRS = TILE // 2
 _TILE_BYTES = 6 * TILE
+_COUNTED = 1 << 16  # bytes of keystream whose bits are counted in one numpy call
 _BATCH = 96  # tiles in one numpy call: enough to hide its overhead, few enough for the cache
 
 # Polynomials in the square of w or x, highest power first: 4 artanh(w)/w, √2 sin(πx/2)/x,
@@ -56,6 +57,45 @@ def accumulate(
     return True
 
 
+def count(out: NDArray[np.int32], start: int, keys: bytes, signs: NDArray[np.int8], bits_unit: tuple[int, int]) -> None:
+    """Does what `kernel.count` does: adds unit × Σ sign × c(key, bits) to `out`, modulo 2^32.
+
+    Args:
+        out: the counts from index `start` on are added to it.
+        start: index of the first value.
+        keys: 32 bytes each.
+        signs: +1 or -1 for each key.
+        bits_unit: bits of each value, 8, 16, 32 or 64, and what a bit counts for, below 2^31.
+    """
+    bits, unit = bits_unit
+    block, skip = divmod(start * bits // 8, 16)
+    ciphers = [_keystream(keys[i : i + 32], block) for i in range(0, len(keys), 32)]
+    for cipher in ciphers:
+        cipher.update(bytes(skip))
+    groups = []  # of equal signs, so small that a byte can hold their counts
+    for sign in (1, -1):
+        alike = [cipher for cipher, each in zip(ciphers, signs, strict=True) if each == sign]
+        groups += [(sign, alike[i : i + 255 // bits]) for i in range(0, len(alike), 255 // bits)]
+    middle = int(signs.sum(dtype=np.int64)) * bits // 2
+    batch = _COUNTED * 8 // bits
+    for low in range(0, out.size, batch):
+        target = out[low : low + batch]
+        if low == 0 or target.size < batch:
+            zeros, stream = bytes(target.size * bits // 8), bytearray(target.size * bits // 8 + 15)
+            words = np.frombuffer(stream, "<u" + str(bits // 8), target.size)
+            ones, each = np.empty((2, target.size), np.uint8)
+            total = np.empty(target.size, np.int32)
+        total[:] = -middle
+        for sign, alike in groups:
+            ones[:] = 0
+            for cipher in alike:
+                cipher.update_into(zeros, stream)
+                ones += np.bitwise_count(words, out=each)
+            (np.add if sign > 0 else np.subtract)(total, ones, out=total)
+        total *= np.int32(unit)
+        target += total
+
+
 def own_noise(length: int, start: int, keys: bytes, scales: NDArray[np.float32]) -> NDArray[np.float64]:
     """Three terms on three scales, each 2^11 times finer than the last: w + (2^11 f + g) 2^-22, exact (W1)."""
     whole, fine = np.zeros((2, length), np.int32)
@@ -68,8 +108,7 @@ def own_noise(length: int, start: int, keys: bytes, scales: NDArray[np.float32])
 
 def _accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray[np.float32]) -> None:
     tile, skip = divmod(start, TILE)
-    counter = (tile * _TILE_BYTES // 16).to_bytes(16, "big")
-    ciphers = [Cipher(AES256(keys[i : i + 32]), CTR(counter)).encryptor() for i in range(0, len(keys), 32)]
+    ciphers = [_keystream(keys[i : i + 32], tile * _TILE_BYTES // 16) for i in range(0, len(keys), 32)]
     for low in range(-skip, out.size, _BATCH * TILE):  # out[low] is the first sample of a tile
         tiles = min(_BATCH, -(-(out.size - low) // TILE))
         if low == -skip or tiles < _BATCH:
@@ -81,6 +120,10 @@ def _accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray
             cipher.update_into(zeros, stream)
             samples = _gauss(words, abs(scale), work)[max(-low, 0) :][: target.size]
             (np.add if scale > 0 else np.subtract)(target, samples, out=target)
+
+
+def _keystream(key: bytes, block: int) -> CipherContext:
+    return Cipher(AES256(key), CTR(block.to_bytes(16, "big"))).encryptor()
 
 
 def _gauss(words: NDArray[np.uint32], scale: np.float32, work: NDArray[np.float32]) -> NDArray[np.int32]:
