@@ -4,15 +4,17 @@
  *   PARITY(a, b, c), MAJORITY(a, b, c)   of each bit position: the two digits of the sum of three bits
  *   ONES(v)                  how many bits of each byte are set
  *
- * Each bit position of a piece has a counter of its own, one digit in each plane: 3 bits of one weight become a digit and a carry,
- * so that a key costs one such adder a vector, which is little beside its 14 rounds of AES.
+ * Each bit position of a span has a binary counter, whose digits lie apart: 3 bits of one weight become a digit and a carry. A key
+ * costs one such adder a vector, little beside 14 rounds of AES; benchmarks/masks.py measures both.
  */
 #define ABREAST 8                     /* vectors: their AES keeps the units busy, and they fit into 16 registers with a round key */
 #define PIECE (ABREAST * sizeof(BLOCK))
 #define EACH _Pragma("GCC unroll 8") for (int i = 0; i < ABREAST; i++)
+#define DIGIT(level) ((BLOCK *)(c->digit[level] + at))[i]
+#define WAITING(level) ((BLOCK *)(c->waiting[level] + at))[i]
 #define ADD(digit, other) { \
-    const BLOCK a = (digit)[i], b = other; \
-    (digit)[i] = PARITY(a, b, x[i]); \
+    const BLOCK a = digit, b = other; \
+    digit = PARITY(a, b, x[i]); \
     x[i] = MAJORITY(a, b, x[i]); \
 }
 
@@ -21,10 +23,10 @@ TARGET static void NAME(count)(Counters *c, const Term *terms, size_t n, uint64_
     const BLOCK none = {0};
     int levels = 0;
     while (n >> levels) levels++;
+    memset(c->digit, 0, sizeof(c->digit[0]) * (size_t)levels);
     for (size_t at = 0; at < SPAN; at += PIECE) {
         BLOCK counter = COUNTER(block + at / 16), bytes[ABREAST], x[ABREAST];
         EACH bytes[i] = BYTES(counter), counter = NEXT(counter);
-        memset(c->digit, 0, sizeof(c->digit[0]) * (size_t)levels);
         for (size_t j = 0; j < n; j++) {
             BLOCK key[ROUNDS + 1];
             int level = 0;
@@ -37,19 +39,17 @@ TARGET static void NAME(count)(Counters *c, const Term *terms, size_t n, uint64_
             key[ROUNDS] = KEY(terms[j].round[ROUNDS]);
             EACH x[i] = END(x[i]);
             for (; j >> level & 1; level++)  /* bits of this weight wait since key j - 2^level */
-                EACH ADD((BLOCK *)c->digit[level], ((BLOCK *)c->waiting[level])[i])
-            EACH ((BLOCK *)c->waiting[level])[i] = x[i];
+                EACH ADD(DIGIT(level), WAITING(level))
+            EACH WAITING(level) = x[i];
         }
         EACH x[i] = none;
         for (int level = 0; level < levels; level++) {
             const int waits = n >> level & 1;
-            EACH ADD((BLOCK *)c->digit[level], waits ? ((BLOCK *)c->waiting[level])[i] : none)
+            EACH ADD(DIGIT(level), waits ? WAITING(level) : none)
         }
-        for (int top = levels; top > 0; top = (top - 1) / WEIGHTS * WEIGHTS) {
-            const int lowest = (top - 1) / WEIGHTS * WEIGHTS;
+        for (int lowest = (levels - 1) / WEIGHTS * WEIGHTS, top = levels; lowest >= 0; top = lowest, lowest -= WEIGHTS) {
             EACH x[i] = none;
-            for (int level = top; level-- > lowest;)
-                EACH x[i] = x[i] + x[i] + (ONES(((BLOCK *)c->digit[level])[i]));  /* no byte passes its 255, whatever lanes add up */
+            for (int level = top; level-- > lowest;) EACH x[i] += x[i] + ONES(DIGIT(level));  /* in any lanes: no byte passes 255 */
             EACH ((BLOCK *)(c->ones[lowest / WEIGHTS].byte + at))[i] = x[i];
         }
     }
@@ -58,4 +58,6 @@ TARGET static void NAME(count)(Counters *c, const Term *terms, size_t n, uint64_
 #undef ABREAST
 #undef PIECE
 #undef EACH
+#undef DIGIT
+#undef WAITING
 #undef ADD

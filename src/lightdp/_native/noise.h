@@ -1,4 +1,5 @@
-/* Noise of keys, added up tile by tile, with data where there is some, or counted bit by bit: the compiled path of lightdp.stream, without Python.
+/* Noise of keys: the compiled paths of lightdp.stream, without Python. Samples are added up tile by tile, with data where there is
+ * some; bits are counted.
  *
  * lightdp/stream specifies the samples and counts. Where no header for the processor exists, `supports` is false for every path.
  */
@@ -68,7 +69,8 @@ typedef struct {
 
 static void wipe(void *memory, size_t size)
 {
-    for (volatile char *p = memory; size--;) *p++ = 0;
+    memset(memory, 0, size);
+    __asm__ volatile("" : : "r"(memory) : "memory");  /* which, for all that the compiler knows, reads it */
 }
 
 /* ---- three words -> two samples (Box-Muller), for vectors of any width ---- */
@@ -174,10 +176,11 @@ static int accumulated(const char *backend, uint32_t *out, uint64_t count, uint6
 
 /* ---- bits of keystreams, counted ---- */
 
-/* the counts of words of so many bits, from those of their bytes */
-SETTLE static void gather(uint32_t *__restrict sum, const Counters *__restrict c, int bits)
+/* Sum up the bytes of words of so many bits. */
+SETTLE static void gather(uint32_t *__restrict sum, const Counters *__restrict c, size_t n, int bits)
 {
-    for (int k = 0; k < LEVELS / WEIGHTS; k++) {
+    memset(sum, 0, sizeof(*sum) * SPAN * 8 / (size_t)bits);
+    for (int k = 0; n >> WEIGHTS * k; k++) {
         const int shift = WEIGHTS * k;
         if (bits == 8)
             for (int i = 0; i < SPAN; i++) sum[i] += (uint32_t)c->ones[k].byte[i] << shift;
@@ -197,19 +200,17 @@ SETTLE static void gather(uint32_t *__restrict sum, const Counters *__restrict c
     }
 }
 
-static void tally(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, size_t n, int bits, uint32_t unit, Count *counts)
+SETTLE static void tally(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, size_t n, int bits, uint32_t unit, Count *counts)
 {
     uint32_t sum[SPAN] __attribute__((aligned(64)));
     const uint64_t values = SPAN * 8 / (uint64_t)bits;
     const uint32_t middle = (uint32_t)n * (uint32_t)bits / 2;
     Counters counters;
-    memset(&counters, 0, sizeof(counters));
     for (uint64_t done = 0; done < count;) {
         const uint64_t span = (start + done) / values, from = (start + done) % values;
         const uint64_t size = values - from < count - done ? values - from : count - done;
         counts(&counters, terms, n, span * (SPAN / 16));
-        memset(sum, 0, sizeof(sum));
-        gather(sum, &counters, bits);
+        gather(sum, &counters, n, bits);
         for (uint64_t i = 0; i < size; i++) out[done + i] += unit * (sum[from + i] - middle);
         done += size;
     }

@@ -16,7 +16,7 @@ Data = tuple[NDArray[np.float32] | NDArray[np.float64], float]
 TILE = 1024
 _PAIRS = TILE // 2
 _TILE_BYTES = 6 * TILE
-_COUNTED = 1 << 16  # bytes of keystream whose bits are counted in one numpy call
+_COUNTED = 1 << 17  # bytes of keystream whose bits are counted in one numpy call
 _BATCH = 96  # tiles in one numpy call: enough to hide its overhead, few enough for the cache
 
 # Polynomials in the square of w or x, highest power first: 4 artanh(w)/w, √2 sin(πx/2)/x,

@@ -47,9 +47,10 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 
 #define SWAP _mm_set_epi64x(0x0001020304050607, 0x08090a0b0c0d0e0f)
 
-/* how many bits of 0 ... 15 are set; of the lower half of each byte, looked up in a register */
+/* how many bits of a byte are set: a look-up of each half, inside a register */
 #define NIBBLE _mm_set_epi64x(0x0403030203020201, 0x0302020102010100)
-#define LOOKED_UP(width, table, v) width##_shuffle_epi8(table, (v) & width##_set1_epi8(15))
+#define LOW(width, table, v) width##_shuffle_epi8(table, (v) & width##_set1_epi8(15))
+#define BITS(width, table, v) (LOW(width, table, v) + LOW(width, table, width##_srli_epi16(v, 4)))
 
 #define NAME(name) name##_aesni
 #define TARGET WITH("aes,avx2")
@@ -72,7 +73,7 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define END(x) _mm_aesenclast_si128(x, key[ROUNDS])
 #define PARITY(a, b, c) ((a) ^ (b) ^ (c))
 #define MAJORITY(a, b, c) (((a) & (b)) | (((a) ^ (b)) & (c)))
-#define ONES(v) LOOKED_UP(_mm, NIBBLE, v) + LOOKED_UP(_mm, NIBBLE, _mm_srli_epi16(v, 4))
+#define ONES(v) BITS(_mm, NIBBLE, v)
 #include "count.h"
 #include "pass.h"
 
@@ -97,7 +98,7 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define END(x) _mm256_aesenclast_epi128(x, key[ROUNDS])
 #define PARITY(a, b, c) ((a) ^ (b) ^ (c))
 #define MAJORITY(a, b, c) (((a) & (b)) | (((a) ^ (b)) & (c)))
-#define ONES(v) LOOKED_UP(_mm256, _mm256_broadcastsi128_si256(NIBBLE), v) + LOOKED_UP(_mm256, _mm256_broadcastsi128_si256(NIBBLE), _mm256_srli_epi16(v, 4))
+#define ONES(v) BITS(_mm256, _mm256_broadcastsi128_si256(NIBBLE), v)
 #include "count.h"
 #include "pass.h"
 
@@ -122,7 +123,7 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define END(x) _mm512_aesenclast_epi128(x, key[ROUNDS])
 #define PARITY(a, b, c) _mm512_ternarylogic_epi64(a, b, c, 0x96)
 #define MAJORITY(a, b, c) _mm512_ternarylogic_epi64(a, b, c, 0xe8)
-#define ONES(v) LOOKED_UP(_mm512, _mm512_broadcast_i32x4(NIBBLE), v) + LOOKED_UP(_mm512, _mm512_broadcast_i32x4(NIBBLE), _mm512_srli_epi16(v, 4))
+#define ONES(v) BITS(_mm512, _mm512_broadcast_i32x4(NIBBLE), v)
 #include "count.h"
 #include "pass.h"
 
