@@ -74,6 +74,7 @@ WITH_AES static void expand(Term *term, const unsigned char *key)
 #define PARITY(a, b, c) ((a) ^ (b) ^ (c))
 #define MAJORITY(a, b, c) vbslq_u8((a) ^ (b), c, a)
 #define ONES(v) vcntq_u8(v)
+#define PLUS(a, b) vaddq_u8(a, b)
 #include "count.h"
 #include "pass.h"
 

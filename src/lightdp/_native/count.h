@@ -2,7 +2,7 @@
  *
  * Included once for each kind, before pass.h, which lists most of what it defines and undefines all of it; here also:
  *   PARITY(a, b, c), MAJORITY(a, b, c)   of each bit position: the two digits of the sum of three bits
- *   ONES(v)                  how many bits of each byte are set
+ *   ONES(v), PLUS(a, b)      of each byte: how many of its bits are set; the sum
  *
  * Each bit position of a span has a binary counter, whose digits lie apart: 3 bits of one weight become a digit and a carry. A key
  * costs one such adder a vector, little beside 14 rounds of AES; benchmarks/masks.py measures both.
@@ -49,7 +49,7 @@ TARGET static void NAME(count)(Counters *c, const Term *terms, size_t n, uint64_
         }
         for (int lowest = (levels - 1) / WEIGHTS * WEIGHTS, top = levels; lowest >= 0; top = lowest, lowest -= WEIGHTS) {
             EACH x[i] = none;
-            for (int level = top; level-- > lowest;) EACH x[i] += x[i] + ONES(DIGIT(level));  /* in any lanes: no byte passes 255 */
+            for (int level = top; level-- > lowest;) EACH x[i] = PLUS(PLUS(x[i], x[i]), ONES(DIGIT(level)));
             EACH ((BLOCK *)(c->ones[lowest / WEIGHTS].byte + at))[i] = x[i];
         }
     }

@@ -84,6 +84,7 @@ TARGET static void NAME(pass)(uint32_t *sum, const Stream *in, float scale, Stre
 #undef PARITY
 #undef MAJORITY
 #undef ONES
+#undef PLUS
 #undef AES
 #undef ALL
 #undef WORD

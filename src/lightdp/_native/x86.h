@@ -50,7 +50,7 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 /* how many bits of a byte are set: a look-up of each half, inside a register */
 #define NIBBLE _mm_set_epi64x(0x0403030203020201, 0x0302020102010100)
 #define LOW(width, table, v) width##_shuffle_epi8(table, (v) & width##_set1_epi8(15))
-#define BITS(width, table, v) (LOW(width, table, v) + LOW(width, table, width##_srli_epi16(v, 4)))
+#define BITS(width, table, v) width##_add_epi8(LOW(width, table, v), LOW(width, table, width##_srli_epi16(v, 4)))
 
 #define NAME(name) name##_aesni
 #define TARGET WITH("aes,avx2")
@@ -74,6 +74,7 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define PARITY(a, b, c) ((a) ^ (b) ^ (c))
 #define MAJORITY(a, b, c) (((a) & (b)) | (((a) ^ (b)) & (c)))
 #define ONES(v) BITS(_mm, NIBBLE, v)
+#define PLUS(a, b) _mm_add_epi8(a, b)
 #include "count.h"
 #include "pass.h"
 
@@ -99,6 +100,7 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define PARITY(a, b, c) ((a) ^ (b) ^ (c))
 #define MAJORITY(a, b, c) (((a) & (b)) | (((a) ^ (b)) & (c)))
 #define ONES(v) BITS(_mm256, _mm256_broadcastsi128_si256(NIBBLE), v)
+#define PLUS(a, b) _mm256_add_epi8(a, b)
 #include "count.h"
 #include "pass.h"
 
@@ -124,6 +126,7 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define PARITY(a, b, c) _mm512_ternarylogic_epi64(a, b, c, 0x96)
 #define MAJORITY(a, b, c) _mm512_ternarylogic_epi64(a, b, c, 0xe8)
 #define ONES(v) BITS(_mm512, _mm512_broadcast_i32x4(NIBBLE), v)
+#define PLUS(a, b) _mm512_add_epi8(a, b)
 #include "count.h"
 #include "pass.h"
 
