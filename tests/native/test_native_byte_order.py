@@ -53,18 +53,6 @@ def test_numpy_makes_samples_of_words_in_either_order() -> None:
     assert len(set(found[0])) > 1000
 
 
-@pytest.mark.parametrize("bits", [16, 32, 64])
-def test_bits_of_words_are_counted_in_either_order(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = 5, bytes(range(64)), np.array([1, -1], np.int8), (bits, 3)
-    found = np.zeros((2, 1000), np.int32)
-    plain.count(found[0], *arguments)
-    frombuffer = np.frombuffer  # as a processor of the other order sees it
-    monkeypatch.setattr(np, "frombuffer", lambda data, kind, size: frombuffer(data, kind.replace("<", ">"), size))
-    plain.count(found[1], *arguments)
-    assert np.array_equal(*found)
-    assert len(set(found[0].tolist())) > 5
-
-
 def test_packing_in_numpy_fills_words_of_either_order() -> None:
     values = np.random.default_rng(6).integers(0, 2**32, 1000, np.uint32)
     size = packing.packed_size(values.size, 11) // 4

@@ -16,7 +16,7 @@ Data = tuple[NDArray[np.float32] | NDArray[np.float64], float]
 TILE = 1024
 _PAIRS = TILE // 2
 _TILE_BYTES = 6 * TILE
-_COUNTED = 1 << 17  # bytes of keystream whose bits are counted in one numpy call
+_COUNTED = 1 << 17  # bytes of keystream that one numpy call counts
 _BATCH = 96  # tiles in one numpy call: enough to hide its overhead, few enough for the cache
 
 # Polynomials in the square of w or x, highest power first: 4 artanh(w)/w, √2 sin(πx/2)/x,
@@ -67,31 +67,29 @@ def count(out: NDArray[np.int32], start: int, keys: bytes, signs: NDArray[np.int
         signs: +1 or -1 for each key.
         bits_unit: bits of each value, 8, 16, 32 or 64, and what a bit counts for, below 2^31.
     """
-    bits, unit = bits_unit
-    block, skip = divmod(start * bits // 8, 16)
+    width, unit = bits_unit[0] // 8, bits_unit[1]
+    block, skip = divmod(start * width, 16)
     ciphers = [_keystream(keys[i : i + 32], block) for i in range(0, len(keys), 32)]
     for cipher in ciphers:
         cipher.update(bytes(skip))
-    groups = []  # of equal signs, so small that a byte can hold their counts
-    for sign in (1, -1):
-        alike = [cipher for cipher, each in zip(ciphers, signs, strict=True) if each == sign]
-        groups += [(sign, alike[i : i + 255 // bits]) for i in range(0, len(alike), 255 // bits)]
-    middle = int(signs.sum(dtype=np.int64)) * bits // 2
-    batch = _COUNTED * 8 // bits
-    for low in range(0, out.size, batch):
-        target = out[low : low + batch]
-        if low == 0 or target.size < batch:
-            zeros, stream = bytes(target.size * bits // 8), bytearray(target.size * bits // 8 + 15)
-            words = np.frombuffer(stream, "<u" + str(bits // 8), target.size)
-            ones, each = np.empty((2, target.size), np.uint8)
+    for low in range(0, out.size, _COUNTED // width):
+        target = out[low : low + _COUNTED // width]
+        size = target.size * width
+        if low == 0 or size < _COUNTED:
+            zeros, stream = bytes(size), bytearray(size + 15)
+            octets, (ones, sums) = np.frombuffer(stream, np.uint8, size), np.empty((2, size), np.uint8)
             total = np.empty(target.size, np.int32)
-        total[:] = -middle
-        for sign, alike in groups:
-            ones[:] = 0
-            for cipher in alike:
+        total[:] = 0
+        for first in range(
+            0, len(ciphers), 31
+        ):  # each adds -4 ... 4 to the sum of a byte, modulo 256: an int8 holds it
+            some = signs[first : first + 31]
+            sums[:] = -4 * int(some.sum()) % 256
+            for cipher, sign in zip(ciphers[first : first + 31], some, strict=True):
                 cipher.update_into(zeros, stream)
-                ones += np.bitwise_count(words, out=each)
-            (np.add if sign > 0 else np.subtract)(total, ones, out=total)
+                (np.add if sign > 0 else np.subtract)(sums, np.bitwise_count(octets, out=ones), out=sums)
+            for part in range(width):
+                total += sums.view(np.int8)[part::width]
         total *= np.int32(unit)
         target += total
 

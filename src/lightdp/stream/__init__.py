@@ -35,7 +35,7 @@ units, so many steps of the grid each:
 
 | property | value of unit × c(key, w) |
 | --- | --- |
-| law | unit × (binomial of w fair bits − w/2): exact, if AES is a random function |
+| law | unit × (binomial of w fair bits − w/2), exactly, where the keystream is replaced by random bits |
 | mean | 0 |
 | variance | unit² w/4 |
 | excess kurtosis | −2/w; the sum of n of them has −2/(n w) |
