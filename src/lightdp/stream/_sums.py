@@ -101,8 +101,8 @@ def count(
     Formal guarantee: the same integers on every machine and backend, for any number of threads and however a vector is
     split into calls; a key with one sign and the same key with the other cancel exactly. For keys that are random and
     used for nothing else, values of one key cannot be told from independent ones with mean 0 and variance unit² bits/4
-    (the module's text has their law), nor can those of several keys. Memory beside `out` is a few kilobytes and the
-    keys.
+    (the module's text has their law), nor can those of several keys. Memory beside `out` is less than a megabyte for
+    each thread, and the keys.
 
     Side channels: time depends on the numbers of keys and of values, on `bits` and on nothing else; no table, index or
     branch depends on a key or on a count. Signs and the unit are public. The kernel wipes its round keys and counters.
