@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightdp import stream
-from lightdp._native import plain
 from lightdp.errors import ArgumentError
-from lightdp.stream import SIGMA_MAX, Term
-from support.streams import KEY, OTHER, PATHS, TERMS, samples
+from lightdp.stream import SIGMA_MAX, Term, _backends
+from support.streams import COMPILED, KEY, OTHER, PATHS, TERMS, samples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,7 +25,7 @@ def data(count: int, kind: type, scale: float = 1.0) -> NDArray[Any]:
     return (samples(bytes(32), 1000.0, count) * (scale / 777)).astype(kind)
 
 
-@pytest.mark.parametrize("name", stream._COMPILED)
+@pytest.mark.parametrize("name", COMPILED)
 @given(
     values=st.builds(
         data,
@@ -42,9 +41,9 @@ def test_compiled_paths_mask_data_as_numpy_does(
     name: str, values: NDArray[Any], terms: list[Term], step: float, sigma: float
 ) -> None:
     found = []
-    for path in (PATHS[name], plain.accumulate):
+    for path in (PATHS[name], PATHS["numpy"]):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(stream, "_PATH", path)
+            patch.setattr(_backends, "IN_USE", path)
             found.append(stream.masked(values, terms, step=step, sigma=sigma, own=OWN))
     assert np.array_equal(found[0], found[1])
 
@@ -54,9 +53,9 @@ def test_a_call_that_begins_inside_a_tile_masks_data_as_the_whole_does(name: str
     values, keys = data(3000, np.float32), b"".join([*OWN, KEY])
     scales = np.array([1000.0, SIGMA_MAX, SIGMA_MAX, -500.0], np.float32) * np.float32(2**15)
     whole, cut = np.zeros((2, 3000), np.int32)
-    assert PATHS[name](whole, 100, keys, scales, (values, 0.01))
+    assert PATHS[name].accumulate(whole, 100, keys, scales, (values, 0.01))
     for low, high in ((0, 700), (700, 701), (701, 3000)):
-        assert PATHS[name](cut[low:high], 100 + low, keys, scales, (values[low:high], 0.01))
+        assert PATHS[name].accumulate(cut[low:high], 100 + low, keys, scales, (values[low:high], 0.01))
     assert np.array_equal(whole, cut)
 
 
@@ -94,8 +93,8 @@ def test_data_wraps_modulo_2_to_the_32_up_to_2_to_the_50_steps(name: str, kind: 
     expected = [2**50, -(2**50), 2**40 + 2**33, 5 * 2**31, -(2**31)]
     out, small = np.zeros((2, 5), np.int32)
     keys, scales = b"".join(OWN), np.full(3, 2.0**15, np.float32)
-    assert PATHS[name](out, 0, keys, scales, (np.array(expected, kind), 1.0))
-    assert PATHS[name](small, 0, keys, scales, (np.zeros(5, kind), 1.0))
+    assert PATHS[name].accumulate(out, 0, keys, scales, (np.array(expected, kind), 1.0))
+    assert PATHS[name].accumulate(small, 0, keys, scales, (np.zeros(5, kind), 1.0))
     assert [(int(a) - int(b) - c) % 2**32 for a, b, c in zip(out, small, expected, strict=True)] == [0] * 5
 
 
@@ -103,7 +102,7 @@ def test_data_wraps_modulo_2_to_the_32_up_to_2_to_the_50_steps(name: str, kind: 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("bad", [2.0**51, -(2.0**52), 1e38, np.inf, -np.inf, np.nan])
 def test_data_beyond_all_noise_is_refused(name: str, kind: type, bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_PATH", PATHS[name])
+    monkeypatch.setattr(_backends, "IN_USE", PATHS[name])
     values = data(3000, kind)
     values[2500] = bad
     for threads in (1, 2):
@@ -134,12 +133,12 @@ def test_wrong_arguments_of_masked_are_refused(changed: dict[str, Any], message:
         stream.masked(**(right | changed))
 
 
-@pytest.mark.parametrize("name", stream._COMPILED)
+@pytest.mark.parametrize("name", COMPILED)
 def test_the_kernel_refuses_data_it_could_overrun(name: str) -> None:
     out, keys, scales = np.zeros(4, np.int32), b"".join(OWN), np.ones(3, np.float32)
     for values in (np.zeros(3, np.float32), np.zeros(5, np.float32), np.zeros(9, np.float32), np.zeros(3)):
         with pytest.raises(ValueError, match="values: one aligned"):
-            PATHS[name](out, 0, keys, scales, (values, 1.0))
+            PATHS[name].accumulate(out, 0, keys, scales, (values, 1.0))
     with pytest.raises(ValueError, match="values: one aligned"):
-        PATHS[name](out, 0, keys[:64], scales[:2], (np.zeros(4), 1.0))
+        PATHS[name].accumulate(out, 0, keys[:64], scales[:2], (np.zeros(4), 1.0))
     assert not out.any()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from lightdp import stream
 from lightdp._native import plain
 from lightdp.errors import ArgumentError, LightDPError
+from lightdp.stream import Path, _backends, _sums
 from support.streams import PATHS
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def test_an_unavailable_path_is_an_error() -> None:
 
 
 def test_the_fastest_path_is_the_default() -> None:
-    assert stream._choose(None, stream._COMPILED)[0] == next(iter(PATHS))
+    assert _backends.choose(None, _backends.COMPILED)[0] == next(iter(PATHS))
 
 
 def test_without_the_kernel_numpy_serves() -> None:
-    assert stream._choose(None, {}) == ("numpy", plain.accumulate)
+    assert _backends.choose(None, {}) == ("numpy", _backends.NUMPY)
 
 
 def test_a_kernel_that_answers_wrongly_is_not_used() -> None:
@@ -48,9 +48,12 @@ def test_a_kernel_that_answers_wrongly_is_not_used() -> None:
         out[-1] += 1
         return plain.accumulate(out, *rest)
 
-    assert stream._choose(None, {"vaes": wrong}) == ("numpy (native self-test failed)", plain.accumulate)
+    assert _backends.choose(None, {"vaes": Path(wrong, plain.count)}) == (
+        "numpy (native self-test failed)",
+        _backends.NUMPY,
+    )
     with pytest.raises(ArgumentError, match="LIGHTDP_STREAM must be one of numpy"):
-        stream._choose("vaes", {"vaes": wrong})
+        _backends.choose("vaes", {"vaes": Path(wrong, plain.count)})
 
 
 @pytest.mark.parametrize("spoilt", [np.float32, np.float64])
@@ -60,13 +63,24 @@ def test_a_kernel_that_rounds_data_wrongly_is_not_used(spoilt: type) -> None:
             out[0] += 1
         return plain.accumulate(out, *rest)
 
-    assert stream._choose(None, {"vaes": wrong})[0] == "numpy (native self-test failed)"
+    assert _backends.choose(None, {"vaes": Path(wrong, plain.count)})[0] == "numpy (native self-test failed)"
+
+
+def test_a_kernel_that_counts_wrongly_is_not_used() -> None:
+    def wrong(out: NDArray[np.int32], *rest: Any) -> None:
+        plain.count(out, *rest)
+        out[-1] += rest[-1] == (32, 2**27 + 32)
+
+    right = {"vaes": Path(plain.accumulate, plain.count)}
+    assert _backends.choose(None, right) == ("vaes", right["vaes"])
+    spoilt = {"vaes": Path(plain.accumulate, wrong)}
+    assert _backends.choose(None, spoilt) == ("numpy (native self-test failed)", _backends.NUMPY)
 
 
 def test_numpy_that_answers_wrongly_makes_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain, "L", plain.L * 1.0001)
     with pytest.raises(LightDPError, match="known answer"):
-        stream._choose(None, {})
+        _backends.choose(None, {})
 
 
 @pytest.mark.parametrize(("said", "expected"), [("1", 1), ("0", 2), ("", 2), ("many", 2), ("64", 2)])
@@ -75,4 +89,4 @@ def test_all_cores_are_those_of_the_process_or_fewer_if_the_environment_says(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", said)
-    assert stream._cores() == expected
+    assert _sums._cores() == expected

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightdp import stream
-from lightdp._native import plain
 from lightdp.errors import ArgumentError
 from lightdp.stream import LENGTH_MAX, SIGMA_MAX, Term
-from support.streams import KEY, OTHER, by_path, samples
+from support.streams import KEY, OTHER, PATHS, by_path, samples
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +50,7 @@ def test_cuts_and_threads_do_not_change_the_samples(cuts: list[int], threads: in
     edges = [0, *sorted(cuts), 9000]
     for low, high in pairwise(edges):
         stream.accumulate(out[low:high], terms, start=123 + low, threads=threads)
-    assert np.array_equal(out, by_path(plain.accumulate, 9000, 123, terms))
+    assert np.array_equal(out, by_path(PATHS["numpy"], 9000, 123, terms))
 
 
 def test_sigma_scales_the_same_underlying_samples() -> None:

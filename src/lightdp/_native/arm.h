@@ -67,9 +67,15 @@ WITH_AES static void expand(Term *term, const unsigned char *key)
 #define KEY(bytes) vld1q_u8(bytes)
 #define COUNTER(n) vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(0), vcreate_u64(n)))
 #define NEXT(counter) vreinterpretq_u8_u64(vaddq_u64(vreinterpretq_u64_u8(counter), vcombine_u64(vcreate_u64(0), vcreate_u64(1))))
-#define START(counter) vrev64q_u8(counter)
+#define BYTES(counter) vrev64q_u8(counter)
+#define START(x) (x)                   /* an AES instruction begins with the key of the round before */
 #define ROUND(x, r) vaesmcq_u8(vaeseq_u8(x, key[(r) - 1]))
 #define END(x) veorq_u8(vaeseq_u8(x, key[ROUNDS - 1]), key[ROUNDS])
+#define PARITY(a, b, c) ((a) ^ (b) ^ (c))
+#define MAJORITY(a, b, c) vbslq_u8((a) ^ (b), c, a)
+#define ONES(v) vcntq_u8(v)
+#define PLUS(a, b) vaddq_u8(a, b)
+#include "count.h"
 #include "pass.h"
 
 static int supports(const char *backend)
@@ -84,4 +90,4 @@ static int supports(const char *backend)
 #endif
 }
 
-static const Path PATHS[] = {{"armv8", pass_armv8}, {NULL, NULL}};
+static const Path PATHS[] = {{"armv8", pass_armv8, count_armv8}, {NULL, NULL, NULL}};

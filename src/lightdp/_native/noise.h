@@ -1,6 +1,7 @@
-/* Noise of keys, added up tile by tile, with data where there is some: the compiled path of lightdp.stream, without Python.
+/* Noise of keys: the compiled paths of lightdp.stream, without Python. Samples are added up tile by tile, with data where there is
+ * some; bits are counted.
  *
- * lightdp/stream.py specifies the samples. Where no header for the processor exists, `supports` is false for every path.
+ * lightdp/stream specifies the samples and counts. Where no header for the processor exists, `supports` is false for every path.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -42,14 +43,34 @@ typedef union {
 /* add to sum the samples of `in`, and fill `out` with the keystream of a term's tile */
 typedef void Pass(uint32_t *sum, const Stream *in, float scale, Stream *out, const Term *next, uint64_t tile);
 
+#define SPAN 512                      /* bytes of keystream whose bits are counted at once: a counter for each bit, all in L1 */
+#define KEYS 1023                     /* at once: their round keys stay in L2 */
+#define LEVELS 10                     /* binary digits of a counter */
+#define WEIGHTS 5                     /* digits that a byte can sum up: 8 bits of each weight are at most 8 * 31 */
+
+typedef struct {
+    unsigned char digit[LEVELS][SPAN], waiting[LEVELS][SPAN];  /* of each bit's counter; and bits of the same weight that wait for two more */
+    union {
+        uint8_t byte[SPAN];
+        uint16_t pair[SPAN / 2];
+        uint32_t quad[SPAN / 4];
+        uint64_t eight[SPAN / 8];
+    } ones[LEVELS / WEIGHTS];         /* in each byte: the bits of all keys, in units of 1 and of 32 */
+} __attribute__((aligned(64))) Counters;
+
+/* fill `ones` with the counts over n <= KEYS keys of the SPAN bytes of keystream from an AES block on */
+typedef void Count(Counters *counters, const Term *terms, size_t n, uint64_t block);
+
 typedef struct {
     const char *name;
     Pass *pass;
+    Count *count;
 } Path;
 
 static void wipe(void *memory, size_t size)
 {
-    for (volatile char *p = memory; size--;) *p++ = 0;
+    memset(memory, 0, size);
+    __asm__ volatile("" : : "r"(memory) : "memory");  /* which, for all that the compiler knows, reads it */
 }
 
 /* ---- three words -> two samples (Box-Muller), for vectors of any width ---- */
@@ -153,6 +174,8 @@ static int accumulated(const char *backend, uint32_t *out, uint64_t count, uint6
     return fits;
 }
 
+#include "tally.h"
+
 #else
 
 static const struct { const char *name; } PATHS[] = {{NULL}};
@@ -166,6 +189,12 @@ static int accumulated(const char *backend, uint32_t *out, uint64_t count, uint6
                        const float *scales, size_t n, Data data)
 {
     return (void)backend, (void)out, (void)count, (void)start, (void)keys, (void)scales, (void)n, (void)data, -1;
+}
+
+static int counted(const char *backend, uint32_t *out, uint64_t count, uint64_t start, const unsigned char *keys,
+                   const signed char *signs, size_t n, int bits, uint32_t unit)
+{
+    return (void)backend, (void)out, (void)count, (void)start, (void)keys, (void)signs, (void)n, (void)bits, (void)unit, 0;
 }
 
 #endif

@@ -9,8 +9,8 @@
  *   VECTORS                  vectors of pairs that a step takes
  *   KEY(bytes)               a round key for a BLOCK
  *   COUNTER(n), NEXT(counter)  the counter blocks from n on; the following ones
- *   START(counter), ROUND(x, r), END(x)   AES-256 with key[0 ... 14] in scope: the bytes of counters and the first key; rounds 1 ... 13;
- *                            the last round
+ *   BYTES(counter)           the bytes of counter blocks, which AES takes
+ *   START(x), ROUND(x, r), END(x)   AES-256 with key[0 ... 14] in scope: the first key; rounds 1 ... 13; the last round
  *
  * AES and Box-Muller do not depend on each other and partly use different units of the processor: in this order both are busy. The
  * logarithm's quotient takes long and is begun one step ahead. benchmarks/masks.py says what the limit is.
@@ -34,7 +34,7 @@ TARGET static void NAME(pass)(uint32_t *sum, const Stream *in, float scale, Stre
         BLOCK block[CHAINS];
         WORDS c[VECTORS];
         FLOATS turned[VECTORS], x[VECTORS], s[VECTORS], k[VECTORS];
-        for (int j = 0; j < CHAINS; j++) block[j] = START(counter), counter = NEXT(counter);
+        for (int j = 0; j < CHAINS; j++) block[j] = START(BYTES(counter)), counter = NEXT(counter);
         AES(1);
         ALL turned[h] = SQUARE(EXPONENT(bits[h]), w[h], w[h] * w[h]);
         AES(2);
@@ -77,9 +77,14 @@ TARGET static void NAME(pass)(uint32_t *sum, const Stream *in, float scale, Stre
 #undef KEY
 #undef COUNTER
 #undef NEXT
+#undef BYTES
 #undef START
 #undef ROUND
 #undef END
+#undef PARITY
+#undef MAJORITY
+#undef ONES
+#undef PLUS
 #undef AES
 #undef ALL
 #undef WORD

@@ -1,4 +1,4 @@
-"""The samples of `lightdp.stream` in numpy, for machines without the compiled kernel: the same bits.
+"""The samples and counts of `lightdp.stream` in numpy, for machines without the compiled kernel: the same bits.
 
 Works on batches of tiles in buffers that are reused: every operation names its output.
 """
@@ -6,7 +6,7 @@ Works on batches of tiles in buffers that are reused: every operation names its 
 from __future__ import annotations
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ Data = tuple[NDArray[np.float32] | NDArray[np.float64], float]
 TILE = 1024
 _PAIRS = TILE // 2
 _TILE_BYTES = 6 * TILE
+_COUNTED = 1 << 17  # bytes of keystream that one numpy call counts
 _BATCH = 96  # tiles in one numpy call: enough to hide its overhead, few enough for the cache
 
 # Polynomials in the square of w or x, highest power first: 4 artanh(w)/w, √2 sin(πx/2)/x,
@@ -56,6 +57,43 @@ def accumulate(
     return True
 
 
+def count(out: NDArray[np.int32], start: int, keys: bytes, signs: NDArray[np.int8], bits_unit: tuple[int, int]) -> None:
+    """Does what `kernel.count` does: adds unit × Σ sign × c(key, bits) to `out`, modulo 2^32.
+
+    Args:
+        out: the counts from index `start` on are added to it.
+        start: index of the first value.
+        keys: 32 bytes each.
+        signs: +1 or -1 for each key.
+        bits_unit: bits of each value, 8, 16, 32 or 64, and what a bit counts for, below 2^31.
+    """
+    width, unit = bits_unit[0] // 8, bits_unit[1]
+    block, skip = divmod(start * width, 16)
+    ciphers = [_keystream(keys[i : i + 32], block) for i in range(0, len(keys), 32)]
+    for cipher in ciphers:
+        cipher.update(bytes(skip))
+    for low in range(0, out.size, _COUNTED // width):
+        target = out[low : low + _COUNTED // width]
+        size = target.size * width
+        if low == 0 or size < _COUNTED:
+            zeros, stream = bytes(size), bytearray(size + 15)
+            octets, (ones, sums) = np.frombuffer(stream, np.uint8, size), np.empty((2, size), np.uint8)
+            total = np.empty(target.size, np.int32)
+        total[:] = 0
+        for first in range(
+            0, len(ciphers), 31
+        ):  # each adds -4 ... 4 to the sum of a byte, modulo 256: an int8 holds it
+            some = signs[first : first + 31]
+            sums[:] = -4 * int(some.sum()) % 256
+            for cipher, sign in zip(ciphers[first : first + 31], some, strict=True):
+                cipher.update_into(zeros, stream)
+                (np.add if sign > 0 else np.subtract)(sums, np.bitwise_count(octets, out=ones), out=sums)
+            for part in range(width):
+                total += sums.view(np.int8)[part::width]
+        total *= np.int32(unit)
+        target += total
+
+
 def own_noise(length: int, start: int, keys: bytes, scales: NDArray[np.float32]) -> NDArray[np.float64]:
     """Three terms on three scales, each 2^11 times finer than the last: w + (2^11 f + g) 2^-22, exact (W1)."""
     whole, fine = np.zeros((2, length), np.int32)
@@ -68,8 +106,7 @@ def own_noise(length: int, start: int, keys: bytes, scales: NDArray[np.float32])
 
 def _accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray[np.float32]) -> None:
     tile, skip = divmod(start, TILE)
-    counter = (tile * _TILE_BYTES // 16).to_bytes(16, "big")
-    ciphers = [Cipher(AES256(keys[i : i + 32]), CTR(counter)).encryptor() for i in range(0, len(keys), 32)]
+    ciphers = [_keystream(keys[i : i + 32], tile * _TILE_BYTES // 16) for i in range(0, len(keys), 32)]
     for low in range(-skip, out.size, _BATCH * TILE):  # out[low] is the first sample of a tile
         tiles = min(_BATCH, -(-(out.size - low) // TILE))
         if low == -skip or tiles < _BATCH:
@@ -81,6 +118,10 @@ def _accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray
             cipher.update_into(zeros, stream)
             samples = _gauss(words, abs(scale), work)[max(-low, 0) :][: target.size]
             (np.add if scale > 0 else np.subtract)(target, samples, out=target)
+
+
+def _keystream(key: bytes, block: int) -> CipherContext:
+    return Cipher(AES256(key), CTR(block.to_bytes(16, "big"))).encryptor()
 
 
 def _gauss(words: NDArray[np.uint32], scale: np.float32, work: NDArray[np.float32]) -> NDArray[np.int32]:

@@ -47,6 +47,11 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 
 #define SWAP _mm_set_epi64x(0x0001020304050607, 0x08090a0b0c0d0e0f)
 
+/* how many bits of a byte are set: a look-up of each half, inside a register */
+#define NIBBLE _mm_set_epi64x(0x0403030203020201, 0x0302020102010100)
+#define LOW(width, table, v) width##_shuffle_epi8(table, (v) & width##_set1_epi8(15))
+#define BITS(width, table, v) width##_add_epi8(LOW(width, table, v), LOW(width, table, width##_srli_epi16(v, 4)))
+
 #define NAME(name) name##_aesni
 #define TARGET WITH("aes,avx2")
 #define WIDTH 8
@@ -62,9 +67,15 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define KEY(bytes) _mm_load_si128((const __m128i *)(bytes))
 #define COUNTER(n) _mm_set_epi64x(0, (int64_t)(n))
 #define NEXT(counter) _mm_add_epi64(counter, _mm_set_epi64x(0, 1))
-#define START(counter) _mm_xor_si128(_mm_shuffle_epi8(counter, SWAP), key[0])
+#define BYTES(counter) _mm_shuffle_epi8(counter, SWAP)
+#define START(x) _mm_xor_si128(x, key[0])
 #define ROUND(x, r) _mm_aesenc_si128(x, key[r])
 #define END(x) _mm_aesenclast_si128(x, key[ROUNDS])
+#define PARITY(a, b, c) ((a) ^ (b) ^ (c))
+#define MAJORITY(a, b, c) (((a) & (b)) | (((a) ^ (b)) & (c)))
+#define ONES(v) BITS(_mm, NIBBLE, v)
+#define PLUS(a, b) _mm_add_epi8(a, b)
+#include "count.h"
 #include "pass.h"
 
 #define NAME(name) name##_vaes
@@ -82,9 +93,15 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define KEY(bytes) _mm256_broadcastsi128_si256(*(const __m128i *)(bytes))
 #define COUNTER(n) _mm256_set_epi64x(0, (int64_t)(n) + 1, 0, (int64_t)(n))
 #define NEXT(counter) _mm256_add_epi64(counter, _mm256_set_epi64x(0, 2, 0, 2))
-#define START(counter) _mm256_xor_si256(_mm256_shuffle_epi8(counter, _mm256_broadcastsi128_si256(SWAP)), key[0])
+#define BYTES(counter) _mm256_shuffle_epi8(counter, _mm256_broadcastsi128_si256(SWAP))
+#define START(x) _mm256_xor_si256(x, key[0])
 #define ROUND(x, r) _mm256_aesenc_epi128(x, key[r])
 #define END(x) _mm256_aesenclast_epi128(x, key[ROUNDS])
+#define PARITY(a, b, c) ((a) ^ (b) ^ (c))
+#define MAJORITY(a, b, c) (((a) & (b)) | (((a) ^ (b)) & (c)))
+#define ONES(v) BITS(_mm256, _mm256_broadcastsi128_si256(NIBBLE), v)
+#define PLUS(a, b) _mm256_add_epi8(a, b)
+#include "count.h"
 #include "pass.h"
 
 #define NAME(name) name##_vaes512
@@ -102,9 +119,15 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define KEY(bytes) _mm512_broadcast_i32x4(*(const __m128i *)(bytes))
 #define COUNTER(n) _mm512_set_epi64(0, (int64_t)(n) + 3, 0, (int64_t)(n) + 2, 0, (int64_t)(n) + 1, 0, (int64_t)(n))
 #define NEXT(counter) _mm512_add_epi64(counter, _mm512_set_epi64(0, 4, 0, 4, 0, 4, 0, 4))
-#define START(counter) _mm512_xor_si512(_mm512_shuffle_epi8(counter, _mm512_broadcast_i32x4(SWAP)), key[0])
+#define BYTES(counter) _mm512_shuffle_epi8(counter, _mm512_broadcast_i32x4(SWAP))
+#define START(x) _mm512_xor_si512(x, key[0])
 #define ROUND(x, r) _mm512_aesenc_epi128(x, key[r])
 #define END(x) _mm512_aesenclast_epi128(x, key[ROUNDS])
+#define PARITY(a, b, c) _mm512_ternarylogic_epi64(a, b, c, 0x96)
+#define MAJORITY(a, b, c) _mm512_ternarylogic_epi64(a, b, c, 0xe8)
+#define ONES(v) BITS(_mm512, _mm512_broadcast_i32x4(NIBBLE), v)
+#define PLUS(a, b) _mm512_add_epi8(a, b)
+#include "count.h"
 #include "pass.h"
 
 /* VAES, a name that not every compiler knows; asked once, as virtual machines take microseconds to answer */
@@ -126,4 +149,6 @@ static int supports(const char *backend)
     return !strcmp(backend, "vaes512") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
 }
 
-static const Path PATHS[] = {{"vaes512", pass_vaes512}, {"vaes", pass_vaes}, {"aesni", pass_aesni}, {NULL, NULL}};
+static const Path PATHS[] = {
+    {"vaes512", pass_vaes512, count_vaes512}, {"vaes", pass_vaes, count_vaes}, {"aesni", pass_aesni, count_aesni}, {NULL, NULL, NULL},
+};

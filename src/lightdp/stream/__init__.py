@@ -1,0 +1,87 @@
+"""Noise from 256-bit keys: two clients of a pair get the same integers; data is masked in one pass (W1), (W2).
+
+`accumulate` adds Gaussian noise to integers, `masked` rounds data together with its own noise; a `Term` is one noise
+vector. `count` adds noise that is cheaper: bits of keystreams, counted. A key serves one vector of one kind: Gaussian
+samples and counts of any width all begin with the same keystream.
+
+Samples. g(key, σ) is a sequence of int32, fixed by key and σ alone, in tiles of 1024 samples:
+
+1. Tile n takes bytes 6144 n ... 6144 n + 6143 of the key's AES-256-CTR keystream (128-bit big-endian counter
+   from zero, so that block 384 n comes first) as 1536 little-endian words of 32 bits: a[512], b[512], c[512].
+2. (a[i], b[i], c[i]) give samples i (a sine) and 512 + i (a cosine) of the tile: Box-Muller in IEEE binary32.
+   Each + − × / √ and each conversion of an integer rounds by itself, to nearest, ties to even; none is fused:
+   - U = float(a mod 2^31) × 2^31 + float((b mod 2^31) | 1), so that u = U / 2^62 is in [2^-62, 1], never 0.
+   - U = 2^(62 + e) m with m in [√½, √2): subtract 0x5e3504f3 from the bits of U; the upper 9 bits are e; the
+     lower 23 plus 0x3f3504f3 are the bits of m. With w = (m − 1) / (m + 1), −2 ln u = −2 e ln 2 − 4 artanh w.
+   - radius = √(float(2^23 e) × L − A(w × w) × w) × S, with S = float(σ) × 2^15; the top bit of c is its sign.
+   - x = float(int32(2 c mod 2^32)) × 2^-32 is in [−½, ½]. With s = B(x × x) × x = √2 sin(πx/2) and
+     k = C(x × x) = √2 cos(πx/2), the sine of πx is s × k and its cosine 1 − s × s.
+   A, B, C (Horner's rule; near-minimax fits) and L are constants of `lightdp._native.plain`.
+3. j, the nearest integer (ties to even) to radius × sine or cosine, counts 2^-15 of a grid unit; the sample
+   is (j + 2^14) >> 15. A binary32 rounded straight to the grid would favour even integers; this favours none.
+
+Accuracy, in grid units:
+
+| property | value |
+| --- | --- |
+| mean | 2^-16 |
+| variance | σ² + 1/12; 1/12 is the rounding, which dominates for σ < 1: choose a grid that makes σ large |
+| largest sample | 9.27 σ, which a true Gaussian exceeds once in 5e19 samples |
+| resolution | u has 24 significant bits, x steps of 2^-25; given those, z is right to 5e-7 of the radius |
+
+Counts. c(key, w) is a sequence of integers, fixed by key and w alone, with w = 8, 16, 32 or 64: value i takes bytes
+i w/8 ... (i + 1) w/8 − 1 of the same keystream, in which it counts the bits that are set, less w/2. Counts come in
+units, so many steps of the grid each:
+
+| property | value of unit × c(key, w) |
+| --- | --- |
+| law | unit × (binomial of w fair bits − w/2), exactly, where the keystream is replaced by random bits |
+| mean | 0 |
+| variance | unit² w/4 |
+| excess kurtosis | −2/w; the sum of n of them has −2/(n w) |
+| largest value | unit × w/2, which is √w deviations |
+
+Only integers are involved, and minus a count is the count of the complement: the sum over keys is unit × (bits that
+are set in all keystreams, those of negative signs complemented, less w/2 for each key). The kernel adds up the bits
+of all keys at each position by carry-save adders, so that AES is nearly all it does.
+
+Side channels. Time: no table, index or branch depends on a key, a sample, a count or data (except the refusal of data
+that is out of range); signs, scales and units are public. The division and the root of each pair see no subnormal;
+whether they take constant time depends on the processor. Memory: the kernel wipes its round keys and counters; Python's
+`bytes` last until they are collected.
+
+A compiled kernel (x86-64 with AES-NI and AVX2, faster with VAES and with AVX-512; 64-bit ARMv8 with NEON and AES) and
+numpy with `cryptography`, on any processor of either byte order, give the same samples and counts. Each backend must
+reproduce known answers when this module is imported; `backend()` names the one in use.
+"""
+
+from lightdp.stream._backends import TILE, Path, backend, paths
+from lightdp.stream._sums import (
+    LENGTH_MAX,
+    SIGMA_MAX,
+    UNIT_MAX,
+    WIDTHS,
+    Floats,
+    Integers,
+    Term,
+    accumulate,
+    count,
+    masked,
+)
+
+__all__ = [
+    "LENGTH_MAX",
+    "SIGMA_MAX",
+    "TILE",
+    "UNIT_MAX",
+    "WIDTHS",
+    "Floats",
+    "Integers",
+    "Path",
+    "Term",
+    "accumulate",
+    "backend",
+    "count",
+    "masked",
+    "paths",
+]

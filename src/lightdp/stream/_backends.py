@@ -1,0 +1,110 @@
+"""Which implementation makes the noise: the fastest that reproduces known answers, or the one that is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightdp import _validate, errors
+from lightdp._native import kernel, plain
+
+TILE = plain.TILE
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One implementation of both kinds of noise.
+
+    Attributes:
+        accumulate: adds Gaussian samples, as `plain.accumulate`.
+        count: adds counts, as `plain.count`.
+    """
+
+    accumulate: Callable[..., bool]
+    count: Callable[..., None]
+
+
+NUMPY = Path(plain.accumulate, plain.count)
+
+
+def _compiled(name: str) -> Path:
+    return Path(partial(kernel.accumulate, name), partial(kernel.count, name))
+
+
+def backend() -> str:
+    """The backend in use: "vaes512", "vaes", "aesni", "armv8" or "numpy", with a note if the kernel fails its test.
+
+    The environment variable LIGHTDP_STREAM, read at import, requires one; if it is not available, the import fails.
+
+    >>> backend().split()[0] in {"vaes512", "vaes", "aesni", "armv8", "numpy"}
+    True
+    """
+    return NAME
+
+
+def paths() -> dict[str, Path]:
+    """All implementations that this machine runs, by name, the fastest first; each makes the same noise.
+
+    >>> [*paths()][-1]
+    'numpy'
+    """
+    return {**COMPILED, "numpy": NUMPY}
+
+
+def correct(path: Path) -> bool:
+    """Checks known answers of samples, of data and of counts."""
+    found = _samples(path), _data(path), _counts(path)
+    return tuple(hashlib.sha256(each.astype("<i4").tobytes()).hexdigest() for each in found) == KNOWN
+
+
+def _samples(path: Path) -> NDArray[np.int32]:
+    """Two keys, both signs, parts of the first and last of 66 tiles."""
+    out = np.zeros(65 * TILE, np.int32)
+    path.accumulate(out, 1000, bytes(range(64)), np.array([4096.0, -1000.1], np.float32) * np.float32(2**15))
+    return out
+
+
+def _data(path: Path) -> NDArray[np.int32]:
+    """Data of both types."""
+    out = np.zeros(3 * TILE + 1, np.int32)
+    scales = np.array([1024.0, 4096.0, 4096.0, -1000.1], np.float32) * np.float32(2**15)
+    for kind in (np.float32, np.float64):
+        path.accumulate(out, 1000, bytes(range(128)), scales, (np.arange(-TILE, 2 * TILE + 1, dtype=kind), 0.1))
+    return out
+
+
+def _counts(path: Path) -> NDArray[np.int32]:
+    """Every width, both signs; 37 keys, so that counters have digits for both bytes of the kernel's sums."""
+    out = np.zeros(700, np.int32)
+    keys = b"".join(bytes(range(j, j + 32)) for j in range(37))
+    signs = np.array([-1 if j % 3 else 1 for j in range(37)], np.int8)
+    for bits in (8, 16, 32, 64):
+        path.count(out, 100, keys, signs, (bits, 2**27 + bits))
+    return out
+
+
+def choose(wanted: str | None, compiled: dict[str, Path]) -> tuple[str, Path]:
+    """The wanted backend, or the fastest; if any compiled one gave a wrong answer, numpy alone is trusted."""
+    if not correct(NUMPY):
+        raise errors.LightDPError("lightdp.stream fails its known answer in numpy: no noise can be made here")
+    wrong = [name for name, path in compiled.items() if not correct(path)]
+    found = {"numpy": NUMPY} if wrong else {**compiled, "numpy": NUMPY}
+    name = next(iter(found)) if wanted is None else _validate.choice("LIGHTDP_STREAM", wanted, found)
+    return (f"{name} (native self-test failed)" if wrong else name), found[name]
+
+
+KNOWN = (
+    "732fac5175175dc4464fe47288d610bfa8d7adf393da5c94caef27aef6e4eeaa",
+    "3d99c494e2b15d3787ca8de79d3961f047effcca24032d2476c715ee50e64d0d",
+    "a2d7b88dc0062039a531340ab244de2a4be02c7da12c1caf3241a04896e22a04",
+)
+COMPILED: dict[str, Path] = (
+    {} if kernel is None else {name: _compiled(name) for name in kernel.BACKENDS}
+)  # fastest first
+NAME, IN_USE = choose(os.environ.get("LIGHTDP_STREAM"), COMPILED)
