@@ -169,8 +169,11 @@ def conditions() -> dict[str, Any]:
     """Where and with what a record was made."""
     cpu, listed = platform.processor(), Path("/proc/cpuinfo")
     if listed.exists():
-        lines = listed.read_text().splitlines()
-        cpu = next((line.split(": ")[1] for line in lines if line.startswith("model name")), cpu)
+        pairs = (line.partition(":") for line in reversed(listed.read_text().splitlines()))
+        facts = {name.strip(): value.strip() for name, _, value in pairs}  # of the first core
+        cpu = facts.get("model name", cpu)
+        if "cpu family" in facts:  # names such as "AMD EPYC" are those of several generations
+            cpu += f" (family {facts['cpu family']}, model {facts.get('model', '?')})"
     now, load = dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), None
     if hasattr(os, "getloadavg"):  # not on Windows
         load = round(os.getloadavg()[0], 2)
