@@ -99,7 +99,7 @@ def rendered(file: str, *, panels: Sequence[Panel], **content: Any) -> str:  # n
     """
     specs = {f"chart-{place}": spec(panel.chart) for place, panel in enumerate(panels)}
     frame = {"font": FONT, "specs": specs, "scripts": scripts(), "made_with": _version(), "command": None, "beside": ()}
-    return template(file).render(**frame | content, panels=panels)
+    return engine().get_template(file).render(**frame | content, panels=panels)
 
 
 def beside(path: Path) -> list[dict[str, str]]:
@@ -120,13 +120,13 @@ def beside(path: Path) -> list[dict[str, str]]:
 
 
 @cache
-def template(name: str) -> jinja2.Template:
-    """A page inside the frame that all share; whatever is put into it is escaped."""
-    files, strict = jinja2.FileSystemLoader(Path(__file__).parent), jinja2.StrictUndefined
-    engine = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
-    engine.filters |= {"printable": printable, "rounded_up": rounded_up, "rounded_down": rounded_down}
-    engine.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    return engine.get_template(name)
+def engine(*folders: Path) -> jinja2.Environment:
+    """What fills templates of these folders, and of the frame that all share; whatever is put into them is escaped."""
+    files, strict = jinja2.FileSystemLoader([*folders, Path(__file__).parent]), jinja2.StrictUndefined
+    made = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
+    made.filters |= {"printable": printable, "rounded_up": rounded_up, "rounded_down": rounded_down}
+    made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}  # keys keep their order
+    return made
 
 
 @cache
