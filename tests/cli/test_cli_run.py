@@ -365,8 +365,8 @@ def test_the_graph_of_a_run_is_its_degree(tmp_path: Path, run: Run) -> None:
         assert run("run", *QUICK, "--graph", graph, "--out", out).code == 0
         assert json.loads(out.read_text().splitlines()[0])["config"]["degree"] == degree
     (tmp_path / "run.toml").write_text("degree = 4\n")
-    for graph, degree in (([], 4), (["--graph", "complete"], None)):  # flags win over the file
+    for flags, degree in (((), 4), (("--graph", "complete"), None)):  # flags win over the file
         out = tmp_path / f"{degree}-toml.jsonl"
-        assert run("run", *QUICK, "--config", tmp_path / "run.toml", *graph, "--out", out).code == 0
+        assert run("run", *QUICK, "--config", tmp_path / "run.toml", *flags, "--out", out).code == 0
         assert json.loads(out.read_text().splitlines()[0])["config"]["degree"] == degree
     assert run("run", *QUICK, "--degree", "4", "--out", tmp_path / "b.jsonl").code == 2
