@@ -9,6 +9,7 @@ from dp_accounting.pld import PLDAccountant
 
 from lightdp import gaussian, sampling
 from lightdp.errors import InfeasibleError
+from lightdp.privacy_loss import Direction, LossDistribution
 
 
 def test_epsilon_of_mixed_rounds_agrees_with_the_accountant_of_dp_accounting() -> None:
@@ -58,6 +59,55 @@ def test_noise_multiplier_keeps_the_target_and_is_tight(adjacency: sampling.Adja
         assert (sampling.epsilon(scaled, rate=0.05, delta=1e-5, adjacency=adjacency) <= 2.0) is keeps
 
 
+def test_a_direction_is_composed_finely_only_where_it_may_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sampled rarely, a record more reveals far less than one less; nearly always, about as much."""
+    asked: list[tuple[Direction, float]] = []
+    original = sampling._composed.__wrapped__
+
+    def counted(kinds: sampling._Kinds, rate: float, direction: Direction, step: float) -> LossDistribution:
+        asked.append((direction, step))
+        return original(kinds, rate, direction, step)
+
+    monkeypatch.setattr(sampling, "_composed", counted)
+    directions: tuple[Direction, ...] = ("remove", "add")
+    for rate, finely in ((0.01, False), (1 - 1e-9, True)):
+        asked.clear()
+        found = sampling.epsilon({2.0: 100}, rate=rate, delta=1e-5, adjacency="add-remove")
+        step = sampling._step({2.0: 100}, rate)
+        assert [("remove", step) in asked, ("add", step) in asked] == [True, finely]
+        both = [original(((2.0, 100),), rate, each, step) for each in directions]
+        assert found == max(each.epsilon(1e-5 - 100 * 2.0**-50) for each in both)
+
+
+def test_noise_does_not_depend_on_what_was_asked_before() -> None:
+    def noise(target: float, rounds: dict[float, int]) -> float:
+        return sampling.noise_multiplier(target, rounds=rounds, rate=0.05, delta=1e-5, adjacency="add-remove")
+
+    first = noise(2.0, {1.0: 60, 1.3: 40})
+    for target in (1.9, 2.1, 0.3):
+        noise(target, {1.0: 60, 1.3: 40})
+    assert noise(2.0, {1.3: 40, 1.0: 60}) == first
+    for cache in (sampling._noise_multiplier, sampling._composed, sampling._sampled):
+        cache.cache_clear()
+    assert noise(2.0, {1.3: 40, 1.0: 60}) == first
+
+
+PINNED = [
+    (0.1, {1.0: 150}, "add-remove", 2.6536802576763363),
+    (0.16, {6.0: 200, 5.3: 200, 2.1: 1}, "add-remove", 1.1678201800326926),
+    (0.01, {1.0: 1000}, "replace", 1.2966012116356256),
+]
+
+
+@pytest.mark.parametrize(("rate", "rounds", "adjacency", "expected"), PINNED)
+def test_noise_is_what_plans_of_before_have(
+    rate: float, rounds: dict[float, int], adjacency: sampling.Adjacency, expected: float
+) -> None:
+    """To nine digits, which the digest of a plan binds: another number refuses every state that was kept."""
+    found = sampling.noise_multiplier(2.0, rounds=rounds, rate=rate, delta=1e-5, adjacency=adjacency)
+    assert f"{found:.9g}" == f"{expected:.9g}"
+
+
 def test_a_generous_target_stops_at_the_least_noise_that_is_resolved() -> None:
     z = sampling.noise_multiplier(500.0, rounds={1.0: 2}, rate=0.01, delta=1e-5, adjacency="add-remove")
     assert z == pytest.approx(0.3)
@@ -88,7 +138,7 @@ def test_many_rounds_with_little_noise_are_composed_in_bounded_memory(count: int
 def test_coarser_steps_are_pessimistic_and_hardly_so(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = {1.3: 4000}
     fine = sampling.epsilon(rounds, rate=0.5, delta=1e-5, adjacency="add-remove")
-    monkeypatch.setattr(sampling, "_POINTS", 2**18)
+    monkeypatch.setattr(sampling, "_POINTS", 2**16)
     coarse = sampling.epsilon(rounds, rate=0.5, delta=1e-5, adjacency="add-remove")
     assert fine < coarse < fine * (1 + 1e-4)
 

@@ -16,13 +16,18 @@ from collections.abc import Mapping
 
 from lightdp import gaussian, privacy_loss
 from lightdp.errors import InfeasibleError
-from lightdp.privacy_loss import LossDistribution
+from lightdp.privacy_loss import Direction, LossDistribution
 
 Adjacency = privacy_loss.Adjacency
 
+_Kinds = tuple[tuple[float, int], ...]  # noise multipliers or factors, the smallest first, and numbers of rounds
+
 _ROUNDS = 10**6  # the error of the transforms was measured up to here
-_ERROR = 2.0**-50  # in δ, for each round composed: more than ten times the largest measured error
+_ERROR = 2.0**-50  # in δ, for each round composed: seven times the largest error that was measured
 _POINTS = 2**21  # of a composed distribution, approximately: half a gigabyte and seconds
+_ROUND_UP = 1 + 1e-12  # on z, and on ε: covers what rounding z · factor · clip / clip may change
+_COARSER = 8  # times the discretisation that shows that a direction does not matter
+_NEAR = math.log(1.3)  # the distance of the noises between which a search begins
 
 
 def epsilon(rounds: Mapping[float, int], *, rate: float, delta: float, adjacency: Adjacency, coarse: int = 1) -> float:
@@ -52,7 +57,14 @@ def epsilon(rounds: Mapping[float, int], *, rate: float, delta: float, adjacency
     error = _ERROR * max(total, 100)
     if delta < 4 * error:
         raise InfeasibleError(f"delta must be >= {4 * error:.1e} for {total} sampled rounds, got delta={delta:g}")
-    return max(each.epsilon(delta - error) for each in _composed(rounds, rate, adjacency, coarse))
+    kinds, step, result = _kinds(rounds), _step(rounds, rate) * coarse, 0.0
+    for direction in privacy_loss.directions(adjacency, rate):
+        if result > 0:  # a record more usually reveals less than one less, and a rough estimate is enough to tell
+            rough = _composed(kinds, rate, direction, step * _COARSER)
+            if rough.epsilon(delta - error) <= result:
+                continue
+        result = max(result, _composed(kinds, rate, direction, step).epsilon(delta - error))
+    return result
 
 
 def delta(rounds: Mapping[float, int], *, rate: float, epsilon: float, adjacency: Adjacency) -> float:
@@ -72,23 +84,21 @@ def delta(rounds: Mapping[float, int], *, rate: float, epsilon: float, adjacency
     """
     if not any(rounds.values()):
         return 0.0
-    error = _ERROR * max(sum(rounds.values()), 100)
-    return min(1.0, max(each.delta(epsilon) for each in _composed(rounds, rate, adjacency, 1)) + error)
+    error, kinds, step = _ERROR * max(sum(rounds.values()), 100), _kinds(rounds), _step(rounds, rate)
+    found = (_composed(kinds, rate, each, step).delta(epsilon) for each in privacy_loss.directions(adjacency, rate))
+    return min(1.0, max(found) + error)
 
 
-def _composed(
-    rounds: Mapping[float, int], rate: float, adjacency: Adjacency, coarse: int
-) -> tuple[LossDistribution, ...]:
-    """The losses of all rounds together, for each direction in which neighbours differ."""
-    rounds = {z: count for z, count in sorted(rounds.items()) if count > 0}
+def _kinds(rounds: Mapping[float, int]) -> _Kinds:
     if (total := sum(rounds.values())) > _ROUNDS:
         raise InfeasibleError(f"rounds must be <= {_ROUNDS} where batches are sampled, got rounds={total}")
-    step = _step(rounds, rate) * coarse
-    kinds = [_sampled(z, rate, adjacency, step) for z in rounds]
-    return tuple(
-        functools.reduce(LossDistribution.composed, map(LossDistribution.repeated, direction, rounds.values()))
-        for direction in zip(*kinds, strict=True)
-    )
+    return tuple((z, count) for z, count in sorted(rounds.items()) if count > 0)
+
+
+@functools.lru_cache(maxsize=3)  # a plan asks for ε of the same rounds at two δ
+def _composed(kinds: _Kinds, rate: float, direction: Direction, step: float) -> LossDistribution:
+    """The loss of all rounds together, for one direction in which neighbours differ."""
+    return privacy_loss.composed([(_sampled(z, rate, direction, step), count) for z, count in kinds])
 
 
 def noise_multiplier(
@@ -111,28 +121,53 @@ def noise_multiplier(
     >>> round(noise_multiplier(2.0, rounds={1.0: 100}, rate=0.01, delta=1e-5, adjacency="add-remove"), 2)
     0.74
     """
+    return _noise_multiplier(target, _kinds(rounds), rate, delta, adjacency)
+
+
+@functools.lru_cache(maxsize=256)  # schemes that are compared need the same noise, and so do rosters of one training
+def _noise_multiplier(target: float, rounds: _Kinds, rate: float, delta: float, adjacency: Adjacency) -> float:
     from scipy.optimize import brentq  # noqa: PLC0415  slow to import; plans without sampling do not need it
 
-    @functools.cache  # the search asks again for both ends
-    def excess(log_z: float, coarse: int = 4) -> float:
-        scaled = {math.exp(log_z) * factor: count for factor, count in rounds.items()}
+    def excess(z: float, coarse: int) -> float:
+        scaled = {z * factor: count for factor, count in rounds}
         spent = epsilon(scaled, rate=rate, delta=delta, adjacency=adjacency, coarse=coarse)
         return math.log(max(spent, 1e-300) / target)
 
-    # Start at the central limit of many sampled rounds: `rate` times the noise that whole batches need.
-    whole = math.sqrt(sum(rounds.values())) / gaussian.mu(target, delta) * (2 if adjacency == "replace" else 1)
-    least = math.log(0.3 / min(rounds))
-    low = high = max(math.log(whole * rate / min(rounds)), least)
-    while excess(high) > 0:
-        low, high = high, high + math.log(1.3)
-    while excess(low) <= 0:
+    @functools.cache  # it asks again for both ends
+    def searched(log_z: float) -> float:
+        return excess(math.exp(log_z), 4)
+
+    # The search begins between two of the points start + k · `_NEAR`, where `start` is the central limit of many rounds
+    # with much noise: `rate` times the noise that whole batches need. Which two, a limit for less noise guesses.
+    mu = gaussian.mu(target, delta) / (2 if adjacency == "replace" else 1)
+    least = math.log(0.3 / rounds[0][0])
+    start = max(math.log(math.sqrt(sum(count for _, count in rounds)) / mu * rate / rounds[0][0]), least)
+    low = high = start + max(math.floor((_central(mu, rounds, rate) - start) / _NEAR), 0) * _NEAR
+    while searched(high) > 0:
+        low, high = high, high + _NEAR
+    while searched(low) <= 0:
         if low <= least:
-            return math.exp(low)
-        low, high = max(low - math.log(1.3), least), low
-    root = float(brentq(excess, low, high, xtol=2e-4))
-    while excess(root, coarse=1) > 0:
+            return math.exp(low) * _ROUND_UP
+        low, high = max(low - _NEAR, least), low
+    root = float(brentq(searched, low, high, xtol=2e-4))
+    while excess(found := math.exp(root) * _ROUND_UP, 1) > 1 - _ROUND_UP:
         root += 2e-4
-    return math.exp(root)
+    return found
+
+
+def _central(mu: float, rounds: _Kinds, rate: float) -> float:
+    """log z such that the losses of all rounds have the variance μ², by bisection."""
+    low, high = math.log(0.1 / rounds[0][0]), math.log(1e9)
+    while high - low > _NEAR / 8:
+        middle = (low + high) / 2
+        scaled = {math.exp(middle) * factor: count for factor, count in rounds}
+        low, high = (middle, high) if _variance(scaled, rate) > mu * mu else (low, middle)
+    return high
+
+
+def _variance(rounds: Mapping[float, int], rate: float) -> float:
+    """Of the losses of all rounds, about."""
+    return sum(count * min(z**-2, rate**2 * math.expm1(min(z**-2, 99.0))) for z, count in rounds.items())
 
 
 def _step(rounds: Mapping[float, int], rate: float) -> float:
@@ -143,11 +178,10 @@ def _step(rounds: Mapping[float, int], rate: float) -> float:
     """
     total, largest = max(sum(rounds.values()), 1), max(rounds, default=1.0)
     wanted = min(1e-2 / math.sqrt(total), 0.05 * max(rate, 0.02) / largest)
-    variance = sum(count * min(z**-2, rate**2 * math.expm1(min(z**-2, 99.0))) for z, count in rounds.items())
-    wanted = max(wanted, 16 * math.sqrt(variance) / _POINTS)  # 8 standard deviations of the loss on each side
+    wanted = max(wanted, 16 * math.sqrt(_variance(rounds, rate)) / _POINTS)  # 8 standard deviations on each side
     return 2.0 ** math.floor(math.log2(wanted))  # powers of 2, so that `_sampled` finds them in its cache
 
 
 @functools.lru_cache(maxsize=256)
-def _sampled(multiplier: float, rate: float, adjacency: Adjacency, step: float) -> tuple[LossDistribution, ...]:
-    return privacy_loss.sampled(multiplier, rate=rate, adjacency=adjacency, step=step)
+def _sampled(multiplier: float, rate: float, direction: Direction, step: float) -> LossDistribution:
+    return privacy_loss.sampled(multiplier, rate=rate, direction=direction, step=step)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lightdp._validate import rounded_up
-from lightdp.report import Card, Page, Section, Table, page_text, save_either
+from lightdp.report import Card, Page, Section, Table, save_page
 from lightdp_lab.charts.compare import compare_chart, compare_panels, setting_words, short_title
 from lightdp_lab.compare import full_title
 from lightdp_lab.compare_words import broke, exceeds, figure, mu_of, notes
@@ -37,10 +37,7 @@ def save_compare(record: Mapping[str, Any], path: Path, command: str | None = No
     Raises:
         ArgumentError: the suffix is another one, or the folder refuses the file.
     """
-    save_either(
-        path, "plot", command,
-        page=lambda **frame: page_text(compare_page(record), **frame), chart=lambda: compare_chart(record),
-    )  # fmt: skip
+    save_page(lambda: compare_page(record), path, command, "plot", chart=lambda: compare_chart(record))
 
 
 def compare_page(record: Mapping[str, Any]) -> Page:

@@ -364,5 +364,9 @@ def test_the_graph_of_a_run_is_its_degree(tmp_path: Path, run: Run) -> None:
         out = tmp_path / f"{degree}.jsonl"
         assert run("run", *QUICK, "--graph", graph, "--out", out).code == 0
         assert json.loads(out.read_text().splitlines()[0])["config"]["degree"] == degree
-    both = run("run", *QUICK, "--graph", "complete", "--degree", "4", "--out", tmp_path / "b.jsonl")
-    assert_refused(both, "graph must be given without degree, got graph='complete' and degree=4")
+    (tmp_path / "run.toml").write_text("degree = 4\n")
+    for flags, degree in (((), 4), (("--graph", "complete"), None)):  # flags win over the file
+        out = tmp_path / f"{degree}-toml.jsonl"
+        assert run("run", *QUICK, "--config", tmp_path / "run.toml", *flags, "--out", out).code == 0
+        assert json.loads(out.read_text().splitlines()[0])["config"]["degree"] == degree
+    assert run("run", *QUICK, "--degree", "4", "--out", tmp_path / "b.jsonl").code == 2

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 import lightdp
+from lightdp.auditing import recorded
 from lightdp.report import save_audit, save_plan, save_runs
 from lightdp.runlog import RunLog
 from lightdp_lab.compare_page import save_compare
 from lightdp_lab.compare_words import read_record
+from support.audited_logs import lines_of, saved, some_rounds
 from support.run_logs import logged, written
 
 ROOT = Path(__file__).parents[2]
@@ -28,19 +30,20 @@ OUTSIDE = """() => [...document.querySelectorAll('.chart')].filter(each =>
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    files = {name: folder / f"{name}.html" for name in ("plan", "runs", "audit", "compare")}
+    files = {name: folder / f"{name}.html" for name in ("plan", "runs", "audit", "log", "compare")}
     plan = lightdp.plan(clients=8, colluders=2, stragglers=2, rounds=9, epsilon=3, delta=1e-5)
     save_plan(plan, files["plan"], f"lightdp plan --clients 8 {'--a-long-flag=1 ' * 20}")
     schemes = ("repair", "exact", "local", "none")
     logs = [RunLog.read(written(folder / f"{scheme}.jsonl", logged(scheme))) for scheme in schemes]
     save_runs(logs, files["runs"], "lightdp report")
     save_audit(lightdp.audit(plan, values=2000, confidence=1 - 1e-8).to_dict(), files["audit"], "lightdp audit")
+    save_audit(recorded(saved(folder / "log.jsonl", lines_of(plan, some_rounds(plan, 5)))).to_dict(), files["log"])
     record = read_record(ROOT / "benchmarks/records/compare.json")
     save_compare(record, files["compare"], "lightdp compare")
     return files
 
 
-@pytest.mark.parametrize("kind", ["plan", "runs", "audit", "compare"])
+@pytest.mark.parametrize("kind", ["plan", "runs", "audit", "log", "compare"])
 def test_a_page_reflows_and_cuts_nothing(chromium: Any, pages: dict[str, Path], kind: str) -> None:
     page = chromium.new_page(viewport={"width": 1280, "height": 900})
     asked: list[str] = []

@@ -24,9 +24,10 @@ from lightdp.runlog import RunLog
 from lightdp.schemes import schemes
 from lightdp.web._copied import texts
 from lightdp.web._folder import Folder
-from lightdp.web._measured import nearest, summary
+from lightdp.web._measured import nearest
 from lightdp.web._plan import CONTROLS, answer, field_of, others, settings
 from lightdp.web._stream import news
+from lightdp_lab.measured import summary
 from support.asked import BEARER, Asked
 from support.run_logs import logged, written
 
@@ -72,6 +73,7 @@ def test_all_schemes_are_those_of_compare(tmp_path: Path) -> None:
     assert [(row["scheme"], row["noise_in_mean"]) for row in found["schemes"]] == [
         (row.scheme.name, row.noise_in_mean) for row in rows
     ]
+    assert [row["cells"] for row in found["schemes"]] == [row.cells(rows[0].noise_in_mean) for row in rows]
     assert [row["scheme"] for row in found["schemes"] if row["chosen"]] == ["repair"]
     assert found["advice"] == planning.noise_advice(plan, 1000)
     assert found["page"] == str(plan)
@@ -157,7 +159,7 @@ def test_the_app_of_flower_that_is_copied_runs_where_it_can_be_deployed(
 
 def test_what_was_measured_is_the_summary_of_the_results() -> None:
     bundled = ROOT / "src/lightdp/web/measured.json"
-    assert bundled.read_text() == summary(ROOT / "results"), "python -m lightdp.web results makes it"
+    assert bundled.read_text() == summary(ROOT / "results"), "python -m lightdp_lab.measured results makes it"
 
 
 def test_measured_curves_are_the_nearest_to_the_plan() -> None:

@@ -129,7 +129,10 @@ class Recorded:
             else self._json(gaussian.epsilon(mu := mu_of(self.plan, float(best.squares.max())), self.plan.delta), mu),
             "choices_of_colluders": None if best is None else best.choices,
             "all_choices": best is not None and best.complete,
-            "clients": self.clients,
+            "figures": [
+                {"name": name} | (self._json(epsilon, mu) or {}) for name, (epsilon, mu) in self._figures().items()
+            ],
+            "clients": [row | {"name": self.log.client_name(row["client"])} for row in self.clients],
             "problems": list(self.problems),
             "notes": list(self.notes),
             "finished": self.log.ended is not None,
@@ -142,7 +145,7 @@ class Recorded:
         log, plan = self.log, self.plan
         yield f"{log.path}: {schemes()[log.scheme].title}, {len(log.rounds):,} rounds"
         if plan is not None:
-            yield self._figures(plan)
+            yield self._table(plan)
             if self.clients:
                 yield self._clients()
                 if len(self.clients) > _SHOWN:
@@ -173,13 +176,10 @@ class Recorded:
     def _mu(self, epsilon: float | None) -> float | None:
         return None if epsilon is None or self.plan is None else gaussian.mu(epsilon, self.plan.delta, up=True)
 
-    def _figures(self, plan: Plan) -> Table:
-        from rich.box import SIMPLE_HEAD  # noqa: PLC0415  slow to import
-        from rich.table import Table  # noqa: PLC0415  likewise
-
-        table = Table("", box=SIMPLE_HEAD, pad_edge=False)
-        for head in ("μ" if plan.gdp else "μ at this δ", f"ε at δ = {plan.delta:g}"):
-            table.add_column(head, justify="right")
+    def _figures(self) -> dict[str, tuple[float, float | None]]:
+        """What is known of the client that spent most: ε, and μ where it does not follow from ε at this δ."""
+        if (plan := self.plan) is None:
+            return {}
         asked = "claimed" if plan.understates else "budget of the plan"
         if self.log.started.config.get("epsilon_per") == "round":
             asked = "asked for, each round"
@@ -190,14 +190,25 @@ class Recorded:
         }
         if self.bounds is not None:
             rows |= {"recomputed, at least": self.bounds[0], "recomputed, at most": self.bounds[1]}
-        for name, epsilon in rows.items():
-            if epsilon is not None:
-                table.add_row(name, rounded_up(self._mu(epsilon) or 0.0), rounded_up(epsilon))
+        found: dict[str, tuple[float, float | None]] = {
+            name: (epsilon, None) for name, epsilon in rows.items() if epsilon is not None
+        }
         if self.exact is not None:
             mu = mu_of(plan, float(self.exact.squares.max()))
             tried = "all" if self.exact.complete else "the worst of"
             name = f"exact, over {tried} {self.exact.choices} choices of colluders"
-            table.add_row(name, rounded_up(mu), rounded_up(gaussian.epsilon(mu, plan.delta)))
+            found[name] = gaussian.epsilon(mu, plan.delta), mu
+        return found
+
+    def _table(self, plan: Plan) -> Table:
+        from rich.box import SIMPLE_HEAD  # noqa: PLC0415  slow to import
+        from rich.table import Table  # noqa: PLC0415  likewise
+
+        table = Table("", box=SIMPLE_HEAD, pad_edge=False)
+        for head in ("μ" if plan.gdp else "μ at this δ", f"ε at δ = {plan.delta:g}"):
+            table.add_column(head, justify="right")
+        for name, (epsilon, mu) in self._figures().items():
+            table.add_row(name, rounded_up(self._mu(epsilon) or 0.0 if mu is None else mu), rounded_up(epsilon))
         return table
 
     def _clients(self) -> Table:

@@ -107,9 +107,10 @@ def _refuse_others(kinds: dict[str, Any], flags: dict[str, Any]) -> None:
     context = click.get_current_context()
     given = [name for name in _LIVE if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
     for name in (*flags, *given):
-        what = "is a page of a live audit" if name == "html" else "describes a live audit"
-        own = "has none" if name == "html" else "brings its own"
-        raise ArgumentError(f"--{name.replace('_', '-')} {what}; {named[0]} {own}")
+        if name != "html":
+            raise ArgumentError(f"--{name.replace('_', '-')} describes a live audit; {named[0]} brings its own")
+        if named[0] != "FILE":
+            raise ArgumentError(f"--html writes the audit of a plan or of a log; {named[0]} has no page")
 
 
 def _recorded(file: Path) -> Finding:

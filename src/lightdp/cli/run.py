@@ -49,7 +49,7 @@ def _run(
     *,
     graph: Annotated[
         str | None,
-        typer.Option(help="complete or circulant:DEGREE, instead of --degree.", rich_help_panel="Clients"),
+        typer.Option(help="Who shares noise with whom: complete or circulant:DEGREE.", rich_help_panel="Clients"),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with the same names; flags win over it.")] = None,
     out: Annotated[Path, typer.Option(help="The log, as JSON lines; the page lies beside it.")] = Path("run.jsonl"),
@@ -64,7 +64,7 @@ def _run(
     as_json: Annotated[bool, typer.Option("--json", help="Print the last line of the log instead of a table.")] = False,
 ) -> None:
     """Check, train with a progress bar on standard error, print the figures and what was guaranteed to whom."""
-    given = ({} if config is None else read_toml(Config, config)) | flags | _degree(graph, flags)
+    given = ({} if config is None else read_toml(Config, config)) | flags | _degree(graph)
     try:
         chosen = Config(**given)
     except TypeError as error:
@@ -100,7 +100,7 @@ def _run(
         typer.echo(f"\nwrote {' and '.join(str(path) for path in (out, page, save_model) if path is not None)}")
 
 
-command = with_settings(_run, Config)
+command = with_settings(_run, Config, leave_out=("degree",))  # `graph` says it
 
 
 def _show(out: Path, *, live: bool, browser: bool) -> None:
@@ -111,16 +111,14 @@ def _show(out: Path, *, live: bool, browser: bool) -> None:
         click.get_current_context().with_resource(beside(out, browser=browser))
 
 
-def _degree(graph: str | None, flags: dict[str, Any]) -> dict[str, Any]:
+def _degree(graph: str | None) -> dict[str, Any]:
     """The setting that `--graph` stands for.
 
     Raises:
-        ArgumentError: it is no graph that a run can have, or `--degree` is given, too.
+        ArgumentError: it is no graph that a run can have.
     """
     if graph is None:
         return {}
-    if "degree" in flags:
-        raise ArgumentError(f"graph must be given without degree, got graph={graph!r} and degree={flags['degree']}")
     kind, _, degree = graph.partition(":")
     if graph == "complete" or (kind == "circulant" and degree.isdecimal()):
         return {"degree": int(degree) if degree else None}

@@ -110,7 +110,7 @@ class Calibration(ABC):
             delta=asked.delta,
             adjacency=asked.adjacency,
         )
-        return asked.clip * multiplier * _ROUND_UP
+        return asked.clip * multiplier
 
 
 class Exact(Calibration):

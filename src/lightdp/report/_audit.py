@@ -1,4 +1,4 @@
-"""The page of an audit: what its measurements found beside what is claimed. Made of `Audit.to_dict` alone."""
+"""The page of an audit of a plan: what was measured beside what is claimed. Made of `Audit.to_dict` alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from lightdp._validate import counted, rounded_down, rounded_up
+from lightdp.report._audit_log import log_page, log_panels
 from lightdp.report._chart import SOFT, TONES, Chart, alt, data, heading, sheet, within
-from lightdp.report._frame import page_text, save_either
+from lightdp.report._frame import save_page
 from lightdp.report._panel import Card, Page, Panel, Section, Table
 
 _CLAIMS = {"budget": "budget", "worst": "odometer, at worst", "announced": "odometer, as announced"}
@@ -35,17 +36,19 @@ def save_audit(found: Mapping[str, Any], path: Path, command: str | None = None)
     The file is written whole or not at all, and the page needs no network.
 
     Args:
-        found: what `lightdp.Audit.to_dict` returned.
+        found: what `lightdp.Audit.to_dict` returned, or what `lightdp audit run.jsonl --json` prints; a log whose
+            clients have no μ of their own has no charts.
         path: the file.
         command: the command line that makes the page, which is shown on it.
 
     Raises:
         ArgumentError: the suffix is another one, or the folder refuses the file.
     """
-    save_either(
-        path, "html", command,
-        page=lambda **frame: page_text(audit_page(found), **frame), chart=lambda: audit_chart(found),
-    )  # fmt: skip
+    if "log" not in found:
+        save_page(lambda: audit_page(found), path, command, "html", chart=lambda: audit_chart(found))
+        return
+    drawn = log_panels(found)
+    save_page(lambda: log_page(found), path, command, "html", chart=(lambda: _stacked(drawn)) if drawn else None)
 
 
 def audit_page(found: Mapping[str, Any]) -> Page:
@@ -88,10 +91,11 @@ def audit_page(found: Mapping[str, Any]) -> Page:
 
 def audit_chart(found: Mapping[str, Any]) -> Chart:
     """All panels under each other."""
-    titled = [
-        panel.chart.properties(width=760, title=heading(panel.title, panel.note, size=14))
-        for panel in audit_panels(found)
-    ]
+    return _stacked(audit_panels(found))
+
+
+def _stacked(panels: Sequence[Panel]) -> Chart:
+    titled = [panel.chart.properties(width=760, title=heading(panel.title, panel.note, size=14)) for panel in panels]
     return sheet(alt.vconcat(*titled, spacing=30).resolve_scale(color="independent"))
 
 

@@ -18,8 +18,8 @@ except ImportError:
 from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
-    "FAINT", "FONT", "LOOK", "PAGES", "PICTURES", "SOFT", "TONES", "Chart", "alt", "apart", "check_path", "data",
-    "decades", "draw", "heading", "line_names", "save", "sheet", "whole", "within",
+    "FAINT", "FONT", "LOOK", "PAGES", "PICTURES", "SOFT", "SUFFIXES", "TONES", "Chart", "alt", "apart", "check_path",
+    "data", "decades", "draw", "heading", "line_names", "save", "sheet", "whole", "within",
 ]  # fmt: skip
 
 Chart: TypeAlias = alt.TopLevelMixin

@@ -19,7 +19,7 @@ import jinja2
 import vl_convert
 
 from lightdp._validate import rounded_down, rounded_up
-from lightdp.report._chart import FONT, LOOK, PAGES, Chart, alt, check_path, draw, whole
+from lightdp.report._chart import FONT, LOOK, PAGES, SUFFIXES, Chart, alt, check_path, draw, whole
 from lightdp.report._figures import printable
 from lightdp.report._panel import Page, Panel
 
@@ -30,7 +30,7 @@ _DIGITS = 7  # of numbers in the data of charts
 
 
 def save_either(
-    path: Path, name: str, command: str | None, *, page: Callable[..., str], chart: Callable[[], Chart]
+    path: Path, name: str, command: str | None, *, page: Callable[..., str], chart: Callable[[], Chart] | None
 ) -> None:
     """Write a page if `path` ends in .html, and otherwise a picture: whole or not at all.
 
@@ -39,33 +39,43 @@ def save_either(
         name: what errors call it.
         command: the command line that makes it, which a page shows; None if it was not made by one.
         page: makes the text of the page, given `command` and `beside` for the frame.
-        chart: makes the picture.
+        chart: makes the picture; None if there is none.
 
     Raises:
         ArgumentError: the suffix is another one, or the folder does not exist or refuses the file.
     """
+    check_path(path, name, SUFFIXES if chart is not None else PAGES)
     with whole(path, name) as file:
-        if path.suffix in PAGES:
+        if chart is None or path.suffix in PAGES:
             file.write_text(page(command=command, beside=beside(path)), encoding="utf-8", errors="replace")
         else:
             draw(chart(), file)
 
 
-def save_page(page: Page, path: Path, command: str | None = None, name: str = "out") -> None:
-    """Write a page to an .html file, whole or not at all.
+def save_page(
+    page: Page | Callable[[], Page],
+    path: Path,
+    command: str | None = None,
+    name: str = "out",
+    chart: Callable[[], Chart] | None = None,
+) -> None:
+    """Write a page to an .html file, or its charts to a .png or .svg one: whole or not at all.
 
     Args:
-        page: what is on it.
+        page: what is on it, or what makes that.
         path: the file.
         command: the command line that makes it; None if it was not made by one.
         name: what errors call `path`.
+        chart: makes the picture; None if there is none.
 
     Raises:
         ArgumentError: the suffix is another one, or the folder does not exist or refuses the file.
     """
-    check_path(path, name, PAGES)
-    with whole(path, name) as file:
-        file.write_text(page_text(page, command=command, beside=beside(path)), encoding="utf-8", errors="replace")
+
+    def text(**frame: Any) -> str:  # noqa: ANN401  of the frame
+        return page_text(page if isinstance(page, Page) else page(), **frame)
+
+    save_either(path, name, command, page=text, chart=chart)
 
 
 def page_text(page: Page, **frame: Any) -> str:  # noqa: ANN401  of the frame
@@ -89,7 +99,7 @@ def rendered(file: str, *, panels: Sequence[Panel], **content: Any) -> str:  # n
     """
     specs = {f"chart-{place}": spec(panel.chart) for place, panel in enumerate(panels)}
     frame = {"font": FONT, "specs": specs, "scripts": scripts(), "made_with": _version(), "command": None, "beside": ()}
-    return template(file).render(**frame | content, panels=panels)
+    return engine().get_template(file).render(**frame | content, panels=panels)
 
 
 def beside(path: Path) -> list[dict[str, str]]:
@@ -110,13 +120,13 @@ def beside(path: Path) -> list[dict[str, str]]:
 
 
 @cache
-def template(name: str) -> jinja2.Template:
-    """A page inside the frame that all share; whatever is put into it is escaped."""
-    files, strict = jinja2.FileSystemLoader(Path(__file__).parent), jinja2.StrictUndefined
-    engine = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
-    engine.filters |= {"printable": printable, "rounded_up": rounded_up, "rounded_down": rounded_down}
-    engine.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    return engine.get_template(name)
+def engine(*folders: Path) -> jinja2.Environment:
+    """What fills templates of these folders, and of the frame that all share; whatever is put into them is escaped."""
+    files, strict = jinja2.FileSystemLoader([*folders, Path(__file__).parent]), jinja2.StrictUndefined
+    made = jinja2.Environment(loader=files, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=strict)
+    made.filters |= {"printable": printable, "rounded_up": rounded_up, "rounded_down": rounded_down}
+    made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}  # keys keep their order
+    return made
 
 
 @cache

@@ -13,7 +13,7 @@ from lightdp._validate import counted, rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.planning import HEADINGS, Plan, compare, sections, solve
 from lightdp.report._chart import FAINT, Chart, alt, data, decades, heading, line_names, sheet, within
-from lightdp.report._frame import page_text, save_either
+from lightdp.report._frame import save_page
 from lightdp.report._panel import Card, Page, Panel, Section, Table, crossed
 from lightdp.schemes import BUILT_IN
 from lightdp.stragglers import uniform
@@ -49,10 +49,7 @@ def save_plan(chosen: Plan, path: Path, command: str | None = None) -> None:
     Raises:
         ArgumentError: the suffix is another one, or the folder refuses the file.
     """
-    save_either(
-        path, "plot", command,
-        page=lambda **frame: page_text(plan_page(chosen), **frame), chart=lambda: plan_chart(chosen),
-    )  # fmt: skip
+    save_page(lambda: plan_page(chosen), path, command, "plot", chart=lambda: plan_chart(chosen))
 
 
 def plan_page(chosen: Plan) -> Page:

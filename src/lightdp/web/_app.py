@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -26,9 +25,9 @@ from starlette.responses import (
 )  # fmt: skip
 from starlette.routing import Route
 
-import lightdp.report
 from lightdp.errors import ArgumentError
-from lightdp.report import FATES, LOOK, WHEREABOUTS, save_runs
+from lightdp.planning import HEADINGS
+from lightdp.report import FATES, LOOK, WHEREABOUTS, engine, save_runs
 from lightdp.runlog import MOST_BYTES, RunLog
 from lightdp.schemes import schemes
 from lightdp.web._audited import audited
@@ -46,16 +45,6 @@ _FRESH = {"cache-control": "private, max-age=31536000, immutable"}
 
 
 @cache
-def _engine() -> jinja2.Environment:
-    """Templates of this package inside the frame that all pages share; whatever is put into them is escaped."""
-    folders = [_HERE, *map(Path, lightdp.report.__path__)]
-    engine = jinja2.Environment(loader=jinja2.FileSystemLoader(folders), autoescape=True, trim_blocks=True)
-    engine.policies["json.dumps_kwargs"] = {}  # keys keep their order, in which charts draw them
-    engine.globals |= {"script": _script, "schemes": schemes(), "fates": FATES, "whereabouts": WHEREABOUTS}
-    return engine
-
-
-@cache
 def _script(name: str) -> str:
     """The address of a script, another one for another content, so that a browser may keep it."""
     every = b"".join(path.read_bytes() for path in _SCRIPTS.values())  # they import each other
@@ -64,7 +53,8 @@ def _script(name: str) -> str:
 
 def _page(name: str, title: str, summary: str, **more: Any) -> HTMLResponse:  # noqa: ANN401  what the template takes
     words: dict[str, Any] = {"title": title, "summary": summary, "font": LOOK["font"], "specs": {}, "scripts": ""}
-    return HTMLResponse(_engine().get_template(name).render(**words, **more))
+    words |= {"script": _script, "schemes": schemes(), "fates": FATES, "whereabouts": WHEREABOUTS}
+    return HTMLResponse(engine(_HERE).get_template(name).render(**words, **more))
 
 
 def _refused(error: ArgumentError, code: int = 422) -> JSONResponse:
@@ -122,7 +112,9 @@ class App:
         for control in CONTROLS:
             groups.setdefault(control.group, []).append(control)
         lead = "How much privacy can you have, and what does it cost? Every number is the one that lightdp plan prints."
-        return _page("plan.html", "Plan", lead, groups=groups, here="plan", folder=self._folder.label)
+        return _page(
+            "plan.html", "Plan", lead, groups=groups, headings=HEADINGS, here="plan", folder=self._folder.label
+        )
 
     async def planned(self, request: Request) -> Response:
         """The plan of a query."""

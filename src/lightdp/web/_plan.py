@@ -187,20 +187,17 @@ def others(asked: Mapping[str, Any]) -> dict[str, Any]:
 def _others(asked: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
     plan = _plan(asked)
     length = plan.request.parameters
+    compared = planning.compare(plan)
     rows = [
         {
             "scheme": row.scheme.name,
             "title": row.title,
             "noise_in_mean": row.noise_in_mean,
-            "ratio": None if row.plan is None or length is None else planning.noise_ratio(row.plan, length),
-            "trips": row.scheme.trips,
-            "bytes_per_parameter": row.bytes_per_parameter,
-            "breaks": row.breaks,
+            "cells": row.cells(compared[0].noise_in_mean),
             "private": row.scheme.private,
             "chosen": row.scheme.name == plan.request.calibration,
-            "reason": row.reason or None,
         }
-        for row in planning.compare(plan)
+        for row in compared
     ]
     members = [
         {"title": each.title, "reason": each.reason or None}

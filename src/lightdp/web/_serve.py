@@ -32,19 +32,33 @@ from lightdp.web._plan import answer, others, settings
 _ALL = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound to
 _END_S = 5.0
 _ASK_S = 10.0
+_MOST_WAITING = 128  # connections without a request
+_AT_ONCE = 256  # connections accepted at a time: with those that wait or ask, fewer than a process may have files
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed unless a request comes soon; `Guard` limits requests, so idle ones stop none."""
+    """A connection that is closed unless a request comes soon; `Guard` limits requests, so idle ones stop none.
+
+    Of too many that wait for their first request the oldest is closed: files to open do not run out, and whoever asks
+    at once is answered.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
+        self.began = self.loop.time()
         self.loop.call_later(_ASK_S, self._waited)
+        waiting = [each for each in self.connections if isinstance(each, _Connection) and each.waits()]
+        if len(waiting) > _MOST_WAITING:
+            min(waiting, key=lambda each: each.began).transport.close()
+
+    def waits(self) -> bool:
+        """Whether no request has come yet."""
+        asked: object = self.cycle  # of the first request once its head has come
+        return asked is None and not self.transport.is_closing()
 
     def _waited(self) -> None:
-        asked: object = self.cycle  # of the first request once its head has come
-        if asked is None:
+        if self.waits():
             self.transport.close()
 
 
@@ -100,6 +114,7 @@ def serve(
                 server_header=False,
                 timeout_graceful_shutdown=3,
                 http=_Connection,
+                backlog=_AT_ONCE,
             )
         )
         called = "127.0.0.1" if host in _ALL else f"[{host}]" if ":" in host else host
@@ -117,9 +132,10 @@ def serve(
 
 
 def _warmed() -> None:
-    """Make the plan that a new page begins with, so that its first answer is as quick as the others."""
+    """Make the plan that a new page begins with, and one with sampled batches: the first answers are as quick then."""
     others(asked := settings([]))
     answer(asked)
+    answer(asked | {"sampling_rate": 0.5, "rounds": 2})
 
 
 def _token(secret: Path | None) -> str:

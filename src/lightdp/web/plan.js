@@ -108,12 +108,10 @@ function show(found, took) {
 }
 
 function showOthers() {
-  const central = others.schemes[0].noise_in_mean;
   bars($("schemes-chart"), others.schemes.map((row) => ({name: row.title, value: row.noise_in_mean, bold: row.chosen, colour: colour(row.scheme), text: row.noise_in_mean === null ? "impossible" : number(row.noise_in_mean)})));
   say("trusting", others.schemes.filter((row) => !row.private).map((row) => row.title).join(" and "));
   $("schemes").tBodies[0].replaceChildren(...others.schemes.map((row) => make("tr", row.chosen ? {class: "differs"} : {},
-    make("th", {scope: "row"}, row.title), make("td", {}, row.noise_in_mean === null ? "impossible" : number(row.noise_in_mean, 4)), make("td", {}, row.noise_in_mean === null ? "" : number(row.noise_in_mean / central)),
-    make("td", {}, row.reason ? "" : String(row.trips)), make("td", {}, row.reason ? "" : number(row.bytes_per_parameter)), make("td", {class: "word"}, row.reason ?? row.breaks))));
+    make("th", {scope: "row"}, row.cells[0]), ...row.cells.slice(1, -1).map((text) => make("td", {}, text)), make("td", {class: "word"}, row.cells.at(-1)))));
   $("members").hidden = !others.members.length;
   $("members").querySelector("tbody").replaceChildren(...others.members.map((row) => make("tr", {}, make("th", {scope: "row"}, row.title), make("td", {}, row.reason ?? whole(row.turns)), make("td", {}, row.reason ? "" : number(row.noise_in_mean, 4)))));
   say("page", others.page);
