@@ -94,14 +94,53 @@ def test_more_nodes_than_clients_are_one_roster_with_a_plan_of_its_own() -> None
     ("inner", "settings", "why"),
     [
         (FedAvg(fraction_train=0.25), {"clients": 3, "population": 6}, "must be the plan's clients/population = 0.5"),
+        (FedAvg(fraction_train=0.5, min_train_nodes=3), {"clients": 3, "population": 9}, "samples 4 of 9 nodes"),
+        (FedAvg(fraction_train=0.0), {"clients": 3, "population": 6}, r"must be in \(0, 1\], got fraction_train=0"),
         (FedAvg(fraction_train=0.5), {}, r"needs a plan for cohorts, such as lightdp.plan\(clients=5, population=10"),
-        (FedAvg(min_train_nodes=4), {"clients": 3, "population": 6}, "at most the plan's clients, 3, got"),
-        (FedAvg(min_available_nodes=7), {"clients": 3, "population": 6}, "at most the plan's population, 6, got"),
+        (FedAvg(min_train_nodes=4), {"clients": 3, "population": 6}, r"at most .* 3, got .* lightdp.plan\(clients=4, "),
     ],
 )
 def test_fractions_that_do_not_fit_the_plan_are_refused(inner: Strategy, settings: dict[str, Any], why: str) -> None:
     with pytest.raises(ArgumentError, match=why):
         LightDP(inner, planned(**({"stragglers": 1} | settings)))
+
+
+@pytest.mark.parametrize(
+    ("inner", "settings"),
+    [
+        (FedAvg(fraction_train=0.05, min_train_nodes=10), {"clients": 10, "population": 100}),
+        (FedAvg(fraction_train=0.29), {"clients": 29, "population": 100}),  # of which int() makes 28
+        (FedAvg(fraction_train=0.05, min_train_nodes=10), {"clients": 10}),  # which takes 10 of 10
+    ],
+)
+def test_what_flower_would_sample_is_compared_with_the_plans_clients(inner: Strategy, settings: dict[str, Any]) -> None:
+    assert LightDP(inner, planned(stragglers=1, **settings)).strategy is inner
+
+
+def test_the_least_number_of_train_nodes_makes_cohorts_where_the_fraction_is_smaller() -> None:
+    plan, grid = planned(clients=3, population=6, stragglers=1, calibration="exact"), LocalGrid(an_app(), 6)
+    run(grid, plan, FedAvg(fraction_train=0.2, fraction_evaluate=0.0, min_train_nodes=3), num_rounds=4)
+    assert Counter(uploads(grid)) == dict.fromkeys(range(6), 2)
+
+
+@pytest.mark.parametrize("settings", [{"clients": 3}, {"clients": 3, "population": 4}])
+def test_the_key_round_waits_for_the_available_nodes_that_the_strategy_wants(settings: dict[str, Any]) -> None:
+    plan, grid = planned(stragglers=1, calibration="exact", **settings), LocalGrid(an_app(), 5)
+    late, connected = grid.nodes[4], grid.get_node_ids
+    late.online = False
+
+    def later() -> Any:
+        found = connected()
+        late.online = True  # when the others have been seen
+        return found
+
+    grid.get_node_ids = later  # type: ignore[method-assign]
+    inner = FedAvg(fraction_evaluate=0.0, min_available_nodes=5)
+    strategy, result = run(grid, plan, inner, num_rounds=2, wait=5)
+    assert [row["lightdp-used"] for row in result.train_metrics_clientapp.values()] == [5, 5]
+    assert strategy.min_available_nodes == 5
+    strategy, result = run(LocalGrid(an_app(), 4), plan, inner, num_rounds=1)  # after the wait the plan's are enough
+    assert result.train_metrics_clientapp[1]["lightdp-used"] == 4
 
 
 def test_after_the_wait_those_who_came_are_enough() -> None:

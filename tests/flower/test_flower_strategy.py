@@ -93,7 +93,6 @@ def test_arguments_are_refused_where_they_are_given(wrong: dict[str, Any], words
             a_plan(),
             "min_train_nodes must be at most the plan's clients, 3, got min_train_nodes=4",
         ),
-        (FedAvg(min_available_nodes=9), a_plan(), "min_available_nodes=9"),
         (LightDP(FedAvg(), a_plan()), a_plan(), "must not be a LightDP itself"),
         (FedAvg(), a_plan(calibration="repair", late="unseen"), "Flower keeps replies that come too late"),
     ],

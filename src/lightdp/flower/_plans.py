@@ -64,7 +64,7 @@ def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
             "plan must not repair on a random graph, which nodes refuse: it protects from a server that tells all "
             "clients one history (S1); use calibration='exact'"
         )
-    _check_sampling(strategy, plan)
+    check_sampling(strategy, plan)
     if type(strategy).start is not Strategy.start:
         raise ArgumentError(
             f"strategy must not have a start of its own, got {name}: LightDP.start has the key round, closing rounds "
@@ -77,25 +77,34 @@ def refuse(strategy: Strategy, plan: Plan, *, linear: bool) -> None:
     _compare_momentum(strategy, plan)
 
 
-def _check_sampling(strategy: Strategy, plan: Plan) -> None:
-    """Refuse a strategy that samples other numbers of nodes than the plan has noise for."""
-    asked, fraction = plan.request, getattr(strategy, "fraction_train", 1.0)
-    if fraction != 1.0 and asked.population is None:
+def check_sampling(strategy: Strategy, plan: Plan) -> None:
+    """Refuse a strategy that samples another number of nodes than the plan has noise for.
+
+    Of N nodes Flower samples max(int(N * fraction_train), min_train_nodes), and N is the plan's population.
+    `min_available_nodes` is no limit: so many nodes are waited for in the key round, and more than the plan's are fine.
+    """
+    clients, population = plan.clients, plan.request.population
+    fraction, least = getattr(strategy, "fraction_train", 1.0), getattr(strategy, "min_train_nodes", 0)
+    if not 0 < fraction <= 1:
+        raise ArgumentError(f"fraction_train must be in (0, 1], got fraction_train={fraction:g}")
+    if least > clients:
         raise ArgumentError(
-            f"fraction_train={fraction:g} needs a plan for cohorts, such as lightdp.plan(clients={plan.clients}, "
-            f"population={round(plan.clients / fraction) if fraction > 0 else 'P'}, ...): noise cancels only among the "
-            "clients of a cohort"
+            f"min_train_nodes must be at most the plan's clients, {clients}, got min_train_nodes={least}: lower it, or "
+            f"make a plan with lightdp.plan(clients={least}, ...)"
         )
-    if asked.population is not None and fraction != 1.0 and abs(fraction * asked.population - plan.clients) >= 1:
-        share = plan.clients / asked.population
+    if population is None:
+        if fraction < 1.0 and least < clients:
+            raise ArgumentError(
+                f"fraction_train={fraction:g} needs a plan for cohorts, such as lightdp.plan(clients={clients}, "
+                f"population={round(clients / fraction)}, ...): noise cancels only among the clients of a cohort"
+            )
+    elif fraction < 1.0 and abs(max(fraction * population, least) - clients) >= 1:
+        sampled = max(int(fraction * population), least)
         raise ArgumentError(
-            f"fraction_train must be the plan's clients/population = {share:g}, got fraction_train={fraction:g}"
+            f"fraction_train must be the plan's clients/population = {clients / population:g}, got "
+            f"fraction_train={fraction:g}, which with min_train_nodes={least} samples {sampled} of {population} nodes: "
+            f"change it, leave it out, or make a plan with lightdp.plan(clients={sampled}, ...)"
         )
-    limits = {"min_train_nodes": plan.clients, "min_available_nodes": asked.population or plan.clients}
-    for bound, limit in limits.items():
-        if (wanted := getattr(strategy, bound, 0)) > limit:
-            of = "clients" if limit == plan.clients else "population"
-            raise ArgumentError(f"{bound} must be at most the plan's {of}, {limit}, got {bound}={wanted}")
 
 
 def _compare_momentum(strategy: Strategy, plan: Plan) -> None:
