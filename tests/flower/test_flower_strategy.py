@@ -133,6 +133,45 @@ def test_a_start_of_the_inner_strategys_own_is_refused_with_the_ways_out() -> No
         LightDP(Own(), a_plan(calibration="repair"))
 
 
+def test_attributes_of_the_inner_strategy_are_read_and_set_through_the_outer_one() -> None:
+    inner = FedAvgM(server_momentum=0.5)
+    strategy = LightDP(inner, a_plan(population=6))
+    strategy.fraction_train, strategy.server_momentum = 0.5, 0.25
+    assert (inner.fraction_train, inner.server_momentum) == (0.5, 0.25)
+    assert (strategy.fraction_train, strategy.server_momentum) == (0.5, 0.25)
+    strategy.note = "of my own"  # the inner strategy has none
+    assert not hasattr(inner, "note")
+    strategy.result = before = strategy.result
+    assert "result" not in vars(inner)
+    assert strategy.result is before
+
+
+def test_a_weight_that_is_named_afterwards_is_that_of_the_mean() -> None:
+    strategy = LightDP(FedAvg(fraction_evaluate=0.0), a_plan(), wait=0.01)
+    strategy.weighted_by_key = "records"
+    result = strategy.start(grid=LocalGrid(plus(1.0), 3), initial_arrays=zeros(), num_rounds=1, timeout=1)
+    assert result.train_metrics_clientapp[1]["lightdp-used"] == 3
+
+
+def test_a_sampling_that_does_not_fit_the_plan_is_refused_where_it_is_set_and_leaves_all_as_it_was() -> None:
+    strategy = LightDP(FedAvg(), a_plan(population=6))
+    with pytest.raises(ArgumentError, match=r"fraction_train must be the plan's clients/population = 0.5, got .*0.1"):
+        strategy.fraction_train = 0.1
+    with pytest.raises(ArgumentError, match="min_train_nodes must be at most the plan's clients, 3, got"):
+        strategy.min_train_nodes = 4
+    assert (strategy.strategy.fraction_train, strategy.strategy.min_train_nodes) == (1.0, 2)  # type: ignore[attr-defined]
+    strategy.min_train_nodes = 3
+    strategy.fraction_train = 0.1
+    assert strategy.strategy.fraction_train == 0.1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["strategy", "plan", "wait", "patience"])
+def test_what_the_rounds_have_a_copy_of_cannot_be_changed_afterwards(name: str) -> None:
+    strategy = LightDP(FedAvg(), a_plan())
+    with pytest.raises(ArgumentError, match=rf"{name} must be given to LightDP\(...\)"):
+        setattr(strategy, name, getattr(strategy, name))
+
+
 # ---- rounds ----
 
 

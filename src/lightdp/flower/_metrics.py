@@ -32,7 +32,6 @@ class Inner:
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy, self._warned = strategy, False
-        self._weight = getattr(strategy, "weighted_by_key", "num-examples")
 
     def content(self, arrays: ArrayRecord, metrics: Sequence[Metrics]) -> RecordDict:
         """One reply of weight 1: the arrays, and the mean of each metric that all uploads have as a number.
@@ -43,7 +42,8 @@ class Inner:
         """
         names = [name for name in _shared(metrics) if not any(isinstance(each[name], list) for each in metrics)]
         means = {name: float(np.mean([each[name] for each in metrics])) for name in names}
-        return RecordDict({"arrays": arrays, "metrics": MetricRecord({**means, self._weight: 1.0})})
+        weight = getattr(self._strategy, "weighted_by_key", "num-examples")
+        return RecordDict({"arrays": arrays, "metrics": MetricRecord({**means, weight: 1.0})})
 
     @contextmanager
     def each(self, metrics: Sequence[Metrics]) -> Iterator[None]:

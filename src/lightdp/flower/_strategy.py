@@ -17,11 +17,13 @@ from lightdp.flower._accountant import Accountant
 from lightdp.flower._engine import Engine
 from lightdp.flower._grid import Narrow, NoNodesError
 from lightdp.flower._notices import said
-from lightdp.flower._plans import refuse
+from lightdp.flower._plans import check_sampling, refuse
 from lightdp.flower._settings import LOG
 from lightdp.flower._training import Training
 from lightdp.keys import Pins
 from lightdp.planning import Plan
+
+_FIXED = frozenset({"strategy", "plan", "wait", "patience"})  # attributes that the rounds have a copy of
 
 
 def _file(name: str, path: str | os.PathLike[str] | None) -> Path | None:
@@ -87,7 +89,7 @@ class LightDP(Strategy):
 
     Attributes:
         strategy: the inner strategy, whose attributes and methods are also those of this one where it has none of its
-            own.
+            own, to read and to set. A `fraction_train` or `min_train_nodes` that does not fit the plan is refused.
         plan: as given.
         accountant: an `Accountant`, which adds up all starts; None for plans of unit "record".
         stopped: why the training ended early; None if it did not.
@@ -139,6 +141,27 @@ class LightDP(Strategy):
         if name.startswith("_") or "strategy" not in vars(self):
             raise AttributeError(name)
         return getattr(self.strategy, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if "_engine" in vars(self) and name in _FIXED:
+            raise ArgumentError(f"{name} must be given to LightDP(...), and cannot be changed afterwards")
+        if self._is_own(name):
+            super().__setattr__(name, value)
+            return
+        before = getattr(self.strategy, name)
+        setattr(self.strategy, name, value)
+        try:
+            check_sampling(self.strategy, self.plan)
+        except ArgumentError:
+            setattr(self.strategy, name, before)
+            raise
+
+    def _is_own(self, name: str) -> bool:
+        """Whether an attribute is set here: also one that the inner strategy does not have."""
+        own = vars(self)
+        if "_engine" not in own or name.startswith("_") or name in own or hasattr(type(self), name):
+            return True
+        return not hasattr(self.strategy, name)
 
     def privacy_spent(self) -> PrivacySpent | None:
         """What was spent so far, in the form that Flower's own wrappers return; None for plans of unit "record"."""
