@@ -164,7 +164,7 @@ def test_the_apps_to_copy_are_short_and_those_of_the_page() -> None:
     for name in ("client_app.py", "server_app.py"):
         text = (MINIMAL / "minimal" / name).read_text()
         code = text.partition("from __future__ import annotations\n\n")[2]
-        assert len([line for line in code.splitlines() if line.strip() and '"""' not in line]) <= 17
+        assert len([line for line in code.splitlines() if line.strip() and '"""' not in line]) <= 15
         assert f"```python\n{code}```\n" in page
     config = (MINIMAL / "pyproject.toml").read_text().partition("[tool.flwr.app.config]")
     assert f"```toml\n{config[1]}{config[2]}```\n" in page

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, Context
-from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp import Grid, ServerApp, strategy
 
-import lightdp
-from lightdp.flower import LightDP
+import lightdp.flower
 from minimal import task
 
 app = ServerApp()
@@ -21,7 +19,7 @@ def main(grid: Grid, context: Context) -> None:
     """The whole training; its settings are in pyproject.toml."""
     config: dict[str, Any] = dict(context.run_config)
     plan = lightdp.plan(**{key[5:]: value for key, value in config.items() if key.startswith("plan.")})
-    average, checkpoint, log = FedAvg(fraction_evaluate=0.0), config["checkpoint"] or None, config["log"] or None
-    strategy = LightDP(average, plan, wait=config["wait"], least=config["least"], checkpoint=checkpoint, log=log)
-    result = strategy.start(grid, ArrayRecord([task.model()]), timeout=config["timeout"])
+    options: dict[str, Any] = {key: config[key] or None for key in ("wait", "least", "checkpoint", "log")}
+    private = lightdp.flower.LightDP(strategy.FedAvg(fraction_evaluate=0.0), plan, **options)
+    result = private.start(grid, ArrayRecord([task.model()]), timeout=config["timeout"])
     np.save(config["model"], result.arrays.to_numpy_ndarrays()[0])
