@@ -98,3 +98,8 @@ def test_wrong_lengths_and_targets_are_refused() -> None:
         noise_ratio(again(), 0)
     with pytest.raises(ArgumentError, match="target must be"):
         remedies(again(), 10, target=0.0)
+
+
+def test_one_parameter_is_in_the_singular() -> None:
+    words = {each.setting: each.words for each in remedies(again(rounds=200), 1000, target=0.25)}
+    assert words["parameters"] == "1 parameter in place of 1,000"

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 
-from lightdp._validate import integer, positive
+from lightdp._validate import counted, integer, positive
 from lightdp.errors import ArgumentError
 from lightdp.planning._plan import Plan, solve
 from lightdp.planning._request import Request
@@ -128,7 +128,7 @@ def _found(plan: Plan, length: int, target: float) -> Iterator[Remedy]:
 
     short = _last(lambda d: noise_ratio(sized(d), d) <= target, length)
     if short is not None:
-        words = f"{short:,} parameters in place of {length:,}"
+        words = f"{counted(short, 'parameter')} in place of {length:,}"
         yield Remedy("parameters", words, sized(short), noise_ratio(sized(short), short))
     if plan.unit == "client":
         other = solve(asked.but(unit="record", records=None))
