@@ -175,6 +175,55 @@ def test_newcomers_form_a_roster_once_there_are_enough_of_them() -> None:
     assert the_change(result) == close_to(mean_of(asked), plan)
 
 
+def joining(grid: LocalGrid, first: int) -> None:
+    """Let the nodes from this one on connect before the second round."""
+    for node in grid.nodes[first:]:
+        node.online = False
+
+    def before(current: int) -> None:
+        for node in grid.nodes[first:]:
+            node.online = node.online or current == 2
+
+    grid.before = before
+
+
+@pytest.mark.parametrize("calibration", ["exact", "repair"])
+def test_fewer_newcomers_are_a_roster_once_they_have_waited_with_a_plan_of_its_own(calibration: str) -> None:
+    plan, grid = planned(stragglers=1, calibration=calibration), LocalGrid(an_app(), 8)
+    joining(grid, 5)
+    strategy, result = run(grid, plan, num_rounds=12, least=3)
+    asked = cohorts(grid, [int(row["lightdp-used"]) for row in result.train_metrics_clientapp.values()])
+    assert asked[:2] == [set(range(5))] * 2
+    assert Counter(map(len, asked))[3] >= 4  # they take turns with the others
+    assert {5, 6, 7} in asked
+    assert the_change(result) == close_to(mean_of(asked), plan.among(3), 12)
+    federation = strategy._engine.opened.federation
+    assert federation.rosters[1].server.plan.digest() == plan.among(3).digest()
+    for at, size in ((0, 5), (5, 3)):
+        ledger = Odometer(plan.among(size))
+        for _ in range(Counter(map(len, asked))[size]):
+            ledger.record(range(size), [])
+        assert federation.epsilon()[f"node-{grid.nodes[at].id}"] == pytest.approx(ledger.max_epsilon(), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("least", "line"),
+    [
+        (None, "2 clients are in no roster yet: a new one takes 5, or after 0.01 s the number that LightDP(..., "),
+        (3, "2 clients are in no roster yet: a new one takes 5, or 3 for 0.01 s"),
+    ],
+)
+def test_newcomers_that_are_too_few_wait_and_one_line_says_so(
+    least: int | None, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = LocalGrid(an_app(), 7)
+    joining(grid, 5)
+    with caplog.at_level("INFO", "flwr"):
+        _, result = run(grid, planned(stragglers=1), num_rounds=6, least=least)
+    assert [row["lightdp-used"] for row in result.train_metrics_clientapp.values()] == [5] * 6
+    assert caplog.text.count("in no roster yet") == caplog.text.count(line) == 1
+
+
 @pytest.mark.parametrize("calibration", ["exact", "repair"])
 def test_a_roster_that_lost_too_many_is_closed_and_the_others_go_on(
     calibration: str, caplog: pytest.LogCaptureFixture

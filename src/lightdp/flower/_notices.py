@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
+from lightdp._validate import counted
 from lightdp.flower._settings import LOG
 
 _OFTEN, _SELDOM = 5.0, 60.0  # seconds between lines: if something has changed, and if nothing has
@@ -65,6 +66,43 @@ class Waiting:
             return
         LOG.info("lightdp: waiting for nodes: %d of %d %s", count, self._wanted, self._what)
         self._said = now, count
+
+
+class Newcomers:
+    """Clients that wait for a roster while others train: whether they have waited long enough, and a line about them.
+
+    Args:
+        size: so many form a roster at once.
+        least: so many form one if they have waited.
+        wait: seconds.
+    """
+
+    def __init__(self, size: int, least: int, wait: float) -> None:
+        self._size, self._least, self._wait = size, least, wait
+        self._since: float | None = None  # at least `least` of them wait
+        self._said = 0
+
+    def are_due(self, count: int) -> bool:
+        """Whether at least `least` have waited for `wait` seconds; `count` is how many wait now."""
+        if count < self._least:
+            self._since = None
+            return False
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        return now - self._since >= self._wait
+
+    def see(self, count: int) -> None:
+        """Take in how many are still waiting; a line says so when there are more or fewer."""
+        if count not in {0, self._said}:
+            fewer = f"or {self._least} for {self._wait:g} s"
+            if self._least == self._size:
+                fewer = f"or after {self._wait:g} s the number that LightDP(..., least=) says"
+            LOG.info("lightdp: %s in no roster yet: a new one takes %d, %s", _waiting(count), self._size, fewer)
+        self._said = count
+
+
+def _waiting(count: int) -> str:
+    return f"{counted(count, 'client')} {'is' if count == 1 else 'are'}"
 
 
 class Deadlines:

@@ -17,7 +17,7 @@ from lightdp.federation import Federation, Table
 from lightdp.flower._arrays import records, values
 from lightdp.flower._members import POLL, REFUSED, Members
 from lightdp.flower._metrics import metrics_of
-from lightdp.flower._notices import Deadlines, Waiting, said, told
+from lightdp.flower._notices import Deadlines, Newcomers, Waiting, said, told
 from lightdp.flower._settings import KEY, LOG
 from lightdp.protocol import Aggregate
 
@@ -75,6 +75,7 @@ class Run:
         self._reasons: dict[int, str] = {}  # of nodes whose last answer was a refusal
         self._failures: dict[int, str] = {}  # of nodes whose last answer was no upload
         self._deadlines = Deadlines()
+        self._newcomers: Newcomers | None = None
         self._answered: dict[tuple[int, str], int] = {}  # the last round of a roster that each member answered
         self._missed: dict[int, int] = {}  # in how many of the last rounds in a row a node was asked and not on time
         self._metrics: dict[tuple[int, int], list[dict[str, Any]]] = {}  # of uploads that are in no sum yet
@@ -89,15 +90,22 @@ class Run:
     def form(self, wait: float) -> bool:
         """Form rosters of those who wait, if there are enough; returns whether there is a roster to play.
 
+        Beside rosters that play, `least` clients are enough once they have waited for as long. They get a roster of
+        their own: to form one of theirs anew would cost the others what they keep for lies in it (C1).
+
         Args:
             wait: seconds to wait for more of them where there is no roster at all.
         """
         cohorts, ends = self.federation.cohorts, time.monotonic() + wait
         waiting = Waiting("can be in a roster", cohorts.least)
+        if self._newcomers is None:
+            self._newcomers = Newcomers(cohorts.size, cohorts.least, wait)
         while True:
             self.members.welcome()
             over = time.monotonic() >= ends
-            made = self.federation.form(force=not self.federation.rosters and (over or cohorts.next_number == 0))
+            due = self._newcomers.are_due(len(cohorts.waiting))
+            first = not self.federation.rosters
+            made = self.federation.form(force=(over or cohorts.next_number == 0) if first else due)
             self.tables |= self.federation.rosters
             if made and self._renewals < _RENEWALS:  # they may do better; but some nodes enrol, and then never answer
                 self._renewals, self.void = self._renewals + 1, 0
@@ -105,6 +113,8 @@ class Run:
                 LOG.info(
                     "lightdp: roster %d of %s", number, counted(len(self.federation.rosters[number].names), "client")
                 )
+            if self.federation.rosters:
+                self._newcomers.see(len(cohorts.waiting))
             if self.federation.rosters or over or (cohorts.next_number > 0 and not self._more_may_come()):
                 return bool(self.federation.rosters)
             waiting.see(len(cohorts.waiting))

@@ -76,8 +76,8 @@ class LightDP(Strategy):
         pins: the identities of all nodes that may enrol, as `lightdp.Pins`. Without them the first node to use a name
             has it, and keeps the one whose name it is out of the run.
         consecutive: rounds of a roster's turn, where several take turns.
-        least: how many clients are enough for a roster if no more have come after `wait` seconds; by default the plan's
-            `clients`. Its plan follows by `Plan.among`.
+        least: how many clients are enough for a roster if no more have come after `wait` seconds, at the start or
+            beside rosters that train; by default the plan's `clients`. Its plan follows by `Plan.among`.
         trained: names of the arrays that are trained, or what stands before a dot or slash in them; by default all
             float arrays. The others go to the nodes and stay as they are.
         checkpoint: a file that `start` keeps up to date, durably, after each round and before anything of it is

@@ -235,9 +235,10 @@ class Membership:
         return float(self._empty.beside([squares]).epsilon()[0])
 
     def _form(self) -> None:
-        """Form rosters of those who wait: of `least` only where none is left, as on Flower's nodes.
+        """Form rosters of those who wait: of `least` only where none is left.
 
-        There more nodes are waited for first, for so many seconds as `wait` says. Here no time passes.
+        On Flower's nodes more are waited for first, for so many seconds as `wait` says; then `least` are a roster also
+        beside others. Here no time passes.
         """
         for number in self._cohorts.form(force=not self._cohorts.rosters):
             members = tuple(sorted(self._cohorts.rosters[number].members))
