@@ -128,7 +128,8 @@ class Config:
         "Share of the stragglers whose uploads are seen too late, for which noise is planned; by default the "
         "share that --late-seen and --late-by-one make, unseen if that is 0; with latencies 0.1 under grace, else 0.",
         None, group="Clients", flag=str)
-    sampling_rate: float = like(Request, "sampling_rate", 1.0)
+    sampling_rate: float = setting(
+        "Poisson rate of a round's batches (unit record; 1 with population or churn).", 1.0, group="Training")
     augment: int = setting(
         "Views of a record (crops, mirror images) whose gradients are averaged before clipping (unit record).",
         1, group="Training")
@@ -250,8 +251,11 @@ class Config:
                     raise ArgumentError(f"{name} needs population or churn, got {name}={getattr(self, name)}")
             return
         if self.sampling_rate != 1:
-            why = "where the squares of μ of all rosters add up"
-            raise ArgumentError(f"sampling_rate must be 1 {why}, got sampling_rate={self.sampling_rate:g}")
+            raise ArgumentError(
+                f"sampling_rate must be 1 with population or churn, got sampling_rate={self.sampling_rate:g}: a run adds "
+                "up the squares of μ of a client's rosters, which is not how sampled batches compose; leave one of "
+                "them out, or train with lightdp.flower, which composes them (lightdp.plan plans for both)"
+            )
         if self.networked or scheme(self.scheme).adjust is not None:
             raise ArgumentError(
                 f"population and churn need a scheme and links without a simulated network, got scheme={self.scheme!r}"
