@@ -133,12 +133,20 @@ def test_accuracies_of_cohorts_are_those_of_the_record() -> None:
     shown = {key: f"{100 * row['accuracy']:.1f} ± {100 * row['error']:.1f}" for key, row in rows.items()}
     assert {row["seeds"] for row in rows.values()} == {20}
     assert (
-        f"20 of 100 in turn reach {shown['cohorts', 8.0]} % at ε = 8 and {shown['cohorts', 2.0]} % at ε = 2, all 100 in "
-        f"a fifth of the rounds {shown['all 100', 8.0]} and {shown['all 100', 2.0]} %, the same 20 in every round "
+        f"20 of 100 in turn reach {shown['cohorts', 8.0]} % at ε = 8 and {shown['cohorts', 2.0]} % at ε = 2, all 100 "
+        f"in a fifth of the rounds {shown['all 100', 8.0]} and {shown['all 100', 2.0]} %, the same 20 in every round "
         f"{shown['the same 20', 8.0]} and {shown['the same 20', 2.0]} %."
     ) in ACCURACY.read_text()
     assert rows["cohorts", 8.0]["played"] == rows["the same 20", 8.0]["played"] == record["rounds"]
     assert 5 * rows["all 100", 8.0]["played"] == record["rounds"]
+
+
+def test_schedules_of_federations_are_counted_as_in_the_record() -> None:
+    record = json.loads((ROOT / "benchmarks/records/fuzz_federation.json").read_text())
+    assert record["findings"] == 0
+    assert record["schedules"] == sum(record["by case"].values())
+    shown = "In {schedules:,} schedules of whole federations, with {rosters:,} rosters and {crashes:,} crashes"
+    assert shown.format(**record) in (ROOT / "docs/explanation/how-it-works.md").read_text()
 
 
 def test_times_of_the_core_are_those_of_the_record() -> None:

@@ -163,6 +163,7 @@ TESTS = {
     "test_a_liar_in_several_rosters_gets_no_more_than_one_budget",
     "test_hundreds_of_rosters_leave_a_small_state_and_the_whole_ledger",
     "test_the_same_holds_for_sampled_batches",
+    "test_the_same_holds_for_a_dozen_schedules_more",
     # report
     "test_a_file_is_written_whole[svg]",
     "test_a_given_law_holds_where_stragglers_are_not_swept",

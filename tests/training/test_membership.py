@@ -271,7 +271,7 @@ def test_members_leave_and_come_back_as_often_as_is_said() -> None:
         ({"patience": 2}, "patience needs population or churn, got patience=2"),
         ({"population": 100, "patience": 0}, "patience must be .* got patience=0"),
         ({"population": 100, "least": 21}, "least must be .* got least=21"),
-        ({"population": 100, "sampling_rate": 0.5}, "1 with population or churn, got sampling_rate=0.5: .*lightdp.flower"),
+        ({"population": 100, "sampling_rate": 0.5}, "1 with population or churn, got .*=0.5: .*lightdp.flower"),
         ({"population": 100, "links": "relayed"}, "without a simulated network"),
         ({"churn": "0.1:0.1", "late": "unseen"}, "late must be a share where members change rosters"),
     ],

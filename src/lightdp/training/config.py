@@ -252,9 +252,9 @@ class Config:
             return
         if self.sampling_rate != 1:
             raise ArgumentError(
-                f"sampling_rate must be 1 with population or churn, got sampling_rate={self.sampling_rate:g}: a run adds "
-                "up the squares of μ of a client's rosters, which is not how sampled batches compose; leave one of "
-                "them out, or train with lightdp.flower, which composes them (lightdp.plan plans for both)"
+                f"sampling_rate must be 1 with population or churn, got sampling_rate={self.sampling_rate:g}: a run "
+                "adds up the squares of μ of a client's rosters, which is not how sampled batches compose; leave one "
+                "of them out, or train with lightdp.flower, which composes them (lightdp.plan plans for both)"
             )
         if self.networked or scheme(self.scheme).adjust is not None:
             raise ArgumentError(
