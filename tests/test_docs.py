@@ -3,24 +3,18 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import shlex
-import subprocess
-import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import lightdp
 from lightdp._validate import rounded_up
+from support.docs import PAGES, ROOT
 
-ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 ACCURACY = ROOT / "docs/evidence/accuracy.md"
 SPEED = ROOT / "docs/evidence/speed.md"
-SCRIPTS = ("own-data.md", "simulation-to-flower.md")  # one script each: tests/test_tutorials.py, test_docs_own_data.py
-PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 LABEL = re.compile(r"\(([EDRPWCS])(\d)(?:-\1?(\d)|\)-\(\1(\d))?\)")
 
 
@@ -62,44 +56,6 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for link in re.findall(r"\]\((?!https?:|#|mailto:)([^)#\s]+)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
-
-
-def blocks(language: str) -> list[tuple[str, str]]:
-    pattern = re.compile(rf"^```{language}\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
-    pages = [page for page in PAGES if page.name not in SCRIPTS]
-    return [(page.name, block) for page in pages for block in pattern.findall(page.read_text())]
-
-
-@pytest.mark.parametrize(("page", "block"), blocks("console"))
-def test_commands_in_the_docs_print_what_the_docs_show(page: str, block: str) -> None:
-    command, _, shown = block.partition("\n")
-    assert command.startswith("$ lightdp "), page
-    script = Path(sys.executable).parent / "lightdp"
-    words = [str(script), *shlex.split(command)[2:]]
-    run = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120)
-    assert run.returncode == ("DOES NOT HOLD" in shown), run.stderr  # an audit that fails exits with 1
-    if shown:
-        assert agrees([line.rstrip() for line in run.stdout.splitlines()], shown.splitlines())
-
-
-def agrees(printed: list[str], shown: list[str]) -> bool:
-    """Whether the lines are those that were printed, where "..." stands for any number of them."""
-    pattern = "".join(r"(?:.*\n)*" if line == "..." else f"{re.escape(line.rstrip())}\n" for line in shown)
-    return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None
-
-
-def test_lines_that_are_left_out_stand_for_any_number_and_no_others() -> None:
-    assert agrees(["a", "b", "c"], ["a", "...", "c"])
-    assert agrees(["a", "c"], ["a", "...", "c"])
-    assert not agrees(["a", "b", "c", "d"], ["a", "...", "c"])
-    assert not agrees(["a", "b"], ["a"])
-
-
-@pytest.mark.parametrize(("page", "block"), blocks("python"))
-def test_python_in_the_docs_runs(page: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(ROOT / "examples/flower-minimal")  # the app that a page shows
-    exec(compile(block, page, "exec"), {})  # noqa: S102  it is our own documentation
 
 
 def test_the_pictures_of_a_round_are_as_drawn() -> None:

@@ -3,58 +3,38 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import pytest
 
 from lightdp.runlog import RunLog
 from lightdp.training import data
 from lightdp.training.config import Config
 from lightdp.training.fitting import fitted
-
-if TYPE_CHECKING:
-    from support.command_line import Run
+from support.docs import Reader
 
 PAGE = Path(__file__).parents[1] / "docs/tutorials/own-data.md"
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
 
-def test_the_tutorial_runs_as_written(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert [language for language, _ in BLOCKS] == ["sh", "python", "toml", "sh", "toml", "sh", "python"]
-    printed = []
-    for language, block in BLOCKS:
-        if language == "python":
-            exec(compile(block, PAGE.name, "exec"), {})  # noqa: S102  it is our own documentation
-        elif language == "toml":
-            name = "private.toml" if "columns.toml" in {each.name for each in tmp_path.iterdir()} else "columns.toml"
-            Path(name).write_text(block, encoding="utf-8")
-        else:
-            program, *arguments = shlex.split(block)
-            assert program == "lightdp"
-            done = run(*arguments)
-            assert done.code == 0, done.err
-            printed.append(done.out)
-    heart, visits = RunLog.read(Path("run.jsonl")), RunLog.read(Path("visits.jsonl"))
+def test_the_tutorial_runs_as_written(tmp_path: Path) -> None:
+    reader = Reader(PAGE, tmp_path)
+    reader.follow()
+    clone, printed = reader.clone, reader.printed
+    heart, visits = RunLog.read(clone / "run.jsonl"), RunLog.read(clone / "visits.jsonl")
     assert heart.accuracy is not None
     assert visits.accuracy is not None
     assert min(heart.accuracy, visits.accuracy) > 0.7
     assert (heart.unit, visits.unit) == ("record", "person")
     assert visits.outcome.accuracy_clients is not None
     assert sorted(visits.outcome.accuracy_clients) == ["Basel", "Bern", "Chur", "Genf", "Olten"]
-    private = RunLog.read(Path("private.jsonl"))
+    private = RunLog.read(clone / "private.jsonl")
     assert private.outcome.bounds is not None
     before, after = (each.loss for each in private.rounds[:2])
     assert f"here from {before:.3f} to {after:.3f}" in PAGE.read_text(encoding="utf-8")
     shown = ", ".join(f"{name} [{each['low']:g}, {each['high']:g}]" for name, each in private.outcome.bounds.items())
     assert f"`{shown}` here" in PAGE.read_text(encoding="utf-8")
-    for page in (printed[1], printed[2], Path("visits.html").read_text(encoding="utf-8")):
+    for page in (printed[1], printed[2], (clone / "visits.html").read_text(encoding="utf-8")):
         assert "for one person" in page
         assert "one record" not in page
-    assert RunLog.read(Path("heart.jsonl")).accuracy == heart.accuracy
+    assert RunLog.read(clone / "heart.jsonl").accuracy == heart.accuracy
 
 
 def test_the_table_of_hospitals_is_that_of_the_record() -> None:

@@ -30,11 +30,11 @@ import pytest
 from packaging.requirements import Requirement
 
 from lightdp.runlog import RunLog
+from support.docs import ROOT, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 INSTALL = re.compile(r"^(pip install [^#\n]*)", flags=re.MULTILINE)
 NEEDED = (
@@ -48,10 +48,6 @@ NEEDED = (
     "pyproject.toml",
     "setup.py",
 )
-
-
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
 
 
 def wanted(start: str) -> tuple[str, Path]:
@@ -181,8 +177,8 @@ def installs(stranger: Stranger) -> None:
 
 
 def runs_the_demo(stranger: Stranger) -> None:
-    assert "make demo" in blocks(README, "sh")[0]
-    assert ". .venv/bin/activate" in blocks(README, "sh")[0]  # so that commands are on the path below
+    assert "make demo" in blocks(ROOT / "README.md", "sh")[0].text
+    assert ". .venv/bin/activate" in blocks(ROOT / "README.md", "sh")[0].text  # so that commands are on the path below
     printed = stranger.types("make demo TRAIN=")
     assert RunLog.read(stranger.folder / "out/demo.jsonl").accuracy > 0.9  # type: ignore[operator]
     assert (stranger.folder / "out/demo.html").is_file()
@@ -193,17 +189,17 @@ def runs_the_demo(stranger: Stranger) -> None:
 
 
 def plans(stranger: Stranger) -> None:
-    [shown] = blocks(README, "console")
-    command = shown.partition("\n")[0].removeprefix("$ ")
+    [shown] = blocks(ROOT / "README.md", "console")
+    command = shown.text.partition("\n")[0].removeprefix("$ ")
     assert "the server together with any 10 other clients" in stranger.types(command)
 
 
 def trains_on_a_table_of_its_own(stranger: Stranger) -> None:
     command, page = wanted("train on my own table")
-    text = page.read_text(encoding="utf-8")
-    (stranger.folder / "made.py").write_text(blocks(text, "python")[0], encoding="utf-8")
+    (stranger.folder / "made.py").write_text(blocks(page, "python")[0].text, encoding="utf-8")
     stranger.types("python made.py")
-    (stranger.folder / "columns.toml").write_text(blocks(text, "toml")[0], encoding="utf-8")
+    columns = blocks(page, "toml")[0]
+    (stranger.folder / columns.title).write_text(columns.text, encoding="utf-8")
     stranger.types(command)
     assert len(RunLog.read(stranger.folder / "visits.jsonl").rounds) > 0
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from support.docs import ROOT, Reader, blocks
+
+TUTORIALS = ROOT / "docs/tutorials"
 SILENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_DISABLE_METRICS_EXPORT": "1"}
 
 
@@ -26,11 +27,6 @@ def ran(script: str, folder: Path) -> str:
     return done.stdout
 
 
-def blocks(name: str) -> str:
-    text = (ROOT / "docs/tutorials" / name).read_text()
-    return "\n\n".join(re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
-
-
 def percent(pattern: str, text: str) -> float:
     found = re.search(pattern + r"([0-9.]+)%", text)
     assert found is not None, text
@@ -38,22 +34,16 @@ def percent(pattern: str, text: str) -> float:
 
 
 def test_the_first_training_prints_what_its_page_shows(tmp_path: Path) -> None:
-    text = (ROOT / "docs/tutorials/first-training.md").read_text()
-    printed = ""
-    for block in re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
-        for line in block.splitlines():
-            program, *words = shlex.split(line)
-            assert program == "lightdp"
-            command = [sys.executable, "-m", "lightdp", *words]
-            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300)
-            assert done.returncode == 0, done.stderr[-3000:]
-            printed += done.stdout
+    page = TUTORIALS / "first-training.md"
+    reader = Reader(page, tmp_path)
+    reader.follow()
+    printed = "".join(reader.printed)
     found = printed.replace("\n", " ")
-    for block in re.findall(r"^```text\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
-        shown = [line.strip() for line in block.splitlines() if line.strip() not in ("...", "")]
+    for block in blocks(page, "text"):
+        shown = [line.strip() for line in block.text.splitlines() if line.strip() not in ("...", "")]
         assert [line for line in shown if line not in found] == []
     assert "holds: what the log says of privacy follows from its rounds" in printed
-    assert all((tmp_path / name).is_file() for name in ("run.html", "three.html", "model.safetensors"))
+    assert all((reader.clone / name).is_file() for name in ("run.html", "three.html", "model.safetensors"))
 
 
 def test_an_own_model_on_own_arrays_learns_and_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -66,7 +56,8 @@ def test_an_own_model_on_own_arrays_learns_and_comes_back_from_its_file(tmp_path
 
 def test_what_was_simulated_trains_on_flower_alike(tmp_path: Path) -> None:
     pytest.importorskip("flwr")
-    out = ran(blocks("simulation-to-flower.md"), tmp_path)
+    script = "\n\n".join(block.text for block in blocks(TUTORIALS / "simulation-to-flower.md", "python"))
+    out = ran(script, tmp_path)
     simulated, flower = percent("simulated: ", out), percent("Flower: ", out)
     assert simulated > 75  # a third would be chance
     assert flower > 60  # its noise is real, and another each time

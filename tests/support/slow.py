@@ -77,6 +77,16 @@ TESTS = {
     "test_the_report_of_runs_asks_for_nothing_and_keeps_out_of_the_other_pages",
     "test_the_audit_is_that_of_the_command",
     "test_a_log_that_contradicts_itself_does_not_stand_its_audit",
+    # pages of the documentation
+    *(
+        f"test_a_page_does_what_it_shows[docs/{page}.md]"
+        for page in (
+            *("evidence/comparison", "evidence/results", "how-to/audit", "how-to/flower", "how-to/membership"),
+            *("how-to/operate", "how-to/resume", "how-to/train", "how-to/ui", "reference/configuration", "theory"),
+            *("tutorials/flower", "tutorials/planning"),
+        )
+    ),
+    "test_a_command_that_is_wrong_is_found",
     # tutorials
     "test_an_own_model_on_own_arrays_learns_and_comes_back_from_its_file",
     "test_what_was_simulated_trains_on_flower_alike",
@@ -148,7 +158,6 @@ TESTS = {
     "test_a_repair_plan_lasts_its_rounds_when_stragglers_are_as_expected",
     "test_a_training_with_sampled_batches_is_admitted_by_few_compositions",
     "test_coarser_steps_are_pessimistic_and_hardly_so",
-    "test_commands_in_the_docs_print_what_the_docs_show",
     "test_enrolment_round_trips",
     "test_epsilon_agrees_with_dp_accounting_and_is_never_above_its_pessimistic_estimate",
     "test_individual_noise_is_gaussian_with_the_right_scale_and_no_other",

@@ -1,0 +1,150 @@
+"""Pages of the documentation, and how what they show is run.
+
+A page is followed from its first block to its last, in a clone of its own (a copy of what pages name, beside a fresh
+HOME), by language:
+
+| block | what is done |
+| --- | --- |
+| `sh` | runs in bash, which stops at the first command that fails; folder and exported variables last for the page |
+| `console` | so does each command after `$ `; output that is shown must be as printed, `...` stands for any lines |
+| `python` | runs in the test's process, with names of its own |
+| any with a `title` | is the file of that name |
+| others | are only read |
+
+`/etc` and `/var` are folders beside the clone. A few programs cannot do their work in a test:
+`support/stand_ins.py` takes their place and checks what they are asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import chdir
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from support import stand_ins
+from support.node_states import save_ann, save_node_7
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
+BASH = shutil.which("bash") or "bash"
+LANGUAGES = {"console", "csv", "python", "sh", "text", "toml", "yaml"}
+
+_BLOCK = re.compile(r'^```(\w*)(?: title="([^"\n]+)")?\n(.*?)^```$', flags=re.MULTILINE | re.DOTALL)
+_CLONED = ("benchmarks", "docs", "examples", "results", "constraints.txt", "pyproject.toml")
+_SYSTEM = re.compile(r"(?<![\w.~-])/(etc|var)/")
+_NOT_INHERITED = re.compile("BROWSER|COLUMNS|FLWR_.*|LIGHTDP_.*|MAKE.*|MFLAGS|XDG_.*")
+_BEFORE = {"membership.md": (ROOT / "docs/how-to/operate.md",)}
+"""What is followed before a page that goes on from there."""
+_GIVEN = {"audit.md": save_ann, "operate.md": save_node_7}
+"""What a page looks at and a training makes, which its commands cannot: they get the folder around the clone."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stands between two fences.
+
+    Attributes:
+        language: of the opening fence.
+        title: the name of the file that it is, or "".
+        text: the lines between them.
+    """
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: Path, language: str | None = None) -> list[Block]:
+    """The blocks of a page, or those of one language, in order."""
+    found = [Block(*each) for each in _BLOCK.findall(page.read_text(encoding="utf-8"))]
+    return [block for block in found if language in (None, block.language)]
+
+
+class Reader:
+    """Somebody who follows a page in a clone.
+
+    Args:
+        page: the page.
+        place: an empty folder.
+
+    Attributes:
+        clone: the folder in which the page begins.
+        printed: what each `sh` block has printed.
+    """
+
+    def __init__(self, page: Path, place: Path) -> None:
+        self.page, self.place, self.clone = page, place, place / "clone"
+        self.printed: list[str] = []
+        self._shell = place / "shell"  # folder and variables that the last block left
+        for name in ("clone", "home", "programs", "etc/systemd/system", "var/lib/lightdp"):
+            (place / name).mkdir(parents=True)
+        for name in _CLONED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, self.clone / name)
+        for program in stand_ins.PROGRAMS:
+            words = [sys.executable, stand_ins.__file__, str(place), program]
+            (place / "programs" / program).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+            (place / "programs" / program).chmod(0o755)
+        self._shell.write_text(f"cd {shlex.quote(str(self.clone))}\n")
+
+    def follow(self) -> None:
+        """Run and write what the page shows, after what the page shows that it goes on from."""
+        for page in (*_BEFORE.get(self.page.name, ()), self.page):
+            _GIVEN.get(page.name, lambda _: None)(self.place)
+            for block in blocks(page):
+                self._does(block)
+
+    def _does(self, block: Block) -> None:
+        if block.title != "":
+            (self.clone / block.title).write_text(block.text, encoding="utf-8")
+        elif block.language == "sh":
+            self.printed.append(self._types(block.text))
+        elif block.language == "console":
+            self._compares(block.text)
+        elif block.language == "python":
+            self._executes(block.text)
+
+    def _types(self, commands: str, *, code: int = 0) -> str:
+        """What commands print to standard output; they must end with this exit code."""
+        kept, here = shlex.quote(str(self._shell)), _SYSTEM.sub(rf"{self.place}/\1/", commands)
+        script = f". {kept}\n{here}\n{{ export -p; echo \"cd '$PWD'\"; }} > {kept}\n"
+        done = subprocess.run(
+            [BASH, "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=False, timeout=300,
+            env=self._environment(), stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        said = f"{self.page.name}:\n{commands}{done.stdout[-2000:]}{done.stderr[-3000:]}"
+        assert done.returncode == code, said
+        return done.stdout.replace(str(self.place), "")
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if _NOT_INHERITED.fullmatch(name) is None}
+        path = os.pathsep.join([str(self.place / "programs"), str(Path(sys.executable).parent), os.environ["PATH"]])
+        return kept | {"HOME": str(self.place / "home"), "PATH": path, "BROWSER": "true %s"}
+
+    def _compares(self, block: str) -> None:
+        assert block.startswith("$ "), f"{self.page.name}: {block}"
+        for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, shown = each.partition("\n")
+            printed = self._types(f"{command}\n", code=int("DOES NOT HOLD" in shown))  # as an audit that fails
+            if shown:
+                assert agrees([line.rstrip() for line in printed.splitlines()], shown.splitlines()), printed
+
+    def _executes(self, block: str) -> None:
+        with pytest.MonkeyPatch.context() as patch, chdir(self.clone):
+            patch.setenv("HOME", str(self.place / "home"))
+            patch.syspath_prepend(ROOT / "examples/flower-minimal")  # the app that a page shows
+            exec(compile(block, self.page.name, "exec"), {})  # noqa: S102  it is our own documentation
+
+
+def agrees(printed: list[str], shown: list[str]) -> bool:
+    """Whether the lines are those that were printed, where "..." stands for any number of them."""
+    pattern = "".join(r"(?:.*\n)*" if line == "..." else f"{re.escape(line.rstrip())}\n" for line in shown)
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None
