@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from support.docs import LANGUAGES, PAGES, ROOT, Reader, agrees, blocks
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from support.command_line import Run
+
+GROUPS = ("bench", "identity", "prior", "state")
 TUTORIALS = ("first-training.md", "own-data.md", "simulation-to-flower.md")
 """Followed by tests of their own, which look at more: tests/test_tutorials.py, test_docs_own_data.py."""
 WRONG = {
@@ -51,6 +57,20 @@ def test_every_block_says_what_it_is_so_that_no_command_goes_unnoticed() -> None
         assert {block.language for block in blocks(page)} <= LANGUAGES, page.name
         for block in blocks(page, "text"):
             assert not re.search(r"^(?:\$|lightdp|flwr|make|pip|python) ", block.text, flags=re.MULTILINE), block.text
+
+
+def test_options_of_commands_in_the_text_exist(run: Run) -> None:
+    helped = dict[str, str]()
+    for page in (page for page in PAGES if page.name != "wire.md"):  # where bytes begin so
+        for text in re.findall(r"`lightdp ([a-z][^`\n]*)`", re.sub("(?ms)^```.*?^```", "", page.read_text())):
+            words = text.split()
+            command = " ".join(words[: 2 if words[0] in GROUPS else 1])
+            if command not in helped:
+                done = run(*command.split(), "--help")
+                assert done.code == 0, f"{page.name}: lightdp {text}"
+                helped[command] = done.out
+            for option in re.findall(r"(?<!\S)--[a-z-]+", text):
+                assert re.search(rf"{option}(?![\w-])", helped[command]), f"{page.name}: lightdp {text}: {option}"
 
 
 def test_lines_that_are_left_out_stand_for_any_number_and_no_others() -> None:

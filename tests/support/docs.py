@@ -11,26 +11,34 @@ HOME), by language:
 | any with a `title` | is the file of that name |
 | others | are only read |
 
+`lightdp run` and `lightdp report` are called in the test's process, which imports what they need once.
 `/etc` and `/var` are folders beside the clone. A few programs cannot do their work in a test:
 `support/stand_ins.py` takes their place and checks what they are asked for.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from contextlib import chdir
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 
+from lightdp.cli import main
 from support import stand_ins
 from support.node_states import save_ann, save_node_7
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -83,7 +91,6 @@ class Reader:
     def __init__(self, page: Path, place: Path) -> None:
         self.page, self.place, self.clone = page, place, place / "clone"
         self.printed: list[str] = []
-        self._shell = place / "shell"  # folder and variables that the last block left
         for name in ("clone", "home", "programs", "etc/systemd/system", "var/lib/lightdp"):
             (place / name).mkdir(parents=True)
         for name in _CLONED:
@@ -93,7 +100,10 @@ class Reader:
             words = [sys.executable, stand_ins.__file__, str(place), program]
             (place / "programs" / program).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
             (place / "programs" / program).chmod(0o755)
-        self._shell.write_text(f"cd {shlex.quote(str(self.clone))}\n")
+        kept = {name: value for name, value in os.environ.items() if _NOT_INHERITED.fullmatch(name) is None}
+        path = os.pathsep.join([str(place / "programs"), str(Path(sys.executable).parent), os.environ["PATH"]])
+        self._variables = kept | {"HOME": str(place / "home"), "PATH": path, "BROWSER": "true %s"}
+        self._folder = self.clone
 
     def follow(self) -> None:
         """Run and write what the page shows, after what the page shows that it goes on from."""
@@ -112,22 +122,40 @@ class Reader:
         elif block.language == "python":
             self._executes(block.text)
 
-    def _types(self, commands: str, *, code: int = 0) -> str:
+    def _types(self, block: str, *, code: int = 0) -> str:
         """What commands print to standard output; they must end with this exit code."""
-        kept, here = shlex.quote(str(self._shell)), _SYSTEM.sub(rf"{self.place}/\1/", commands)
-        script = f". {kept}\n{here}\n{{ export -p; echo \"cd '$PWD'\"; }} > {kept}\n"
+        printed, shell = "", ""
+        for line in _SYSTEM.sub(rf"{self.place}/\1/", block).replace("\\\n", "").splitlines():
+            words = _training(line)
+            if words is None:
+                shell += f"{line}\n"
+            else:
+                printed, shell = printed + self._asks_bash(shell) + self._trains(words), ""
+        return (printed + self._asks_bash(shell, code)).replace(str(self.place), "")
+
+    def _asks_bash(self, commands: str, code: int = 0) -> str:
+        left = self.place / "left"
+        script = f"{commands}\n{{ pwd; env --null; }} > {shlex.quote(str(left))}\n"
         done = subprocess.run(
             [BASH, "-euo", "pipefail", "-c", script], capture_output=True, text=True, check=False, timeout=300,
-            env=self._environment(), stdin=subprocess.DEVNULL,
+            cwd=self._folder, env=self._variables, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         said = f"{self.page.name}:\n{commands}{done.stdout[-2000:]}{done.stderr[-3000:]}"
         assert done.returncode == code, said
-        return done.stdout.replace(str(self.place), "")
+        if code == 0:
+            folder, variables = left.read_text().split("\n", maxsplit=1)
+            self._folder = Path(folder)
+            self._variables = dict(each.split("=", maxsplit=1) for each in variables.split("\0") if each != "")
+        return done.stdout
 
-    def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if _NOT_INHERITED.fullmatch(name) is None}
-        path = os.pathsep.join([str(self.place / "programs"), str(Path(sys.executable).parent), os.environ["PATH"]])
-        return kept | {"HOME": str(self.place / "home"), "PATH": path, "BROWSER": "true %s"}
+    def _trains(self, words: list[str]) -> str:
+        out, err = io.StringIO(), io.StringIO()
+        with self._here(self._folder) as change, redirect_stdout(out), redirect_stderr(err):
+            change.setattr(sys, "argv", words)
+            with pytest.raises(SystemExit) as ended:
+                main()
+        assert not ended.value.code, f"{self.page.name}:\n{shlex.join(words)}\n{out.getvalue()}{err.getvalue()}"
+        return out.getvalue()
 
     def _compares(self, block: str) -> None:
         assert block.startswith("$ "), f"{self.page.name}: {block}"
@@ -138,10 +166,25 @@ class Reader:
                 assert agrees([line.rstrip() for line in printed.splitlines()], shown.splitlines()), printed
 
     def _executes(self, block: str) -> None:
-        with pytest.MonkeyPatch.context() as patch, chdir(self.clone):
-            patch.setenv("HOME", str(self.place / "home"))
-            patch.syspath_prepend(ROOT / "examples/flower-minimal")  # the app that a page shows
+        with self._here(self.clone) as change:
+            change.syspath_prepend(ROOT / "examples/flower-minimal")  # the app that a page shows
             exec(compile(block, self.page.name, "exec"), {})  # noqa: S102  it is our own documentation
+
+    @contextmanager
+    def _here(self, folder: Path) -> Iterator[pytest.MonkeyPatch]:
+        """This process in a folder, with the variables of the page."""
+        with pytest.MonkeyPatch.context() as change, patch.dict(os.environ, self._variables, clear=True), chdir(folder):
+            yield change
+
+
+def _training(line: str) -> list[str] | None:
+    """The words of a command that is called in the test's process: there its modules are imported once.
+
+    It is a `lightdp run` or `lightdp report` that runs to its end and has nothing that only a shell understands.
+    """
+    words = shlex.split(line, comments=True) if line.startswith(("lightdp run", "lightdp report")) else []
+    called = words != [] and stand_ins.is_run(words[1:]) and "--live" not in words
+    return words if called and set("".join(words)).isdisjoint("|&;<>$*~") else None
 
 
 def agrees(printed: list[str], shown: list[str]) -> bool:
