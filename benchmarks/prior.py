@@ -33,6 +33,7 @@ from lightdp.training import data, gradients, models, step, views
 from lightdp.training.clients import Clients
 from lightdp.training.config import Config
 from lightdp.training.simulator import Run
+from lightdp_lab import bench
 from lightdp_lab.prior import finetune
 from lightdp_lab.reproduce import started
 
@@ -140,6 +141,10 @@ def tried(name: str, changes: dict[str, Any], epsilon: float, seed: int, place: 
     }  # fmt: skip
 
 
+def _device() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
 def _lengthen(module: torch.nn.Module, stages: list[float]) -> None:
     """Multiply the filters of the stem and of each stage."""
     place = {16: 0, 64: 1, 128: 2, 256: 3}
@@ -208,7 +213,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path)
     given = parser.parse_args()
     if given.record is not None:
-        show(json.loads(given.record.read_text(encoding="utf-8")))
+        show(json.loads(given.record.read_text(encoding="utf-8"))["runs"])
         return
     wanted = []
     for epsilon in map(float, given.epsilon.split(",")):
@@ -225,7 +230,9 @@ def main() -> None:
             found.append(done.result())
             show(found[-1:])
             if given.out is not None:
-                given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+                kept = ",\n".join(map(json.dumps, found))
+                conditions = json.dumps(bench.conditions() | {"device": _device()})
+                given.out.write_text(f'{{"conditions": {conditions},\n"runs": [\n{kept}\n]}}\n', encoding="utf-8")
     show(sorted(found, key=lambda line: -line["by_decay"]["0.99"]["accuracy"]))
 
 

@@ -200,6 +200,9 @@ def test_accuracies_from_a_start_in_the_readme_are_those_of_the_results() -> Non
     table = (ROOT / "docs/evidence/results.md").read_text().split("<!-- begin prior -->\n")[1].split("<!-- end -->")[0]
     head, _, *rows = ([cell.strip() for cell in line.split("|")] for line in table.strip().splitlines())
     [row] = (row for row in rows if row[1] == "WRN-16-4, LightDP, repair")
+    assert [f"ε = {budget}" for budget in budgets] == [
+        name for name, cell in zip(head, row, strict=True) if name.startswith("ε") and cell not in {"", "–"}
+    ]
     for budget, accuracy in zip(budgets, accuracies, strict=True):
         assert re.fullmatch(rf"{accuracy}( ± \S+)? \({trials}\)", row[head.index(f"ε = {budget}")])
 

@@ -6,7 +6,7 @@ distribution under P determines δ(ε) = E[max(0, 1 − e^(ε − loss))]. Losse
 Formal guarantee, up to rounding errors that `lightdp.sampling` bounds: the δ(ε) of a distribution here is never below
 that of the rounds it stands for. It is exact on the grid and above the exact one between its points ("Connect the
 Dots", Doroshenko et al., 2022), and tails that are cut off count as infinite loss. Grid and tails are those of
-dp-accounting, and so is ε. Two things differ, for speed: where the grid has many points, one round is computed at some
+dp-accounting. Two things differ, for speed: where the grid has many points, one round is computed at some
 of them, which bounds it from above for the same reason; and all rounds are composed by one transform.
 
 >>> kinds = [sampled(1.0, rate=0.01, direction=each, step=2.0**-12) for each in directions("add-remove", 0.01)]
@@ -139,18 +139,18 @@ def sampled(multiplier: float, *, rate: float, direction: Direction, step: float
         direction: how neighbouring data sets differ.
         step: of the grid.
     """
-    return _dots(direction, multiplier, rate, step)
+    places = _places(direction, multiplier, rate, step)
+    with np.errstate(divide="ignore"):  # at rate 1 nothing is left out, whose logarithm is −∞
+        deltas = np.clip(_deltas(direction, places, step, multiplier, rate), 0, 1)
+    return _dots(places, deltas, step)
 
 
 # P is N(0, z²) if a record is added, else N(−1, z²) with probability q and N(0, z²) otherwise; Q is N(0, z²) if a
 # record is removed, else N(1, z²) with probability q and N(0, z²) otherwise. All losses fall with the output.
 
 
-def _dots(kind: Direction, z: float, rate: float, step: float) -> LossDistribution:
+def _dots(places: _Places, deltas: _Vector, step: float) -> LossDistribution:
     """Masses on the grid such that δ(ε) is exact at their places, and above the exact one between them."""
-    places = _places(kind, z, rate, step)
-    with np.errstate(divide="ignore"):  # at rate 1 nothing is left out, whose logarithm is −∞
-        deltas = np.clip(_deltas(kind, places, step, z, rate), 0, 1)
     if deltas.size == 1:
         return LossDistribution(step, places, 1 - deltas, float(deltas[0]))
     falls = np.diff(np.minimum.accumulate(deltas))

@@ -20,7 +20,9 @@ _ALIKE = ("data", "partition", "clients", "rounds", "delta", "sampling_rate", "c
 
 
 def summary(folder: Path) -> str:
-    """The runs of a folder of results as JSON: for each model, scheme, ε, C̄ and S̄ the mean curve over its seeds.
+    """The runs of a folder of results as JSON: for all with the same settings the mean curve over their seeds.
+
+    Runs from a start are left out: they are another experiment than those of the same model from random weights.
 
     Args:
         folder: with files `training-*.jsonl`, as `lightdp reproduce` writes them.
@@ -30,8 +32,9 @@ def summary(folder: Path) -> str:
         for text in path.read_text(encoding="utf-8").splitlines():
             line = json.loads(text)
             config = line["config"]
-            if all(config.get(name) == value for name, value in _USUAL.items()) and config["scheme"] in BUILT_IN:
-                groups[tuple(config[name] for name in _KEY)].append(line)
+            usual = all(config.get(name) == value for name, value in _USUAL.items()) and "start" not in line
+            if usual and config["scheme"] in BUILT_IN:
+                groups[tuple(config[name] for name in (*_KEY, *_ALIKE))].append(line)
     lines = [json.dumps(_group(key, found)) for key, found in sorted(groups.items())]
     return "[\n" + ",\n".join(lines) + "\n]\n"
 
@@ -40,11 +43,9 @@ def _group(key: tuple[Any, ...], found: list[dict[str, Any]]) -> dict[str, Any]:
     shortest = min(len(line["curve"]) for line in found)
     points = [[line["curve"][place][:2] for line in found] for place in range(shortest)]
     curve = [[each[0][0], round(fmean(value for _, value in each), 4)] for each in points]
-    config = found[0]["config"]
     final = [line["accuracy"] for line in found]
     return (
-        dict(zip(_KEY, key, strict=True))
-        | {name: config[name] for name in _ALIKE}
+        dict(zip((*_KEY, *_ALIKE), key, strict=True))
         | {"trials": len(found), "accuracy": round(fmean(final), 4), "least": min(final), "most": max(final)}
         | {"curve": curve}
     )

@@ -89,7 +89,8 @@ _RATES = (0.5, 32.0)
 
 
 # Learning rate, clip and rounds by ε; those of the nearest are taken. Rates and clips come from short runs on a
-# held-out tenth of the training data (`benchmarks/prior.py`) at ε = 1, 3 and 9; those of ε = 6 lie between.
+# held-out tenth of the training data (`benchmarks/prior.py`) at ε = 1, 3 and 9; at ε = 6 the clip, and rate times clip,
+# lie between.
 _LEARNING_STARTED = {1.0: (0.105, 1.0, 410), 3.0: (0.25, 1.0, 430), 6.0: (0.27, 2.0, 410), 9.0: (0.26, 3.0, 410)}
 _STARTED: dict[str, Any] = {
     "data": "cifar10", "partition": "dirichlet:0.5", "model": "wrn-16-4", "clients": 50, "head_rounds": 30,

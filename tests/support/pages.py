@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -42,9 +42,9 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *options: str, port: int = 0) -> Iterator[Served]:
+def serving(folder: Path, *options: str, port: int = 0, program: Sequence[str] = ("-m", "lightdp")) -> Iterator[Served]:
     """`lightdp ui FOLDER`, ended with the block; its token is kept beside the folder."""
-    words = [sys.executable, "-m", "lightdp", "ui", str(folder), "--port", str(port), "--no-browser", *options]
+    words = [sys.executable, *program, "ui", str(folder), "--port", str(port), "--no-browser", *options]
     environment = os.environ | {"XDG_STATE_HOME": str(folder.parent / "state"), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None

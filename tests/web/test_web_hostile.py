@@ -291,13 +291,20 @@ def ended(connection: socket.socket) -> bool:
 def test_of_many_connections_that_ask_nothing_the_oldest_are_closed_at_once(tmp_path: Path) -> None:
     """So that files to open do not run out; those who ask are answered."""
     (tmp_path / "logs").mkdir()
-    with serving(tmp_path / "logs") as served, ExitStack() as stack, httpx.Client(headers=served.bearer) as owner:
+    patient = "import runpy; from lightdp.web import _serve; _serve._ASK_S = 1e6; "
+    patient += "runpy.run_module('lightdp', None, '__main__')"
+    with (
+        serving(tmp_path / "logs", program=("-c", patient)) as served,
+        ExitStack() as stack,
+        httpx.Client(headers=served.bearer) as owner,
+    ):
         assert owner.get(served.base + "/plan").status_code == 200
         idle = [stack.enter_context(socket.create_connection(("127.0.0.1", served.port))) for _ in range(600)]
         for each in idle:
             each.settimeout(0)
         eventually(lambda: sum(not ended(each) for each in idle) <= _serve._MOST_WAITING)
         assert all(ended(each) for each in idle[:100])
+        assert not any(ended(each) for each in idle[-50:])
         assert owner.get(served.base + "/plan").status_code == 200
         assert httpx.get(served.base + "/plan", headers=served.bearer).status_code == 200
 

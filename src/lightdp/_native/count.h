@@ -5,7 +5,7 @@
  *   ONES(v), PLUS(a, b)      of each byte: how many of its bits are set; the sum
  *
  * Each bit position of a span has a binary counter, whose digits lie apart: 3 bits of one weight become a digit and a carry. A key
- * costs one such adder a vector, little beside 14 rounds of AES; benchmarks/masks.py measures both.
+ * costs one such adder a vector, little beside 14 rounds of AES; benchmarks/mask_counts.py measures both.
  */
 #define ABREAST 8                     /* vectors: their AES keeps the units busy, and they fit into 16 registers with a round key */
 #define PIECE (ABREAST * sizeof(BLOCK))

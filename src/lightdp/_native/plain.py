@@ -80,9 +80,7 @@ def count(out: NDArray[np.int32], start: int, keys: bytes, signs: NDArray[np.int
             octets, (ones, sums) = np.frombuffer(stream, np.uint8, size), np.empty((2, size), np.uint8)
             total = np.empty(target.size, np.int32)
         total[:] = 0
-        for first in range(
-            0, len(ciphers), 31
-        ):  # each adds -4 ... 4 to the sum of a byte, modulo 256: an int8 holds it
+        for first in range(0, len(ciphers), 31):  # each adds -4 ... 4 to a byte's sum, modulo 256: an int8 holds it
             some = signs[first : first + 31]
             sums[:] = -4 * int(some.sum()) % 256
             for cipher, sign in zip(ciphers[first : first + 31], some, strict=True):

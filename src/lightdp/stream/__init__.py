@@ -1,8 +1,8 @@
 """Noise from 256-bit keys: two clients of a pair get the same integers; data is masked in one pass (W1), (W2).
 
 `accumulate` adds Gaussian noise to integers, `masked` rounds data together with its own noise; a `Term` is one noise
-vector. `count` adds noise that is cheaper: bits of keystreams, counted. A key serves one vector of one kind: Gaussian
-samples and counts of any width all begin with the same keystream.
+vector. `count` adds noise that is cheaper, bits of keystreams, counted; no scheme uses it yet. A key serves one vector
+of one kind: Gaussian samples and counts of any width all begin with the same keystream.
 
 Samples. g(key, σ) is a sequence of int32, fixed by key and σ alone, in tiles of 1024 samples:
 
@@ -43,7 +43,7 @@ units, so many steps of the grid each:
 
 Only integers are involved, and minus a count is the count of the complement: the sum over keys is unit × (bits that
 are set in all keystreams, those of negative signs complemented, less w/2 for each key). The kernel adds up the bits
-of all keys at each position by carry-save adders, so that AES is nearly all it does.
+of all keys at each position by carry-save adders, so that AES is most of what it does.
 
 Side channels. Time: no table, index or branch depends on a key, a sample, a count or data (except the refusal of data
 that is out of range); signs, scales and units are public. The division and the root of each pair see no subnormal;

@@ -93,7 +93,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
         views: maps some records and their positions in x to views of them, (n, views, ...). A record's gradient is
             then the mean over its views, and is clipped after that.
         half: whether CUDA may compute in bfloat16.
-        chunk_bytes: working memory, by default 256 MiB, or up to 32 GiB on CUDA.
+        chunk_bytes: working memory, by default 256 MiB, or up to 64 GiB on CUDA.
 
     Raises:
         ArgumentError: a shape does not fit; the model has BatchNorm or Dropout in training mode, whose gradients
