@@ -39,6 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     written(folder / "real.jsonl", lines_of(plan, some_rounds(plan, 8)))
     written(folder / "repair.jsonl", logged())
     written(folder / "exact.jsonl", logged("exact"))
+    written(folder / "short.jsonl", logged("local", rounds=3))
     (folder / "repair.safetensors").write_bytes(b"weights")
     with serving(folder) as found:
         yield found
@@ -292,7 +293,7 @@ def test_every_control_has_a_name(served: Served, open_page: Open) -> None:
 def test_runs_are_listed_compared_downloaded_and_audited(served: Served, open_page: Open) -> None:
     page = open_page(served, "/runs")
     page.wait_for_selector(".runs li")
-    assert page.locator(".runs li").count() == 3
+    assert page.locator(".runs li").count() == 4
     for name in ("repair.jsonl", "exact.jsonl"):
         page.check(f"[aria-label='select {name}']")
     page.click("#compare")
@@ -412,6 +413,32 @@ def test_figures_of_a_finished_run_agree_with_each_other(served: Served, open_pa
     assert (
         page.inner_text("#charts figure:first-child .readout") == "round 6: repair.jsonl 51.60 % · exact.jsonl 52.60 %"
     )
+
+
+def test_uploads_in_void_rounds_are_not_called_too_late(served: Served, open_page: Open) -> None:
+    page = open_page(served, "/runs/view?run=real.jsonl")
+    page.wait_for_selector("#charts figure")
+    words = page.locator(".card:has(h3:text-is('Uploads')) p").last.inner_text()
+    log = RunLog.read(served.folder / "real.jsonl")
+    late, void, lost = (sum(log.fates(line)[kind] for line in log.rounds) for kind in ("late", "void", "lost"))
+    assert void > 0
+    assert words.startswith(f"used; {late} too late, {void} in void rounds, {lost} lost of ")
+
+
+def test_each_of_several_runs_is_read_at_its_own_last_round(served: Served, open_page: Open) -> None:
+    page = open_page(served, "/runs/view?run=short.jsonl&run=exact.jsonl")
+    page.wait_for_selector("#charts figure")
+    readout = "#charts figure:nth-of-type(2) .readout"
+    apart = "short.jsonl, round 3: 1.2400 · exact.jsonl, round 7: 2.8200"
+    assert page.inner_text(readout) == apart
+    page.focus("#charts figure:nth-of-type(2) svg")
+    for key, text in {
+        "Home": "round 1: short.jsonl 0.4400 · exact.jsonl 0.4200",
+        "PageUp": apart,
+        "ArrowLeft": "short.jsonl, round 3: 1.2400 · exact.jsonl, round 6: 2.4200",
+    }.items():
+        page.keyboard.press(key)
+        assert page.inner_text(readout) == text
 
 
 def test_a_chart_of_very_many_rounds_is_drawn_with_few_points_and_the_last(served: Served, open_page: Open) -> None:

@@ -53,7 +53,7 @@ function head(run) {
     f.private ? card("Privacy spent", "ε = " + (f.epsilon_text ?? "–"), `of ${number(f.budget)} at δ = ${f.delta}${f.gdp ? "" : ", batches sampled"}`, f.epsilon === null ? null : f.epsilon / f.budget, f.exceeds) : card("Privacy spent", "∞", "no noise: nothing is guaranteed to anybody"),
     f.private ? card(f.gdp ? "μ" : "μ at this δ", f.mu_text ?? "–", `of ${up(f.mu_budget)} in the budget`, f.mu === null ? null : f.mu / f.mu_budget, f.exceeds) : null,
     card("Round", f.total ? `${whole(f.rounds)} / ${whole(f.total)}` : whole(f.rounds), f.status === "running" ? (f.left === null ? "time left: not known yet" : `about ${time(f.left)} left`) : f.stopped ? `ended early: ${f.stopped}` : f.seconds !== null ? `took ${took(f.seconds)}` : "no end recorded", f.total ? f.rounds / f.total : null),
-    card("Uploads", all ? percent((u.used + u.next) / all) : "–", all ? `used; ${whole(u.late + u.void)} too late, ${whole(u.lost)} lost of ${whole(all)}` : "none yet"),
+    card("Uploads", all ? percent((u.used + u.next) / all) : "–", all ? `used; ${whole(u.late)} too late, ${u.void ? `${whole(u.void)} in void rounds, ` : ""}${whole(u.lost)} lost of ${whole(all)}` : "none yet"),
     card("Noise", number(f.noise), `std in the mean that stays${f.status !== "finished" && now && now.goes !== null ? `; residual ${number(now.goes)} until repaired` : ""}`));
   const what = [f.scheme, f.data, f.model_name, f.clients ? `${whole(f.clients)} clients` : null, `${whole(f.parameters)} parameters`].filter(Boolean).join(" · ");
   return [line, make("p", {class: "note"}, what), cards, f.error ? make("p", {class: "error"}, f.error) : null];

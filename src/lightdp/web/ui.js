@@ -95,16 +95,21 @@ export function chart(node, {lines, high, from, rules = [], show, stacked = fals
     }
   }
   const cross = draw(svg, "line", {class: "cross", y1: top, y2: height - bottom, x1: -9, x2: -9});
-  const read = (x) => layers.flatMap((line) => { const p = line.points.findLast((each) => each[0] <= x); return p ? [(lines.length > 1 ? line.name + " " : "") + show(stacked ? p[3] : p[1])] : []; }).join(" · ");
+  // Values at x; a line that has none there says of which x its last one is.
+  const read = (x) => {
+    const found = layers.flatMap((line) => { const p = line.points.findLast((each) => each[0] <= x); return p ? [{name: lines.length > 1 ? line.name : "", at: p[0], text: show(stacked ? p[3] : p[1])}] : []; });
+    if (found.every((each) => each.at === x)) return `${xtitle} ${whole(x)}: ` + found.map((each) => `${each.name} ${each.text}`.trim()).join(" · ");
+    return found.map((each) => `${each.name}, ${xtitle} ${whole(each.at)}: ${each.text}`).join(" · ");
+  };
   let at = xs.length - 1;
   const move = (next) => {
     if (!xs.length) return;
     at = Math.min(Math.max(next, 0), xs.length - 1);
     node.dataset.cross = xs[at];
     cross.setAttribute("x1", X(xs[at])); cross.setAttribute("x2", X(xs[at]));
-    if (readout) readout.textContent = `${xtitle} ${whole(xs[at])}: ${read(xs[at])}`;
+    if (readout) readout.textContent = read(xs[at]);
   };
-  const clear = () => { delete node.dataset.cross; cross.setAttribute("x1", -9); cross.setAttribute("x2", -9); if (readout) readout.textContent = xs.length ? `${xtitle} ${whole(xs.at(-1))}: ${read(xs.at(-1))}` : ""; };
+  const clear = () => { delete node.dataset.cross; cross.setAttribute("x1", -9); cross.setAttribute("x2", -9); if (readout) readout.textContent = xs.length ? read(xs.at(-1)) : ""; };
   svg.addEventListener("pointermove", (event) => { const box = svg.getBoundingClientRect(), x = first + ((event.clientX - box.left) * width / box.width - left) / (width - left - right) * (last - first); let near = 0; for (let k = 0; k < xs.length; k++) if (Math.abs(xs[k] - x) < Math.abs(xs[near] - x)) near = k; move(near); });
   svg.addEventListener("pointerleave", clear);
   svg.addEventListener("blur", clear);
