@@ -123,26 +123,52 @@ def test_save_page_refuses_what_it_cannot_write(tmp_path: Path, name: str) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def large(make: Callable[..., RunLog], rounds: int, runs: int) -> list[RunLog]:
+def large(make: Callable[..., RunLog], rounds: int, runs: int, population: int) -> list[RunLog]:
     logs = []
     for place in range(runs):
-        lines = logged("repair", rounds=rounds)
+        spent = [0.0012345678 * client for client in range(population)]
+        lines = logged("repair", rounds=rounds, **({"epsilon_clients": spent} if population else {}))
         lines[0]["partition"]["counts"] = [[client % 7] * 100 for client in range(500)]
         for number, line in enumerate(lines[1:-1]):
             line["accuracy"] = 0.123456789012 + number / 1e6
+            line.update(members(number, population) if population else {})
         logs.append(make(name=f"run {place}", lines=lines))
     return logs
 
 
-@pytest.mark.parametrize(("rounds", "runs"), [(3000, 1), (1000, 6)])
-def test_a_page_of_long_runs_stays_small(make: Callable[..., RunLog], tmp_path: Path, rounds: int, runs: int) -> None:
-    logs = large(make, rounds, runs)
+def members(number: int, population: int) -> dict[str, Any]:
+    """A roster of 50 that is formed in each round, while others are away, wait or have spent their budget."""
+    at = number * 50 % population
+    formed = {"formed": [{"roster": number, "members": [*range(at, at + 50)]}], "closed": [], "roster": number}
+    where = {"away_clients": 11, "waiting_clients": 13, "spent_clients": 17}
+    return formed | {name: [*range(number % most)] for name, most in where.items()}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "runs", "population"), [(3000, 1, 0), (1000, 6, 0), (300, 1, 1000), (300, 3, 1000), (300, 8, 1000)]
+)
+def test_a_page_of_long_runs_stays_small(
+    make: Callable[..., RunLog], tmp_path: Path, rounds: int, runs: int, population: int
+) -> None:
+    logs = large(make, rounds, runs, population)
     save_runs(logs, tmp_path / "runs.html")
     assert (tmp_path / "runs.html").stat().st_size - len(scripts().encode()) < MOST
     for panel in panels(logs)[:2]:
         found = drawn(panel.chart.to_dict())
         assert [max(line) for line in found.values()] == [rounds] * runs
-    assert "Of a long run every second, third, … point is drawn" in written(tmp_path / "runs.html").text
+    told = "Of a long run every second, third, … point is drawn" in written(tmp_path / "runs.html").text
+    assert told == (rounds * runs > 300)
+
+
+def test_rows_that_several_layers_show_are_written_once(make: Callable[..., RunLog], tmp_path: Path) -> None:
+    save_runs([make("repair"), make("exact")], tmp_path / "runs.html")
+    accuracy, epsilon, *_ = json.loads(written(tmp_path / "runs.html").scripts[0]).values()
+    for chart in (accuracy, epsilon):
+        sources = [layer["data"] for layer in _layers(chart) if "data" in layer]
+        assert sorted(chart["datasets"]) == sorted({source["name"] for source in sources if "name" in source})
+        inline = [json.dumps(source["values"]) for source in sources if "values" in source]
+        every = inline + [json.dumps(rows) for rows in chart["datasets"].values()]
+        assert len(every) == len(set(every)) == (2 if chart is accuracy else 3)
 
 
 def test_pages_are_small(pages: dict[str, Path]) -> None:

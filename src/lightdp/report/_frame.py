@@ -7,8 +7,10 @@ A page needs no network and no other file. Everything put into it is escaped, in
 from __future__ import annotations
 
 import html
+import json
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -139,7 +141,26 @@ def scripts() -> str:
 def spec(chart: alt.Chart | alt.LayerChart) -> dict[str, Any]:
     """As wide as its place, transparent; the page's style gives the colour of its text."""
     drawn = chart.properties(width="container").configure(**LOOK, background="transparent").to_dict()
-    return {name: _short(value) for name, value in drawn.items() if name != "usermeta"}
+    return _once({name: _short(value) for name, value in drawn.items() if name != "usermeta"})
+
+
+def _once(drawn: dict[str, Any]) -> dict[str, Any]:
+    """The same with rows that several layers show written once, by name."""
+    sources = [layer["data"] for layer in _layers(drawn) if "values" in layer.get("data", {})]
+    often = Counter(json.dumps(source["values"]) for source in sources)
+    names = {rows: f"rows-{place}" for place, rows in enumerate(rows for rows, count in often.items() if count > 1)}
+    for source in sources:
+        name = names.get(json.dumps(source["values"]))
+        if name is not None:
+            drawn.setdefault("datasets", {})[name] = source.pop("values")
+            source["name"] = name
+    return drawn
+
+
+def _layers(drawn: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield drawn
+    for layer in drawn.get("layer", ()):
+        yield from _layers(layer)
 
 
 def _short(value: Any) -> Any:  # noqa: ANN401  of JSON
