@@ -39,7 +39,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     schemes = ("repair", "exact", "local", "none")
     logs = [RunLog.read(written(folder / f"{scheme}.jsonl", logged(scheme))) for scheme in schemes]
     save_runs(logs, files["runs"], "lightdp report")
-    known = {"accuracy_clients": {f"hospital {place}": 0.5 for place in range(12)}, "stopped": "void"}
+    known: dict[str, Any] = {"accuracy_clients": {f"hospital {place}": 0.5 for place in range(12)}, "stopped": "void"}
     names = [f"a-long-name-of-run-{place}" for place in range(8)]
     many = [RunLog.read(written(folder / f"{name}.jsonl", logged(**known))) for name in names]
     save_runs(many, files["many"], "lightdp report")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -97,11 +99,65 @@ def test_pages_link_to_those_that_lie_beside_them_and_to_nothing_else(tmp_path: 
     (tmp_path / "javascript:alert(1).html").write_text('<meta name=lightdp content="plan"><title>x · lightdp</title>')
     save_page(small("Second"), tmp_path / "second.html")
     page = written(tmp_path / "second.html")
-    links = sorted(attributes["href"] or "" for tag, attributes in page.tags if tag == "a")
-    assert links == ["a%2520%20b%23%3F.html", "javascript%3Aalert%281%29.html"]
+    assert links(tmp_path / "second.html") == ["a%2520%20b%23%3F.html", "javascript%3Aalert%281%29.html"]
     assert "First & <b>one</b>" in page.text
     assert "Not ours" not in page.text
-    assert [attributes for tag, attributes in written(tmp_path / "a%20 b#?.html").tags if tag == "a"] == []
+
+
+def links(file: Path) -> list[str]:
+    return [attributes["href"] or "" for tag, attributes in written(file).tags if tag == "a"]
+
+
+def test_pages_made_earlier_link_to_later_ones_and_change_in_nothing_else(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / f"{name}.html" for name in ("first", "second", "third"))
+    save_page(small("First \\1"), first, "lightdp plan")
+    first.chmod(0o640)
+    alone, made = first.read_bytes(), first.stat()
+    save_page(small("Second & last"), second)
+    save_page(small("Third"), third)
+    assert links(first) == ["second.html", "third.html"]
+    assert links(second) == ["first.html", "third.html"]
+    assert links(third) == ["first.html", "second.html"]
+    assert "Second & last" in written(first).text
+    nav = re.compile(b"<nav aria-label=.*?</nav>")
+    assert nav.sub(b"", first.read_bytes()) == alone
+    assert (first.stat().st_mtime_ns, first.stat().st_mode) == (made.st_mtime_ns, made.st_mode)
+    third.unlink()
+    save_page(small("Second again"), second)
+    assert links(first) == ["second.html"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["first.html", "second.html"]
+
+
+def test_files_that_are_not_pages_of_the_frame_are_never_changed(tmp_path: Path) -> None:
+    marker = "<!--lightdp:beside--><!--/lightdp:beside-->"
+    ours = f'<meta name=lightdp content="plan"><title>x · lightdp</title>{marker}'
+    kept, elsewhere = tmp_path / "pages", tmp_path / "elsewhere.html"
+    kept.mkdir()
+    elsewhere.write_text(ours)
+    (kept / "foreign.html").write_text(f"<title>Not ours</title>{marker}")
+    (kept / "old.html").write_text(ours.replace(marker, ""))
+    (kept / "fixed.html").write_text(ours)
+    (kept / "fixed.html").chmod(0o444)
+    (kept / "linked.html").symlink_to(elsewhere)
+    before = {file.name: (file.read_bytes(), file.lstat().st_ino) for file in kept.iterdir()}
+    save_page(small("New"), kept / "new.html")
+    assert {file.name: (file.read_bytes(), file.lstat().st_ino) for file in kept.iterdir()} == before | {
+        "new.html": ((kept / "new.html").read_bytes(), (kept / "new.html").stat().st_ino)
+    }
+    assert elsewhere.read_text() == ours
+
+
+def test_a_page_that_is_saved_again_meanwhile_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_page(small("First"), tmp_path / "first.html")
+
+    def meanwhile(source: Path, target: Path) -> None:
+        copystat(source, target)
+        source.write_text("newer")
+
+    copystat = shutil.copystat
+    monkeypatch.setattr("lightdp.report._frame.shutil.copystat", meanwhile)
+    save_page(small("Second"), tmp_path / "second.html")
+    assert (tmp_path / "first.html").read_text() == "newer"
 
 
 def test_a_page_without_a_command_claims_none(tmp_path: Path) -> None:

@@ -62,7 +62,9 @@ def _membership(log: RunLog, name: str, logs: Sequence[RunLog]) -> Panel:
         if line.formed
     ]
     x, top = rounds_axis("round", logs), alt.value(0)
-    marks = data(few([formed], len(logs))).mark_point(shape="triangle-down", filled=True, size=70, color=SOFT, opacity=0.9, yOffset=-4)
+    marks = data(few([formed], len(logs))).mark_point(
+        shape="triangle-down", filled=True, size=70, color=SOFT, opacity=0.9, yOffset=-4
+    )
     marks = marks.encode(x=x, y=top, tooltip=[alt.Tooltip("made:N", title="rosters formed")])
     rosters, closed = len(log.rosters), sum(len(line.closed or ()) for line in log.rounds)
     note = f"{counted(log.population, 'client')}, {counted(rosters, 'roster')} formed (triangles)"
