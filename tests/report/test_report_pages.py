@@ -262,6 +262,17 @@ def test_the_residual_says_why_it_zigzags(make: Callable[..., RunLog]) -> None:
     assert "goes up and down with them and is 0 where none is missing; it never adds up" in panel.note
 
 
+@pytest.mark.parametrize("void", [0, 1, 2])
+def test_noise_says_why_it_falls_to_zero(make: Callable[..., RunLog], void: int) -> None:
+    lines = logged("repair")
+    for line in lines[3 : 3 + void]:
+        line |= {"used": 0, "late": 9, "lost": 1, "noise_std": 0.0, "residual_std": 0.0}
+    notes = {panel.title: panel.note for panel in panels([make(lines=lines), make("none")])}
+    told = ["", " 0 in 1 round that added no upload to the mean.", " 0 in 2 rounds that added no upload to the mean."]
+    assert notes["Noise that stays, std"] == f"Added by each round to a coordinate of the mean, for good.{told[void]}"
+    assert notes["Residual of a round, std"].endswith(" A round that uses no upload leaves none.") == (void > 0)
+
+
 def _layers(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return [spec, *(inner for layer in spec.get("layer", ()) for inner in _layers(layer))]
 
