@@ -435,11 +435,11 @@ def test_noise_that_falls_to_zero_in_a_void_round_is_explained(served: Served, o
         assert "0 where all came or no upload was used" in notes[goes]
 
 
-DRAWN = """async (lines) => {
+DRAWN = """async ([lines, rules]) => {
   const script = document.querySelector("script[type=module]").src.replace(/[^/]*$/, "ui.js");
   const {chart, make} = await import(script), node = make("div");
   document.body.append(node);
-  const named = chart(node, {lines, from: 1, show: String, label: "a"});
+  const named = chart(node, {lines, rules, from: 1, show: String, label: "a"});
   const boxes = [...node.querySelectorAll(".end")].map((each) => {
     const box = each.getBoundingClientRect();
     return [each.textContent, box.left, box.right, box.top, box.bottom];
@@ -475,7 +475,7 @@ def test_few_lines_are_named_at_their_ends_where_there_is_room(
     served: Served, open_page: Open, lines: list[dict[str, Any]], named: bool, width: int
 ) -> None:
     page = open_page(served, viewport={"width": width, "height": 800})
-    found, boxes, dots, right = page.evaluate(DRAWN, lines)
+    found, boxes, dots, right = page.evaluate(DRAWN, [lines, [{"y": 0.2, "text": "budget"}]])
     assert found is named
     assert sorted(text for text, *_ in boxes) == (sorted(line["name"] for line in lines) if named else [])
     ends = {line["name"]: dot for line, dot in zip(lines, dots, strict=True)}

@@ -63,13 +63,13 @@ const MOST_POINTS = 1000;  // of a line; more would be thinner than a pixel
 const MOST_NAMED = 5, NAME_ROW = 13, NAME_GAP = 8;  // lines with names at their ends; pixels of a name's row, and before it
 const pen = document.createElement("canvas").getContext("2d");
 
-// Names beside the ends of lines, or up to two rows above or below; null where one would be over another or over a line.
+// Names beside the ends of lines, or up to two rows above or below; null where one would be over another, a line or a rule.
 // The middle one is placed first, so that names stand in the order of their lines.
-function ends(lines, X, Y, high, low) {
+function ends(lines, X, Y, {high, low, right, rules}) {
   const wanted = lines.map((line) => { const [x, y] = line.points.at(-1); return {line, x: X(x) + NAME_GAP, y: Y(y), long: line.long}; }).sort((a, b) => a.y - b.y);
   const middle = (wanted.length - 1) / 2, placed = [];
   const above = (line, {x, y, long}) => line.points.some((p, k) => { const q = line.points[k + 1] ?? p, [a, b] = [Y(p[1]), Y(q[1])]; return X(q[0]) > x - NAME_GAP / 2 && X(p[0]) < x + long && Math.min(a, b) < y + 7 && Math.max(a, b) > y - 7; });
-  const free = (each) => each.y >= high && each.y <= low && !placed.some((other) => Math.abs(other.y - each.y) < NAME_ROW && other.x < each.x + each.long && each.x < other.x + other.long) && !lines.some((line) => line !== each.line && above(line, each));
+  const free = (each) => each.y >= high && each.y <= low && !(each.x < right && rules.some((rule) => Math.abs(Y(rule.y) - each.y) < 7)) && !placed.some((other) => Math.abs(other.y - each.y) < NAME_ROW && other.x < each.x + each.long && each.x < other.x + other.long) && !lines.some((line) => line !== each.line && above(line, each));
   for (const [each, side] of wanted.map((each, k) => [each, k - middle]).sort((a, b) => Math.abs(a[1]) - Math.abs(b[1]))) {
     const way = side < 0 ? -1 : 1, found = [0, 0.5, 1, -0.5, -1, 1.5, 2, -1.5, -2].map((rows) => ({...each, y: each.y + way * rows * NAME_ROW})).find(free);
     if (!found) return null;
@@ -102,7 +102,7 @@ export function chart(node, {lines, high, from, rules = [], show, stacked = fals
     const named = layers.filter((line) => line.points.length).map((line) => ({...line, long: pen.measureText(line.name).width}));
     const needs = named.map((line) => width - left - (width - left - NAME_GAP - 2 - line.long) * (last - first) / Math.max(line.points.at(-1)[0] - first, 1e-9));
     right = Math.max(right, ...needs);
-    if (right < 0.3 * width) names = ends(named, X, Y, top, height - bottom);
+    if (right < 0.3 * width) names = ends(named, X, Y, {high: top, low: height - bottom, right: width - right, rules});
     if (!names) right = 12;
   }
   const svg = document.createElementNS(space, "svg");
