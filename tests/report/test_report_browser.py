@@ -22,6 +22,9 @@ CUT = """() => [...document.querySelectorAll('main *')].filter(each => !each.clo
 BOX = """() => { const box = document.querySelector('.prose').parentElement;
     return [box.scrollWidth, box.clientWidth] }"""
 WIDTHS = "() => [...document.querySelectorAll('.chart svg')].map(each => each.getBoundingClientRect().width)"
+HIDDEN = """() => { document.querySelectorAll('details').forEach(each => { each.open = true });
+    return [...document.querySelectorAll('.scroll')].filter(each => each.scrollWidth > each.clientWidth)
+        .map(each => [each.innerText.slice(0, 60), each.scrollWidth, each.clientWidth]) }"""
 OUTSIDE = """() => [...document.querySelectorAll('.chart')].filter(each =>
     [...each.querySelectorAll('text')].some(text =>
         text.getBoundingClientRect().right > each.getBoundingClientRect().right + 2)).length"""
@@ -30,12 +33,16 @@ OUTSIDE = """() => [...document.querySelectorAll('.chart')].filter(each =>
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    files = {name: folder / f"{name}.html" for name in ("plan", "runs", "audit", "log", "compare")}
+    files = {name: folder / f"{name}.html" for name in ("plan", "runs", "many", "audit", "log", "compare")}
     plan = lightdp.plan(clients=8, colluders=2, stragglers=2, rounds=9, epsilon=3, delta=1e-5)
     save_plan(plan, files["plan"], f"lightdp plan --clients 8 {'--a-long-flag=1 ' * 20}")
     schemes = ("repair", "exact", "local", "none")
     logs = [RunLog.read(written(folder / f"{scheme}.jsonl", logged(scheme))) for scheme in schemes]
     save_runs(logs, files["runs"], "lightdp report")
+    known: dict[str, Any] = {"accuracy_clients": {f"hospital {place}": 0.5 for place in range(12)}, "stopped": "void"}
+    names = [f"a-long-name-of-run-{place}" for place in range(8)]
+    many = [RunLog.read(written(folder / f"{name}.jsonl", logged(**known))) for name in names]
+    save_runs(many, files["many"], "lightdp report")
     save_audit(lightdp.audit(plan, values=2000, confidence=1 - 1e-8).to_dict(), files["audit"], "lightdp audit")
     save_audit(recorded(saved(folder / "log.jsonl", lines_of(plan, some_rounds(plan, 5)))).to_dict(), files["log"])
     record = read_record(ROOT / "benchmarks/records/compare.json")
@@ -73,6 +80,19 @@ def _looked_at(page: Any, width: int) -> list[float]:
     assert found
     assert min(found) > 200
     return found
+
+
+@pytest.mark.parametrize("kind", ["plan", "runs", "many", "audit", "log", "compare"])
+def test_no_table_hides_columns_on_a_desktop(chromium: Any, pages: dict[str, Path], kind: str) -> None:
+    page = chromium.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(pages[kind].as_uri())
+    page.wait_for_selector(".chart svg")
+    hidden = page.evaluate(HIDDEN)
+    if kind == "many":  # the numbers of eight lines may be wider than half of the page
+        hidden = [each for each in hidden if not each[0].startswith("round")]
+    assert hidden == []
+    assert page.locator("h2:text-is('The runs') + .scroll .figures").count() == (kind in ("runs", "many"))
+    page.close()
 
 
 def test_sentences_in_a_table_wrap_inside_it_on_a_phone(chromium: Any, pages: dict[str, Path]) -> None:

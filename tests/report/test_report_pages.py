@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -97,11 +99,65 @@ def test_pages_link_to_those_that_lie_beside_them_and_to_nothing_else(tmp_path: 
     (tmp_path / "javascript:alert(1).html").write_text('<meta name=lightdp content="plan"><title>x · lightdp</title>')
     save_page(small("Second"), tmp_path / "second.html")
     page = written(tmp_path / "second.html")
-    links = sorted(attributes["href"] or "" for tag, attributes in page.tags if tag == "a")
-    assert links == ["a%2520%20b%23%3F.html", "javascript%3Aalert%281%29.html"]
+    assert links(tmp_path / "second.html") == ["a%2520%20b%23%3F.html", "javascript%3Aalert%281%29.html"]
     assert "First & <b>one</b>" in page.text
     assert "Not ours" not in page.text
-    assert [attributes for tag, attributes in written(tmp_path / "a%20 b#?.html").tags if tag == "a"] == []
+
+
+def links(file: Path) -> list[str]:
+    return [attributes["href"] or "" for tag, attributes in written(file).tags if tag == "a"]
+
+
+def test_pages_made_earlier_link_to_later_ones_and_change_in_nothing_else(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / f"{name}.html" for name in ("first", "second", "third"))
+    save_page(small("First \\1"), first, "lightdp plan")
+    first.chmod(0o640)
+    alone, made = first.read_bytes(), first.stat()
+    save_page(small("Second & last"), second)
+    save_page(small("Third"), third)
+    assert links(first) == ["second.html", "third.html"]
+    assert links(second) == ["first.html", "third.html"]
+    assert links(third) == ["first.html", "second.html"]
+    assert "Second & last" in written(first).text
+    nav = re.compile(b"<nav aria-label=.*?</nav>")
+    assert nav.sub(b"", first.read_bytes()) == alone
+    assert (first.stat().st_mtime_ns, first.stat().st_mode) == (made.st_mtime_ns, made.st_mode)
+    third.unlink()
+    save_page(small("Second again"), second)
+    assert links(first) == ["second.html"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["first.html", "second.html"]
+
+
+def test_files_that_are_not_pages_of_the_frame_are_never_changed(tmp_path: Path) -> None:
+    marker = "<!--lightdp:beside--><!--/lightdp:beside-->"
+    ours = f'<meta name=lightdp content="plan"><title>x · lightdp</title>{marker}'
+    kept, elsewhere = tmp_path / "pages", tmp_path / "elsewhere.html"
+    kept.mkdir()
+    elsewhere.write_text(ours)
+    (kept / "foreign.html").write_text(f"<title>Not ours</title>{marker}")
+    (kept / "old.html").write_text(ours.replace(marker, ""))
+    (kept / "fixed.html").write_text(ours)
+    (kept / "fixed.html").chmod(0o444)
+    (kept / "linked.html").symlink_to(elsewhere)
+    before = {file.name: (file.read_bytes(), file.lstat().st_ino) for file in kept.iterdir()}
+    save_page(small("New"), kept / "new.html")
+    assert {file.name: (file.read_bytes(), file.lstat().st_ino) for file in kept.iterdir()} == before | {
+        "new.html": ((kept / "new.html").read_bytes(), (kept / "new.html").stat().st_ino)
+    }
+    assert elsewhere.read_text() == ours
+
+
+def test_a_page_that_is_saved_again_meanwhile_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_page(small("First"), tmp_path / "first.html")
+
+    def meanwhile(source: Path, target: Path) -> None:
+        copystat(source, target)
+        source.write_text("newer")
+
+    copystat = shutil.copystat
+    monkeypatch.setattr("lightdp.report._frame.shutil.copystat", meanwhile)
+    save_page(small("Second"), tmp_path / "second.html")
+    assert (tmp_path / "first.html").read_text() == "newer"
 
 
 def test_a_page_without_a_command_claims_none(tmp_path: Path) -> None:
@@ -123,26 +179,52 @@ def test_save_page_refuses_what_it_cannot_write(tmp_path: Path, name: str) -> No
     assert list(tmp_path.iterdir()) == []
 
 
-def large(make: Callable[..., RunLog], rounds: int, runs: int) -> list[RunLog]:
+def large(make: Callable[..., RunLog], rounds: int, runs: int, population: int) -> list[RunLog]:
     logs = []
     for place in range(runs):
-        lines = logged("repair", rounds=rounds)
+        spent = [0.0012345678 * client for client in range(population)]
+        lines = logged("repair", rounds=rounds, **({"epsilon_clients": spent} if population else {}))
         lines[0]["partition"]["counts"] = [[client % 7] * 100 for client in range(500)]
         for number, line in enumerate(lines[1:-1]):
             line["accuracy"] = 0.123456789012 + number / 1e6
+            line.update(members(number, population) if population else {})
         logs.append(make(name=f"run {place}", lines=lines))
     return logs
 
 
-@pytest.mark.parametrize(("rounds", "runs"), [(3000, 1), (1000, 6)])
-def test_a_page_of_long_runs_stays_small(make: Callable[..., RunLog], tmp_path: Path, rounds: int, runs: int) -> None:
-    logs = large(make, rounds, runs)
+def members(number: int, population: int) -> dict[str, Any]:
+    """A roster of 50 that is formed in each round, while others are away, wait or have spent their budget."""
+    at = number * 50 % population
+    formed = {"formed": [{"roster": number, "members": [*range(at, at + 50)]}], "closed": [], "roster": number}
+    where = {"away_clients": 11, "waiting_clients": 13, "spent_clients": 17}
+    return formed | {name: [*range(number % most)] for name, most in where.items()}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "runs", "population"), [(3000, 1, 0), (1000, 6, 0), (300, 1, 1000), (300, 3, 1000), (300, 8, 1000)]
+)
+def test_a_page_of_long_runs_stays_small(
+    make: Callable[..., RunLog], tmp_path: Path, rounds: int, runs: int, population: int
+) -> None:
+    logs = large(make, rounds, runs, population)
     save_runs(logs, tmp_path / "runs.html")
     assert (tmp_path / "runs.html").stat().st_size - len(scripts().encode()) < MOST
     for panel in panels(logs)[:2]:
         found = drawn(panel.chart.to_dict())
         assert [max(line) for line in found.values()] == [rounds] * runs
-    assert "Of a long run every second, third, … point is drawn" in written(tmp_path / "runs.html").text
+    told = "Of a long run every second, third, … point is drawn" in written(tmp_path / "runs.html").text
+    assert told == (rounds * runs > 300)
+
+
+def test_rows_that_several_layers_show_are_written_once(make: Callable[..., RunLog], tmp_path: Path) -> None:
+    save_runs([make("repair"), make("exact")], tmp_path / "runs.html")
+    accuracy, epsilon, *_ = json.loads(written(tmp_path / "runs.html").scripts[0]).values()
+    for chart in (accuracy, epsilon):
+        sources = [layer["data"] for layer in _layers(chart) if "data" in layer]
+        assert sorted(chart["datasets"]) == sorted({source["name"] for source in sources if "name" in source})
+        inline = [json.dumps(source["values"]) for source in sources if "values" in source]
+        every = inline + [json.dumps(rows) for rows in chart["datasets"].values()]
+        assert len(every) == len(set(every)) == (2 if chart is accuracy else 3)
 
 
 def test_pages_are_small(pages: dict[str, Path]) -> None:
@@ -178,6 +260,17 @@ def test_tables_of_runs_have_the_numbers_of_their_charts(make: Callable[..., Run
 def test_the_residual_says_why_it_zigzags(make: Callable[..., RunLog]) -> None:
     panel = next(panel for panel in panels([make("repair")]) if panel.title.startswith("Residual"))
     assert "goes up and down with them and is 0 where none is missing; it never adds up" in panel.note
+
+
+@pytest.mark.parametrize("void", [0, 1, 2])
+def test_noise_says_why_it_falls_to_zero(make: Callable[..., RunLog], void: int) -> None:
+    lines = logged("repair")
+    for line in lines[3 : 3 + void]:
+        line |= {"used": 0, "late": 9, "lost": 1, "noise_std": 0.0, "residual_std": 0.0}
+    notes = {panel.title: panel.note for panel in panels([make(lines=lines), make("none")])}
+    told = ["", " 0 in 1 round that added no upload to the mean.", " 0 in 2 rounds that added no upload to the mean."]
+    assert notes["Noise that stays, std"] == f"Added by each round to a coordinate of the mean, for good.{told[void]}"
+    assert notes["Residual of a round, std"].endswith(" A round that uses no upload leaves none.") == (void > 0)
 
 
 def _layers(spec: dict[str, Any]) -> list[dict[str, Any]]:

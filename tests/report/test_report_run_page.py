@@ -8,7 +8,7 @@ import pytest
 
 from lightdp.errors import ArgumentError
 from lightdp.report import save_runs
-from lightdp.report._figures import facts, labels
+from lightdp.report._figures import LONG, facts, labels
 from lightdp.report._page import run_page
 from support.run_logs import Page, logged
 
@@ -23,9 +23,10 @@ EVIL = '</script><script>alert(1)</script><img src=x onerror="alert(2)">&\'[red]
 
 def test_every_figure_is_in_the_tables_of_the_page(three: tuple[Page, list[RunLog]]) -> None:
     page, runs = three
-    for run in runs:
-        row = " ".join(facts(run).values())
-        assert f"{row} " in page.text
+    found = [facts(run) for run in runs]
+    for name in found[0]:
+        row = " ".join([LONG.get(name, name), *(each[name] for each in found)])
+        assert f" {row} " in page.text
     assert "2.8866" in page.text
     assert "62.23 %" in page.text
 

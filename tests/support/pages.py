@@ -26,10 +26,10 @@ WAIT_S = 60.0
 
 
 class Served:
-    """A running server: its address, its token and its link."""
+    """A running server: its folder, its address, its token and its link."""
 
-    def __init__(self, process: subprocess.Popen[str], link: str) -> None:
-        self.process, self.link = process, link
+    def __init__(self, process: subprocess.Popen[str], link: str, folder: Path) -> None:
+        self.process, self.link, self.folder = process, link, folder
         found = re.fullmatch(r"(http://[^/]+)/.*token=(\S+)", link)
         assert found is not None
         self.base, self.token = found[1], found[2]
@@ -53,7 +53,7 @@ def serving(folder: Path, *options: str, port: int = 0, program: Sequence[str] =
             ready, _, _ = select.select([process.stdout], [], [], WAIT_S)
             assert ready, "the server has not said anything"
             line = process.stdout.readline()
-            yield Served(process, re.search(r"http\S+", line)[0])  # type: ignore[index]
+            yield Served(process, re.search(r"http\S+", line)[0], folder)  # type: ignore[index]
         finally:
             process.kill()
             process.wait()

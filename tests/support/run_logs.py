@@ -106,7 +106,7 @@ class Page(HTMLParser):
         self.feed(html)
         self.close()
         self.text = " ".join(" ".join(self.words).split())
-        self.charts = list(json.loads(self.scripts[0]).values())
+        self.charts = [_filled(chart, chart) for chart in json.loads(self.scripts[0]).values()]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
@@ -120,6 +120,14 @@ class Page(HTMLParser):
             self.scripts.append(data)
         elif self._inside != "style":
             self.words.append(data)
+
+
+def _filled(chart: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    """A chart whose layers hold the rows that they name."""
+    layers = [_filled(layer, top) for layer in chart.get("layer", ())]
+    name = chart.get("data", {}).get("name")
+    named = {} if name is None else {"data": {"values": top["datasets"][name]}}
+    return chart | named | ({"layer": layers} if layers else {})
 
 
 @pytest.fixture(scope="module")

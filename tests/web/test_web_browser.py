@@ -39,6 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     written(folder / "real.jsonl", lines_of(plan, some_rounds(plan, 8)))
     written(folder / "repair.jsonl", logged())
     written(folder / "exact.jsonl", logged("exact"))
+    written(folder / "short.jsonl", logged("local", rounds=3))
     (folder / "repair.safetensors").write_bytes(b"weights")
     with serving(folder) as found:
         yield found
@@ -292,7 +293,7 @@ def test_every_control_has_a_name(served: Served, open_page: Open) -> None:
 def test_runs_are_listed_compared_downloaded_and_audited(served: Served, open_page: Open) -> None:
     page = open_page(served, "/runs")
     page.wait_for_selector(".runs li")
-    assert page.locator(".runs li").count() == 3
+    assert page.locator(".runs li").count() == 4
     for name in ("repair.jsonl", "exact.jsonl"):
         page.check(f"[aria-label='select {name}']")
     page.click("#compare")
@@ -412,6 +413,103 @@ def test_figures_of_a_finished_run_agree_with_each_other(served: Served, open_pa
     assert (
         page.inner_text("#charts figure:first-child .readout") == "round 6: repair.jsonl 51.60 % · exact.jsonl 52.60 %"
     )
+
+
+def test_uploads_in_void_rounds_are_not_called_too_late(served: Served, open_page: Open) -> None:
+    page = open_page(served, "/runs/view?run=real.jsonl")
+    page.wait_for_selector("#charts figure")
+    words = page.locator(".card:has(h3:text-is('Uploads')) p").last.inner_text()
+    log = RunLog.read(served.folder / "real.jsonl")
+    late, void, lost = (sum(log.fates(line)[kind] for line in log.rounds) for kind in ("late", "void", "lost"))
+    assert void > 0
+    assert words.startswith(f"used; {late} too late, {void} in void rounds, {lost} lost of ")
+
+
+def test_noise_that_falls_to_zero_in_a_void_round_is_explained(served: Served, open_page: Open) -> None:
+    stays, goes = "Noise that stays, std", "Residual until repaired, std"
+    for run, words in {"real": "; 0 in 1 round that added no upload to the mean", "repair": ""}.items():
+        page = open_page(served, f"/runs/view?run={run}.jsonl")
+        page.wait_for_selector("#charts figure")
+        notes = {title: page.inner_text(f"figure:has(h3:text-is('{title}')) h3 + p") for title in (stays, goes)}
+        assert notes[stays] == f"in a coordinate of the mean, for good{words}"
+        assert "0 where all came or no upload was used" in notes[goes]
+
+
+DRAWN = """async ([lines, rules]) => {
+  const script = document.querySelector("script[type=module]").src.replace(/[^/]*$/, "ui.js");
+  const {chart, make} = await import(script), node = make("div");
+  document.body.append(node);
+  const named = chart(node, {lines, rules, from: 1, show: String, label: "a"});
+  const boxes = [...node.querySelectorAll(".end")].map((each) => {
+    const box = each.getBoundingClientRect();
+    return [each.textContent, box.left, box.right, box.top, box.bottom];
+  });
+  const dots = [...node.querySelectorAll("circle")].map((each) => {
+    const box = each.getBoundingClientRect();
+    return [box.right, (box.top + box.bottom) / 2];
+  });
+  const {right} = node.getBoundingClientRect();
+  node.remove();
+  return [named, boxes, dots, right];
+}"""
+
+
+def rising(name: str, to: float, rounds: int = 60) -> dict[str, Any]:
+    return {"name": name, "colour": "teal", "points": [[x, to * x / 60] for x in range(1, rounds + 1)]}
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ([rising("one", 1)], False),  # its title names it
+        ([rising("one", 1), rising("two", 2), rising("three", 3), rising("four", 4)], True),
+        ([rising("one", 1), rising("two", 1.01), rising("short", 1, rounds=12)], True),
+        ([rising(str(name), 1) for name in range(5)], False),  # names would stand far from their lines
+        ([rising(str(name), name) for name in range(1, 8)], False),
+        ([rising("one", 1), rising("a name that is far too long for any chart, " * 3, 2)], False),
+    ],
+    ids=["one", "four", "near", "same", "many", "long"],
+)
+def test_few_lines_are_named_at_their_ends_where_there_is_room(
+    served: Served, open_page: Open, lines: list[dict[str, Any]], named: bool, width: int
+) -> None:
+    page = open_page(served, viewport={"width": width, "height": 800})
+    found, boxes, dots, right = page.evaluate(DRAWN, [lines, [{"y": 0.2, "text": "budget"}]])
+    assert found is named
+    assert sorted(text for text, *_ in boxes) == (sorted(line["name"] for line in lines) if named else [])
+    ends = {line["name"]: dot for line, dot in zip(lines, dots, strict=True)}
+    for place, (text, start, end, top, bottom) in enumerate(boxes):
+        assert 0 < start - ends[text][0] < 10
+        assert abs((top + bottom) / 2 - ends[text][1]) < 30
+        assert end <= right
+        for _, *(left_of, right_of, above, below) in boxes[:place]:
+            assert end <= left_of or right_of <= start or bottom <= above + 3 or below <= top + 3
+
+
+def test_lines_of_runs_have_a_legend_only_where_they_are_not_named(served: Served, open_page: Open) -> None:
+    page = open_page(served, "/runs/view?run=short.jsonl&run=exact.jsonl")
+    page.wait_for_selector("#charts figure")
+    for title in ("Test accuracy", "Privacy spent, ε", "Noise that stays, std"):
+        names = page.locator(f"figure:has(h3:text-is('{title}')) .end").all_text_contents()
+        assert sorted(names) == ["exact.jsonl", "short.jsonl"], title
+        assert page.locator(f"figure:has(h3:text-is('{title}')) .legend li").count() == 0
+
+
+def test_each_of_several_runs_is_read_at_its_own_last_round(served: Served, open_page: Open) -> None:
+    page = open_page(served, "/runs/view?run=short.jsonl&run=exact.jsonl")
+    page.wait_for_selector("#charts figure")
+    readout = "#charts figure:nth-of-type(2) .readout"
+    apart = "short.jsonl, round 3: 1.2400 · exact.jsonl, round 7: 2.8200"
+    assert page.inner_text(readout) == apart
+    page.focus("#charts figure:nth-of-type(2) svg")
+    for key, text in {
+        "Home": "round 1: short.jsonl 0.4400 · exact.jsonl 0.4200",
+        "PageUp": apart,
+        "ArrowLeft": "short.jsonl, round 3: 1.2400 · exact.jsonl, round 6: 2.4200",
+    }.items():
+        page.keyboard.press(key)
+        assert page.inner_text(readout) == text
 
 
 def test_a_chart_of_very_many_rounds_is_drawn_with_few_points_and_the_last(served: Served, open_page: Open) -> None:

@@ -7,8 +7,14 @@ A page needs no network and no other file. Everything put into it is escaped, in
 from __future__ import annotations
 
 import html
+import json
 import re
-from collections.abc import Callable, Sequence
+import shutil
+import stat
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,6 +31,7 @@ from lightdp.report._panel import Page, Panel
 
 _HEAD = 2000  # characters of another page in which its kind and title stand
 _MADE = re.compile(r'<meta name=lightdp content="(\w+)">.*?<title>(.*?) · lightdp</title>', re.DOTALL)
+_BESIDE = re.compile(rb"(?<=<!--lightdp:beside-->).*?(?=<!--/lightdp:beside-->)", re.DOTALL)
 _MOST_LINKS = 6
 _DIGITS = 7  # of numbers in the data of charts
 
@@ -33,6 +40,8 @@ def save_either(
     path: Path, name: str, command: str | None, *, page: Callable[..., str], chart: Callable[[], Chart] | None
 ) -> None:
     """Write a page if `path` ends in .html, and otherwise a picture: whole or not at all.
+
+    The pages of lightdp beside a new page get a link to it; nothing else in them changes.
 
     Args:
         path: the file.
@@ -50,6 +59,10 @@ def save_either(
             file.write_text(page(command=command, beside=beside(path)), encoding="utf-8", errors="replace")
         else:
             draw(chart(), file)
+    if path.suffix in PAGES:
+        for other in _neighbours(path):
+            with suppress(OSError):  # it went away, or may not be changed
+                _relink(other)
 
 
 def save_page(
@@ -103,20 +116,46 @@ def rendered(file: str, *, panels: Sequence[Panel], **content: Any) -> str:  # n
 
 
 def beside(path: Path) -> list[dict[str, str]]:
-    """The pages of lightdp in the folder of `path`, newest first: their links and titles. Others are left out."""
+    """The newest pages of lightdp in the folder of `path`, by name: their links and titles. Others are left out."""
+    return [{"link": quote(other.name), "title": title} for other, title in sorted(_neighbours(path).items())]
+
+
+def _neighbours(path: Path) -> dict[Path, str]:
+    """The newest pages of lightdp in the folder of `path`, and their titles."""
     found = []
     for other in path.parent.glob("*.html"):
-        try:
+        with suppress(OSError):  # it went away, or may not be read
             if other.name == path.name or not other.is_file():
                 continue
             with other.open(encoding="utf-8", errors="replace") as file:
                 made = _MADE.search(file.read(_HEAD))
             if made is not None:
-                title = printable(html.unescape(made[2]))
-                found.append((other.stat().st_mtime, {"link": quote(other.name), "title": title}))
-        except OSError:  # it went away, or may not be read
-            continue
-    return [page for _, page in sorted(found, key=lambda each: (-each[0], each[1]["link"]))[:_MOST_LINKS]]
+                found.append((-other.stat().st_mtime, other, printable(html.unescape(made[2]))))
+    return {other: title for _, other, title in sorted(found)[:_MOST_LINKS]}
+
+
+def _relink(page: Path) -> None:
+    """Make a page link to those that lie beside it now; nothing else in it changes, nor does its time.
+
+    A page that may not be written, belongs to somebody else, is a link, or is saved again meanwhile is left as it is.
+    """
+    before = page.lstat()
+    if not stat.S_ISREG(before.st_mode) or not before.st_mode & stat.S_IWUSR:
+        return
+    parts: Any = engine().get_template("parts.html").module
+    links = str(parts.links(beside(page))).encode(errors="replace")
+    text = page.read_bytes()
+    fresh = _BESIDE.sub(lambda _: links, text, count=1)
+    if fresh == text:
+        return
+    with tempfile.TemporaryDirectory(dir=page.parent, prefix=".lightdp-") as folder:
+        file = Path(folder) / page.name
+        file.write_bytes(fresh)
+        shutil.copystat(page, file)
+        now = page.lstat()
+        same = (now.st_ino, now.st_mtime_ns, now.st_size) == (before.st_ino, before.st_mtime_ns, before.st_size)
+        if same and file.stat().st_uid == before.st_uid:
+            file.replace(page)
 
 
 @cache
@@ -139,7 +178,26 @@ def scripts() -> str:
 def spec(chart: alt.Chart | alt.LayerChart) -> dict[str, Any]:
     """As wide as its place, transparent; the page's style gives the colour of its text."""
     drawn = chart.properties(width="container").configure(**LOOK, background="transparent").to_dict()
-    return {name: _short(value) for name, value in drawn.items() if name != "usermeta"}
+    return _once({name: _short(value) for name, value in drawn.items() if name != "usermeta"})
+
+
+def _once(drawn: dict[str, Any]) -> dict[str, Any]:
+    """The same with rows that several layers show written once, by name."""
+    sources = [layer["data"] for layer in _layers(drawn) if "values" in layer.get("data", {})]
+    often = Counter(json.dumps(source["values"]) for source in sources)
+    names = {rows: f"rows-{place}" for place, rows in enumerate(rows for rows, count in often.items() if count > 1)}
+    for source in sources:
+        name = names.get(json.dumps(source["values"]))
+        if name is not None:
+            drawn.setdefault("datasets", {})[name] = source.pop("values")
+            source["name"] = name
+    return drawn
+
+
+def _layers(drawn: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield drawn
+    for layer in drawn.get("layer", ()):
+        yield from _layers(layer)
 
 
 def _short(value: Any) -> Any:  # noqa: ANN401  of JSON

@@ -19,7 +19,7 @@ WHEREABOUTS = {
     "spent": ("no budget left", TONES["red"]),
 }
 """Where a client is in a round, as `RunLog.whereabouts` says: words and colour."""
-_MOST_BARS = 400  # more would be thinner than two pixels
+_MOST_BARS, _FEWEST_BARS = 400, 30  # of all runs, more would be thinner than two pixels; and at least of each
 
 
 def member_panels(log: RunLog, name: str, logs: Sequence[RunLog]) -> Iterator[Panel]:
@@ -27,7 +27,7 @@ def member_panels(log: RunLog, name: str, logs: Sequence[RunLog]) -> Iterator[Pa
     if log.federated:
         yield _membership(log, name, logs)
         if log.ended is not None and log.ended.epsilon_clients:
-            yield _spent(log.ended.epsilon_clients, log.claimed, name)
+            yield _spent(log.ended.epsilon_clients, log.claimed, name, len(logs))
 
 
 def _membership(log: RunLog, name: str, logs: Sequence[RunLog]) -> Panel:
@@ -62,7 +62,9 @@ def _membership(log: RunLog, name: str, logs: Sequence[RunLog]) -> Panel:
         if line.formed
     ]
     x, top = rounds_axis("round", logs), alt.value(0)
-    marks = data(formed).mark_point(shape="triangle-down", filled=True, size=70, color=SOFT, opacity=0.9, yOffset=-4)
+    marks = data(few([formed], len(logs))).mark_point(
+        shape="triangle-down", filled=True, size=70, color=SOFT, opacity=0.9, yOffset=-4
+    )
     marks = marks.encode(x=x, y=top, tooltip=[alt.Tooltip("made:N", title="rosters formed")])
     rosters, closed = len(log.rosters), sum(len(line.closed or ()) for line in log.rounds)
     note = f"{counted(log.population, 'client')}, {counted(rosters, 'roster')} formed (triangles)"
@@ -75,12 +77,12 @@ def _membership(log: RunLog, name: str, logs: Sequence[RunLog]) -> Panel:
     return Panel(f"Members: {name}", note, chart, "wide", Table(["round", *words.values()], cells))
 
 
-def _spent(epsilon: Sequence[float], budget: float | None, name: str) -> Panel:
-    """ε of each client, the largest first."""
+def _spent(epsilon: Sequence[float], budget: float | None, name: str, among: int) -> Panel:
+    """ε of each client, the largest first; of many clients in one of so many runs every second, third, ..."""
     order = sorted(enumerate(epsilon), key=lambda each: -each[1])
-    step = -(-len(order) // _MOST_BARS)
+    step = -(-len(order) // max(_FEWEST_BARS, _MOST_BARS // among))
     rows: list[dict[str, Any]] = [
-        {"place": at, "start": at - 0.5, "end": at + step - 0.5, "client": client, "epsilon": spent}
+        {"start": at - 0.5, "client": client, "epsilon": spent}
         for at, (client, spent) in enumerate(order)
         if at % step == 0
     ]
@@ -88,7 +90,7 @@ def _spent(epsilon: Sequence[float], budget: float | None, name: str) -> Panel:
     axis = alt.Axis(grid=False, tickMinStep=1, format=",d")
     x = alt.X("start:Q", title="clients, by what they spent", axis=axis, scale=within(-0.5, len(order) - 0.5))
     bars = data(rows).mark_rect(color=TONES["blue"], opacity=0.75, stroke="white", strokeWidth=0.4 if step == 1 else 0)
-    bars = bars.encode(
+    bars = bars.transform_calculate(end=f"min(datum.start + {step}, {len(order) - 0.5})").encode(
         x=x, x2="end:Q", y=alt.Y("epsilon:Q", title=None, scale=within(0, top)), y2=alt.datum(0),
         tooltip=["client:Q", alt.Tooltip("epsilon:Q", title="ε", format=".4f")],
     )  # fmt: skip
@@ -100,6 +102,7 @@ def _spent(epsilon: Sequence[float], budget: float | None, name: str) -> Panel:
         layers.append(words.mark_text(align="left", dy=-6, dx=4, fontSize=11, color=SOFT))
     note = f"At the end, over all rosters of a client: {rounded_up(order[-1][1])} to {rounded_up(order[0][1])}, "
     note += f"median {rounded_up(median(epsilon))}. Rosters that were closed count at their worst (W5)."
+    note += f" One bar for each {step} clients, as high as the largest of them." if step > 1 else ""
     chart = alt.layer(*layers).properties(height=190, description=f"ε by client of {name}. {note}")
     table = Table(["client", "ε"], [[str(row["client"]), rounded_up(row["epsilon"])] for row in rows])
     return Panel(f"Privacy spent by client, ε: {name}", note, chart, "wide", table)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from lightdp.report._chart import alt, within
 from lightdp.runlog import RunLog
 
-MOST, _FEWEST = 360, 40  # points of all lines of a panel, and at least of each
+MOST, _FEWEST = 300, 20  # points of all lines of a panel, and at least of each
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def few(rows: Sequence[Sequence[Mapping[str, Any]]], among: int | None = None) -
     """The rows of all lines, of a long one every second, third, ... and the last, so that a page stays small.
 
     >>> [row["round"] for row in few([[{"round": number} for number in range(1, 1001)]])][-2:]
-    [997, 1000]
+    [996, 1000]
 
     Args:
         rows: of each line, in their order.

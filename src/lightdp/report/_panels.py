@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple, TypeAlias
 
-from lightdp._validate import rounded_up
+from lightdp._validate import counted, rounded_up
 from lightdp.report._chart import FAINT, SOFT, Chart, alt, data, heading, line_names, sheet, within
 from lightdp.report._figures import labels
 from lightdp.report._members import member_panels
@@ -53,12 +53,11 @@ def colours(logs: Sequence[RunLog]) -> list[tuple[str, list[int]]]:
 def panels(logs: Sequence[RunLog]) -> list[Panel]:
     """The panels that have something to show, without legends of the runs."""
     seen = "Of the model after each round that was evaluated."
-    stays = "Added by each round to a coordinate of the mean, for good."
     drawn = [
         _lines(logs, _rows(logs, lambda _, line: line.accuracy), _SHARE, ("Test accuracy", seen)),
         _epsilon(logs),
         _time(logs),
-        _lines(logs, _positive(_rows(logs, RunLog.stays)), _STD, ("Noise that stays, std", stays)),
+        _lines(logs, _positive(_rows(logs, RunLog.stays)), _STD, ("Noise that stays, std", _stays(logs))),
         _lines(logs, _positive(_rows(logs, RunLog.goes)), _STD, ("Residual of a round, std", _goes(logs))),
         *(stragglers(logs, place) for place in range(len(logs))),
         *(panel for log, name in zip(logs, labels(logs), strict=True) for panel in member_panels(log, name, logs)),
@@ -112,13 +111,23 @@ def _epsilon(logs: Sequence[RunLog]) -> Panel | None:
     return _lines(logs, rows, _EPSILON, words_of, behind=[rules, words], more=more, reaches=budgets)
 
 
+def _stays(logs: Sequence[RunLog]) -> str:
+    """What the lasting noise is, and why it falls to 0."""
+    noisy = [log for log in logs if log.noise]
+    empty = sum(line.used == 0 and log.stays(line) == 0 for log in noisy for line in log.rounds)
+    note = "Added by each round to a coordinate of the mean, for good."
+    return f"{note} 0 in {counted(empty, 'round')} that added no upload to the mean." if empty else note
+
+
 def _goes(logs: Sequence[RunLog]) -> str:
     """What the residual is, and why it zigzags (R4)."""
     grace = any(log.grace for log in logs if log.repairs)
+    empty = any(line.used == 0 for log in logs if log.repairs for line in log.rounds)
     return (
         "Pairwise noise of the clients that a round misses, in the model until "
         f"the {'round after next' if grace else 'next round'} takes it out. It follows the number of missing clients, "
         "so it goes up and down with them and is 0 where none is missing; it never adds up."
+        f"{' A round that uses no upload leaves none.' if empty else ''}"
     )
 
 

@@ -53,7 +53,7 @@ function head(run) {
     f.private ? card("Privacy spent", "ε = " + (f.epsilon_text ?? "–"), `of ${number(f.budget)} at δ = ${f.delta}${f.gdp ? "" : ", batches sampled"}`, f.epsilon === null ? null : f.epsilon / f.budget, f.exceeds) : card("Privacy spent", "∞", "no noise: nothing is guaranteed to anybody"),
     f.private ? card(f.gdp ? "μ" : "μ at this δ", f.mu_text ?? "–", `of ${up(f.mu_budget)} in the budget`, f.mu === null ? null : f.mu / f.mu_budget, f.exceeds) : null,
     card("Round", f.total ? `${whole(f.rounds)} / ${whole(f.total)}` : whole(f.rounds), f.status === "running" ? (f.left === null ? "time left: not known yet" : `about ${time(f.left)} left`) : f.stopped ? `ended early: ${f.stopped}` : f.seconds !== null ? `took ${took(f.seconds)}` : "no end recorded", f.total ? f.rounds / f.total : null),
-    card("Uploads", all ? percent((u.used + u.next) / all) : "–", all ? `used; ${whole(u.late + u.void)} too late, ${whole(u.lost)} lost of ${whole(all)}` : "none yet"),
+    card("Uploads", all ? percent((u.used + u.next) / all) : "–", all ? `used; ${whole(u.late)} too late, ${u.void ? `${whole(u.void)} in void rounds, ` : ""}${whole(u.lost)} lost of ${whole(all)}` : "none yet"),
     card("Noise", number(f.noise), `std in the mean that stays${f.status !== "finished" && now && now.goes !== null ? `; residual ${number(now.goes)} until repaired` : ""}`));
   const what = [f.scheme, f.data, f.model_name, f.clients ? `${whole(f.clients)} clients` : null, `${whole(f.parameters)} parameters`].filter(Boolean).join(" · ");
   return [line, make("p", {class: "note"}, what), cards, f.error ? make("p", {class: "error"}, f.error) : null];
@@ -64,12 +64,14 @@ const panels = new Map(), jobs = [];  // panels are all there before the first i
 const reach = (run) => { const done = run.rows.size, total = run.facts.total ?? done; return done > total / 2 ? total : Math.min(total, Math.max(10, 2 * done)); };
 function panel(key, title, note) {
   if (!panels.has(key)) {
-    const place = make("div"), readout = make("p", {class: "readout"}), legend = make("ul", {class: "legend"});
-    const figure = make("figure", {}, make("figcaption", {}, make("div", {}, make("h3", {}, title), make("p", {}, note)), readout), place, legend);
+    const place = make("div"), readout = make("p", {class: "readout"}), legend = make("ul", {class: "legend"}), words = make("p");
+    const figure = make("figure", {}, make("figcaption", {}, make("div", {}, make("h3", {}, title), words), readout), place, legend);
     $("charts").append(figure);
-    panels.set(key, {place, readout, legend, figure});
+    panels.set(key, {place, readout, legend, figure, words});
   }
-  return panels.get(key);
+  const found = panels.get(key);
+  if (found.words.textContent !== note) found.words.textContent = note;
+  return found;
 }
 function legend(node, entries) {
   node.replaceChildren(...entries.map(([text, colour]) => { const dot = make("i"); dot.style.background = colour; return make("li", {}, dot, text); }));
@@ -79,8 +81,7 @@ function lines(key, title, note, value, options) {
   if (!drawn.some((line) => line.points.length)) return;
   const {place, readout, legend: names} = panel(key, title, note), high = Math.max(...runs.map(reach), 1);
   const text = drawn.filter((line) => line.points.length).map((line) => `${line.name} ${options.show(line.points.at(-1)[1])}`).join(", ");
-  jobs.push(() => chart(place, {lines: drawn, high, from: 1, readout, label: `${title}: ${text}`, ...options}));
-  if (many) legend(names, drawn.map((line) => [line.name, line.colour]));
+  jobs.push(() => { const named = chart(place, {lines: drawn, high, from: 1, readout, label: `${title}: ${text}`, ...options}); if (many) legend(names, named ? [] : drawn.map((line) => [line.name, line.colour])); });
 }
 function stacked(key, title, note, run, kinds) {
   const rows = sorted(run), used = Object.keys(kinds).filter((kind) => rows.some((row) => row[kind] > 0));
@@ -99,8 +100,9 @@ function draw() {
   lines("loss", "Test loss", "after each round that was evaluated", "loss", {show: (y) => number(y)});
   lines("mu", "Privacy spent, μ", runs.every((run) => run.facts.gdp) ? "the training so far is μ-GDP" : "of Gaussian noise with this ε at this δ", "mu", {show: (y, short) => short ? number(y) : up(y), zero: true, rules: budgets("mu_budget", (y) => up(y))});
   runs.forEach((run, place) => stacked(`uploads-${place}`, many ? `Uploads: ${run.name}` : "Uploads", "what became of them, round by round", run, FATES));
-  lines("stays", "Noise that stays, std", "in a coordinate of the mean, for good", "stays", {show: (y) => number(y), zero: true});
-  lines("goes", "Residual until repaired, std", "shared with missing clients: 0 where all came, gone once they are repaired", "goes", {show: (y) => number(y), zero: true});
+  const empty = runs.filter((run) => run.facts.noise > 0).flatMap(sorted).filter((row) => row.used === 0 && row.stays === 0).length;
+  lines("stays", "Noise that stays, std", "in a coordinate of the mean, for good" + (empty ? `; 0 in ${whole(empty)} round${empty === 1 ? "" : "s"} that added no upload to the mean` : ""), "stays", {show: (y) => number(y), zero: true});
+  lines("goes", "Residual until repaired, std", "shared with missing clients: 0 where all came or no upload was used, gone once they are repaired", "goes", {show: (y) => number(y), zero: true});
   runs.forEach((run, place) => { if (run.facts.federated) stacked(`members-${place}`, many ? `Members: ${run.name}` : "Members", `${whole(run.facts.population)} clients`, run, WHERE); });
   jobs.splice(0).forEach((job) => job());
   become($("statements"), make("div", {}, ...runs.flatMap((run) => run.facts.statement?.length ? [make("h2", {}, many ? `Guaranteed: ${run.name}` : "What was guaranteed to whom"), make("div", {class: "panel"}, ...run.facts.statement.concat(run.facts.notes).map((text) => make("p", {}, text)))] : [])));

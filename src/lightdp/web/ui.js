@@ -60,10 +60,30 @@ function ticks(low, high, count) {
 }
 
 const MOST_POINTS = 1000;  // of a line; more would be thinner than a pixel
+const MOST_NAMED = 5, NAME_ROW = 13, NAME_GAP = 8;  // lines with names at their ends; pixels of a name's row, and before it
+const pen = document.createElement("canvas").getContext("2d");
+
+// Names beside the ends of lines, or up to two rows above or below; null where one would be over another, a line or a rule.
+// The middle one is placed first, so that names stand in the order of their lines.
+function ends(lines, X, Y, {high, low, right, rules}) {
+  const wanted = lines.map((line) => { const [x, y] = line.points.at(-1); return {line, x: X(x) + NAME_GAP, y: Y(y), long: line.long}; }).sort((a, b) => a.y - b.y);
+  const middle = (wanted.length - 1) / 2, placed = [];
+  const above = (line, {x, y, long}) => line.points.some((p, k) => { const q = line.points[k + 1] ?? p, [a, b] = [Y(p[1]), Y(q[1])]; return X(q[0]) > x - NAME_GAP / 2 && X(p[0]) < x + long && Math.min(a, b) < y + 7 && Math.max(a, b) > y - 7; });
+  const free = (each) => each.y >= high && each.y <= low && !(each.x < right && rules.some((rule) => Math.abs(Y(rule.y) - each.y) < 7)) && !placed.some((other) => Math.abs(other.y - each.y) < NAME_ROW && other.x < each.x + each.long && each.x < other.x + other.long) && !lines.some((line) => line !== each.line && above(line, each));
+  for (const [each, side] of wanted.map((each, k) => [each, k - middle]).sort((a, b) => Math.abs(a[1]) - Math.abs(b[1]))) {
+    const way = side < 0 ? -1 : 1, found = [0, 0.5, 1, -0.5, -1, 1.5, 2, -1.5, -2].map((rows) => ({...each, y: each.y + way * rows * NAME_ROW})).find(free);
+    if (!found) return null;
+    placed.push(found);
+  }
+  return placed;
+}
+
 // A chart in `node`: lines [{name, colour, points: [[x, y]]}] or, with `stacked`, layers of the same form.
-// Arrow keys and the pointer move a cross; what is there is written to `readout`.
+// Arrow keys and the pointer move a cross; what is there is written to `readout`. Few lines are named at their ends where
+// there is room; returns whether they are, and otherwise they need a legend.
 export function chart(node, {lines, high, from, rules = [], show, stacked = false, zero = false, label, readout, height = 210, xtitle = "round"}) {
-  const width = Math.max(260, node.clientWidth || 600), left = 46, right = 12, top = 10, bottom = 30;
+  const width = Math.max(260, node.clientWidth || 600), left = 46, top = 10, bottom = 30;
+  let right = 12;
   const longest = lines.reduce((most, line) => Math.max(most, line.points.length), 1), step = Math.ceil(longest / MOST_POINTS);
   lines = lines.map((line) => ({...line, points: line.points.filter((_, place) => place % step === 0 || place === line.points.length - 1)}));
   const xs = [...new Set(lines.flatMap((line) => line.points.map((p) => p[0])))].sort((a, b) => a - b);
@@ -76,6 +96,15 @@ export function chart(node, {lines, high, from, rules = [], show, stacked = fals
   most += pad; if (!(zero || stacked)) least -= pad;
   const first = from ?? (xs[0] ?? 0), last = Math.max(high ?? 0, xs.at(-1) ?? 1, first + 1e-9);
   const X = (x) => left + (x - first) / (last - first) * (width - left - right), Y = (y) => height - bottom - (y - least) / (most - least) * (height - top - bottom);
+  let names = null;
+  if (!stacked && lines.length > 1 && lines.length <= MOST_NAMED) {
+    pen.font = "11px system-ui, sans-serif";
+    const named = layers.filter((line) => line.points.length).map((line) => ({...line, long: pen.measureText(line.name).width}));
+    const needs = named.map((line) => width - left - (width - left - NAME_GAP - 2 - line.long) * (last - first) / Math.max(line.points.at(-1)[0] - first, 1e-9));
+    right = Math.max(right, ...needs);
+    if (right < 0.3 * width) names = ends(named, X, Y, {high: top, low: height - bottom, right: width - right, rules});
+    if (!names) right = 12;
+  }
   const svg = document.createElementNS(space, "svg");
   for (const [key, value] of Object.entries({class: "plot", viewBox: `0 0 ${width} ${height}`, height, role: "img", tabindex: "0", "aria-label": label})) svg.setAttribute(key, value);
   for (const y of ticks(least, most, 5)) { draw(svg, "line", {class: "grid", x1: left, x2: width - right, y1: Y(y), y2: Y(y)}); draw(svg, "text", {x: left - 7, y: Y(y) + 4, "text-anchor": "end"}, show(y, true)); }
@@ -94,17 +123,23 @@ export function chart(node, {lines, high, from, rules = [], show, stacked = fals
       draw(svg, "circle", {cx: X(end[0]), cy: Y(end[1]), r: 3.5, style: `fill: ${line.colour}`});
     }
   }
+  for (const {line, x, y} of names ?? []) draw(svg, "text", {class: "end", x, y: y + 4, style: `fill: color-mix(in srgb, ${line.colour} 55%, var(--ink))`}, line.name);
   const cross = draw(svg, "line", {class: "cross", y1: top, y2: height - bottom, x1: -9, x2: -9});
-  const read = (x) => layers.flatMap((line) => { const p = line.points.findLast((each) => each[0] <= x); return p ? [(lines.length > 1 ? line.name + " " : "") + show(stacked ? p[3] : p[1])] : []; }).join(" · ");
+  // Values at x; a line that has none there says of which x its last one is.
+  const read = (x) => {
+    const found = layers.flatMap((line) => { const p = line.points.findLast((each) => each[0] <= x); return p ? [{name: lines.length > 1 ? line.name : "", at: p[0], text: show(stacked ? p[3] : p[1])}] : []; });
+    if (found.every((each) => each.at === x)) return `${xtitle} ${whole(x)}: ` + found.map((each) => `${each.name} ${each.text}`.trim()).join(" · ");
+    return found.map((each) => `${each.name}, ${xtitle} ${whole(each.at)}: ${each.text}`).join(" · ");
+  };
   let at = xs.length - 1;
   const move = (next) => {
     if (!xs.length) return;
     at = Math.min(Math.max(next, 0), xs.length - 1);
     node.dataset.cross = xs[at];
     cross.setAttribute("x1", X(xs[at])); cross.setAttribute("x2", X(xs[at]));
-    if (readout) readout.textContent = `${xtitle} ${whole(xs[at])}: ${read(xs[at])}`;
+    if (readout) readout.textContent = read(xs[at]);
   };
-  const clear = () => { delete node.dataset.cross; cross.setAttribute("x1", -9); cross.setAttribute("x2", -9); if (readout) readout.textContent = xs.length ? `${xtitle} ${whole(xs.at(-1))}: ${read(xs.at(-1))}` : ""; };
+  const clear = () => { delete node.dataset.cross; cross.setAttribute("x1", -9); cross.setAttribute("x2", -9); if (readout) readout.textContent = xs.length ? read(xs.at(-1)) : ""; };
   svg.addEventListener("pointermove", (event) => { const box = svg.getBoundingClientRect(), x = first + ((event.clientX - box.left) * width / box.width - left) / (width - left - right) * (last - first); let near = 0; for (let k = 0; k < xs.length; k++) if (Math.abs(xs[k] - x) < Math.abs(xs[near] - x)) near = k; move(near); });
   svg.addEventListener("pointerleave", clear);
   svg.addEventListener("blur", clear);
@@ -113,6 +148,7 @@ export function chart(node, {lines, high, from, rules = [], show, stacked = fals
   node.replaceChildren(svg);
   if (focused) svg.focus({preventScroll: true});
   kept < 0 ? clear() : move(kept);
+  return names !== null;
 }
 
 // Bars with names, in the order given: [{name, value, text, colour, bold}].
