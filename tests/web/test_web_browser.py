@@ -164,6 +164,34 @@ def test_an_error_stands_beside_its_field_and_goes_again(served: Served, open_pa
     assert_planned(page)
 
 
+def test_after_a_refusal_the_old_answers_are_dimmed_and_cannot_be_copied(served: Served, open_page: Open) -> None:
+    page = open_page(served)
+    page.fill("#sampling_rate", "0.1")
+    page.wait_for_timeout(250)
+    assert_planned(page)
+    assert (shown(page, "stale"), page.is_disabled("#copy")) == ("", False)
+    opacity = "+getComputedStyle(document.querySelector('#answer .cards')).opacity"
+    page.select_option("#unit", "client")
+    page.wait_for_selector("#answer.stale[aria-busy=false]")
+    assert page.evaluate(opacity) < 0.5
+    assert shown(page, "stale") == "There is no plan for these settings. What is shown below is for earlier ones."
+    assert page.text_content("#brief") == "no plan for these settings"
+    page.click("[data-copy=python]")
+    assert page.is_disabled("#copy")
+    page.fill("#sampling_rate", "1")
+    page.wait_for_timeout(250)
+    assert_planned(page)
+    assert (page.evaluate(opacity), shown(page, "stale"), page.is_disabled("#copy")) == (1, "", False)
+    assert shown(page, "unit-shown") == "all data of one client"
+
+
+def test_a_link_without_a_plan_has_nothing_to_copy(served: Served, open_page: Open) -> None:
+    page = open_page(served)
+    page.goto(served.link.replace("?", "?clients=5&colluders=7&"))
+    page.wait_for_selector("#colluders[aria-invalid=true]")
+    assert (shown(page, "mu"), shown(page, "stale"), page.is_disabled("#copy")) == ("–", "", True)
+
+
 def test_stale_answers_are_dropped(served: Served, open_page: Open) -> None:
     page = open_page(served)
     slow = [True]

@@ -3,7 +3,7 @@ import {$, bars, chart, make, number, onResize, percent, say, size, whole} from 
 
 const form = $("form"), fields = [...form.querySelectorAll("[name]")], start = new Map(fields.map((field) => [field.name, field.value]));
 const colour = (scheme) => `var(--scheme-${scheme})`;
-let answer = null, others = null, model = null, copied = "command";
+let answer = null, others = null, model = null, copied = "command", refused = false;
 
 // --- sliders
 const sliderOf = (field) => $(field.name + "-slider");
@@ -82,12 +82,17 @@ function refuse(error, name) {
     say(field.name + "-error", field.name === name ? error : "");
   }
   say("error", name ? "" : error);
+  refused = error !== "";
+  $("answer").classList.toggle("stale", refused);
+  say("stale", refused && answer ? "There is no plan for these settings. What is shown below is for earlier ones." : "");
+  if (refused) { say("brief", "no plan for these settings"); say("said", ""); }
+  showCopy();
 }
 
 function show(found, took) {
+  if (!found.error) answer = found;
   refuse(found.error ?? "", found.error ? found.field : null);
   if (found.error) return;
-  answer = found;
   const plan = found.plan;
   say("mu", found.mu); say("epsilon-shown", found.epsilon); say("delta-shown", String(plan.delta));
   say("unit-shown", plan.unit === "client" ? "all data of one client" : "one record");
@@ -104,7 +109,7 @@ function show(found, took) {
   say("took", took.toFixed(0));
   say("brief", `μ ${found.mu} · noise × ${number(found.ratio)} · ${size(found.upload)}`);
   say("said", `μ ${found.mu}, noise ${number(found.std)}, upload ${size(found.upload)}`);
-  showCopy(); showMeasured();
+  showMeasured();
 }
 
 function showOthers() {
@@ -131,7 +136,7 @@ function showMeasured() {
 function showCopy() {
   if (!answer) return;
   say("text", answer.copy[copied] ?? "Only compared with: lightdp.flower does not deploy this calibration.");
-  $("copy").disabled = answer.copy[copied] === null;
+  $("copy").disabled = refused || answer.copy[copied] === null;
   for (const button of document.querySelectorAll("[data-copy]")) button.setAttribute("aria-pressed", String(button.dataset.copy === copied));
 }
 async function copy(text) {
