@@ -340,10 +340,18 @@ def test_unsafe_requests_are_refused_by_name(changed: dict[str, Any], message: s
             "It holds for a server that does not see uploads which come too late.",
         ),
         ({"sampling_rate": 0.1}, "It holds for a server that follows the protocol: batches are sampled (R2)."),
+        (
+            {"sampling_rate": 0.1, "calibration": "exact"},
+            "It holds for a server that follows the protocol: batches are sampled (R2).",
+        ),
+        (
+            {"sampling_rate": 0.1, "calibration": "exact", "late": "unseen"},
+            "a server that follows the protocol and does not see uploads which come too late.",
+        ),
         ({"calibration": "exact"}, None),
     ],
 )
-def test_a_plan_with_repair_says_what_a_server_may_do_and_what_is_kept_for_it(
+def test_a_plan_says_what_a_server_may_do_and_what_is_kept_for_it(
     changed: dict[str, Any], said: str | None
 ) -> None:
     asked = {"clients": 50, "colluders": 10, "stragglers": 10, "rounds": 150, "epsilon": 3.0, "delta": 1e-5}

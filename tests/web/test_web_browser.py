@@ -170,6 +170,7 @@ def test_after_a_refusal_the_old_answers_are_dimmed_and_cannot_be_copied(served:
     page.wait_for_timeout(250)
     assert_planned(page)
     assert (shown(page, "stale"), page.is_disabled("#copy")) == ("", False)
+    assert shown(page, "sampled") == "It holds for a server that follows the protocol: batches are sampled (R2)."
     opacity = "+getComputedStyle(document.querySelector('#answer .cards')).opacity"
     page.select_option("#unit", "client")
     page.wait_for_selector("#answer.stale[aria-busy=false]")
@@ -182,7 +183,7 @@ def test_after_a_refusal_the_old_answers_are_dimmed_and_cannot_be_copied(served:
     page.wait_for_timeout(250)
     assert_planned(page)
     assert (page.evaluate(opacity), shown(page, "stale"), page.is_disabled("#copy")) == (1, "", False)
-    assert shown(page, "unit-shown") == "all data of one client"
+    assert (shown(page, "unit-shown"), shown(page, "sampled")) == ("all data of one client", "")
 
 
 def test_a_link_without_a_plan_has_nothing_to_copy(served: Served, open_page: Open) -> None:

@@ -163,6 +163,7 @@ def _answer(asked: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
         "mu": rounded_up(facts["mu"]),
         "power": rounded_up(100 * min(facts["power"], 1.0), 1),
         "attacker": attack.sentence(facts["power"], plan.unit, plan.adjacency),
+        "sampled": planning.holds_for(plan) if plan.sampling_rate < 1 else None,
         "std": math.sqrt(plan.noise_in_mean()),
         "residual": math.sqrt(plan.transient_in_mean()),
         "norm": None if length is None else math.sqrt(length * plan.noise_in_mean()),

@@ -96,6 +96,7 @@ function show(found, took) {
   const plan = found.plan;
   say("mu", found.mu); say("epsilon-shown", found.epsilon); say("delta-shown", String(plan.delta));
   say("unit-shown", plan.unit === "client" ? "all data of one client" : "one record");
+  say("sampled", found.sampled ?? "");
   say("power", found.power); say("attacker", found.attacker);
   $("power-bar").style.width = found.power + "%";
   say("ratio", found.ratio === null ? "–" : "× " + number(found.ratio));
