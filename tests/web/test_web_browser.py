@@ -193,6 +193,23 @@ def test_a_link_without_a_plan_has_nothing_to_copy(served: Served, open_page: Op
     assert (shown(page, "mu"), shown(page, "stale"), page.is_disabled("#copy")) == ("–", "", True)
 
 
+def test_the_measured_model_of_the_nearest_sampling_rate_is_open_until_one_is_chosen(
+    served: Served, open_page: Open
+) -> None:
+    page = open_page(served)
+
+    def opened_at(rate: str) -> str:
+        page.fill("#sampling_rate", rate)
+        page.wait_for_timeout(250)
+        assert_planned(page)
+        return page.inner_text("#models [aria-pressed=true]")
+
+    assert [opened_at(rate) for rate in ("1", "0.2", "0.1")] == ["scattering-linear", "scattering-cnn", "wrn-16-4"]
+    assert "sampling rate 0.08, unit record" in shown(page, "measured-words")
+    page.click("#models button:text-is('scattering-cnn')")
+    assert opened_at("1") == "scattering-cnn"
+
+
 def test_stale_answers_are_dropped(served: Served, open_page: Open) -> None:
     page = open_page(served)
     slow = [True]

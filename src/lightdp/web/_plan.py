@@ -14,7 +14,7 @@ from lightdp._validate import integer, rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan, Request
 from lightdp.web._copied import texts
-from lightdp.web._measured import nearest
+from lightdp.web._measured import nearest, nearest_model
 
 _HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(Request)}
 _MOST_SAMPLED = 10_000  # turns of a client with sampled batches, which take long to add up
@@ -176,6 +176,7 @@ def _answer(asked: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
         "turns": plan.turns,
         "copy": texts(dict(asked), plan),
         "measured": nearest(plan),
+        "model": nearest_model(plan),
     }
 
 

@@ -3,7 +3,7 @@ import {$, bars, chart, make, number, onResize, percent, say, size, whole} from 
 
 const form = $("form"), fields = [...form.querySelectorAll("[name]")], start = new Map(fields.map((field) => [field.name, field.value]));
 const colour = (scheme) => `var(--scheme-${scheme})`;
-let answer = null, others = null, model = null, copied = "command", refused = false;
+let answer = null, others = null, chosen = null, copied = "command", refused = false;
 
 // --- sliders
 const sliderOf = (field) => $(field.name + "-slider");
@@ -126,8 +126,8 @@ function showOthers() {
 
 function showMeasured() {
   const models = [...new Set(answer.measured.map((each) => each.model))].sort((a, b) => (b === "scattering-linear") - (a === "scattering-linear"));
-  model = models.includes(model) ? model : models[0];
-  $("models").replaceChildren(...models.map((name) => { const button = make("button", {type: "button", "aria-pressed": String(name === model)}, name); button.addEventListener("click", () => { model = name; showMeasured(); $("models").querySelector("[aria-pressed=true]").focus(); }); return button; }));
+  const model = chosen ?? answer.model;
+  $("models").replaceChildren(...models.map((name) => { const button = make("button", {type: "button", "aria-pressed": String(name === model)}, name); button.addEventListener("click", () => { chosen = name; showMeasured(); $("models").querySelector("[aria-pressed=true]").focus(); }); return button; }));
   const shown = answer.measured.filter((each) => each.model === model), one = shown[0];
   say("measured-words", `Mean over seeds of trainings on ${one.data} (${one.partition}, ${one.clients} clients, ${one.rounds} rounds, sampling rate ${one.sampling_rate}, unit record), at the measured ε nearest to yours, ${one.epsilon}, and the nearest shares of colluders and stragglers. Your data and model will differ.`);
   chart($("measured-chart"), {lines: shown.map((each) => ({name: each.label, colour: colour(each.scheme), dash: each.scheme === "central" ? "6 4" : "", points: each.curve})), from: 0, show: (y, short) => percent(y, short ? 0 : 1), label: "Measured accuracy against rounds: " + shown.map((each) => `${each.label} ${percent(each.accuracy)}`).join(", ")});
