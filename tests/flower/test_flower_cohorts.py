@@ -106,6 +106,26 @@ def test_fractions_that_do_not_fit_the_plan_are_refused(inner: Strategy, setting
 
 
 @pytest.mark.parametrize(
+    ("inner", "clients", "proposed"),
+    [
+        (FedAvg(fraction_train=0.2, min_available_nodes=100), 100, (20, 100)),
+        (FedAvg(fraction_train=0.2, min_available_nodes=100), 20, (20, 100)),
+        (FedAvg(fraction_train=0.29, min_available_nodes=100), 50, (29, 100)),  # of which int() makes 28
+        (FedAvg(fraction_train=0.01, min_available_nodes=100, min_train_nodes=10), 100, (10, 100)),
+        (FedAvg(fraction_train=0.2, min_available_nodes=50), 100, (100, 500)),  # says nothing of a population
+        (FedAvg(fraction_train=0.2), 100, (100, 500)),
+    ],
+)
+def test_the_plan_that_a_refusal_of_a_fraction_proposes_is_accepted(
+    inner: Strategy, clients: int, proposed: tuple[int, int]
+) -> None:
+    cohort, nodes = proposed
+    with pytest.raises(ArgumentError, match=rf"such as lightdp.plan\(clients={cohort}, population={nodes}, "):
+        LightDP(inner, planned(clients=clients, stragglers=1))
+    assert LightDP(inner, planned(clients=cohort, population=nodes, stragglers=1)).strategy is inner
+
+
+@pytest.mark.parametrize(
     ("inner", "settings"),
     [
         (FedAvg(fraction_train=0.05, min_train_nodes=10), {"clients": 10, "population": 100}),

@@ -312,7 +312,10 @@ def test_compare_gives_every_feasible_scheme_the_same_true_epsilon() -> None:
         ({"gamma": 1.0, "calibration": "paper"}, "gamma can be given for auto, exact and repair only"),
         ({"calibration": "best"}, "calibration must be one of auto, exact, repair.*got calibration='best'"),
         ({"sampling_rate": 0}, r"sampling_rate must be in \(0, 1\], got sampling_rate=0"),
-        ({"sampling_rate": 0.1, "unit": "client"}, "sampling_rate must be 1 for unit='client'"),
+        (
+            {"sampling_rate": 0.1, "unit": "client"},
+            "must be 1 for unit='client', got sampling_rate=0.1; for clients that take turns, set population",
+        ),
         ({"degree": 7, "calibration": "paper"}, "needs the complete graph, got degree=7"),
         ({"straggler_law": stragglers.uniform(3)}, r"straggler_law must cover 0..10, got a law on 0..3"),
     ],
@@ -340,12 +343,18 @@ def test_unsafe_requests_are_refused_by_name(changed: dict[str, Any], message: s
             "It holds for a server that does not see uploads which come too late.",
         ),
         ({"sampling_rate": 0.1}, "It holds for a server that follows the protocol: batches are sampled (R2)."),
+        (
+            {"sampling_rate": 0.1, "calibration": "exact"},
+            "It holds for a server that follows the protocol: batches are sampled (R2).",
+        ),
+        (
+            {"sampling_rate": 0.1, "calibration": "exact", "late": "unseen"},
+            "a server that follows the protocol and does not see uploads which come too late.",
+        ),
         ({"calibration": "exact"}, None),
     ],
 )
-def test_a_plan_with_repair_says_what_a_server_may_do_and_what_is_kept_for_it(
-    changed: dict[str, Any], said: str | None
-) -> None:
+def test_a_plan_says_what_a_server_may_do_and_what_is_kept_for_it(changed: dict[str, Any], said: str | None) -> None:
     asked = {"clients": 50, "colluders": 10, "stragglers": 10, "rounds": 150, "epsilon": 3.0, "delta": 1e-5}
     page = " ".join(str(lightdp.plan(**asked | {"calibration": "repair"} | changed)).split())
     assert (said in page) if said else ("It holds for a server" not in page)

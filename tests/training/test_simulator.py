@@ -265,7 +265,10 @@ def test_any_module_can_be_trained(tmp_path: Path, toy: Dataset) -> None:
         ({"late_seen": 2.0}, r"late_seen must be in \[0, 1\], got late_seen=2"),
         ({"lr": 0.0}, "lr must be > 0, got lr=0"),
         ({"fidelity": "protocol", "scheme": "central"}, "fidelity must be distribution for scheme='central'"),
-        ({"unit": "client", "sampling_rate": 0.5}, "sampling_rate must be 1 for unit='client'"),
+        (
+            {"unit": "client", "sampling_rate": 0.5},
+            "must be 1 for unit='client', got .*; for clients .* set population",
+        ),
         ({"mirror": True}, "mirror needs model='scattering-linear', got model='linear'"),
         ({"augment": 0}, "augment must be"),
         ({"augment": 2}, "augment needs a convolutional model, got model='linear'"),

@@ -164,6 +164,52 @@ def test_an_error_stands_beside_its_field_and_goes_again(served: Served, open_pa
     assert_planned(page)
 
 
+def test_after_a_refusal_the_old_answers_are_dimmed_and_cannot_be_copied(served: Served, open_page: Open) -> None:
+    page = open_page(served)
+    page.fill("#sampling_rate", "0.1")
+    page.wait_for_timeout(250)
+    assert_planned(page)
+    assert (shown(page, "stale"), page.is_disabled("#copy")) == ("", False)
+    assert shown(page, "sampled") == "It holds for a server that follows the protocol: batches are sampled (R2)."
+    opacity = "+getComputedStyle(document.querySelector('#answer .cards')).opacity"
+    page.select_option("#unit", "client")
+    page.wait_for_selector("#answer.stale[aria-busy=false]")
+    assert page.evaluate(opacity) < 0.5
+    assert shown(page, "stale") == "There is no plan for these settings. What is shown below is for earlier ones."
+    assert page.text_content("#brief") == "no plan for these settings"
+    page.click("[data-copy=python]")
+    assert page.is_disabled("#copy")
+    page.fill("#sampling_rate", "1")
+    page.wait_for_timeout(250)
+    assert_planned(page)
+    assert (page.evaluate(opacity), shown(page, "stale"), page.is_disabled("#copy")) == (1, "", False)
+    assert (shown(page, "unit-shown"), shown(page, "sampled")) == ("all data of one client", "")
+
+
+def test_a_link_without_a_plan_has_nothing_to_copy(served: Served, open_page: Open) -> None:
+    page = open_page(served)
+    page.goto(served.link.replace("?", "?clients=5&colluders=7&"))
+    page.wait_for_selector("#colluders[aria-invalid=true]")
+    assert (shown(page, "mu"), shown(page, "stale"), page.is_disabled("#copy")) == ("–", "", True)
+
+
+def test_the_measured_model_of_the_nearest_sampling_rate_is_open_until_one_is_chosen(
+    served: Served, open_page: Open
+) -> None:
+    page = open_page(served)
+
+    def opened_at(rate: str) -> str:
+        page.fill("#sampling_rate", rate)
+        page.wait_for_timeout(250)
+        assert_planned(page)
+        return page.inner_text("#models [aria-pressed=true]")
+
+    assert [opened_at(rate) for rate in ("1", "0.2", "0.1")] == ["scattering-linear", "scattering-cnn", "wrn-16-4"]
+    assert "sampling rate 0.08, unit record" in shown(page, "measured-words")
+    page.click("#models button:text-is('scattering-cnn')")
+    assert opened_at("1") == "scattering-cnn"
+
+
 def test_stale_answers_are_dropped(served: Served, open_page: Open) -> None:
     page = open_page(served)
     slow = [True]

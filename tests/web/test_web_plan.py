@@ -60,6 +60,8 @@ def test_the_planner_gives_the_numbers_of_lightdp_plan(tmp_path: Path, more: dic
     assert found["epsilon"] == rounded_up(plan.epsilon())
     assert found["std"] == math.sqrt(plan.noise_in_mean())
     assert float(found["power"]) >= 100 * plan.power() - 1e-9
+    assert found["sampled"] == (planning.holds_for(plan) if "sampling_rate" in more else None)
+    assert found["sampled"] is None or found["sampled"] in " ".join(str(plan).split())
     assert found["bits"] == plan.wire_bits
     if (length := plan.request.parameters) is not None:
         assert found["ratio"] == planning.noise_ratio(plan, length)

@@ -94,9 +94,12 @@ def check_sampling(strategy: Strategy, plan: Plan) -> None:
         )
     if population is None:
         if fraction < 1.0 and least < clients:
+            cohort, nodes = clients, round(clients / fraction)
+            if (available := getattr(strategy, "min_available_nodes", 0)) >= clients:  # the nodes that are sampled from
+                cohort, nodes = max(round(available * fraction), least, 2), available
             raise ArgumentError(
-                f"fraction_train={fraction:g} needs a plan for cohorts, such as lightdp.plan(clients={clients}, "
-                f"population={round(clients / fraction)}, ...): noise cancels only among the clients of a cohort"
+                f"fraction_train={fraction:g} needs a plan for cohorts, such as lightdp.plan(clients={cohort}, "
+                f"population={nodes}, ...): noise cancels only among the clients of a cohort"
             )
     elif fraction < 1.0 and abs(max(fraction * population, least) - clients) >= 1:
         sampled = max(int(fraction * population), least)

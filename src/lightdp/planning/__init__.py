@@ -16,7 +16,7 @@ from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
 from lightdp.planning._cohorts import Membership, memberships
 from lightdp.planning._compare import HEADINGS, Comparison, compare
-from lightdp.planning._page import page, sections
+from lightdp.planning._page import holds_for, page, sections
 from lightdp.planning._per_client import PerClientPlan, plan_per_client
 from lightdp.planning._plan import Plan, plan, solve
 from lightdp.planning._request import FINEST_STEPS, CalibrationName, Late, Request, Reserve, Unit
@@ -43,6 +43,7 @@ __all__ = [
     "Wire",
     "compare",
     "hidden_at_random",
+    "holds_for",
     "memberships",
     "noise_advice",
     "noise_ratio",

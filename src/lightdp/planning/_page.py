@@ -131,7 +131,8 @@ def _guarantee(plan: Plan, unit: str) -> list[str]:
             f"The budget lasts all rounds if {stragglers} and {_late(plan)} seen too late; "
             "the odometer charges what happens and stops before the budget is exceeded."
         )
-    result += _server(plan)
+    if (server := holds_for(plan)) is not None:
+        result.append(server)
     result.append(attack.sentence(plan.power(), unit, plan.adjacency))
     return result
 
@@ -143,23 +144,30 @@ def _late(plan: Plan) -> str:
     return "none of them is"
 
 
-def _server(plan: Plan) -> list[str]:
-    """What a server may do under a plan, where that is less than anything, and what is kept for it (W5)."""
+def holds_for(plan: Plan) -> str | None:
+    """What a server may do under a plan, and what is kept for it (W5); None if it may do anything and nothing is kept.
+
+    >>> import lightdp
+    >>> asked = dict(clients=4, colluders=1, stragglers=1, rounds=3, epsilon=2, delta=1e-5)
+    >>> holds_for(lightdp.plan(**asked, sampling_rate=0.1))
+    'It holds for a server that follows the protocol: batches are sampled (R2).'
+    """
+    sampled = plan.sampling_rate < 1
     if plan.graph.random and plan.repairs:
         kept = f"; {_kept(plan, worst_at_random(plan.request, plan.gamma))} one more late upload"
         unseen = kept if plan.late_is_seen else " and does not see uploads which come too late"
-        return [f"It holds for a server that tells all clients one history (S1){unseen}."]
+        return f"It holds for a server that tells all clients one history (S1){unseen}."
     if not plan.late_is_seen and plan.calibration.deployable:
-        follows = "follows the protocol and " if plan.repairs else ""
-        return [f"It holds for a server that {follows}does not see uploads which come too late."]
+        follows = "follows the protocol and " if plan.repairs or sampled else ""
+        return f"It holds for a server that {follows}does not see uploads which come too late."
+    if sampled:
+        return "It holds for a server that follows the protocol: batches are sampled (R2)."
     if not plan.repairs:
-        return []
-    if plan.sampling_rate < 1:
-        return ["It holds for a server that follows the protocol: batches are sampled (R2)."]
+        return None
     worst = worst_cost(plan.gamma, plan.honest, plan.stragglers, grace=plan.grace)
     much = worst >= _MUCH * _spent(plan)
     fewer = "; with fewer stragglers it would be less" if much else ""
-    return [f"It holds for a server that lies to clients; {_kept(plan, worst)} lies and one more late upload{fewer}."]
+    return f"It holds for a server that lies to clients; {_kept(plan, worst)} lies and one more late upload{fewer}."
 
 
 def _spent(plan: Plan) -> float:

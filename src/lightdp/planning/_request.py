@@ -179,7 +179,10 @@ class Request:
         if not 0 < rate <= 1:
             raise ArgumentError(f"sampling_rate must be in (0, 1], got sampling_rate={rate:g}")
         if self.unit == "client" and rate != 1:
-            raise ArgumentError(f"sampling_rate must be 1 for unit='client', got sampling_rate={rate:g}")
+            raise ArgumentError(
+                f"sampling_rate must be 1 for unit='client', got sampling_rate={rate:g}; for clients that take turns, "
+                "set population"
+            )
         if self.law.bound != self.stragglers:
             raise ArgumentError(f"straggler_law must cover 0..{self.stragglers}, got a law on 0..{self.law.bound}")
         if self.gamma is not None:

@@ -282,7 +282,8 @@ class Config:
             raise ArgumentError(f"head_rounds must be 0 or leave ten rounds for all layers, got {got}")
         if self.sampling_rate != 1 and not self.sums:
             raise ArgumentError(
-                f"sampling_rate must be 1 for unit={self.unit!r}, got sampling_rate={self.sampling_rate:g}"
+                f"sampling_rate must be 1 for unit={self.unit!r}, got sampling_rate={self.sampling_rate:g}; for "
+                "clients that take turns, set population"
             )
         if self.augment > 1 and self.unit != "record":
             raise ArgumentError(f"augment must be 1 for unit={self.unit!r}, got augment={self.augment}")

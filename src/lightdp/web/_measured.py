@@ -42,3 +42,14 @@ def nearest(plan: Plan) -> list[dict[str, Any]]:
         if key not in best or distance(one) < distance(best[key]):
             best[key] = one
     return [one | {"label": BUILT_IN[one["scheme"]].label} for one in best.values()]
+
+
+def nearest_model(plan: Plan) -> str:
+    """The measured model whose sampling rate is nearest, on a log scale.
+
+    >>> import lightdp
+    >>> asked = dict(clients=4, colluders=1, stragglers=1, rounds=3, epsilon=2, delta=1e-5)
+    >>> [nearest_model(lightdp.plan(**asked, sampling_rate=rate)) for rate in (1, 0.1)]
+    ['scattering-linear', 'wrn-16-4']
+    """
+    return min(_bundled(), key=lambda one: abs(math.log(one["sampling_rate"] / plan.sampling_rate)))["model"]

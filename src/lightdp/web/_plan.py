@@ -14,7 +14,7 @@ from lightdp._validate import integer, rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.planning import Plan, Request
 from lightdp.web._copied import texts
-from lightdp.web._measured import nearest
+from lightdp.web._measured import nearest, nearest_model
 
 _HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(Request)}
 _MOST_SAMPLED = 10_000  # turns of a client with sampled batches, which take long to add up
@@ -163,6 +163,7 @@ def _answer(asked: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
         "mu": rounded_up(facts["mu"]),
         "power": rounded_up(100 * min(facts["power"], 1.0), 1),
         "attacker": attack.sentence(facts["power"], plan.unit, plan.adjacency),
+        "sampled": planning.holds_for(plan) if plan.sampling_rate < 1 else None,
         "std": math.sqrt(plan.noise_in_mean()),
         "residual": math.sqrt(plan.transient_in_mean()),
         "norm": None if length is None else math.sqrt(length * plan.noise_in_mean()),
@@ -175,6 +176,7 @@ def _answer(asked: tuple[tuple[str, Any], ...]) -> dict[str, Any]:
         "turns": plan.turns,
         "copy": texts(dict(asked), plan),
         "measured": nearest(plan),
+        "model": nearest_model(plan),
     }
 
 

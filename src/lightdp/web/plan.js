@@ -3,7 +3,7 @@ import {$, bars, chart, make, number, onResize, percent, say, size, whole} from 
 
 const form = $("form"), fields = [...form.querySelectorAll("[name]")], start = new Map(fields.map((field) => [field.name, field.value]));
 const colour = (scheme) => `var(--scheme-${scheme})`;
-let answer = null, others = null, model = null, copied = "command";
+let answer = null, others = null, chosen = null, copied = "command", refused = false;
 
 // --- sliders
 const sliderOf = (field) => $(field.name + "-slider");
@@ -82,15 +82,21 @@ function refuse(error, name) {
     say(field.name + "-error", field.name === name ? error : "");
   }
   say("error", name ? "" : error);
+  refused = error !== "";
+  $("answer").classList.toggle("stale", refused);
+  say("stale", refused && answer ? "There is no plan for these settings. What is shown below is for earlier ones." : "");
+  if (refused) { say("brief", "no plan for these settings"); say("said", ""); }
+  showCopy();
 }
 
 function show(found, took) {
+  if (!found.error) answer = found;
   refuse(found.error ?? "", found.error ? found.field : null);
   if (found.error) return;
-  answer = found;
   const plan = found.plan;
   say("mu", found.mu); say("epsilon-shown", found.epsilon); say("delta-shown", String(plan.delta));
   say("unit-shown", plan.unit === "client" ? "all data of one client" : "one record");
+  say("sampled", found.sampled ?? "");
   say("power", found.power); say("attacker", found.attacker);
   $("power-bar").style.width = found.power + "%";
   say("ratio", found.ratio === null ? "–" : "× " + number(found.ratio));
@@ -104,7 +110,7 @@ function show(found, took) {
   say("took", took.toFixed(0));
   say("brief", `μ ${found.mu} · noise × ${number(found.ratio)} · ${size(found.upload)}`);
   say("said", `μ ${found.mu}, noise ${number(found.std)}, upload ${size(found.upload)}`);
-  showCopy(); showMeasured();
+  showMeasured();
 }
 
 function showOthers() {
@@ -120,8 +126,8 @@ function showOthers() {
 
 function showMeasured() {
   const models = [...new Set(answer.measured.map((each) => each.model))].sort((a, b) => (b === "scattering-linear") - (a === "scattering-linear"));
-  model = models.includes(model) ? model : models[0];
-  $("models").replaceChildren(...models.map((name) => { const button = make("button", {type: "button", "aria-pressed": String(name === model)}, name); button.addEventListener("click", () => { model = name; showMeasured(); $("models").querySelector("[aria-pressed=true]").focus(); }); return button; }));
+  const model = chosen ?? answer.model;
+  $("models").replaceChildren(...models.map((name) => { const button = make("button", {type: "button", "aria-pressed": String(name === model)}, name); button.addEventListener("click", () => { chosen = name; showMeasured(); $("models").querySelector("[aria-pressed=true]").focus(); }); return button; }));
   const shown = answer.measured.filter((each) => each.model === model), one = shown[0];
   say("measured-words", `Mean over seeds of trainings on ${one.data} (${one.partition}, ${one.clients} clients, ${one.rounds} rounds, sampling rate ${one.sampling_rate}, unit record), at the measured ε nearest to yours, ${one.epsilon}, and the nearest shares of colluders and stragglers. Your data and model will differ.`);
   chart($("measured-chart"), {lines: shown.map((each) => ({name: each.label, colour: colour(each.scheme), dash: each.scheme === "central" ? "6 4" : "", points: each.curve})), from: 0, show: (y, short) => percent(y, short ? 0 : 1), label: "Measured accuracy against rounds: " + shown.map((each) => `${each.label} ${percent(each.accuracy)}`).join(", ")});
@@ -131,7 +137,7 @@ function showMeasured() {
 function showCopy() {
   if (!answer) return;
   say("text", answer.copy[copied] ?? "Only compared with: lightdp.flower does not deploy this calibration.");
-  $("copy").disabled = answer.copy[copied] === null;
+  $("copy").disabled = refused || answer.copy[copied] === null;
   for (const button of document.querySelectorAll("[data-copy]")) button.setAttribute("aria-pressed", String(button.dataset.copy === copied));
 }
 async function copy(text) {
