@@ -135,6 +135,23 @@ def test_many_rounds_with_little_noise_are_composed_in_bounded_memory(count: int
     assert spread / sampling._step({multiplier: count}, rate=1.0) < 2**18
 
 
+@pytest.mark.parametrize(("rounds", "adjacency"), [({0.3: 1, 1e4: 1}, "add-remove"), ({0.3: 1, 1e4: 10**5}, "replace")])
+def test_noise_of_very_different_sizes_is_composed_in_bounded_memory(
+    rounds: dict[float, int], adjacency: sampling.Adjacency
+) -> None:
+    step = sampling._step(rounds, rate=1e-6)
+    for direction in privacy_loss.directions(adjacency, 1e-6):
+        found = sampling._composed(tuple(sorted(rounds.items())), 1e-6, direction, step)
+        assert found.masses.size <= 2 * sampling._POINTS + 1
+    alone = sampling.epsilon({0.3: 1}, rate=1e-6, delta=1e-9, adjacency=adjacency)
+    assert sampling.epsilon(rounds, rate=1e-6, delta=1e-9, adjacency=adjacency) >= alone * (1 - 1e-6)
+
+
+def test_noise_that_is_next_to_nothing_is_refused() -> None:
+    with pytest.raises(InfeasibleError, match=r"noise multipliers must be >= 0.01 .* got 0.0001"):
+        sampling.epsilon({1e-4: 10}, rate=0.01, delta=1e-5, adjacency="add-remove")
+
+
 def test_coarser_steps_are_pessimistic_and_hardly_so(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = {1.3: 4000}
     monkeypatch.setattr(privacy_loss, "_WHOLE", 2**30)  # thinned grids have errors of their own

@@ -95,11 +95,12 @@ class LossDistribution:
         return self.infinite + _total(-np.expm1(epsilon - losses[counted]), self.masses[counted])
 
 
-def composed(rounds: Sequence[tuple[LossDistribution, int]]) -> LossDistribution:
+def composed(rounds: Sequence[tuple[LossDistribution, int]], within: tuple[int, int] | None = None) -> LossDistribution:
     """The loss of all rounds together, so many of each kind, on one grid.
 
     Args:
         rounds: losses of one round, all with the same step, and the number of such rounds.
+        within: their `window`, where it is known.
 
     The transform's window holds all sums but `_TAIL` of them, which wrap around and count as infinite loss as well.
     """
@@ -107,7 +108,7 @@ def composed(rounds: Sequence[tuple[LossDistribution, int]]) -> LossDistribution
 
     if sum(count for _, count in rounds) == 1:
         return next(kind for kind, count in rounds if count == 1)
-    low, high = _likely(rounds)
+    low, high = window(rounds) if within is None else within
     length = next_fast_len(high - low + 1, real=True)
     kept, logs = np.arange(length // 2 + 1), np.zeros(length // 2 + 1, np.complex128)
     finite = 0.0
@@ -232,7 +233,7 @@ def _swapped(places: _Places, step: float, z: float, rate: float) -> _Vector:
     return np.where(places == 0, 0.0, z**2 * (-np.sign(places) * asinh - places * step / 2))
 
 
-def _likely(rounds: Sequence[tuple[LossDistribution, int]]) -> tuple[int, int]:
+def window(rounds: Sequence[tuple[LossDistribution, int]]) -> tuple[int, int]:
     """Between which places the sum of all losses lies, up to a probability of `_TAIL`, by Chernoff's bound."""
     low, high = (sum(count * int(kind.places[end]) for kind, count in rounds) for end in (0, -1))
     variance = 0.0

@@ -23,9 +23,10 @@ Adjacency = privacy_loss.Adjacency
 _Kinds = tuple[tuple[float, int], ...]  # noise multipliers or factors, the smallest first, and numbers of rounds
 
 _ROUNDS = 10**6  # the error of the transforms was measured up to here
-_ERROR = 2.0**-50  # in δ, for each round composed: seven times the largest error that was measured
+_ERROR = 2.0**-50  # in δ, for each round composed: more than twice the largest error that was measured
 _POINTS = 2**21  # of a composed distribution, approximately: half a gigabyte and seconds
 _ROUND_UP = 1 + 1e-12  # on z, and on ε: covers what rounding z · factor · clip / clip may change
+_LEAST = 0.01  # of noise multipliers: losses of less noise are beyond what e^loss can hold
 _COARSER = 8  # times the discretisation that shows that a direction does not matter
 _NEAR = math.log(1.3)  # the distance of the noises between which a search begins
 
@@ -92,13 +93,21 @@ def delta(rounds: Mapping[float, int], *, rate: float, epsilon: float, adjacency
 def _kinds(rounds: Mapping[float, int]) -> _Kinds:
     if (total := sum(rounds.values())) > _ROUNDS:
         raise InfeasibleError(f"rounds must be <= {_ROUNDS} where batches are sampled, got rounds={total}")
-    return tuple((z, count) for z, count in sorted(rounds.items()) if count > 0)
+    kinds = tuple((z, count) for z, count in sorted(rounds.items()) if count > 0)
+    if kinds and kinds[0][0] < _LEAST:
+        raise InfeasibleError(f"noise multipliers must be >= {_LEAST:g} where batches are sampled, got {kinds[0][0]:g}")
+    return kinds
 
 
 @functools.lru_cache(maxsize=3)  # a plan asks for ε of the same rounds at two δ
 def _composed(kinds: _Kinds, rate: float, direction: Direction, step: float) -> LossDistribution:
-    """The loss of all rounds together, for one direction in which neighbours differ."""
-    return privacy_loss.composed([(_sampled(z, rate, direction, step), count) for z, count in kinds])
+    """The loss of all rounds together, for one direction in which neighbours differ, in bounded memory."""
+    while True:
+        rounds = [(_sampled(z, rate, direction, step), count) for z, count in kinds]
+        low, high = privacy_loss.window(rounds)
+        if high - low <= 2 * _POINTS:
+            return privacy_loss.composed(rounds, (low, high))
+        step *= 2
 
 
 def noise_multiplier(

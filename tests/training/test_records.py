@@ -147,7 +147,9 @@ def test_norms_after_the_map_are_never_too_small(rest: float) -> None:
     layer = models.StandardisedConv(3, 4, 3, bias=False)
     used, lengths = _records._map(layer)
     g = rest * torch.randn(5, *used.shape, generator=generator) + 7.0 + 5.0 * used
-    found = _records._pulled_squares(g.flatten(1), used, lengths)
+    found, before = _records._pulled_squares(g.flatten(1), used, lengths)
+    divided = (g.double() / lengths.double()[:, None]).square().sum((1, 2))
+    torch.testing.assert_close(before, divided, rtol=1e-9, atol=0)
     exact = g.double()
     _records._pull(exact, used.double(), lengths.double())
     norms = exact.square().sum((1, 2))
@@ -301,3 +303,26 @@ def test_crops_of_small_images_and_of_vectors_are_refused() -> None:
     for shape in [(2, 3, 4, 8), (2, 64)]:
         with pytest.raises(ArgumentError, match="views need images with sides above 4"):
             views.crops(torch.zeros(shape), torch.zeros(2, 1, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(("size", "clip"), [(100.0, 0.1), (1000.0, 1.0), (1e4, 1.0)])
+def test_a_record_moves_a_sum_by_no_more_than_the_clip_whatever_maps_take_away(size: float, clip: float) -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        models.StandardisedConv(1, 4, 3, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(144, 2, bias=False)
+    )
+    nn.init.normal_(model[3].weight)
+    x = size + 1e-3 * torch.randn(1001, 1, 8, 8)  # gradients of the kernels lie nearly along what their map removes
+    y = torch.zeros(1001, dtype=torch.long)
+    whole, without = (gradients.clipped_sums(model, x[k:], y[k:], y[k:], 1, clip)[0].double() for k in (0, 1))
+    assert float((whole - without).norm()) <= 1.001 * clip
+
+
+def test_clipped_sums_of_a_model_in_float64_are_mapped() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(models.StandardisedConv(1, 4, 3, bias=False), nn.Flatten(), nn.Linear(144, 2)).double()
+    x, y = torch.rand(3, 1, 8, 8).double(), torch.tensor([0, 1, 0])
+    found = gradients.clipped_sums(model, x, y, torch.zeros(3, dtype=torch.long), 1, 1e3)
+    nn.functional.cross_entropy(model(x), y, reduction="sum").backward()
+    plain = torch.cat([p.grad.flatten() for p in model.parameters()])
+    assert torch.allclose(found[0], plain, rtol=1e-9, atol=1e-12)

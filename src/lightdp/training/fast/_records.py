@@ -20,6 +20,7 @@ from lightdp.training.fast._layers import Norm, with_norms
 from lightdp.training.fast._layout import channels_last, padding, reorder
 from lightdp.training.models import Fixed, Residual, StandardisedConv
 
+_LONGER = 10.0  # times its gradient: a term that is summed up in float32 before its map
 _KNOWN = {
     *(nn.Conv2d, StandardisedConv, nn.Linear, nn.GroupNorm, nn.Flatten, nn.Sequential, Residual, nn.Identity, Fixed),
     *(nn.ReLU, nn.Tanh, nn.AvgPool2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d),
@@ -92,7 +93,9 @@ class Records:
     On CUDA with `half` it computes in bfloat16, channels last; gradients are summed and returned in float32.
 
     Gradients of standardised kernels are found by way of those of the weights in use, from which a linear map leads to
-    them. For a sum it is enough to map the sum: `terms` leaves the map out, and `finish` brings it in.
+    them. For a sum it is enough to map the sum: `terms` leaves the map out, and `finish` brings it in. What the map
+    takes away may not be much longer than what it leaves, or rounding the sum would move it by more than the clip:
+    `terms` takes it away from each record where it is.
 
     Args:
         model: one that `knows` accepts; later changes of its parameters do not reach the copy.
@@ -125,11 +128,16 @@ class Records:
     def terms(self, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tensor]:
         """Like `gradients`, before the maps of standardised kernels; and the squared norm of each after them. (n,)
 
-        Guarantee: squared norms have a relative error below 18 · 2^-24, as those of `squares`, or are larger.
+        Guarantee: squared norms have a relative error below 18 · 2^-24, as those of `squares`, or are larger. No term
+        is more than about `_LONGER` times as long as the gradient it stands for.
         """
         found = self._used(x, y)
-        each = [_pulled_squares(g, *self.maps[p]) if p in self.maps else squares(g) for p, g in found.items()]
-        return self._listed(found), torch.stack(each).sum(0)
+        pairs = [_pulled_squares(g, *self.maps[p]) if p in self.maps else (squares(g),) * 2 for p, g in found.items()]
+        after, before = (torch.stack(each).sum(0) for each in zip(*pairs, strict=True))
+        if bool((before > _LONGER**2 * after).any()):
+            for (used, lengths), g in ((self.maps[p], found[p]) for p in self.maps):
+                _pull(g.unflatten(1, used.shape), used, torch.ones_like(lengths))  # `finish` takes nothing more away
+        return self._listed(found), after
 
     def finish(self, sums: Tensor) -> None:
         """From sums (m, d) of `terms` to those of gradients in the order of `model.parameters()`, in place."""
@@ -137,7 +145,7 @@ class Records:
         for p, piece in zip(parameters, sums.split([p.numel() for p in parameters], 1), strict=True):
             if p in self.maps:
                 used, lengths = self.maps[p]
-                exact = piece.double().unflatten(1, used.shape)
+                exact = piece.to(torch.float64, copy=True).unflatten(1, used.shape)
                 _pull(exact, used.double(), lengths.double())
                 piece.copy_(exact.flatten(1))
         reorder(self.model, sums)
@@ -239,8 +247,8 @@ def _pull(g: Tensor, used: Tensor, lengths: Tensor) -> None:
         g.sub_(g.mean(2, keepdim=True)).addcmul_(along[..., None], used, value=-1).div_(lengths[:, None])
 
 
-def _pulled_squares(g: Tensor, used: Tensor, lengths: Tensor) -> Tensor:
-    """The squared norm of each row (n, numel) after `_pull`, without it: from three sums for each filter.
+def _pulled_squares(g: Tensor, used: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """The squared norm of each row (n, numel) after `_pull`, without it, and if only divided: from sums by filter.
 
     |g - a - b u|^2 = |g|^2 - m a^2 - b^2 (2 - |u|^2) + 2 a b sum(u), with the mean a of the m values and b = <g, u>.
     Little may be left of |g|^2, so all is in float64, and 1e-10 of it is added, more than that can lose.
@@ -254,4 +262,6 @@ def _pulled_squares(g: Tensor, used: Tensor, lengths: Tensor) -> Tensor:
     own = used.double()
     mean, lean, tall = total / own.shape[1], own.sum(1), own.square().sum(1)
     left = whole - total * mean - along.square() * (2 - tall) + 2 * mean * along * lean
-    return ((left.clamp_min(0) + 1e-10 * whole) / lengths.double().square()).sum(1)
+    pair = torch.stack([left.clamp_min(0) + 1e-10 * whole, whole]) / lengths.double().square()
+    after, before = pair.sum(2)
+    return after, before
