@@ -39,8 +39,8 @@ _AT_ONCE = 256  # connections accepted at a time: with those that wait or ask, f
 class _Connection(H11Protocol):
     """A connection that is closed unless a request comes soon; `Guard` limits requests, so idle ones stop none.
 
-    Of too many that wait for their first request the oldest is closed: files to open do not run out, and whoever asks
-    at once is answered.
+    Of too many that wait for their first request the oldest is closed: the process does not run out of file
+    descriptors, and a client that asks at once is answered.
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
