@@ -29,7 +29,7 @@ KEYS = [bytes([k]) * 32 for k in range(1, 4)]
 
 def own_noise(length: int, start: int, grid: Grid) -> NDArray[np.float64]:
     """Individual noise in fine steps, on a grid of 2^-22."""
-    scales = np.array([grid.sigma_individual, stream.SIGMA_MAX, stream.SIGMA_MAX], np.float32) * np.float32(2**15)
+    scales = np.array([grid.sigma_individual, stream.SIGMA_MAX, stream.SIGMA_MAX], np.float32)
     return plain.own_noise(length, start, b"".join(KEYS), scales)
 
 

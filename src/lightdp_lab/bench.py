@@ -123,7 +123,7 @@ def _terms(peers: int) -> list[stream.Term]:
 
 def _path(d: int, peers: int, *, path: stream.Path) -> None:
     terms = _terms(peers)
-    scales = np.array([term.sign * SIGMA * 2**15 for term in terms], np.float32)
+    scales = np.array([term.sign * SIGMA for term in terms], np.float32)
     path.accumulate(np.zeros(d, np.int32), 0, b"".join(term.key for term in terms), scales)
 
 

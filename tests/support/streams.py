@@ -27,6 +27,6 @@ def samples(key: bytes, sigma: float, count: int, start: int = 0) -> NDArray[np.
 
 def by_path(path: stream.Path, length: int, start: int, terms: list[Term]) -> NDArray[np.int32]:
     out = np.zeros(length, np.int32)
-    scales = np.array([term.sign * 2**15 * np.float32(term.sigma) for term in terms], np.float32)
+    scales = np.array([term.sign * np.float32(term.sigma) for term in terms], np.float32)
     path.accumulate(out, start, b"".join(term.key for term in terms), scales)
     return out

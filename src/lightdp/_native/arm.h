@@ -7,6 +7,7 @@
 typedef float v4f __attribute__((vector_size(16), may_alias));
 typedef int32_t v4i __attribute__((vector_size(16), may_alias));
 typedef uint32_t v4u __attribute__((vector_size(16), may_alias));
+typedef uint16_t v4h __attribute__((vector_size(8), may_alias));
 
 #if defined(__ARM_FEATURE_AES) || defined(__ARM_FEATURE_CRYPTO)
 #define WITH_AES                      /* the compiler may use it everywhere */
@@ -40,16 +41,18 @@ WITH_AES static inline uint32_t substituted(uint32_t word)
 
 WITH_AES static void expand(Term *term, const unsigned char *key)
 {
-    uint32_t w[4 * (ROUNDS + 1)];
-    memcpy(w, key, 32);
-    for (int i = 8, rcon = 1; i < 4 * (ROUNDS + 1); i++) {
+    uint32_t w[4 * (ROUNDS + 1)], other[4];
+    memcpy(w, key, 16);
+    memcpy(other, key + 16, 16);
+    for (int i = 4, rcon = 1; i < 4 * (ROUNDS + 1); i++) {
         uint32_t word = w[i - 1];
-        if (i % 8 == 0) word = substituted(word >> 8 | word << 24) ^ (uint32_t)rcon, rcon <<= 1;
-        else if (i % 8 == 4) word = substituted(word);
-        w[i] = w[i - 8] ^ word;
+        if (i % 4 == 0) word = substituted(word >> 8 | word << 24) ^ (uint32_t)rcon, rcon = rcon << 1 ^ (rcon >> 7) * 0x11b;
+        w[i] = w[i - 4] ^ word;
     }
+    for (int i = 0; i < 4; i++) w[i] ^= other[i];
     memcpy(term->round, w, sizeof(w));
     wipe(w, sizeof(w));
+    wipe(other, sizeof(other));
 }
 
 #define NAME(name) name##_armv8
@@ -58,16 +61,15 @@ WITH_AES static void expand(Term *term, const unsigned char *key)
 #define FLOATS v4f
 #define INTS v4i
 #define WORDS v4u
+#define HALVES v4h
 #define FLOAT(v) ((v4f)vcvtq_f32_s32((int32x4_t)(v)))
-#define RINT(v) ((v4i)vcvtnq_s32_f32((float32x4_t)(v)))
 #define ROOT(v) vsqrtq_f32((float32x4_t)(v))
 #define BLOCK uint8x16_t
 #define VECTORS 2
-#define CHAINS 6
+#define CHAINS 5
 #define KEY(bytes) vld1q_u8(bytes)
-#define COUNTER(n) vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(0), vcreate_u64(n)))
-#define NEXT(counter) vreinterpretq_u8_u64(vaddq_u64(vreinterpretq_u64_u8(counter), vcombine_u64(vcreate_u64(0), vcreate_u64(1))))
-#define BYTES(counter) vrev64q_u8(counter)
+#define COUNTER(n) vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(n), vcreate_u64(0)))
+#define NEXT(counter) vreinterpretq_u8_u64(vaddq_u64(vreinterpretq_u64_u8(counter), vcombine_u64(vcreate_u64(1), vcreate_u64(0))))
 #define START(x) (x)                   /* an AES instruction begins with the key of the round before */
 #define ROUND(x, r) vaesmcq_u8(vaeseq_u8(x, key[(r) - 1]))
 #define END(x) veorq_u8(vaeseq_u8(x, key[ROUNDS - 1]), key[ROUNDS])

@@ -5,7 +5,7 @@
  *   ONES(v), PLUS(a, b)      of each byte: how many of its bits are set; the sum
  *
  * Each bit position of a span has a binary counter, whose digits lie apart: 3 bits of one weight become a digit and a carry. A key
- * costs one such adder a vector, little beside 14 rounds of AES; benchmarks/mask_counts.py measures both.
+ * costs one such adder a vector, little beside 10 rounds of AES; benchmarks/mask_counts.py measures both.
  */
 #define ABREAST 8                     /* vectors: their AES keeps the units busy, and they fit into 16 registers with a round key */
 #define PIECE (ABREAST * sizeof(BLOCK))
@@ -25,14 +25,14 @@ TARGET static void NAME(count)(Counters *c, const Term *terms, size_t n, uint64_
     while (n >> levels) levels++;
     memset(c->digit, 0, sizeof(c->digit[0]) * (size_t)levels);
     for (size_t at = 0; at < SPAN; at += PIECE) {
-        BLOCK counter = COUNTER(block + at / 16), bytes[ABREAST], x[ABREAST];
-        EACH bytes[i] = BYTES(counter), counter = NEXT(counter);
+        BLOCK counter = COUNTER(block + at / 16), counters[ABREAST], x[ABREAST];
+        EACH counters[i] = counter, counter = NEXT(counter);
         for (size_t j = 0; j < n; j++) {
             BLOCK key[ROUNDS + 1];
             int level = 0;
             key[0] = KEY(terms[j].round[0]);
-            EACH x[i] = START(bytes[i]);
-            _Pragma("GCC unroll 13") for (int r = 1; r < ROUNDS; r++) {
+            EACH x[i] = START(counters[i]);
+            _Pragma("GCC unroll 9") for (int r = 1; r < ROUNDS; r++) {
                 key[r] = KEY(terms[j].round[r]);
                 EACH x[i] = ROUND(x[i], r);
             }

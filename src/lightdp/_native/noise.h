@@ -14,10 +14,10 @@ typedef struct {
     double step;
 } Data;
 
-#define TILE 1024                     /* samples; two keystreams (6 KiB each) and the sums stay in L1 */
+#define TILE 1024                     /* samples; two keystreams (5 KiB each) and the sums stay in L1 */
 #define PAIRS (TILE / 2)
-#define BLOCKS (TILE * 6 / 16)        /* AES blocks a tile */
-#define ROUNDS 14                     /* AES-256 */
+#define BLOCKS (TILE * 5 / 16)        /* AES blocks a tile */
+#define ROUNDS 10                     /* AES-128 */
 
 #if defined(__GNUC__) && defined(__x86_64__)
 #define PROCESSOR "x86.h"
@@ -30,14 +30,17 @@ typedef struct {
 #ifdef PROCESSOR
 
 typedef struct {
-    unsigned char round[ROUNDS + 1][16];
-    float scale;                      /* |sigma| * 2^15 */
+    unsigned char round[ROUNDS + 1][16];  /* the first one with the key's other half, to which counters are added (xor) */
+    float scale;                      /* |sigma| */
     int32_t sum;                      /* the one to which its samples are added */
 } __attribute__((aligned(64))) Term;
 
 typedef union {
     unsigned char block[BLOCKS][16];
-    uint32_t word[3][PAIRS];
+    struct {
+        uint32_t word[2][PAIRS];
+        uint16_t half[PAIRS];
+    };
 } __attribute__((aligned(64))) Stream;
 
 /* add to sum the samples of `in`, and fill `out` with the keystream of a term's tile */
@@ -82,11 +85,16 @@ static void wipe(void *memory, size_t size)
 #define MANTISSA(bits) (((bits) & 0x7fffff) + 0x3f3504f3)
 #define SQUARE(e, w, v) ((e) * -0x1.62e430p-23f - (((v) * 0x1.a6e112p-1f + 0x1.554262p+0f) * (v) + 0x1.000002p+2f) * (w))
 
-/* a quarter turn to each side, by doubling an eighth; the top bit turns by a half */
-#define ANGLE(c) (FLOAT((c) + (c)) * 0x1p-32f)
-#define S(x, y) (((((y) * -0x1.af30fcp-8f + 0x1.cdabb0p-4f) * (y) - 0x1.d3ba9cp-1f) * (y) + 0x1.1c5832p+1f) * (x))
-#define K(y) ((((y) * -0x1.d8dc86p-6f + 0x1.6f402cp-2f) * (y) - 0x1.bea566p+0f) * (y) + 0x1.6a09e6p+0f)
-#define SAMPLE(z) ((RINT(z) + 0x4000) >> 15)
+/* a quarter turn in 2^16 steps, which two signs make a whole one: sines and cosines of 45 degrees more are k + s and k - s */
+#define ANGLE(c) (FLOAT(c) - 32767.5f)
+#define S(x, y) ((((y) * 0x1.c1e5e0p-85f - 0x1.d38ba2p-50f) * (y) + 0x1.1c57d4p-16f) * (x))
+#define K(y) ((((y) * -0x1.d8df1ep-103f + 0x1.6f4004p-67f) * (y) - 0x1.bea562p-33f) * (y) + 0x1.6a09e6p-1f)
+#define SIGN(word) ((word) & 0x80000000u)
+
+/* The nearest integer to z, in the lower bits of a float with units of 1. An odd last bit is no tie, which would favour even
+ * integers. */
+#define MAGIC 0x4b400000u             /* the bits of 1.5 * 2^23 */
+#define SAMPLE(z) ((WORDS)((FLOATS)((WORDS)(z) | 1) + 0x1.8p23f))
 
 #include PROCESSOR
 
@@ -119,24 +127,26 @@ static void fetch(const void *data, uint64_t from, uint64_t to)
 
 SETTLE static int add(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, size_t n, Data data, Pass *pass)
 {
-    uint32_t sum[4][TILE] __attribute__((aligned(64)));
+    uint32_t sum[4][TILE] __attribute__((aligned(64))), begin[4] = {0};  /* without what SAMPLE adds */
     const Rounding before = rounding_to_nearest();
     Stream stream[2];
     int now = 0, fits = 1;
     memset(sum, 0, sizeof(sum));
+    for (size_t j = 0; j < n; j++) begin[terms[j].sum] -= MAGIC;
     memset(&stream[1], 0, sizeof(stream[1]));
     pass(sum[0], &stream[1], 1.0f, &stream[now], terms, start / TILE);  /* for the first keystream; its samples are for nothing */
     for (uint64_t done = 0; done < count;) {
         const uint64_t tile = (start + done) / TILE, from = (start + done) % TILE;
         const uint64_t size = TILE - from < count - done ? TILE - from : count - done;
         const uint64_t bytes = size * (data.wide ? 8 : 4);
-        memset(sum, 0, sizeof(sum[0]) * (data.values ? 4 : 2));
+        for (int k = 0; k < (data.values ? 4 : 2); k++)
+            for (int i = 0; i < TILE; i++) sum[k][i] = begin[k];
         for (size_t j = 0; j < n; j++) {
             const int last = j + 1 == n;  /* the next keystream is of the next tile, and the very last one is for nothing */
             if (data.values) fetch(data.values, bytes * j / n, bytes * (j + 1) / n);
             pass(sum[terms[j].sum], &stream[now], terms[j].scale, &stream[!now], &terms[last ? 0 : j + 1], tile + (uint64_t)last);
             if (data.values && j == 1)
-                for (int i = 0; i < TILE; i++) sum[FINE][i] <<= 11;
+                for (int i = 0; i < TILE; i++) sum[FINE][i] = (sum[FINE][i] + MAGIC) * 2048 - MAGIC;
             now = !now;
         }
         for (uint64_t i = 0; i < size; i++) out[done + i] += sum[PLUS][from + i] - sum[MINUS][from + i];

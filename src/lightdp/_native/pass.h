@@ -2,15 +2,14 @@
  *
  * Included once for each kind, which defines:
  *   NAME(name), TARGET       a suffix for names; the attribute of functions
- *   WIDTH, FLOATS, INTS, WORDS   numbers of a vector; vectors of float, int32_t and uint32_t
- *   FLOAT(v), RINT(v)        int32 to float and back, to nearest, ties to even
+ *   WIDTH, FLOATS, INTS, WORDS, HALVES   numbers of a vector; vectors of float, int32_t, uint32_t and uint16_t
+ *   FLOAT(v)                 int32 to float, to nearest, ties to even
  *   ROOT(v)                  square root
  *   BLOCK, CHAINS            one or more AES blocks; how many of them fill VECTORS vectors of pairs
  *   VECTORS                  vectors of pairs that a step takes
  *   KEY(bytes)               a round key for a BLOCK
  *   COUNTER(n), NEXT(counter)  the counter blocks from n on; the following ones
- *   BYTES(counter)           the bytes of counter blocks, which AES takes
- *   START(x), ROUND(x, r), END(x)   AES-256 with key[0 ... 14] in scope: the first key; rounds 1 ... 13; the last round
+ *   START(x), ROUND(x, r), END(x)   AES-128 with key[0 ... 10] in scope: the first key; rounds 1 ... 9; the last round
  *
  * AES and Box-Muller do not depend on each other and partly use different units of the processor: in this order both are busy. The
  * logarithm's quotient takes long and is begun one step ahead. benchmarks/masks.py says what the limit is.
@@ -32,32 +31,27 @@ TARGET static void NAME(pass)(uint32_t *sum, const Stream *in, float scale, Stre
     for (int i = 0; i < PAIRS; i += VECTORS * WIDTH, to += CHAINS) {
         const int then = (i + VECTORS * WIDTH) % PAIRS;  /* the last step begins one that nobody ends */
         BLOCK block[CHAINS];
-        WORDS c[VECTORS];
-        FLOATS turned[VECTORS], x[VECTORS], s[VECTORS], k[VECTORS];
-        for (int j = 0; j < CHAINS; j++) block[j] = START(BYTES(counter)), counter = NEXT(counter);
+        FLOATS radius[VECTORS], x[VECTORS], s[VECTORS], k[VECTORS];
+        for (int j = 0; j < CHAINS; j++) block[j] = START(counter), counter = NEXT(counter);
         AES(1);
-        ALL turned[h] = SQUARE(EXPONENT(bits[h]), w[h], w[h] * w[h]);
+        ALL radius[h] = SQUARE(EXPONENT(bits[h]), w[h], w[h] * w[h]);
         AES(2);
-        ALL turned[h] = (FLOATS)ROOT(turned[h]) * scale;
+        ALL radius[h] = (FLOATS)ROOT(radius[h]) * scale;
         AES(3);
         QUOTIENT(then);
         AES(4);
+        ALL x[h] = ANGLE(__builtin_convertvector(*(const HALVES *)&in->half[i + WIDTH * h], WORDS));
         AES(5);
-        AES(6);
-        ALL c[h] = WORD(2, i), x[h] = ANGLE(c[h]);
-        AES(7);
         ALL s[h] = S(x[h], x[h] * x[h]);
-        AES(8);
-        AES(9);
+        AES(6);
         ALL k[h] = K(x[h] * x[h]);
-        AES(10);
-        ALL k[h] = s[h] * k[h], s[h] = 1.0f - s[h] * s[h];
-        AES(11);
-        ALL turned[h] = (FLOATS)((WORDS)turned[h] ^ (c[h] & 0x80000000u));
-        ALL *(WORDS *)&sum[i + WIDTH * h] += (WORDS)SAMPLE(turned[h] * k[h]);
-        AES(12);
-        AES(13);
-        ALL *(WORDS *)&sum[i + WIDTH * h + PAIRS] += (WORDS)SAMPLE(turned[h] * s[h]);
+        AES(7);
+        ALL x[h] = (FLOATS)((WORDS)radius[h] ^ SIGN(WORD(0, i)));
+        ALL *(WORDS *)&sum[i + WIDTH * h] += SAMPLE(x[h] * (k[h] - s[h]));
+        AES(8);
+        ALL x[h] = (FLOATS)((WORDS)radius[h] ^ SIGN(WORD(1, i)));
+        ALL *(WORDS *)&sum[i + WIDTH * h + PAIRS] += SAMPLE(x[h] * (k[h] + s[h]));
+        AES(9);
         for (int j = 0; j < CHAINS; j++) to[j] = END(block[j]);
     }
 }
@@ -68,8 +62,8 @@ TARGET static void NAME(pass)(uint32_t *sum, const Stream *in, float scale, Stre
 #undef FLOATS
 #undef INTS
 #undef WORDS
+#undef HALVES
 #undef FLOAT
-#undef RINT
 #undef ROOT
 #undef BLOCK
 #undef CHAINS
@@ -77,7 +71,6 @@ TARGET static void NAME(pass)(uint32_t *sum, const Stream *in, float scale, Stre
 #undef KEY
 #undef COUNTER
 #undef NEXT
-#undef BYTES
 #undef START
 #undef ROUND
 #undef END

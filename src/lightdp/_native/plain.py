@@ -6,24 +6,24 @@ Works on batches of tiles in buffers that are reused: every operation names its 
 from __future__ import annotations
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
-from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES128
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 from numpy.typing import NDArray
 
 Data = tuple[NDArray[np.float32] | NDArray[np.float64], float]
 
 TILE = 1024
 _PAIRS = TILE // 2
-_TILE_BYTES = 6 * TILE
+_TILE_BYTES = 5 * TILE
 _COUNTED = 1 << 17  # bytes of keystream that one numpy call counts
 _BATCH = 96  # tiles in one numpy call: enough to hide its overhead, few enough for the cache
 
-# Polynomials in the square of w or x, highest power first: 4 artanh(w)/w, √2 sin(πx/2)/x,
-# √2 cos(πx/2); and −2 ln 2 × 2^-23.
+# Polynomials in the square of w or x, highest power first: 4 artanh(w)/w, √½ sin(πx 2^-17)/x,
+# √½ cos(πx 2^-17); and −2 ln 2 × 2^-23.
 A = tuple(map(float.fromhex, ("0x1.a6e112p-1", "0x1.554262p+0", "0x1.000002p+2")))
-B = tuple(map(float.fromhex, ("-0x1.af30fcp-8", "0x1.cdabb0p-4", "-0x1.d3ba9cp-1", "0x1.1c5832p+1")))
-C = tuple(map(float.fromhex, ("-0x1.d8dc86p-6", "0x1.6f402cp-2", "-0x1.bea566p+0", "0x1.6a09e6p+0")))
+B = tuple(map(float.fromhex, ("0x1.c1e5e0p-85", "-0x1.d38ba2p-50", "0x1.1c57d4p-16")))
+C = tuple(map(float.fromhex, ("-0x1.d8df1ep-103", "0x1.6f4004p-67", "-0x1.bea562p-33", "0x1.6a09e6p-1")))
 L = -float.fromhex("0x1.62e430p-23")
 
 
@@ -36,7 +36,7 @@ def accumulate(
         out: the samples from index `start` on are added to it.
         start: index of the first sample.
         keys: 32 bytes for each term.
-        scales: 2^15 σ for each term; a negative scale subtracts.
+        scales: σ for each term; a negative one subtracts.
         data: values and the size of a step; the first three terms are then the values' own noise.
 
     Returns:
@@ -68,23 +68,21 @@ def count(out: NDArray[np.int32], start: int, keys: bytes, signs: NDArray[np.int
         bits_unit: bits of each value, 8, 16, 32 or 64, and what a bit counts for, below 2^31.
     """
     width, unit = bits_unit[0] // 8, bits_unit[1]
-    block, skip = divmod(start * width, 16)
-    ciphers = [_keystream(keys[i : i + 32], block) for i in range(0, len(keys), 32)]
-    for cipher in ciphers:
-        cipher.update(bytes(skip))
+    first, skip = divmod(start * width, 16)
+    ciphers = _ciphers(keys)
     for low in range(0, out.size, _COUNTED // width):
         target = out[low : low + _COUNTED // width]
         size = target.size * width
         if low == 0 or size < _COUNTED:
-            zeros, stream = bytes(size), bytearray(size + 15)
-            octets, (ones, sums) = np.frombuffer(stream, np.uint8, size), np.empty((2, size), np.uint8)
+            stream = _Stream(-(-(skip + size) // 16))
+            octets, (ones, sums) = stream.octets[skip : skip + size], np.empty((2, size), np.uint8)
             total = np.empty(target.size, np.int32)
+        stream.begin(first + low * width // 16)
         total[:] = 0
-        for first in range(0, len(ciphers), 31):  # each adds -4 ... 4 to a byte's sum, modulo 256: an int8 holds it
-            some = signs[first : first + 31]
-            sums[:] = -4 * int(some.sum()) % 256
-            for cipher, sign in zip(ciphers[first : first + 31], some, strict=True):
-                cipher.update_into(zeros, stream)
+        for some in range(0, len(ciphers), 31):  # each adds -4 ... 4 to a byte's sum, modulo 256: an int8 holds it
+            sums[:] = -4 * int(signs[some : some + 31].sum()) % 256
+            for cipher, sign in zip(ciphers[some : some + 31], signs[some : some + 31], strict=True):
+                stream.fill(cipher)
                 (np.add if sign > 0 else np.subtract)(sums, np.bitwise_count(octets, out=ones), out=sums)
             for part in range(width):
                 total += sums.view(np.int8)[part::width]
@@ -104,27 +102,50 @@ def own_noise(length: int, start: int, keys: bytes, scales: NDArray[np.float32])
 
 def _accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray[np.float32]) -> None:
     tile, skip = divmod(start, TILE)
-    ciphers = [_keystream(keys[i : i + 32], tile * _TILE_BYTES // 16) for i in range(0, len(keys), 32)]
+    ciphers = _ciphers(keys)
     for low in range(-skip, out.size, _BATCH * TILE):  # out[low] is the first sample of a tile
         tiles = min(_BATCH, -(-(out.size - low) // TILE))
         if low == -skip or tiles < _BATCH:
-            zeros, stream = bytes(tiles * _TILE_BYTES), bytearray(tiles * _TILE_BYTES + 15)
-            words = np.frombuffer(stream, "<u4", tiles * 3 * _PAIRS).reshape(tiles, 3, _PAIRS)
-            work = np.empty((7, tiles, _PAIRS), np.float32)
+            stream, work = _Stream(tiles * _TILE_BYTES // 16), np.empty((7, tiles, _PAIRS), np.float32)
+        stream.begin((tile + (low + skip) // TILE) * _TILE_BYTES // 16)
         target = out[max(low, 0) : low + tiles * TILE]
         for cipher, scale in zip(ciphers, scales, strict=True):
-            cipher.update_into(zeros, stream)
-            samples = _gauss(words, abs(scale), work)[max(-low, 0) :][: target.size]
+            stream.fill(cipher)
+            samples = _gauss(stream.octets, abs(scale), work)[max(-low, 0) :][: target.size]
             (np.add if scale > 0 else np.subtract)(target, samples, out=target)
 
 
-def _keystream(key: bytes, block: int) -> CipherContext:
-    return Cipher(AES256(key), CTR(block.to_bytes(16, "big"))).encryptor()
+def _ciphers(keys: bytes) -> list[tuple[Cipher[ECB], NDArray[np.uint64]]]:
+    """AES for each key, and the half of it that is added (xor) to counters."""
+    return [
+        (Cipher(AES128(keys[i : i + 16]), ECB()), np.frombuffer(keys, "<u8", 2, i + 16))  # noqa: S305  of counters
+        for i in range(0, len(keys), 32)
+    ]
 
 
-def _gauss(words: NDArray[np.uint32], scale: np.float32, work: NDArray[np.float32]) -> NDArray[np.int32]:
-    """Steps 2 and 3: words (tiles, 3, 512) -> samples (tiles × 1024,), a view of `work` (7, tiles, 512)."""
-    a, b, c = words.view(words.dtype.str.replace("u", "i")).transpose(1, 0, 2)
+class _Stream:
+    """So many blocks of a keystream, of one key after the other."""
+
+    def __init__(self, blocks: int) -> None:
+        self._counters, self._blocks = np.zeros((2, blocks, 2), "<u8")
+        self._bytes = bytearray(16 * blocks + 15)
+        self.octets = np.frombuffer(self._bytes, np.uint8, 16 * blocks)
+
+    def begin(self, block: int) -> None:
+        """Number the blocks from this one on."""
+        self._counters[:, 0] = np.arange(block, block + len(self._counters), dtype=np.uint64)
+
+    def fill(self, cipher: tuple[Cipher[ECB], NDArray[np.uint64]]) -> None:
+        """Make the keystream of a key."""
+        np.bitwise_xor(self._counters, cipher[1], out=self._blocks)
+        cipher[0].encryptor().update_into(self._blocks.data.cast("B"), self._bytes)
+
+
+def _gauss(stream: NDArray[np.uint8], scale: np.float32, work: NDArray[np.float32]) -> NDArray[np.int32]:
+    """Steps 2 and 3: tiles of keystream -> as many samples as they have, a view of `work` (7, tiles, 512)."""
+    tiles = stream.reshape(-1, _TILE_BYTES)
+    a, b = tiles[:, : 8 * _PAIRS].view("<i4").reshape(-1, 2, _PAIRS).transpose(1, 0, 2)
+    c = tiles[:, 8 * _PAIRS :].view("<u2")
     radius, w, big, q = work[:4]
     bits, whole, fine = big.view(np.int32), work[4].view(np.int32), work[5:].reshape(-1, 2, _PAIRS)
     big[...] = np.bitwise_and(a, 0x7FFFFFFF, out=whole)
@@ -142,19 +163,17 @@ def _gauss(words: NDArray[np.uint32], scale: np.float32, work: NDArray[np.float3
     _horner(A, np.multiply(w, w, out=big), q)
     radius -= np.multiply(q, w, out=q)
     np.multiply(np.sqrt(radius, out=radius), scale, out=radius)
-    turned = radius.view(np.int32)
-    turned ^= np.bitwise_and(c, -0x80000000, out=whole)
-    w[...] = np.add(c, c, out=whole)
-    w *= 2.0**-32  # x
+    np.subtract(c, np.float32(32767.5), out=w)  # x
     _horner(B, np.multiply(w, w, out=big), q)
     q *= w  # s
     _horner(C, big, w)  # k
-    np.multiply(radius, np.multiply(w, q, out=w), out=fine[:, 0])  # sine: s × k
-    np.multiply(radius, np.subtract(1, np.multiply(q, q, out=q), out=q), out=fine[:, 1])  # cosine: 1 − s × s
+    for place, word, turned in ((0, a, np.subtract(w, q, out=big)), (1, b, np.add(w, q, out=q))):
+        np.bitwise_xor(np.bitwise_and(word, -0x80000000, out=whole), radius.view(np.int32), out=whole)
+        np.multiply(whole.view(np.float32), turned, out=fine[:, place])
+    odd = fine.view(np.int32)
+    odd |= 1  # no tie
     samples = work[:2].view(np.int32).reshape(fine.shape)
     np.copyto(samples, np.rint(fine, out=fine), casting="unsafe")
-    samples += 1 << 14
-    samples >>= 15
     return samples.reshape(-1)
 
 

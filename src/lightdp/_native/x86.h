@@ -5,9 +5,11 @@
 typedef float v8f __attribute__((vector_size(32), may_alias));
 typedef int32_t v8i __attribute__((vector_size(32), may_alias));
 typedef uint32_t v8u __attribute__((vector_size(32), may_alias));
+typedef uint16_t v8h __attribute__((vector_size(16), may_alias));
 typedef float v16f __attribute__((vector_size(64), may_alias));
 typedef int32_t v16i __attribute__((vector_size(64), may_alias));
 typedef uint32_t v16u __attribute__((vector_size(64), may_alias));
+typedef uint16_t v16h __attribute__((vector_size(32), may_alias));
 
 #define WITH(features) __attribute__((target(features)))
 #define SETTLE WITH("avx2")
@@ -26,26 +28,23 @@ static void rounding_restore(Rounding before)
     _mm_setcsr(before);
 }
 
-WITH("aes,avx2") static inline __m128i mix(__m128i key, __m128i word)
+#define ROUND_KEY(i, rcon) k[i] = mixed(k[i - 1], _mm_shuffle_epi32(_mm_aeskeygenassist_si128(k[i - 1], rcon), 0xff))
+
+WITH("aes,avx2") static inline __m128i mixed(__m128i key, __m128i word)
 {
     key = _mm_xor_si128(key, _mm_slli_si128(key, 4));
     key = _mm_xor_si128(key, _mm_slli_si128(key, 8));
     return _mm_xor_si128(key, word);
 }
 
-#define EVEN(i, rcon) k[i] = mix(k[i - 2], _mm_shuffle_epi32(_mm_aeskeygenassist_si128(k[i - 1], rcon), 0xff))
-#define ODD(i) k[i] = mix(k[i - 2], _mm_shuffle_epi32(_mm_aeskeygenassist_si128(k[i - 1], 0), 0xaa))
-
 WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 {
     __m128i *k = (__m128i *)term->round;
     k[0] = _mm_loadu_si128((const __m128i *)key);
-    k[1] = _mm_loadu_si128((const __m128i *)(key + 16));
-    EVEN(2, 0x01), ODD(3), EVEN(4, 0x02), ODD(5), EVEN(6, 0x04), ODD(7), EVEN(8, 0x08), ODD(9);
-    EVEN(10, 0x10), ODD(11), EVEN(12, 0x20), ODD(13), EVEN(14, 0x40);
+    ROUND_KEY(1, 0x01), ROUND_KEY(2, 0x02), ROUND_KEY(3, 0x04), ROUND_KEY(4, 0x08), ROUND_KEY(5, 0x10);
+    ROUND_KEY(6, 0x20), ROUND_KEY(7, 0x40), ROUND_KEY(8, 0x80), ROUND_KEY(9, 0x1b), ROUND_KEY(10, 0x36);
+    k[0] = _mm_xor_si128(k[0], _mm_loadu_si128((const __m128i *)(key + 16)));
 }
-
-#define SWAP _mm_set_epi64x(0x0001020304050607, 0x08090a0b0c0d0e0f)
 
 /* how many bits of a byte are set: a look-up of each half, inside a register */
 #define NIBBLE _mm_set_epi64x(0x0403030203020201, 0x0302020102010100)
@@ -58,16 +57,15 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define FLOATS v8f
 #define INTS v8i
 #define WORDS v8u
+#define HALVES v8h
 #define FLOAT(v) ((v8f)_mm256_cvtepi32_ps((__m256i)(v)))
-#define RINT(v) ((v8i)_mm256_cvtps_epi32((__m256)(v)))
 #define ROOT(v) _mm256_sqrt_ps((__m256)(v))
 #define BLOCK __m128i
 #define VECTORS 1
-#define CHAINS 6
+#define CHAINS 5
 #define KEY(bytes) _mm_load_si128((const __m128i *)(bytes))
 #define COUNTER(n) _mm_set_epi64x(0, (int64_t)(n))
 #define NEXT(counter) _mm_add_epi64(counter, _mm_set_epi64x(0, 1))
-#define BYTES(counter) _mm_shuffle_epi8(counter, SWAP)
 #define START(x) _mm_xor_si128(x, key[0])
 #define ROUND(x, r) _mm_aesenc_si128(x, key[r])
 #define END(x) _mm_aesenclast_si128(x, key[ROUNDS])
@@ -84,16 +82,15 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define FLOATS v8f
 #define INTS v8i
 #define WORDS v8u
+#define HALVES v8h
 #define FLOAT(v) ((v8f)_mm256_cvtepi32_ps((__m256i)(v)))
-#define RINT(v) ((v8i)_mm256_cvtps_epi32((__m256)(v)))
 #define ROOT(v) _mm256_sqrt_ps((__m256)(v))
 #define BLOCK __m256i
 #define VECTORS 2
-#define CHAINS 6
+#define CHAINS 5
 #define KEY(bytes) _mm256_broadcastsi128_si256(*(const __m128i *)(bytes))
 #define COUNTER(n) _mm256_set_epi64x(0, (int64_t)(n) + 1, 0, (int64_t)(n))
 #define NEXT(counter) _mm256_add_epi64(counter, _mm256_set_epi64x(0, 2, 0, 2))
-#define BYTES(counter) _mm256_shuffle_epi8(counter, _mm256_broadcastsi128_si256(SWAP))
 #define START(x) _mm256_xor_si256(x, key[0])
 #define ROUND(x, r) _mm256_aesenc_epi128(x, key[r])
 #define END(x) _mm256_aesenclast_epi128(x, key[ROUNDS])
@@ -110,16 +107,15 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define FLOATS v16f
 #define INTS v16i
 #define WORDS v16u
+#define HALVES v16h
 #define FLOAT(v) ((v16f)_mm512_cvtepi32_ps((__m512i)(v)))
-#define RINT(v) ((v16i)_mm512_cvtps_epi32((__m512)(v)))
 #define ROOT(v) _mm512_sqrt_ps((__m512)(v))
 #define BLOCK __m512i
 #define VECTORS 2
-#define CHAINS 6
+#define CHAINS 5
 #define KEY(bytes) _mm512_broadcast_i32x4(*(const __m128i *)(bytes))
 #define COUNTER(n) _mm512_set_epi64(0, (int64_t)(n) + 3, 0, (int64_t)(n) + 2, 0, (int64_t)(n) + 1, 0, (int64_t)(n))
 #define NEXT(counter) _mm512_add_epi64(counter, _mm512_set_epi64(0, 4, 0, 4, 0, 4, 0, 4))
-#define BYTES(counter) _mm512_shuffle_epi8(counter, _mm512_broadcast_i32x4(SWAP))
 #define START(x) _mm512_xor_si512(x, key[0])
 #define ROUND(x, r) _mm512_aesenc_epi128(x, key[r])
 #define END(x) _mm512_aesenclast_epi128(x, key[ROUNDS])

@@ -4,30 +4,35 @@
 vector. `count` adds noise that is cheaper, bits of keystreams, counted; no scheme uses it yet. A key serves one vector
 of one kind: Gaussian samples and counts of any width all begin with the same keystream.
 
+Keystream. Block n of a key is AES-128, keyed by its first 16 bytes, of its other 16 bytes ⊕ n, n as a little-endian
+number: counter mode whose first counter is secret. That makes many keys together no easier to attack than one: what is
+computed for a guess of 128 bits serves one target alone. X25519, from which keys come, has 128 bits of security too.
+
 Samples. g(key, σ) is a sequence of int32, fixed by key and σ alone, in tiles of 1024 samples:
 
-1. Tile n takes bytes 6144 n ... 6144 n + 6143 of the key's AES-256-CTR keystream (128-bit big-endian counter
-   from zero, so that block 384 n comes first) as 1536 little-endian words of 32 bits: a[512], b[512], c[512].
-2. (a[i], b[i], c[i]) give samples i (a sine) and 512 + i (a cosine) of the tile: Box-Muller in IEEE binary32.
+1. Tile n takes blocks 320 n ... 320 n + 319 of the keystream, little-endian: words of 32 bits a[512] and b[512], then
+   words of 16 bits c[512].
+2. (a[i], b[i], c[i]) give samples i (a cosine) and 512 + i (a sine) of the tile: Box-Muller in IEEE binary32.
    Each + − × / √ and each conversion of an integer rounds by itself, to nearest, ties to even; none is fused:
    - U = float(a mod 2^31) × 2^31 + float((b mod 2^31) | 1), so that u = U / 2^62 is in [2^-62, 1], never 0.
    - U = 2^(62 + e) m with m in [√½, √2): subtract 0x5e3504f3 from the bits of U; the upper 9 bits are e; the
      lower 23 plus 0x3f3504f3 are the bits of m. With w = (m − 1) / (m + 1), −2 ln u = −2 e ln 2 − 4 artanh w.
-   - radius = √(float(2^23 e) × L − A(w × w) × w) × S, with S = float(σ) × 2^15; the top bit of c is its sign.
-   - x = float(int32(2 c mod 2^32)) × 2^-32 is in [−½, ½]. With s = B(x × x) × x = √2 sin(πx/2) and
-     k = C(x × x) = √2 cos(πx/2), the sine of πx is s × k and its cosine 1 − s × s.
+   - radius = √(float(2^23 e) × L − A(w × w) × w) × float(σ).
+   - x = float(c) − 32767.5; with the angle α = π x 2^-17 in (−π/4, π/4), s = B(x × x) × x = √½ sin α and
+     k = C(x × x) = √½ cos α, so that k − s and k + s are the cosine and the sine of α + π/4.
+   - The top bits of a and b are the signs of the two samples, so that angles go all around in 2^18 equal steps.
    A, B, C (Horner's rule; near-minimax fits) and L are constants of `lightdp._native.plain`.
-3. j, the nearest integer (ties to even) to radius × sine or cosine, counts 2^-15 of a grid unit; the sample
-   is (j + 2^14) >> 15. A binary32 rounded straight to the grid would favour even integers; this favours none.
+3. z = ± radius × (k ∓ s), whose last bit is set; the sample is the nearest integer. A binary32 that is a tie would go
+   to the even integer and favour it; with its last bit set it is none.
 
 Accuracy, in grid units:
 
 | property | value |
 | --- | --- |
-| mean | 2^-16 |
+| mean | 0, exactly: both signs are equally likely |
 | variance | σ² + 1/12; 1/12 is the rounding, which dominates for σ < 1: choose a grid that makes σ large |
 | largest sample | 9.27 σ, which a true Gaussian exceeds once in 5e19 samples |
-| resolution | u has 24 significant bits, x steps of 2^-25; given those, z is right to 5e-7 of the radius |
+| resolution | u has 24 significant bits, angles 18; given those, z is right to 8e-7 of the radius |
 
 Counts. c(key, w) is a sequence of integers, fixed by key and w alone, with w = 8, 16, 32 or 64: value i takes bytes
 i w/8 ... (i + 1) w/8 − 1 of the same keystream, in which it counts the bits that are set, less w/2. Counts come in

@@ -14,7 +14,7 @@ from lightdp import _validate, errors
 from lightdp.stream import _backends
 from lightdp.stream._backends import TILE
 
-SIGMA_MAX = 4096.0  # samples up to 9.27 σ with 15 bits below the unit: j stays inside int32
+SIGMA_MAX = 4096.0  # samples up to 9.27 σ have at least 8 bits below the unit
 LENGTH_MAX = 2**40  # samples for each key: its AES blocks stay far from the birthday bound
 WIDTHS = (8, 16, 32, 64)  # bits of a count
 UNIT_MAX = 2**31 - 1
@@ -190,7 +190,7 @@ def _add(out: Integers, start: int, terms: Sequence[Term], threads: int | None, 
         if not isinstance(term, Term):
             raise errors.ArgumentError(f"terms must hold Term, got {type(term).__name__}")
     keys = b"".join(term.key for term in terms)
-    scales = np.array([term.sign * 2**15 * np.float32(term.sigma) for term in terms], np.float32)
+    scales = np.array([term.sign * np.float32(term.sigma) for term in terms], np.float32)
 
     def part(cut: slice) -> bool:
         some = ((values[cut], step) for values, step in data)
