@@ -54,7 +54,7 @@ def number(data: bytes) -> int:
 def opened(message: bytes) -> tuple[dict[str, bytes], bytes]:
     """The envelope of a message, verified, and its payload."""
     head, payload = decoded("Envelope", message, offsets=True), message[80:]
-    assert (head["magic"], number(head["version"]), head["run"]) == (b"LDP", 4, RUN)
+    assert (head["magic"], number(head["version"]), head["run"]) == (b"LDP", 5, RUN)
     assert number(head["length"]) == len(payload)
     covered = payload[:80] if number(head["kind"]) == 4 else payload
     assert number(head["checksum"]) == zlib.crc32(message[:76] + covered)
@@ -103,7 +103,7 @@ def test_a_roster_and_its_hash_are_as_the_page_says(talk: dict[str, bytes]) -> N
     head, payload = opened(talk["roster"])
     assert number(head["kind"]) == 2
     fields = decoded("Roster", payload)
-    assert (fields["magic"], number(fields["version"]), number(fields["clients"])) == (b"lightdp", 4, 3)
+    assert (fields["magic"], number(fields["version"]), number(fields["clients"])) == (b"lightdp", 5, 3)
 
     def node(at: int) -> tuple[int, int, bytes, list[bytes]]:
         """Where a node ends, its count, its hash and the names below it."""

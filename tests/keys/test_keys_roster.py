@@ -26,7 +26,7 @@ def named(enrolments: Iterable[Enrolment]) -> list[roster_trees.Leaf]:
     return [(each.name, each.to_bytes()) for each in enrolments]
 
 
-def roster_bytes(enrolments: Iterable[Enrolment], run: bytes = RUN, plan: bytes = PLAN, version: int = 4) -> bytes:
+def roster_bytes(enrolments: Iterable[Enrolment], run: bytes = RUN, plan: bytes = PLAN, version: int = 5) -> bytes:
     data = roster_trees.bytes_of(named(enrolments), run, plan)
     return data[:7] + bytes([version]) + data[8:]
 
@@ -210,7 +210,7 @@ def test_unsorted_roster_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"run": bytes(16)}, {"plan": bytes(32)}, {"version": 1}, {"version": 3}, {"version": 5}], ids=str
+    "changed", [{"run": bytes(16)}, {"plan": bytes(32)}, {"version": 1}, {"version": 3}, {"version": 4}, {"version": 6}], ids=str
 )
 def test_foreign_roster_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(WireError):
@@ -283,3 +283,13 @@ def test_client_finds_itself_or_refuses_the_roster() -> None:
     renewed = identity_of("alice").enrol(KeyPair.generate(), run=RUN, name="alice")
     with pytest.raises(WireError, match="alice"):
         ROSTER.index(renewed)
+
+
+def test_a_roster_of_version_4_can_be_counted_and_has_another_hash() -> None:
+    old = roster_bytes(ENROLMENTS, version=4)
+    again = Roster.from_bytes(old, run=RUN, plan=PLAN, verified=True)
+    assert again.enrolments == ROSTER.enrolments
+    was = bytes.fromhex("2c30a1a1414340124adad6302ab68cb760637d597ef46487a78efd5e076a025b")  # keys.json of that version
+    assert again.hash == ROSTER.hash != was
+    with pytest.raises(WireError, match="roster must be of version 5"):
+        read(old)

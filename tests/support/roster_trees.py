@@ -42,7 +42,7 @@ def node_bytes(leaves: Sequence[Leaf], shown: Collection[str]) -> bytes:
 
 
 def header_of(clients: int, run: bytes, plan: bytes, number: int = 0) -> bytes:
-    return b"lightdp\4" + run + struct.pack("<I", number) + plan + struct.pack("<I", clients)
+    return b"lightdp\5" + run + struct.pack("<I", number) + plan + struct.pack("<I", clients)
 
 
 def hash_of(leaves: Sequence[Leaf], run: bytes, plan: bytes, number: int = 0) -> bytes:

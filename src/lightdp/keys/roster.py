@@ -14,8 +14,9 @@ from lightdp.errors import ArgumentError, WireError
 from lightdp.keys.identity import Enrolment
 from lightdp.keys.tree import Tree
 
-_VERSION = 4
-_LIST = 3  # the version before, without a tree
+_VERSION = 5
+_BEFORE = 4  # the version whose clients made other noise of the same keys
+_LIST = 3  # the one without a tree
 _FEWEST = 2  # clients
 _KEPT = b"\3"
 _ROSTER = struct.Struct("<7sB16sI32sI")  # magic, version, run id, roster number, plan digest, number of clients
@@ -191,8 +192,9 @@ class Roster:
             run: the run id, 16 bytes.
             plan: 32 bytes on which all clients must agree; None if the caller compares them with `plan` of the result.
             clients: how many there must be, if that is known; another number is refused before a signature is verified.
-            verified: as for `Enrolment.from_bytes`. Then it may also be of version 3, a list of enrolments, whose hash
-                was another one: what its client has spent can be counted, and none of its messages be read.
+            verified: as for `Enrolment.from_bytes`. Then it may also be of version 4, or of version 3, a list of
+                enrolments, whose hashes were other ones: what its client has spent can be counted, and none of its
+                messages be read.
 
         Raises:
             WireError: `data` is not a valid roster of this run and plan.
@@ -200,7 +202,7 @@ class Roster:
         data = bytes(data)
         number, count = cls.claims(data)
         magic, version, its_run, _, its_plan, _ = _ROSTER.unpack_from(data)
-        if magic != b"lightdp" or version not in ({_VERSION, _LIST} if verified else {_VERSION}):
+        if magic != b"lightdp" or version not in ({_VERSION, _BEFORE, _LIST} if verified else {_VERSION}):
             raise WireError(f"roster must be of version {_VERSION}, got {magic!r} version {version}")
         if its_run != run or plan not in {None, its_plan}:
             raise WireError("roster is of another run or plan")
@@ -213,7 +215,7 @@ class Roster:
         if verified and nodes.startswith(_KEPT):
             root, leaves = _read_kept(data)
         else:
-            tree = Tree(nodes) if version == _VERSION else Tree.of(list(_listed(nodes)))
+            tree = Tree.of(list(_listed(nodes))) if version == _LIST else Tree(nodes)
             root, leaves = tree.root, tree.leaves()
         if root[0] != count or count < _FEWEST or not leaves:
             raise WireError(f"roster must show some of {count} clients, and have at least 2, got {root[0]}")

@@ -26,7 +26,7 @@ from lightdp.wire.sets import packed_set, read_set
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-VERSION = 4
+VERSION = 5
 NO_ROSTER = bytes(32)  # the roster hash of messages that are sent before there is a roster
 NOBODY = 2**32 - 1  # the client index of messages whose sender is the server, or has no index yet
 
