@@ -28,7 +28,7 @@ from unittest import mock
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.algorithms import AES128
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from lightdp import stream
@@ -101,7 +101,7 @@ def upload(values: stream.Floats, peers: int, *, counted: bool) -> None:
 def keystream(size: int, peers: int) -> None:
     """The keystream of all keys by OpenSSL, in pieces that stay in the cache."""
     zeros, part = bytes(1 << 17), bytearray((1 << 17) + 15)
-    ciphers = [Cipher(AES256(key), CTR(bytes(16))).encryptor() for key in keys(peers)[:peers]]
+    ciphers = [Cipher(AES128(key[:16]), CTR(key[16:])).encryptor() for key in keys(peers)[:peers]]
     for _ in range(0, size, 1 << 17):
         for cipher in ciphers:
             cipher.update_into(zeros, part)
@@ -117,7 +117,7 @@ def compiled_floors(size: int, peers: int) -> dict[str, Job]:
         source = Path(__file__).with_name("mask_floor.c")
         subprocess.run([compiler, "-O3", "-shared", "-fPIC", str(source), "-o", str(made)], check=True)  # noqa: S603  our own code
         library = ctypes.CDLL(str(made))
-    memory = np.zeros(16 * 15 * peers + 64, np.uint8)
+    memory = np.zeros(16 * 11 * peers + 64, np.uint8)
     memory = memory[-memory.ctypes.data % 64 :]  # aligned as the kernel's round keys are
     sizes = ctypes.c_uint64(peers), ctypes.c_uint64(size)
     every = {name: lambda name=name: library[name](memory.ctypes.data_as(ctypes.c_void_p), *sizes) for name in FLOORS}

@@ -1,4 +1,4 @@
-/* The bare AES-256-CTR keystream of many keys, as the compiled paths of lightdp.stream make it and without any use of it: the floor
+/* The bare AES-128-CTR keystream of many keys, as the compiled paths of lightdp.stream make it and without any use of it: the floor
  * under counts. x86-64 alone; benchmarks/mask_counts.py compiles and calls it. Round keys are arbitrary: time does not depend on them.
  */
 #include <immintrin.h>
@@ -12,10 +12,10 @@
         for (uint64_t done = 0; done < bytes; done += 8 * sizeof(BLOCK), counter = ADD(counter, LOAD(keys))) \
             for (uint64_t j = 0; j < n; j++) { \
                 BLOCK x[8]; \
-                for (int i = 0; i < 8; i++) x[i] = XOR(counter, LOAD(keys + 15 * j + i)); \
-                _Pragma("GCC unroll 13") for (int r = 1; r < 14; r++) \
-                    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) x[i] = ROUND(x[i], LOAD(keys + 15 * j + r)); \
-                _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) all = XOR(all, LAST(x[i], LOAD(keys + 15 * j + 14))); \
+                for (int i = 0; i < 8; i++) x[i] = XOR(counter, LOAD(keys + 11 * j + i)); \
+                _Pragma("GCC unroll 9") for (int r = 1; r < 10; r++) \
+                    _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) x[i] = ROUND(x[i], LOAD(keys + 11 * j + r)); \
+                _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) all = XOR(all, LAST(x[i], LOAD(keys + 11 * j + 10))); \
             } \
         STORE((void *)out, all); \
         return out[0]; \

@@ -13,7 +13,8 @@ flower: `SecAggPlusWorkflow` (every stage of the server) with `secaggplus_mod` (
     handed over as it is, so nothing is serialised but what these functions serialise themselves. With all peers it is
     its SecAgg. Its masks come from numpy's Mersenne Twister and a seed of 32 bits, modulo 2^32; it adds no noise.
 ours: `lightdp_lab.schemes` on a `Net`: every message is bytes, packed to as many bits as the sum needs. Masks are
-    AES-256-CTR from 256-bit keys; DP noise is added. "32 bits" is the same modulo 2^32, as Flower's, more than needed.
+    AES-128-CTR, with half of a 256-bit key as the first counter; DP noise is added. "32 bits" is the same modulo 2^32,
+    as Flower's, more than needed.
 """
 
 from __future__ import annotations

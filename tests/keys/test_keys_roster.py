@@ -210,7 +210,9 @@ def test_unsorted_roster_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"run": bytes(16)}, {"plan": bytes(32)}, {"version": 1}, {"version": 3}, {"version": 4}, {"version": 6}], ids=str
+    "changed",
+    [{"run": bytes(16)}, {"plan": bytes(32)}, {"version": 1}, {"version": 3}, {"version": 4}, {"version": 6}],
+    ids=str,
 )
 def test_foreign_roster_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(WireError):

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.algorithms import AES128
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
@@ -64,12 +64,12 @@ class Field:
     def uniform(self, length: int, key: bytes | None = None) -> Elements:
         """Independent elements, each value equally likely: from the system's entropy, or always the same from a key.
 
-        Words of AES-256-CTR are cut to `bits` bits, and those of p and above are refused. A key must serve no other
-        purpose, since its counter starts at 0. (length,)
+        Words of AES-128-CTR, whose first counter is the second half of the key, are cut to `bits` bits, and those of p
+        and above are refused. A key must serve no other purpose. (length,)
         """
         key = os.urandom(32) if key is None else octets("key", key, 32)
         word: np.dtype[np.unsignedinteger] = np.dtype("<u2") if self.bits <= 16 else np.dtype("<u4")
-        cipher = Cipher(AES256(key), CTR(bytes(16))).encryptor()
+        cipher = Cipher(AES128(key[:16]), CTR(key[16:])).encryptor()
         zeros = bytes(min(_WORDS, length + length // 32 + 8) * word.itemsize)  # a 32nd is refused at most
         mask = np.array((1 << self.bits) - 1, word)
         result, filled = np.empty(integer("length", length, 0), np.uint32), 0

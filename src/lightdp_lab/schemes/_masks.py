@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.algorithms import AES128
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -23,8 +23,11 @@ def words(values: NDArray[np.integer], bits: int) -> NDArray[np.unsignedinteger]
 
 
 def add_masks(out: NDArray[np.unsignedinteger], terms: Iterable[tuple[bytes, int]]) -> None:
-    """Add sign × PRG(key) for each (key, sign) in place: uniform words of AES-256-CTR. Each key is for one vector."""
-    signed = [(Cipher(AES256(key), CTR(bytes(16))).encryptor(), sign) for key, sign in terms]
+    """Add sign × PRG(key) for each (key, sign) in place: uniform words of AES-128-CTR. Each key is for one vector.
+
+    The second half of a key is the first counter, as in `lightdp.stream`.
+    """
+    signed = [(Cipher(AES128(key[:16]), CTR(key[16:])).encryptor(), sign) for key, sign in terms]
     stream = bytearray(_CHUNK + 15)
     uniform, step = np.frombuffer(stream, out.dtype, _CHUNK // out.itemsize), _CHUNK // out.itemsize
     for start in range(0, out.size, step):
