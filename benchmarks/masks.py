@@ -5,9 +5,9 @@ python benchmarks/masks.py --json          the same as one JSON object
 python benchmarks/masks.py --billion FILE  statistics of 1e9 samples, written to FILE as JSON
 python benchmarks/masks.py --paths FILE    whole uploads on each compiled path, written to FILE as JSON
 
-The last one is kept in records/mask-paths.json; its keystream is OpenSSL's, without VAES. The limit of the AVX2 path on
-the machine of the record (Zen 4): AES and multiplications share two of four vector units, and 32 samples take 84 AES
-instructions and 44 multiplications, divisions and roots, so 2 cycles a sample, against 1.3 for AES alone.
+The last one is kept in records/mask-paths.json; its keystream is OpenSSL's, without VAES. The limit of the AVX2 path
+where AES and multiplications share two of four vector units, as on Zen 4: 32 samples take 50 AES instructions and 36
+multiplications, divisions and roots, so 1.3 cycles a sample, against 0.8 for AES alone.
 mask_counts.py compares counted bits with this noise, path by path.
 """
 

@@ -12,10 +12,12 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from numpy.typing import NDArray
 
 Data = tuple[NDArray[np.float32] | NDArray[np.float64], float]
+_Keyed = tuple[Cipher[ECB], NDArray[np.uint64]]
 
 TILE = 1024
 _PAIRS = TILE // 2
 _TILE_BYTES = 5 * TILE
+_ROW = 64  # blocks whose counters one inner loop of numpy makes; a tile has five rows
 _COUNTED = 1 << 17  # bytes of keystream that one numpy call counts
 _BATCH = 96  # tiles in one numpy call: enough to hide its overhead, few enough for the cache
 
@@ -115,10 +117,10 @@ def _accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray
             (np.add if scale > 0 else np.subtract)(target, samples, out=target)
 
 
-def _ciphers(keys: bytes) -> list[tuple[Cipher[ECB], NDArray[np.uint64]]]:
-    """AES for each key, and the half of it that is added (xor) to counters."""
+def _ciphers(keys: bytes) -> list[_Keyed]:
+    """AES for each key, and the half of it that is added (xor) to counters, once for each block of a row."""
     return [
-        (Cipher(AES128(keys[i : i + 16]), ECB()), np.frombuffer(keys, "<u8", 2, i + 16))  # noqa: S305  of counters
+        (Cipher(AES128(keys[i : i + 16]), ECB()), np.tile(np.frombuffer(keys, "<u8", 2, i + 16), _ROW))  # noqa: S305
         for i in range(0, len(keys), 32)
     ]
 
@@ -127,18 +129,20 @@ class _Stream:
     """So many blocks of a keystream, of one key after the other."""
 
     def __init__(self, blocks: int) -> None:
-        self._counters, self._blocks = np.zeros((2, blocks, 2), "<u8")
-        self._bytes = bytearray(16 * blocks + 15)
+        rows = -(-blocks // _ROW)
+        self._counters, self._blocks = np.zeros((2, rows, 2 * _ROW), "<u8")
+        self._bytes = bytearray(16 * rows * _ROW + 15)
         self.octets = np.frombuffer(self._bytes, np.uint8, 16 * blocks)
 
     def begin(self, block: int) -> None:
         """Number the blocks from this one on."""
-        self._counters[:, 0] = np.arange(block, block + len(self._counters), dtype=np.uint64)
+        count = self._counters.size // 2
+        self._counters.reshape(count, 2)[:, 0] = np.arange(block, block + count, dtype=np.uint64)
 
-    def fill(self, cipher: tuple[Cipher[ECB], NDArray[np.uint64]]) -> None:
+    def fill(self, keyed: _Keyed) -> None:
         """Make the keystream of a key."""
-        np.bitwise_xor(self._counters, cipher[1], out=self._blocks)
-        cipher[0].encryptor().update_into(self._blocks.data.cast("B"), self._bytes)
+        np.bitwise_xor(self._counters, keyed[1], out=self._blocks)
+        keyed[0].encryptor().update_into(self._blocks.data.cast("B"), self._bytes)
 
 
 def _gauss(stream: NDArray[np.uint8], scale: np.float32, work: NDArray[np.float32]) -> NDArray[np.int32]:
