@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import weakref
 from typing import TYPE_CHECKING
@@ -326,3 +327,85 @@ def test_clipped_sums_of_a_model_in_float64_are_mapped() -> None:
     nn.functional.cross_entropy(model(x), y, reduction="sum").backward()
     plain = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert torch.allclose(found[0], plain, rtol=1e-9, atol=1e-12)
+
+
+def _moved(model: nn.Module, x: Tensor, y: Tensor, kept: Tensor, clip: float) -> float:
+    """How far the sum moves when the other records go, in clips."""
+    one = [torch.zeros(n, dtype=torch.long) for n in (len(y), int(kept.sum()))]
+    whole = gradients.clipped_sums(model, x, y, one[0], 1, clip).double()
+    left = gradients.clipped_sums(model, x[kept], y[kept], one[1], 1, clip).double()
+    return float((whole - left).norm()) / clip
+
+
+def _each(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return gradients.clipped_sums(model, x, y, torch.arange(len(y)), len(y), 1.0)
+
+
+def _ties(weight: Tensor, size: float, generator: torch.Generator) -> None:
+    """Two classes whose logits are equal for symmetric features: rounding decides, by a lead of more than 100."""
+    row = size * torch.randn(weight.shape[1], generator=generator)
+    with torch.no_grad():
+        weight.copy_(torch.stack([row, row.flip(0), -row.abs()]))
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_record_changes_the_rounding_of_others(norm: bool, seed: int) -> None:
+    """Weights at which rounding chooses the class; places and numbers of records must not choose it."""
+    generator = torch.Generator().manual_seed(seed)
+    head = nn.Linear(999, 3, bias=False)
+    _ties(head.weight, 1e6, generator)
+    model = nn.Sequential(nn.GroupNorm(1, 999), nn.ReLU(), head) if norm else head
+    if norm:
+        nn.init.constant_(model[0].bias, 1e4)
+    x = torch.rand(33, 999, generator=generator)
+    x, y = x + x.flip(1), torch.full((33,), 2)
+    for n in (2, 5, 9, 33):
+        for gone in (0, n // 2, n - 1):
+            kept = torch.arange(n) != gone
+            assert torch.equal(_each(model, x[:n], y[:n])[kept], _each(model, x[:n][kept], y[:n][kept]))
+            assert _moved(model, x[:n], y[:n], kept, 0.1) <= 1 + 1e-5
+    assert _moved(model, x, y, torch.arange(33) > 1, 0.1) > 1.5  # two records
+
+
+def test_no_record_changes_the_rounding_of_others_in_a_wrn() -> None:
+    """A large bias before the convolutions drowns a record in rounding; the last layer chooses a class by it."""
+    generator = torch.Generator().manual_seed(0)
+    model = models.build("wrn-16-4", (3, 8, 8), 3, seed=0)
+    first = next(layer for layer in model.modules() if isinstance(layer, nn.GroupNorm))
+    nn.init.constant_(first.bias, 1e4)
+    x, y = torch.rand(2, 3, 8, 8, generator=generator), torch.tensor([2, 2])
+    features = copy.deepcopy(model)[:-1].double()(x.double()).detach()
+    kept, worst = torch.tensor([False, True]), []
+    for _ in range(8):
+        apart = torch.randn(256, generator=generator).double()
+        apart -= features[1] * (apart @ features[1]) / features[1].square().sum()  # only rounding tells the two classes
+        apart *= (apart @ features[0]).sign()
+        with torch.no_grad():
+            model[-1].weight.copy_(1e6 * torch.stack([apart, -apart, -features[1]]))
+        assert torch.equal(_each(model, x, y)[kept], _each(model, x[kept], y[kept]))
+        worst.append(_moved(model, x, y, kept, 1e-3))
+        assert worst[-1] <= 1 + 1e-5
+    assert min(worst) > 0.9
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+@pytest.mark.parametrize("views", [1, 3])
+def test_copies_of_a_record_have_equal_gradients_wherever_they_stand(name: str, views: int) -> None:
+    model = built(name)
+    x, y = records(SHAPES[name], n=1, count=views)
+    found = torch.cat(fast.Records(model, half=False).gradients(x.expand(7, *x.shape[1:]), y.expand(7)), 1)
+    assert torch.equal(found, found[:1].expand_as(found))
+
+
+def test_a_record_whose_term_is_shortened_before_the_sum_leaves_the_terms_of_others() -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(models.StandardisedConv(1, 4, 3, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(144, 2))
+    x, y = torch.randn(3, 1, 1, 8, 8), torch.zeros(3, dtype=torch.long)
+    x[0] = 1e4 + 1e-3 * x[0]
+    nn.init.normal_(model[3].weight)
+    other = x.clone()
+    other[0] = x[1]
+    found, plain = (fast.Records(model, half=False).terms(each, y)[0] for each in (x, other))
+    for a, b in zip(found, plain, strict=True):
+        assert torch.equal(a[1:], b[1:])

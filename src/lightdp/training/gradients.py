@@ -155,7 +155,7 @@ def _chunks(owner: Tensor, clients: int, size: int) -> Iterator[tuple[slice | Te
 def _add_linear(layer: nn.Linear, clip: float, sums: Tensor, segments: _Segments, *, x: Tensor, y: Tensor) -> None:
     """One record's gradient is (p - onehot(y)) ⊗ [features, 1]: its norm is a product, a sum of them a matmul."""
     features, bias = x.flatten(1), layer.bias is not None
-    residuals = nn.functional.linear(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
+    residuals = fast.dense(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
     residuals.scatter_add_(1, y[:, None], residuals.new_full((len(y), 1), -1.0))
     lengths = _moderate(fast.squares(features) + int(bias))
     residuals *= factors(residuals.double().square().sum(1) * lengths, clip)[:, None]

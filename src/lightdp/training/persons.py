@@ -94,7 +94,7 @@ def _by_record(model: nn.Module, x: Tensor, y: Tensor, *, half: bool) -> tuple[_
 def _linear(layer: nn.Linear, x: Tensor, y: Tensor) -> list[Tensor]:
     """(p - onehot(y)) ⊗ [features, 1] for each record."""
     features = x.flatten(1)
-    residuals = nn.functional.linear(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
+    residuals = fast.dense(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
     residuals.scatter_add_(1, y[:, None], residuals.new_full((len(y), 1), -1.0))
     weights = (residuals[:, :, None] * features[:, None, :]).flatten(1)
     return [weights] if layer.bias is None else [weights, residuals]

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from lightdp.errors import ArgumentError
 from lightdp.training.fast._gpu import kernels
-from lightdp.training.fast._layers import Norm, with_norms
+from lightdp.training.fast._layers import Norm, with_dense, with_norms
 from lightdp.training.fast._layout import channels_last, padding, reorder
 from lightdp.training.models import Fixed, Residual, StandardisedConv
 
@@ -103,7 +103,7 @@ class Records:
     """
 
     def __init__(self, model: nn.Module, *, half: bool) -> None:
-        self.model = with_norms(copy.deepcopy(model)).requires_grad_(requires_grad=False)
+        self.model = with_dense(with_norms(copy.deepcopy(model))).requires_grad_(requires_grad=False)
         self.half, self.tape = half, _Tape()
         layers = [layer for layer in self.model.modules() if isinstance(layer, StandardisedConv)]
         self.maps = {layer.weight: _map(layer) for layer in layers}
