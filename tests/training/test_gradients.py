@@ -92,9 +92,7 @@ def test_chunks_have_every_record_once_with_its_client(size: int) -> None:
         for _ in owner[rows][part]
     ]
     assert found == owner.tolist()
-    assert all(
-        part.start < part.stop for _, parts in gradients._chunks(owner, 8, size) for _, part in parts
-    )
+    assert all(part.start < part.stop for _, parts in gradients._chunks(owner, 8, size) for _, part in parts)
 
 
 @pytest.mark.parametrize("make", MODELS)

@@ -2,7 +2,7 @@
 
 In each round a client sends the sum over its records of the gradient of the loss, with every record's gradient scaled
 to an L2 norm of at most `clip` (DP-SGD). That bound is the sensitivity from which `lightdp.plan` computes the noise,
-so this module guarantees it for real numbers, not only up to rounding.
+so this module guarantees it for real numbers, not only up to rounding; `clipped_sums` says what that rests on.
 
 `clipped_sums` does the work for all simulated clients of a round. `flatten` and `assign` turn the parameters of a model
 into one vector and back; the server's step, the noise and the wire see only such vectors.
@@ -77,10 +77,14 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
 ) -> Tensor:  # fmt: skip
     """Each client's sum, over its records, of the gradient of cross-entropy clipped to L2 norm `clip`. (clients, d)
 
-    Guarantee: the term that a record adds depends on this record alone and has norm at most `clip`, taken as real
-    numbers. Norms are summed in float64, and longer gradients are scaled to (1 - 1e-6) clip, a margin wider than
-    float32 can round up. Terms are added in the precision of the parameters; how that sum is rounded is not part of
-    the bound.
+    Guarantee: the term that a record adds has norm at most `clip`, taken as real numbers: norms are summed in float64,
+    and longer gradients are scaled to (1 - 2e-6) clip, a margin wider than float32 can round up. It depends on this
+    record alone as far as torch's kernels treat records alike wherever they stand among equally many: every pass takes
+    the same number of records, which depends on the model and the working memory only (`docs/theory.md`, W6).
+
+    Terms are added in the precision of the parameters within a pass, and in float64 from pass to pass. How the sum is
+    rounded is not part of the bound: for n records, passes of c and float32 it is at most (c + 1) n 2^-24 clip, or
+    ten times that with standardised kernels.
 
     Linear models never form the gradient of a record. On CUDA, models of known layers (`lightdp.training.fast`)
     compute gradients in bfloat16 before they are clipped.

@@ -35,7 +35,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
 
     Guarantee: the term that a person adds has norm at most `clip`, taken as real numbers, and depends on that
     person's records alone, up to the rounding of how they are added up. The norm is that of the sum of gradients as it
-    was rounded, in float64, and longer sums are scaled to (1 - 1e-6) clip, as in `lightdp.training.gradients`.
+    was rounded, in float64, and longer sums are scaled to (1 - 2e-6) clip, as in `lightdp.training.gradients`.
 
     Args:
         model: gives logits for records; its parameters are float32 or float64.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -69,12 +68,12 @@ class _Dense(torch.autograd.Function):  # type: ignore[misc]
     """`dense` without a bias, whose backward pass is like it; of a weight that needs no gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(weight)
         return dense(x, weight)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: torch.autograd.function.FunctionCtx, *slopes: Tensor) -> tuple[Tensor, None]:
         (weight,) = ctx.saved_tensors
         return dense(slopes[0], weight.T), None
 

@@ -143,7 +143,7 @@ class Records:
         return self._listed(found), after
 
     def finish(self, sums: Tensor) -> None:
-        """From sums (m, d) of `terms`, in float64, to those of gradients in the order of `model.parameters()`, in place."""
+        """From sums (m, d) of `terms`, in float64, to those of gradients, in place and in the model's own order."""
         parameters = list(self.model.parameters())
         for p, piece in zip(parameters, sums.split([p.numel() for p in parameters], 1), strict=True):
             if p in self.maps:
