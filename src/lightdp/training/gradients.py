@@ -80,7 +80,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     Guarantee: the term that a record adds has norm at most `clip`, taken as real numbers: norms are summed in float64,
     and longer gradients are scaled to (1 - 2e-6) clip, a margin wider than float32 can round up. It depends on this
     record alone as far as torch's kernels treat records alike wherever they stand among equally many: every pass takes
-    the same number of records, which depends on the model and the working memory only (`docs/theory.md`, W6).
+    the same number of records, which depends on the model and the working memory only (W6).
 
     Terms are added in the precision of the parameters within a pass, and in float64 from pass to pass. How the sum is
     rounded is not part of the bound: for n records, passes of c and float32 it is at most (c + 1) n 2^-24 clip, or
