@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from lightdp.errors import ArgumentError  # noqa: E402
-from lightdp.training import fast, gradients, models, views  # noqa: E402
+from lightdp.training import fast, gradients, models, persons, views  # noqa: E402
 from lightdp.training.clients import Clients  # noqa: E402
 from lightdp.training.config import Config  # noqa: E402
 from lightdp.training.fast import _records  # noqa: E402
@@ -326,3 +326,88 @@ def test_clipped_sums_of_a_model_in_float64_are_mapped() -> None:
     nn.functional.cross_entropy(model(x), y, reduction="sum").backward()
     plain = torch.cat([p.grad.flatten() for p in model.parameters()])
     assert torch.allclose(found[0], plain, rtol=1e-9, atol=1e-12)
+
+
+def _moved(model: nn.Module, x: Tensor, y: Tensor, kept: Tensor, clip: float) -> float:
+    """How far the sum moves when the other records go, in clips."""
+    one = [torch.zeros(n, dtype=torch.long) for n in (len(y), int(kept.sum()))]
+    whole = gradients.clipped_sums(model, x, y, one[0], 1, clip).double()
+    left = gradients.clipped_sums(model, x[kept], y[kept], one[1], 1, clip).double()
+    return float((whole - left).norm()) / clip
+
+
+def _each(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return gradients.clipped_sums(model, x, y, torch.arange(len(y)), len(y), 1.0)
+
+
+def _ties(weight: Tensor, size: float, seed: int) -> None:
+    """Two classes whose logits are equal for symmetric features: rounding decides, by a lead of more than 100."""
+    row = size * torch.randn(weight.shape[1], generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        weight.copy_(torch.stack([row, row.flip(0), -row.abs()]))
+
+
+@pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_record_changes_the_rounding_of_others(norm: bool, seed: int) -> None:
+    """Weights at which rounding chooses the class; places and numbers of records must not choose it."""
+    generator = torch.Generator().manual_seed(100 + seed)
+    head = nn.Linear(999, 3, bias=False)
+    _ties(head.weight, 1e6, seed)
+    model = nn.Sequential(nn.GroupNorm(1, 999), nn.ReLU(), head) if norm else head
+    if norm:
+        nn.init.constant_(model[0].bias, 1e4)
+    x = torch.rand(33, 999, generator=generator)
+    x, y = x + x.flip(1), torch.full((33,), 2)
+    for n in (2, 5, 9, 33):
+        for gone in (0, n // 2, n - 1):
+            kept = torch.arange(n) != gone
+            assert torch.equal(_each(model, x[:n], y[:n])[kept], _each(model, x[:n][kept], y[:n][kept]))
+            assert _moved(model, x[:n], y[:n], kept, 0.1) <= 1 + 1e-5
+    assert _moved(model, x, y, torch.arange(33) > 1, 0.1) > 1.5  # two records
+    kept, every = torch.arange(33) > 0, torch.arange(33)
+    whole = persons.clipped_sums(model, x, y, every, every, 33, 0.1)
+    left = persons.clipped_sums(model, x[kept], y[kept], every[:32], every[:32], 32, 0.1)
+    assert torch.equal(whole[1:], left)
+
+
+@pytest.mark.parametrize("bias", [0.0, 100.0, 1e4])
+def test_no_record_changes_the_rounding_of_others_in_a_wrn(bias: float) -> None:
+    """The last layer chooses a class by how the features of a record alone differ from those in company."""
+    generator = torch.Generator().manual_seed(0)
+    model = models.build("wrn-16-4", (3, 8, 8), 3, seed=0)
+    nn.init.constant_(next(layer for layer in model.modules() if isinstance(layer, nn.GroupNorm)).bias, bias)
+    x, y, kept = torch.rand(2, 3, 8, 8, generator=generator), torch.tensor([2, 2]), torch.tensor([False, True])
+    body = fast.Records(model, half=False).model[:-1]
+    company, alone = body(x)[1].double(), body(x[kept])[0].double()
+    middle = (company + alone) / 2
+    apart = company - alone
+    apart -= middle * (apart @ middle) / middle.square().sum()
+    apart /= apart.norm().clamp_min(1e-30)
+    for sign in (1, -1):
+        with torch.no_grad():
+            model[-1].weight.copy_(1e12 * torch.stack([sign * apart, -sign * apart, -middle / middle.norm()]))
+        assert torch.equal(_each(model, x, y)[kept], _each(model, x[kept], y[kept]))
+        assert 0.9 < _moved(model, x, y, kept, 1e-3) <= 1 + 1e-5
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+@pytest.mark.parametrize("views", [1, 3])
+def test_copies_of_a_record_have_equal_gradients_wherever_they_stand(name: str, views: int) -> None:
+    model = built(name)
+    x, y = records(SHAPES[name], n=1, count=views)
+    found = torch.cat(fast.Records(model, half=False).gradients(x.expand(7, *x.shape[1:]), y.expand(7)), 1)
+    assert torch.equal(found, found[:1].expand_as(found))
+
+
+def test_a_record_whose_term_is_shortened_before_the_sum_leaves_the_terms_of_others() -> None:
+    torch.manual_seed(1)
+    model = nn.Sequential(models.StandardisedConv(1, 4, 3, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(144, 2))
+    x, y = torch.randn(3, 1, 1, 8, 8), torch.zeros(3, dtype=torch.long)
+    x[0] = 1e4 + 1e-3 * x[0]
+    nn.init.normal_(model[3].weight)
+    other = x.clone()
+    other[0] = x[1]
+    found, plain = (fast.Records(model, half=False).terms(each, y)[0] for each in (x, other))
+    for a, b in zip(found, plain, strict=True):
+        assert torch.equal(a[1:], b[1:])

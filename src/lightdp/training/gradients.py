@@ -2,7 +2,7 @@
 
 In each round a client sends the sum over its records of the gradient of the loss, with every record's gradient scaled
 to an L2 norm of at most `clip` (DP-SGD). That bound is the sensitivity from which `lightdp.plan` computes the noise,
-so this module guarantees it for real numbers, not only up to rounding.
+so this module guarantees it for real numbers, not only up to rounding; `clipped_sums` says what that rests on.
 
 `clipped_sums` does the work for all simulated clients of a round. `flatten` and `assign` turn the parameters of a model
 into one vector and back; the server's step, the noise and the wire see only such vectors.
@@ -32,13 +32,15 @@ from lightdp.training import fast
 
 _Terms = Callable[[Tensor, Tensor], tuple[list[Tensor], Tensor]]  # of records and labels: by parameter, squared norms
 _Segments = list[tuple[int, slice]]  # the clients of a chunk of records, each with its rows
-_MARGIN = 1e-6  # more than rounding can add to a clipped norm: 9 · 2^-24 by `squares`, 2 · 2^-24 by the scaling
+_MARGIN = 2e-6  # more than rounding can add to a clipped norm: 9 · 2^-24 by `squares`, 11 · 2^-24 by the scaling
 _LEAST_CLIP = 1e-12  # far above what squares lose by underflow
 _MOST = 1e23  # a norm that, for the least clip, still leaves factors and scaled values above float32's underflow
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001  the only common bases
 _BYTES = 1 << 28  # working memory
 _CUDA_BYTES = 1 << 36  # of records whose gradients are made together, where a GPU has twice as much
-_SHAPES = {"cpu": 1 << 30, "cuda": 16}  # different numbers of records: a GPU's library prepares itself for each anew
+_TOGETHER = {"cpu": 16, "cuda": 4096}  # records of a pass at most: the last one is filled up, which must not cost much
+_LINEAR = {"cpu": 512, "cuda": 1 << 14}  # likewise, of a pass over a linear model
+_SHARE = {"cpu": 1, "cuda": 16}  # of what fits into the working memory, one of so many: likewise
 
 
 def flatten(model: nn.Module) -> Tensor:
@@ -75,10 +77,14 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
 ) -> Tensor:  # fmt: skip
     """Each client's sum, over its records, of the gradient of cross-entropy clipped to L2 norm `clip`. (clients, d)
 
-    Guarantee: the term that a record adds depends on this record alone and has norm at most `clip`, taken as real
-    numbers. Norms are summed in float64, and longer gradients are scaled to (1 - 1e-6) clip, a margin wider than
-    float32 can round up. Terms are added in the precision of the parameters; how that sum is rounded is not part of
-    the bound.
+    Guarantee: the term that a record adds has norm at most `clip`, taken as real numbers: norms are summed in float64,
+    and longer gradients are scaled to (1 - 2e-6) clip, a margin wider than float32 can round up. It depends on this
+    record alone as far as torch's kernels treat records alike wherever they stand among equally many: every pass takes
+    the same number of records, which depends on the model and the working memory only (W6).
+
+    Terms are added in the precision of the parameters within a pass, and in float64 from pass to pass. How the sum is
+    rounded is not part of the bound: for n records, passes of c and float32 it is at most (c + 1) n 2^-24 clip, or
+    ten times that with standardised kernels.
 
     Linear models never form the gradient of a record. On CUDA, models of known layers (`lightdp.training.fast`)
     compute gradients in bfloat16 before they are clipped.
@@ -104,7 +110,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     if owner.shape != y.shape:
         raise ArgumentError(f"owner must have shape {tuple(y.shape)}, got {tuple(owner.shape)}")
     if len(y) == 0:
-        return sums
+        return sums.to(flatten(model).dtype)
     low, high = int(owner.min()), int(owner.max())
     if low < 0 or high >= clients:
         raise ArgumentError(f"owner must be in 0..{clients - 1}, got {low}..{high}")
@@ -124,29 +130,27 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     torch.set_float32_matmul_precision("highest")  # a product in TF32 would round terms up past the bound
     try:
         with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-            for rows, segments in _chunks(owner, clients, max(1, free // each), x.device):
+            for rows, segments in _chunks(owner, clients, together(x.device, free // each, linear=layer is not None)):
                 seen = x[rows] if views is None else views(x[rows], rows)
                 add(clip, sums, segments, x=seen, y=y[rows])
             if records is not None:
                 records.finish(sums)
     finally:
         torch.set_float32_matmul_precision(precision)
-    return sums
+    return sums.to(flatten(model).dtype)
 
 
-def _chunks(owner: Tensor, clients: int, size: int, device: torch.device) -> Iterator[tuple[slice | Tensor, _Segments]]:
-    """At most `size` records at a time, sorted by owner, and each of their clients with its part of the chunk.
+def _chunks(owner: Tensor, clients: int, size: int) -> Iterator[tuple[slice | Tensor, _Segments]]:
+    """Always `size` records, sorted by owner, and each of their clients with its part of the chunk.
 
-    A chunk is filled up to a multiple of some step by its last record, which is then in no client's part.
+    The last chunk is filled up by its last record, which is then in no client's part.
     """
-    n, step = len(owner), max(1, size // _SHAPES[device.type])
+    n = len(owner)
     order = None if bool((owner[1:] >= owner[:-1]).all()) else owner.argsort(stable=True)
     ends = torch.bincount(owner, minlength=clients).cumsum(0).tolist()
     for start in range(0, n, size):
         stop = min(start + size, n)
-        rows: slice | Tensor = slice(start, stop)
-        if (missing := (start - stop) % step) > 0:
-            rows = torch.arange(start, stop + missing, device=device).clamp_max(stop - 1)
+        rows = filled(start, stop, size, owner.device)
         cuts = sorted({start, *ends[bisect_right(ends, start) : bisect_left(ends, stop)], stop})
         segments = [(bisect_right(ends, a), slice(a - start, b - start)) for a, b in pairwise(cuts)]
         yield rows if order is None else order[rows], segments
@@ -155,13 +159,13 @@ def _chunks(owner: Tensor, clients: int, size: int, device: torch.device) -> Ite
 def _add_linear(layer: nn.Linear, clip: float, sums: Tensor, segments: _Segments, *, x: Tensor, y: Tensor) -> None:
     """One record's gradient is (p - onehot(y)) ⊗ [features, 1]: its norm is a product, a sum of them a matmul."""
     features, bias = x.flatten(1), layer.bias is not None
-    residuals = nn.functional.linear(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
+    residuals = fast.dense(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
     residuals.scatter_add_(1, y[:, None], residuals.new_full((len(y), 1), -1.0))
     lengths = _moderate(fast.squares(features) + int(bias))
     residuals *= factors(residuals.double().square().sum(1) * lengths, clip)[:, None]
     weights = sums[:, : layer.weight.numel()].unflatten(1, layer.weight.shape)
     for client, rows in segments:
-        weights[client].addmm_(residuals[rows].T, features[rows])
+        weights[client] += residuals[rows].T @ features[rows]
         if bias:
             sums[client, layer.weight.numel() :] += residuals[rows].sum(0)
 
@@ -174,11 +178,11 @@ def _by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> tuple[list[Tensor], Tens
 def _add_any(each: _Terms, clip: float, sums: Tensor, segments: _Segments, *, x: Tensor, y: Tensor) -> None:
     """Compute the gradients of all records of a chunk at once; clip them while adding them up."""
     flat, squares = each(x, y)  # by parameter, each (n, numel)
-    scales = factors(squares, clip).to(sums.dtype)
+    scales = factors(squares, clip)
     pieces = sums.split([g.shape[1] for g in flat], dim=1)
     for client, rows in segments:
         for piece, g in zip(pieces, flat, strict=True):
-            piece[client].addmv_(g[rows].T, scales[rows])
+            piece[client] += g[rows].T @ scales[rows].to(g.dtype)
 
 
 def _moderate(squares: Tensor) -> Tensor:
@@ -191,7 +195,7 @@ def _moderate(squares: Tensor) -> Tensor:
 
 
 def checked(model: nn.Module, x: Tensor, y: Tensor, clients: int, clip: float) -> tuple[Tensor, float]:
-    """Sums that are still zero, (clients, d), and the clip.
+    """Sums that are still zero, (clients, d) in float64, and the clip.
 
     Raises:
         ArgumentError: as `clipped_sums` says of model, records and clip.
@@ -203,7 +207,7 @@ def checked(model: nn.Module, x: Tensor, y: Tensor, clients: int, clip: float) -
     if not kinds <= {torch.float32, torch.float64}:
         raise ArgumentError(f"model must have parameters in float32 or float64, got {sorted(map(str, kinds))}")
     refuse(model, x, y)
-    return torch.zeros_like(flatten(model)).repeat(clients, 1), clip
+    return torch.zeros_like(flatten(model), dtype=torch.float64).repeat(clients, 1), clip
 
 
 def factors(squares: Tensor, clip: float) -> Tensor:
@@ -217,6 +221,23 @@ def room(device: torch.device) -> int:
         return _BYTES
     ours = torch.cuda.get_device_properties(device).total_memory * torch.cuda.get_per_process_memory_fraction(device)
     return min(_CUDA_BYTES, int(ours) // 2)
+
+
+def together(device: torch.device, fit: int, *, linear: bool) -> int:
+    """How many records every pass takes, where so many fit into the working memory.
+
+    Libraries choose other kernels for other numbers of records, which round otherwise. Weights can be such that the
+    gradients of all records follow the rounding, so the number must not depend on how many records there are.
+    """
+    most = _LINEAR if linear else _TOGETHER
+    return max(1, min(fit // _SHARE[device.type], most[device.type]))
+
+
+def filled(start: int, stop: int, size: int, device: torch.device) -> slice | Tensor:
+    """Rows from `start` to `stop`, and the last of them again until there are `size`."""
+    if stop - start == size:
+        return slice(start, stop)
+    return torch.arange(start, start + size, device=device).clamp_max(stop - 1)
 
 
 def linear(model: nn.Module) -> nn.Linear | None:

@@ -35,7 +35,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
 
     Guarantee: the term that a person adds has norm at most `clip`, taken as real numbers, and depends on that
     person's records alone, up to the rounding of how they are added up. The norm is that of the sum of gradients as it
-    was rounded, in float64, and longer sums are scaled to (1 - 1e-6) clip, as in `lightdp.training.gradients`.
+    was rounded, in float64, and longer sums are scaled to (1 - 2e-6) clip, as in `lightdp.training.gradients`.
 
     Args:
         model: gives logits for records; its parameters are float32 or float64.
@@ -54,8 +54,9 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
     sums, clip = gradients.checked(model, x, y, clients, clip)
     if person.shape != y.shape or owner.ndim != 1:
         raise ArgumentError(f"person must have shape {tuple(y.shape)}, got {tuple(person.shape)}")
+    dtype = gradients.flatten(model).dtype
     if len(y) == 0:
-        return sums
+        return sums.to(dtype)
     if not bool((person[1:] >= person[:-1]).all()):
         raise ArgumentError("person must be ascending, got records that are not sorted by person")
     for name, values, end in (("person", person, len(owner)), ("owner", owner, clients)):
@@ -63,19 +64,21 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
             raise ArgumentError(f"{name} must be in 0..{end - 1}, got {int(values.min())}..{int(values.max())}")
     each, held = _by_record(model, x, y, half=half)
     room = gradients.room(x.device) if chunk_bytes is None else integer("chunk_bytes", chunk_bytes, 1)
-    size = max(1, room // (held + 16 * sums.shape[1]))
+    layer = gradients.linear(model)
+    size = gradients.together(x.device, room // (held + 16 * sums.shape[1]), linear=layer is not None)
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         for start, stop in _blocks(person, size):
             first = int(person[start])
-            terms = sums.new_zeros(int(person[stop - 1]) - first + 1, sums.shape[1])
+            terms = sums.new_zeros(int(person[stop - 1]) - first + 1, sums.shape[1], dtype=dtype)
             for at in range(start, stop, size):
-                rows = slice(at, min(at + size, stop))
-                _add(terms, person[rows] - first, torch.cat(each(x[rows], y[rows]), 1).to(terms.dtype))
+                end = min(at + size, stop)
+                rows = gradients.filled(at, end, size, x.device)
+                _add(terms, person[at:end] - first, torch.cat(each(x[rows], y[rows]), 1)[: end - at].to(dtype))
             terms *= gradients.factors(fast.squares(terms), clip).to(terms.dtype)[:, None]
-            _add(sums, owner[first : first + len(terms)], terms)
-        if gradients.linear(model) is None and fast.knows(model):
+            _add(sums, owner[first : first + len(terms)], terms.double())
+        if layer is None and fast.knows(model):
             fast.reorder(model, sums)
-    return sums
+    return sums.to(dtype)
 
 
 def _by_record(model: nn.Module, x: Tensor, y: Tensor, *, half: bool) -> tuple[_Gradients, int]:
@@ -91,7 +94,7 @@ def _by_record(model: nn.Module, x: Tensor, y: Tensor, *, half: bool) -> tuple[_
 def _linear(layer: nn.Linear, x: Tensor, y: Tensor) -> list[Tensor]:
     """(p - onehot(y)) ⊗ [features, 1] for each record."""
     features = x.flatten(1)
-    residuals = nn.functional.linear(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
+    residuals = fast.dense(features, layer.weight, layer.bias).softmax(1)  # (n, classes)
     residuals.scatter_add_(1, y[:, None], residuals.new_full((len(y), 1), -1.0))
     weights = (residuals[:, :, None] * features[:, None, :]).flatten(1)
     return [weights] if layer.bias is None else [weights, residuals]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightdp.training.fast._gpu import norms
-from lightdp.training.models import Residual
+from lightdp.training.models import Fixed, Residual
 
 
 class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
@@ -44,6 +44,72 @@ class Norm(nn.Module):  # type: ignore[misc]  # torch is untyped here
             y = nn.functional.group_norm(x, self.groups, eps=self.eps) * scale + shift
         y = y if skip is None else y + skip
         return y.relu() if self.relu else y
+
+
+_LINE = 16  # values of float32 in 64 bytes, where torch's own memory begins
+
+
+def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`nn.functional.linear`, such that on a CPU no row's result depends on its place among equally many.
+
+    Libraries sum up in another order where a row begins inside 64 bytes, so rows are filled up by zeros to whole ones.
+    """
+    if not x.is_cuda:
+        x, weight = _whole(x), _whole(weight)
+    return nn.functional.linear(x, weight, bias)
+
+
+def _whole(rows: Tensor) -> Tensor:
+    rows = nn.functional.pad(rows, (0, -rows.shape[-1] % _LINE)).contiguous()
+    return rows.clone() if rows.data_ptr() % (4 * _LINE) else rows
+
+
+class _Dense(torch.autograd.Function):  # type: ignore[misc]
+    """`dense` without a bias, whose backward pass is like it; of a weight that needs no gradient."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        return dense(x, weight)
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *slopes: Tensor) -> tuple[Tensor, None]:
+        (weight,) = ctx.saved_tensors
+        return dense(slopes[0], weight.T), None
+
+
+class Dense(nn.Linear):  # type: ignore[misc]
+    """`nn.Linear` by `dense`, in both directions, with frozen parameters."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.weight, self.bias = layer.weight, layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As `nn.Linear`, up to rounding."""
+        if x.is_cuda:
+            return super().forward(x)
+        y = _Dense.apply(x, self.weight)
+        return y if self.bias is None else y + self.bias
+
+
+class _FixedDense(Fixed):
+    """`Fixed` by `dense`, likewise."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.is_cuda else _Dense.apply(x, self.weight) + self.bias
+
+
+def with_dense(model: nn.Module) -> nn.Module:
+    """Replace linear layers and fixed maps by such as use `dense`, in place; a model that is one layer by a new one."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear:
+                setattr(parent, name, Dense(child))
+            elif type(child) is Fixed:
+                setattr(parent, name, _FixedDense(child.weight, child.bias))
+    return Dense(model) if type(model) is nn.Linear else model
 
 
 def _tap(x: Tensor, watch: Callable[[Tensor], None]) -> Tensor:

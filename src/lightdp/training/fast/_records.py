@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from lightdp.errors import ArgumentError
 from lightdp.training.fast._gpu import kernels
-from lightdp.training.fast._layers import Norm, with_norms
+from lightdp.training.fast._layers import Norm, with_dense, with_norms
 from lightdp.training.fast._layout import channels_last, padding, reorder
 from lightdp.training.models import Fixed, Residual, StandardisedConv
 
@@ -103,7 +103,7 @@ class Records:
     """
 
     def __init__(self, model: nn.Module, *, half: bool) -> None:
-        self.model = with_norms(copy.deepcopy(model)).requires_grad_(requires_grad=False)
+        self.model = with_dense(with_norms(copy.deepcopy(model))).requires_grad_(requires_grad=False)
         self.half, self.tape = half, _Tape()
         layers = [layer for layer in self.model.modules() if isinstance(layer, StandardisedConv)]
         self.maps = {layer.weight: _map(layer) for layer in layers}
@@ -134,20 +134,21 @@ class Records:
         found = self._used(x, y)
         pairs = [_pulled_squares(g, *self.maps[p]) if p in self.maps else (squares(g),) * 2 for p, g in found.items()]
         after, before = (torch.stack(each).sum(0) for each in zip(*pairs, strict=True))
-        if bool((before > _LONGER**2 * after).any()):
+        longer = before > _LONGER**2 * after
+        if bool(longer.any()):
             for (used, lengths), g in ((self.maps[p], found[p]) for p in self.maps):
-                _pull(g.unflatten(1, used.shape), used, torch.ones_like(lengths))  # `finish` takes nothing more away
+                part = g[longer]
+                _pull(part.unflatten(1, used.shape), used, torch.ones_like(lengths))  # `finish` takes nothing more away
+                g[longer] = part
         return self._listed(found), after
 
     def finish(self, sums: Tensor) -> None:
-        """From sums (m, d) of `terms` to those of gradients in the order of `model.parameters()`, in place."""
+        """From sums (m, d) of `terms`, in float64, to those of gradients, in place and in the model's own order."""
         parameters = list(self.model.parameters())
         for p, piece in zip(parameters, sums.split([p.numel() for p in parameters], 1), strict=True):
             if p in self.maps:
                 used, lengths = self.maps[p]
-                exact = piece.to(torch.float64, copy=True).unflatten(1, used.shape)
-                _pull(exact, used.double(), lengths.double())
-                piece.copy_(exact.flatten(1))
+                _pull(piece.unflatten(1, used.shape), used.double(), lengths.double())
         reorder(self.model, sums)
 
     def _listed(self, found: dict[Tensor, Tensor]) -> list[Tensor]:
