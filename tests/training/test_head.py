@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from lightdp.errors import ArgumentError
-from lightdp.training import fast, models, step
+from lightdp.training import clients, fast, models, step
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import Clients
 from lightdp.training.config import Config
@@ -138,3 +138,14 @@ def test_the_last_layer_must_be_linear_and_last() -> None:
     for other in (model[:-1], nn.Sequential(model[-1]), nn.ModuleList(model), model[-1]):
         with pytest.raises(ArgumentError, match=r"head_rounds needs a torch\.nn\.Sequential"):
             models.last(other)
+
+
+def test_features_of_a_record_do_not_depend_on_how_many_there_are() -> None:
+    body = models.build("wrn-16-4", (3, 8, 8), 10, 0)[:-1].append(torch.nn.Linear(256, 37))
+    x = torch.randn(259, 3, 8, 8, generator=torch.Generator().manual_seed(3))
+    whole = clients._features(body, x)
+    for count in (1, 7, 250, 258):
+        assert torch.equal(clients._features(body, x[:count]), whole[:count])
+    with torch.no_grad():
+        assert any(not torch.equal(body(x[:count]), whole[:count]) for count in (1, 7, 258))
+        assert torch.allclose(body(x[:7]), whole[:7], rtol=1e-4, atol=1e-4)

@@ -7,6 +7,7 @@ so that a round works on many clients at once, while memory stays bounded howeve
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import torch
 from numpy.random import Generator  # noqa: TID251  only its type
 from numpy.typing import NDArray
 
-from lightdp.training import bounds, gradients, models, persons, sgd, views
+from lightdp.training import bounds, fast, gradients, models, persons, sgd, views
 from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 
@@ -26,7 +27,7 @@ Piece = tuple[list[int], torch.Tensor]
 
 _PIECE_BYTES = {"cpu": 1 << 24, "cuda": 1 << 32}  # a CPU sums what its caches hold; a GPU wants all clients at once
 _COPY_BYTES = {"cpu": 1 << 26, "cuda": 1 << 33}  # up to here, scattered records are copied rather than cut into pieces
-_FEATURES = 2000  # records whose features are made at once
+_FEATURES = 250  # records whose features are made at once
 _SAMPLES, _VIEWS = 11, 12  # purposes of draws, so that none repeats another of the same seed and round
 
 
@@ -163,9 +164,7 @@ class Clients:
         """Like `_clipped_sums`, of the gradients of the last layer; zero for the layers below."""
         last = models.last(model)
         if "x" not in self._features:
-            body = model[:-1]
-            with torch.no_grad():
-                self._features["x"] = torch.cat([body(x) for x in self.x.split(_FEATURES)])
+            self._features["x"] = _features(model[:-1], self.x)
         below = sum(p.numel() for p in model[:-1].parameters())
         sums = self._clipped_sums(last, number, piece, bound, self._features["x"])
         return torch.nn.functional.pad(sums, (below, 0))
@@ -255,6 +254,16 @@ class Clients:
     def _draws(self, purpose: int, number: int, piece: list[int]) -> list[Generator]:
         """A generator for each client; a deployed client would draw from its own entropy, unknown to the server."""
         return [np.random.default_rng([self.config.seed, purpose, number, i]) for i in piece]  # noqa: TID251  protects nothing
+
+
+def _features(body: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """What layers make of records, always of equally many at a time, as gradients are found (W6)."""
+    body, found = fast.with_dense(copy.deepcopy(body)), []
+    with torch.no_grad():
+        for start in range(0, len(x), _FEATURES):
+            stop = min(start + _FEATURES, len(x))
+            found.append(body(x[gradients.filled(start, stop, _FEATURES, x.device)])[: stop - start])
+    return torch.cat(found)
 
 
 def _clipped(rows: torch.Tensor, clip: float) -> torch.Tensor:

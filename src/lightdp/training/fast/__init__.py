@@ -12,6 +12,7 @@ On CUDA with triton the inner loops are kernels of our own, in bfloat16 with sum
 | `by_vmap(model, x, y)` | the same for any model, by `torch.func.vmap`, slower |
 | `reorder(model, rows)` | from the order of kernels used here back to that of `model.parameters()` |
 | `dense(x, weight, bias)` | a linear layer whose rows do not depend on their places |
+| `with_dense(model)` | the same model, in place, with such layers and frozen parameters |
 | `squares(rows)` | squared norms in float64, accurate enough to clip by |
 | `train_lanes(model, x, y, plans, lr, dtype=...)` | local SGD of many clients whose batches run side by side |
 | `with_norms(model)` | the same model, in place, with norms that are fast on CUDA, for ordinary training |
@@ -28,8 +29,19 @@ Nothing here clips or adds noise: `gradients.clipped_sums` gives the guarantee.
 """
 
 from lightdp.training.fast._lanes import mean_loss, train_lanes
-from lightdp.training.fast._layers import dense, with_norms
+from lightdp.training.fast._layers import dense, with_dense, with_norms
 from lightdp.training.fast._layout import reorder
 from lightdp.training.fast._records import Records, by_vmap, knows, squares
 
-__all__ = ["Records", "by_vmap", "dense", "knows", "mean_loss", "reorder", "squares", "train_lanes", "with_norms"]
+__all__ = [
+    "Records",
+    "by_vmap",
+    "dense",
+    "knows",
+    "mean_loss",
+    "reorder",
+    "squares",
+    "train_lanes",
+    "with_dense",
+    "with_norms",
+]
