@@ -58,6 +58,13 @@ def wanted(start: str) -> tuple[str, Path]:
     return row[1], ROOT / ("README.md" if page is None else page[1])
 
 
+def in_full(command: str, page: Path, begins: str) -> str:
+    """A command with the options that README leaves to its page, where it first begins so."""
+    assert command.endswith(" ...")
+    lines = [line for block in blocks(page, "sh") for line in block.text.splitlines() if line.startswith(f"{begins} ")]
+    return command.removesuffix(" ...") + lines[0].removeprefix(begins)
+
+
 @dataclass(frozen=True)
 class Stranger:
     """Somebody with a clone and an environment.
@@ -200,7 +207,7 @@ def trains_on_a_table_of_its_own(stranger: Stranger) -> None:
     stranger.types("python made.py")
     columns = blocks(page, "toml")[0]
     (stranger.folder / columns.title).write_text(columns.text, encoding="utf-8")
-    stranger.types(command)
+    stranger.types(in_full(command, page, command.removesuffix(" ...")))
     assert len(RunLog.read(stranger.folder / "visits.jsonl").rounds) > 0
 
 
@@ -230,7 +237,7 @@ def makes_a_flower_app_private(stranger: Stranger) -> None:
     settings = f'clients=10 rounds=2 epsilon=2000.0 result="{result}"'
     with process(stranger, f"flower-superlink --insecure --simulation --port {port}"):
         waits(lambda: answers(f"http://127.0.0.1:{port}/health"))
-        fewer = command.replace("num-supernodes=50", "num-supernodes=10")
+        fewer = in_full(command, page, "flwr run private").replace("num-supernodes=50", "num-supernodes=10")
         stranger.types(f"{fewer} --run-config {shlex.quote(settings)}")
     assert '"lightdp-epsilon"' in result.read_text()
 
