@@ -52,17 +52,12 @@ NEEDED = (
 
 def wanted(start: str) -> tuple[str, Path]:
     """Command and page of the row of README's table that begins so."""
-    row = re.search(rf"^\| {start}[^|]*\| `([^`]+)`[^|]*\| (.*) \|$", README, flags=re.MULTILINE)
+    row = re.search(
+        rf"^\| {start}[^|]*\| `([^`]+)`[^|]*\| (.*) \|$", README.replace("\N{NO-BREAK SPACE}", " "), flags=re.MULTILINE
+    )
     assert row is not None, start
     page = re.search(r"\]\(([^)]+)\)", row[2])
     return row[1], ROOT / ("README.md" if page is None else page[1])
-
-
-def in_full(command: str, page: Path, begins: str) -> str:
-    """A command with the options that README leaves to its page, where it first begins so."""
-    assert command.endswith(" ...")
-    lines = [line for block in blocks(page, "sh") for line in block.text.splitlines() if line.startswith(f"{begins} ")]
-    return command.removesuffix(" ...") + lines[0].removeprefix(begins)
 
 
 @dataclass(frozen=True)
@@ -202,17 +197,17 @@ def plans(stranger: Stranger) -> None:
 
 
 def trains_on_a_table_of_its_own(stranger: Stranger) -> None:
-    command, page = wanted("train on my own table")
+    command, page = wanted("use my table")
     (stranger.folder / "made.py").write_text(blocks(page, "python")[0].text, encoding="utf-8")
     stranger.types("python made.py")
     columns = blocks(page, "toml")[0]
     (stranger.folder / columns.title).write_text(columns.text, encoding="utf-8")
-    stranger.types(in_full(command, page, command.removesuffix(" ...")))
+    stranger.types(command)
     assert len(RunLog.read(stranger.folder / "visits.jsonl").rounds) > 0
 
 
 def looks_at_the_live_page(stranger: Stranger) -> None:
-    command, _ = wanted("follow runs and plan")
+    command, _ = wanted("watch and plan")
     port = free_port()
     with process(stranger, f"{command} . --port {port} --no-browser") as log:
         link = re.compile(rf"http://127\.0\.0\.1:{port}/\?token=\S+")
@@ -227,7 +222,7 @@ def looks_at_the_live_page(stranger: Stranger) -> None:
 
 
 def makes_a_flower_app_private(stranger: Stranger) -> None:
-    command, page = wanted("make a Flower app private")
+    command, page = wanted("use Flower")
     assert page.read_text(encoding="utf-8").count("lightdp.flower.mod") > 0
     port, result = free_port(), stranger.folder / "result.json"
     (stranger.folder / ".flwr").mkdir()
@@ -237,13 +232,13 @@ def makes_a_flower_app_private(stranger: Stranger) -> None:
     settings = f'clients=10 rounds=2 epsilon=2000.0 result="{result}"'
     with process(stranger, f"flower-superlink --insecure --simulation --port {port}"):
         waits(lambda: answers(f"http://127.0.0.1:{port}/health"))
-        fewer = in_full(command, page, "flwr run private").replace("num-supernodes=50", "num-supernodes=10")
+        fewer = command.replace("num-supernodes=50", "num-supernodes=10")
         stranger.types(f"{fewer} --run-config {shlex.quote(settings)}")
     assert '"lightdp-epsilon"' in result.read_text()
 
 
 def audits(stranger: Stranger) -> None:
-    command, _ = wanted("check what was really spent")
+    command, _ = wanted("check a run")
     for log in ("out/demo.jsonl", "visits.jsonl"):
         assert "holds: " in stranger.types(command.replace("run.jsonl", log))
 
