@@ -142,7 +142,7 @@ def test_noise_of_very_different_sizes_is_composed_in_bounded_memory(
     step = sampling._step(rounds, rate=1e-6)
     for direction in privacy_loss.directions(adjacency, 1e-6):
         found = sampling._composed(tuple(sorted(rounds.items())), 1e-6, direction, step)
-        size = found.kept.size if isinstance(found, SmoothLosses) else found.masses.size
+        size = found.size if isinstance(found, SmoothLosses) else found.masses.size
         assert size <= 2 * sampling._POINTS + 1
     alone = sampling.epsilon({0.3: 1}, rate=1e-6, delta=1e-9, adjacency=adjacency)
     assert sampling.epsilon(rounds, rate=1e-6, delta=1e-9, adjacency=adjacency) >= alone * (1 - 1e-6)

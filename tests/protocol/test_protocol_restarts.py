@@ -205,6 +205,22 @@ def test_a_state_of_version_3_is_read(tmp_path: Path, grace: int) -> None:
     assert Client.restore(plan, length=5, store=File(tmp_path / "old.json")).next_round == 4
 
 
+def test_what_a_client_of_a_roster_of_version_4_has_spent_is_counted(tmp_path: Path) -> None:
+    plan = planned()
+    server, clients = joined(plan, 5, folder=tmp_path)
+    play(server, clients, [0, 1, 2])
+    clients[0].begin(server.announce()).upload(np.zeros(5))
+    facts = clients[0]._state.facts()
+    assert facts["roster"].startswith(b"lightdp\5".hex())
+    del facts["check"]
+    facts["roster"] = b"lightdp\4".hex() + facts["roster"][16:]
+    (tmp_path / "old.json").touch(mode=0o600)
+    (tmp_path / "old.json").write_text(json.dumps(sealed(facts)))
+    again = Client.restore(plan, length=5, store=File(tmp_path / "old.json"))
+    assert (again.mu(), again.mu(worst=True)) == (clients[0].mu(), clients[0].mu(worst=True))
+    assert again.mu() > 0
+
+
 @pytest.mark.parametrize(
     "changed",
     [{"calibration": "repair"}, {"calibration": "exact"}, {"straggler_law": "binomial:0.1"}, {"unit": "record"}],

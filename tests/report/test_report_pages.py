@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -13,12 +12,11 @@ import lightdp
 from lightdp.errors import ArgumentError
 from lightdp.report import Card, Page, Panel, Section, Table, data, save_audit, save_page, save_plan, save_runs
 from lightdp.report._frame import scripts, spec
-from lightdp.report._packed import packed
 from lightdp.report._panels import panels
 from lightdp.report._plan import plan_panels
 from lightdp.runlog import RunLog
 from support.run_logs import Page as Parsed
-from support.run_logs import drawn, logged, unpacked
+from support.run_logs import drawn, logged
 from support.run_logs import written as log_file
 
 if TYPE_CHECKING:
@@ -227,21 +225,6 @@ def test_what_several_charts_or_layers_have_is_written_once(make: Callable[..., 
     assert page.scripts[0].count("0.512") == 1
     for panel, chart in zip(panels(logs), page.charts, strict=True):
         assert chart == spec(panel.chart)
-
-
-PARTS = {
-    "rows": [{"x": each, "y": "a long word", "z": [each, None]} for each in range(4)],
-    "few": [{"x": 1}], "mixed": [{"x": 1}, {"y": 2}], "none": [], "empty": [{}, {}], "words": ["a", True, None, 0, 0.5],
-}  # fmt: skip
-
-
-def test_charts_are_packed_without_a_loss() -> None:
-    """Equal parts at several depths, rows of lists, and values that are equal as numbers but not as JSON."""
-    again = {"part": PARTS, "deep": [PARTS, {"rows": PARTS["rows"]}], "kinds": [{"x": each} for each in (1, True, 1.0)]}
-    charts = {"one": PARTS, "two": again, "three": [PARTS, PARTS]}
-    found = packed(charts)
-    assert json.dumps(unpacked(json.loads(json.dumps(found)))) == json.dumps(charts)
-    assert json.dumps(found).count("a long word") == 1
 
 
 def test_pages_are_small(pages: dict[str, Path]) -> None:

@@ -126,21 +126,23 @@ def unpacked(page: dict[str, Any]) -> dict[str, Any]:
     """The charts of a page by name, as `lightdp.report._packed` describes them."""
 
     def whole(part: Any) -> Any:
-        if isinstance(part, list):
-            return [whole(each) for each in part]
+        found = part
         match part:
+            case list():
+                found = [whole(each) for each in part]
+            case {"=": text}:
+                found = json.loads(text)
             case {"#": place}:
-                return whole(page["shared"][place])
+                found = whole(page["shared"][place])
             case {"*": [*pairs]}:
-                return [
-                    whole(value) for value, count in zip(pairs[::2], pairs[1::2], strict=True) for _ in range(count)
-                ]
+                runs = zip(pairs[::2], pairs[1::2], strict=True)
+                found = [whole(value) for value, count in runs for _ in range(count)]
             case {"$": columns}:
-                fields = {name: whole(column) for name, column in whole(columns).items()}
-                return [dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True)]
+                fields = whole(columns)
+                found = [dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True)]
             case dict():
-                return {name: whole(each) for name, each in part.items()}
-        return part
+                found = {name: whole(each) for name, each in part.items()}
+        return found
 
     charts: dict[str, Any] = whole(page["charts"])
     return charts

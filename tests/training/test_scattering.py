@@ -195,6 +195,14 @@ def test_no_record_or_colour_touches_another(monkeypatch: pytest.MonkeyPatch) ->
     torch.testing.assert_close(scattering(x[2:3, 1:2]), whole[2:3, 81:162], atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("side", [8, 20, 28, 32, 36])
+def test_coefficients_of_a_record_do_not_depend_on_its_place(side: int) -> None:
+    x = images(7, 1, side)
+    whole = scattering(x)
+    for gone in range(1, 7):
+        assert torch.equal(scattering(x[gone:]), whole[gone:])
+
+
 def test_is_deterministic_and_leaves_its_input_alone() -> None:
     x = images(3, 3, 32)
     before = x.clone()

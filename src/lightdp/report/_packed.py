@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 _LEAST = 30  # characters of a part that is worth writing once
+_MARKS = frozenset("$*#=")
 
 
 def packed(charts: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,6 +20,7 @@ def packed(charts: Mapping[str, Any]) -> dict[str, Any]:
     | `{"$": {field: column, ...}}` | rows, all with these fields |
     | `{"*": [value, count, ...]}` | a column in which so many equal values follow each other |
     | `{"#": place}` | this one of the parts in "shared" |
+    | `{"=": text}` | a part as JSON, which has a field of one of these names itself |
 
     >>> packed({"a": [{"x": 1, "y": 0}, {"x": 2, "y": 0}]})
     {'shared': [], 'charts': {'a': {'$': {'x': [1, 2], 'y': [0, 0]}}}}
@@ -53,11 +55,11 @@ def packed(charts: Mapping[str, Any]) -> dict[str, Any]:
 def _turned(part: Any) -> Any:  # noqa: ANN401  of JSON
     """The same with rows as columns."""
     if isinstance(part, dict):
-        return {name: _turned(each) for name, each in part.items()}
+        return {"=": _text(part)} if _MARKS & part.keys() else {name: _turned(each) for name, each in part.items()}
     if not isinstance(part, list):
         return part
     names = [*part[0]] if len(part) > 1 and isinstance(part[0], dict) else []
-    if names and all(isinstance(row, dict) and [*row] == names for row in part):
+    if names and not _MARKS & set(names) and all(isinstance(row, dict) and [*row] == names for row in part):
         return {"$": {name: _column([_turned(row[name]) for row in part]) for name in names}}
     return [_turned(each) for each in part]
 

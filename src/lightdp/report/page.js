@@ -4,6 +4,7 @@ const rows = columns => Object.values(columns)[0].map((_, at) =>
 function whole(part) {
   if (part === null || typeof part !== "object") return part;
   if (Array.isArray(part)) return part.map(whole);
+  if ("=" in part) return JSON.parse(part["="]);
   if ("#" in part) return whole(shared[part["#"]]);
   if ("*" in part) return part["*"].flatMap((value, at, all) => at % 2 ? [] : Array(all[at + 1]).fill(whole(value)));
   const found = Object.fromEntries(Object.entries(part).map(([name, inner]) => [name, whole(inner)]));

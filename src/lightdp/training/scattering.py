@@ -30,9 +30,10 @@ except ImportError:
     raise MissingExtraError("train", "Training") from None
 
 _Wavelets = dict[tuple[int, int], Tensor]  # (i, j): complex (2^(j-i), 2^(j-i), L, H / 2^j, W / 2^j), by alias
-_Lowpass = list[tuple[Tensor, Tensor]]  # j: (h / 2^J, H / 2^j) and (W / 2^j, w / 2^J)
+_Lowpass = list[tuple[Tensor, Tensor]]  # j: (h / 2^J, H / 2^j) and (W / 2^j, w / 2^J and zeros)
 _SIGMA, _CENTRE, _SLANT = 0.8, 3 * math.pi / 4, 0.5  # of the wavelet at scale 0
 _ALIASES = range(-2, 3)  # at the finest scale the next ones are below e^-50
+_LINE = 16  # values of float32 in 64 bytes: maps that begin elsewhere are summed up in another order (W6)
 _CHUNK_BYTES = 1 << 26  # of the largest layer at a time: large enough to keep cores or a GPU busy
 
 
@@ -113,7 +114,7 @@ def _modulus(spectrum: Tensor, wavelets: Tensor) -> Tensor:
 def _average(u: Tensor, lowpass: tuple[Tensor, Tensor], out: Tensor) -> None:
     """Write u * φ on grid J, inside the image, to out: φ is separable, so these are two matrix products."""
     rows, columns = lowpass
-    out.copy_(rows @ (u @ columns))
+    out.copy_((rows @ (u @ columns))[..., : out.shape[-1]])
 
 
 @lru_cache(maxsize=8)
@@ -131,7 +132,8 @@ def _bank(scales: int, orientations: int, h: int, w: int, device: torch.device) 
     lowpass = []
     for j in range(scales):  # [1:-1]: the padding is one sample of grid J on each side
         down, across = (_smooth(side, scales, j)[1:-1].to(device, torch.float32) for side in size)
-        lowpass.append((down, across.T.contiguous()))
+        zeros = -len(across) % (_LINE // math.gcd(size[0] >> j, _LINE))
+        lowpass.append((down, torch.nn.functional.pad(across.T, (0, zeros))))
     return folded, lowpass
 
 

@@ -79,7 +79,7 @@ class _Dense(torch.autograd.Function):  # type: ignore[misc]
 
 
 class Dense(nn.Linear):  # type: ignore[misc]
-    """`nn.Linear` by `dense`, in both directions, with frozen parameters."""
+    """`nn.Linear` by `dense`, in both directions; its parameters get no gradient."""
 
     def __init__(self, layer: nn.Linear) -> None:
         nn.Module.__init__(self)
@@ -102,14 +102,17 @@ class _FixedDense(Fixed):
 
 
 def with_dense(model: nn.Module) -> nn.Module:
-    """Replace linear layers and fixed maps by such as use `dense`, in place; a model that is one layer by a new one."""
+    """Replace linear layers and fixed maps by such as use `dense`, in place; a model that is one layer by a new one.
+
+    All parameters are frozen: `Dense` gives its own no gradient.
+    """
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear:
                 setattr(parent, name, Dense(child))
             elif type(child) is Fixed:
                 setattr(parent, name, _FixedDense(child.weight, child.bias))
-    return Dense(model) if type(model) is nn.Linear else model
+    return (Dense(model) if type(model) is nn.Linear else model).requires_grad_(requires_grad=False)
 
 
 def _tap(x: Tensor, watch: Callable[[Tensor], None]) -> Tensor:

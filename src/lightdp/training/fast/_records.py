@@ -103,7 +103,7 @@ class Records:
     """
 
     def __init__(self, model: nn.Module, *, half: bool) -> None:
-        self.model = with_dense(with_norms(copy.deepcopy(model))).requires_grad_(requires_grad=False)
+        self.model = with_dense(with_norms(copy.deepcopy(model)))
         self.half, self.tape = half, _Tape()
         layers = [layer for layer in self.model.modules() if isinstance(layer, StandardisedConv)]
         self.maps = {layer.weight: _map(layer) for layer in layers}
