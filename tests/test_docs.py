@@ -158,7 +158,41 @@ def test_how_long_plans_last_and_what_signing_takes_are_those_of_the_records() -
         f"all rounds in at least {1000 * least:.0f} of 1,000 trainings" in (ROOT / "docs/how-to/train.md").read_text()
     )
     shares = {row["clients"]: f"{100 * row['upload']['share']:.1f} %" for row in upload["rows"]}
-    assert f"| {shares[50]} of it ({shares[20]} among 20, {shares[10]} among 10) |" in SPEED.read_text()
+    signature, hashing = upload["rows"][-1]["upload"]["signature_s"], upload["rows"][-1]["sha256_s"]
+    for shown in (
+        f"| {1e3 * signature:.1f} ms, {signature / hashing:.1f} of SHA-256 of its bytes alone",
+        f"({shares[50]} of the upload among 50 clients, {shares[20]} among 20, {shares[10]} among 10) |",
+    ):
+        assert shown in SPEED.read_text()
+    for row in upload["wires"][1:]:
+        rotated, plain = (row["wires"][name] for name in ("σ_U/2, rotated", "σ_U/16"))
+        longer = f"{100 * abs(rotated['upload_share']):.1f} % {'longer' if rotated['upload_share'] > 0 else 'shorter'}"
+        bits = f"({rotated['bits']} beside {plain['bits']} bits)"
+        assert re.search(rf"{longer} among {row['clients']}( clients)? {re.escape(bits)}", SPEED.read_text())
+
+
+def test_the_speed_of_noise_is_that_of_the_records() -> None:
+    masks, paths = (
+        json.loads((ROOT / f"benchmarks/records/{name}.json").read_text()) for name in ("masks", "mask-paths")
+    )
+    rates, whole = masks["rates"]["methods"], masks["client_round"]["methods"]["upload"]
+    best, wide, narrow = (rates[path] for path in ("vaes512", "vaes", "aesni"))
+    for shown in (
+        "| {:.0f} × as fast ({:.0f} × without AVX-512, {:.0f} × with AES-NI alone) |".format(
+            *(each["x_philox"] for each in (best, wide, narrow))
+        ),
+        "| {:.2f} × as fast ({:.2f} × without AVX-512, {:.2f} × with AES-NI alone) |".format(
+            *(each["x_uniform"] for each in (best, wide, narrow))
+        ),
+        f"| {whole['x_philox']:.0f} × as fast ({whole['seconds']:.2f} s) |",
+        "| {:.0f} × as fast, {:.0f} × without AVX-512, {:.0f} × with AES-NI alone |".format(
+            *(paths["methods"][path]["x_philox"] for path in ("vaes512", "vaes", "aesni"))
+        ),
+    ):
+        assert shown in SPEED.read_text()
+    for path in ("vaes512", "vaes", "aesni"):
+        few, many = (1e3 * paths["methods"][path]["million_s"][clients] for clients in ("10", "30"))
+        assert f"| `{path}` | {few:.2g} | {many:.2g} |" in (ROOT / "docs/how-to/flower.md").read_text()
 
 
 def test_cells_are_counted_as_the_results_do() -> None:
