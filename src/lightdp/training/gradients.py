@@ -40,7 +40,7 @@ _BYTES = 1 << 28  # working memory
 _CUDA_BYTES = 1 << 36  # of records whose gradients are made together, where a GPU has twice as much
 _TOGETHER = {"cpu": 16, "cuda": 4096}  # records of a pass at most: the last one is filled up, which must not cost much
 _LINEAR = {"cpu": 512, "cuda": 1 << 14}  # likewise, of a pass over a linear model
-_SHARE = {"cpu": 1, "cuda": 16}  # of what fits into the working memory, one of so many: likewise
+_SHARE = {"cpu": 1, "cuda": 1}  # of what fits into the working memory, one of so many: likewise
 
 
 def flatten(model: nn.Module) -> Tensor:
