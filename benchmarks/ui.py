@@ -35,9 +35,17 @@ CASES: dict[str, dict[str, Any]] = {
     "sampled at 0.1, 150 rounds": {"sampling_rate": 0.1},
     "sampled at 0.16, 410 rounds": {"sampling_rate": 0.16, "rounds": 410},
     "sampled at 0.01, 1,000 rounds": {"sampling_rate": 0.01, "rounds": 1000},
-    "the same, replaced records": {"sampling_rate": 0.01, "rounds": 1000, "adjacency": "replace"},
+    "sampled at 0.01, 1,000 rounds, replaced records": {"sampling_rate": 0.01, "rounds": 1000, "adjacency": "replace"},
     "sampled at 0.001, 10,000 rounds": {"sampling_rate": 0.001, "rounds": 10_000},
-}
+    "sampled at 0.001, 10,000 rounds, replaced records": {
+        "sampling_rate": 0.001, "rounds": 10_000, "adjacency": "replace",
+    },
+    "sampled at 0.001, 10,000 rounds, ε 20": {"sampling_rate": 0.001, "rounds": 10_000, "epsilon": 20},
+    "sampled at 0.1, 10,000 rounds, ε 20": {"sampling_rate": 0.1, "rounds": 10_000, "epsilon": 20},
+    "sampled at 0.01, 10,000 rounds, ε 20, replaced records": {
+        "sampling_rate": 0.01, "rounds": 10_000, "epsilon": 20, "adjacency": "replace",
+    },
+}  # fmt: skip
 LIMIT = 200.0  # milliseconds at the median
 
 
@@ -55,7 +63,8 @@ def measured(base: str, token: str, repeats: int) -> list[dict[str, Any]]:
     rows = []
     for shift, path in enumerate(("/api/plan", "/api/others")):
         for name, more in CASES.items():
-            each = [ASKED | more | {"epsilon": 2 + 0.9 * k / repeats + 0.01 * shift} for k in range(repeats)]
+            least = more.get("epsilon", 2)
+            each = [ASKED | more | {"epsilon": least + 0.9 * k / repeats + 0.01 * shift} for k in range(repeats)]
             took = [answered(base, token, path, asked) for asked in each]
             median = statistics.median(took)
             rows.append(
@@ -93,7 +102,7 @@ def main() -> None:
     )
     for row in rows:
         print(
-            f"{row['path']:12} {row['case']:32} first {row['first_ms']:7.1f} ms, median {row['median_ms']:7.1f} ms, "
+            f"{row['path']:12} {row['case']:54} first {row['first_ms']:7.1f} ms, median {row['median_ms']:7.1f} ms, "
             f"most {row['most_ms']:7.1f} ms"
         )
     if options.out is not None:

@@ -52,7 +52,9 @@ NEEDED = (
 
 def wanted(start: str) -> tuple[str, Path]:
     """Command and page of the row of README's table that begins so."""
-    row = re.search(rf"^\| {start}[^|]*\| `([^`]+)`[^|]*\| (.*) \|$", README, flags=re.MULTILINE)
+    row = re.search(
+        rf"^\| {start}[^|]*\| `([^`]+)`[^|]*\| (.*) \|$", README.replace("\N{NO-BREAK SPACE}", " "), flags=re.MULTILINE
+    )
     assert row is not None, start
     page = re.search(r"\]\(([^)]+)\)", row[2])
     return row[1], ROOT / ("README.md" if page is None else page[1])
@@ -195,7 +197,7 @@ def plans(stranger: Stranger) -> None:
 
 
 def trains_on_a_table_of_its_own(stranger: Stranger) -> None:
-    command, page = wanted("train on my own table")
+    command, page = wanted("use my table")
     (stranger.folder / "made.py").write_text(blocks(page, "python")[0].text, encoding="utf-8")
     stranger.types("python made.py")
     columns = blocks(page, "toml")[0]
@@ -205,7 +207,7 @@ def trains_on_a_table_of_its_own(stranger: Stranger) -> None:
 
 
 def looks_at_the_live_page(stranger: Stranger) -> None:
-    command, _ = wanted("follow runs and plan")
+    command, _ = wanted("watch and plan")
     port = free_port()
     with process(stranger, f"{command} . --port {port} --no-browser") as log:
         link = re.compile(rf"http://127\.0\.0\.1:{port}/\?token=\S+")
@@ -220,7 +222,7 @@ def looks_at_the_live_page(stranger: Stranger) -> None:
 
 
 def makes_a_flower_app_private(stranger: Stranger) -> None:
-    command, page = wanted("make a Flower app private")
+    command, page = wanted("use Flower")
     assert page.read_text(encoding="utf-8").count("lightdp.flower.mod") > 0
     port, result = free_port(), stranger.folder / "result.json"
     (stranger.folder / ".flwr").mkdir()
@@ -236,7 +238,7 @@ def makes_a_flower_app_private(stranger: Stranger) -> None:
 
 
 def audits(stranger: Stranger) -> None:
-    command, _ = wanted("check what was really spent")
+    command, _ = wanted("check a run")
     for log in ("out/demo.jsonl", "visits.jsonl"):
         assert "holds: " in stranger.types(command.replace("run.jsonl", log))
 

@@ -6,8 +6,9 @@ distribution under P determines δ(ε) = E[max(0, 1 − e^(ε − loss))]. Losse
 Formal guarantee, up to rounding errors that `lightdp.sampling` bounds: the δ(ε) of a distribution here is never below
 that of the rounds it stands for. It is exact on the grid and above the exact one between its points ("Connect the
 Dots", Doroshenko et al., 2022), and tails that are cut off count as infinite loss. Grid and tails are those of
-dp-accounting. Two things differ, for speed: where the grid has many points, one round is computed at some
-of them, which bounds it from above for the same reason; and all rounds are composed by one transform.
+dp-accounting. Three things differ, for speed: where the grid has many points, one round is computed at some
+of them, which bounds it from above for the same reason; all rounds are composed by one transform; and of that, only
+the coefficients are computed that many rounds do not make vanish, if they are few.
 
 >>> kinds = [sampled(1.0, rate=0.01, direction=each, step=2.0**-12) for each in directions("add-remove", 0.01)]
 >>> [round(composed([(each, 100)]).epsilon(1e-5), 2) for each in kinds]
@@ -19,7 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +39,16 @@ _WHOLE = 2**14  # points, up to which the loss of one round takes all of the gri
 _DOTS = 2**13  # outputs whose losses it takes otherwise
 _NOTHING = -60.0  # logarithm of a Fourier coefficient that counts as 0: all of them change δ by less than 1e-19
 _BLOCK = 4096  # points that are added up at a time, in search of one
+_WIDE = 64  # points that are added up without being computed
+_LARGE = 600.0  # losses from which on e^-loss may lose digits
+_SHORT = 2**15  # points up to which nothing is faster than a transform
+_FOLDED = 4  # times fewer points than those of a transform: it is worth while to fold them
+_DIRECT = 10  # products for each point of a transform that take as long as it
+_ALONE = 2**16  # products of a matrix product that BLAS libraries leave to one thread, as others would wait for theirs
 
 _Vector = NDArray[np.float64]
+_Real = NDArray[np.floating[Any]]
+_Complex = NDArray[np.complex128]
 _Places = NDArray[np.int64]
 
 
@@ -70,22 +80,12 @@ class LossDistribution:
         for stop in range(self.masses.size, end, -_BLOCK):
             block = slice(max(stop - _BLOCK, end), stop)
             masses, losses = self.masses[block][::-1], self.places[block][::-1] * self.step
-            weighted = np.exp(-losses) * masses
             if upper + (more := float(masses.sum())) <= delta * (1 - 1e-9):  # ε is below all of these
-                upper, lower = upper + more, lower + float(weighted.sum())
+                upper, lower = upper + more, lower + _total(np.exp(-losses), masses)
                 continue
-            uppers, lowers = _running(upper, masses), _running(lower, weighted)
-            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                roots = np.log((uppers - delta) / lowers)
-            found = (uppers > delta) & (lowers > 0)
-            solved = found[:-1] & (roots[:-1] >= losses)
-            underflows = (uppers[1:] >= delta) & (lowers[1:] == 0)
-            if (ends := np.flatnonzero(solved | underflows)).size > 0:
-                at = ends[0]
-                if not solved[at]:
-                    return max(0.0, float(losses[at]))
-                return _least(float(uppers[at]), float(lowers[at]), delta)
-            upper, lower = float(uppers[-1]), float(lowers[-1])
+            found, upper, lower = _searched(masses, losses, upper, lower, delta)
+            if found is not None:
+                return found
         return _least(upper, lower, delta)
 
     def delta(self, epsilon: float) -> float:
@@ -95,7 +95,105 @@ class LossDistribution:
         return self.infinite + _total(-np.expm1(epsilon - losses[counted]), self.masses[counted])
 
 
-def composed(rounds: Sequence[tuple[LossDistribution, int]], within: tuple[int, int] | None = None) -> LossDistribution:
+@dataclass(frozen=True, eq=False)
+class SmoothLosses:
+    """Losses of many rounds, whose probabilities have few Fourier coefficients, and are not written out.
+
+    Sums of probabilities over blocks of the grid are as exact as the probabilities themselves: each coefficient times a
+    geometric series. Only in the block in which ε lies, the probabilities are computed one by one.
+
+    Attributes:
+        step: between two losses.
+        first: the smallest loss, in steps.
+        size: losses on the grid, from `first` on.
+        length: of the transform, a multiple of `_WIDE`.
+        kept: which of its coefficients are not 0.
+        coefficients: these, for places from `first` on.
+        infinite: probability of infinite loss.
+    """
+
+    step: float
+    first: int
+    size: int
+    length: int
+    kept: _Places
+    coefficients: _Complex
+    infinite: float
+
+    def written(self) -> LossDistribution:
+        """All probabilities."""
+        masses = self._inverse(self.coefficients, self.length)[: self.size]
+        return LossDistribution(self.step, np.arange(self.first, self.first + self.size), masses, self.infinite)
+
+    def epsilon(self, delta: float) -> float:
+        """As of a `LossDistribution`."""
+        if self.infinite > delta:
+            return math.inf
+        losses, uppers, lowers = self._blocks
+        above = np.flatnonzero(uppers[:-1] - np.exp(np.minimum(losses[:-1], _LARGE)) * lowers[:-1] > delta)
+        last = int(above[-1]) if above.size > 0 else 0  # whose first loss is below ε
+        if losses[last + 1] > _LARGE:
+            return self.written().epsilon(delta)
+        for block in range(last, -1, -1):  # mostly one: rounding errors decide where ε is the first loss of a block
+            masses, inside = self._points(block)
+            found, upper, lower = _searched(masses, inside, float(uppers[block + 1]), float(lowers[block + 1]), delta)
+            if found is not None:
+                return found
+        return _least(upper, lower, delta)
+
+    def delta(self, epsilon: float) -> float:
+        """δ(`epsilon`), for `epsilon` >= 0."""
+        if epsilon > _LARGE:
+            return self.written().delta(epsilon)
+        losses, uppers, lowers = self._blocks
+        block = max(int(np.searchsorted(losses, epsilon, side="right")) - 1, 0)
+        if block == losses.size - 1:
+            return self.infinite
+        masses, inside = self._points(block)
+        above = float(uppers[block + 1]) - math.exp(epsilon) * float(lowers[block + 1])
+        return above + _total(np.maximum(-np.expm1(epsilon - inside), 0.0), masses)
+
+    @property
+    def _start(self) -> int:
+        """The block with the least loss above 0."""
+        return min(max(-self.first, 0), self.size - 1) // _WIDE
+
+    @cached_property
+    def _blocks(self) -> tuple[_Real, _Vector, _Vector]:
+        """The first loss of each block from `_start` on, and U and L from that loss on; at last, of no block."""
+        start, stop = self._start, -(-self.size // _WIDE)
+        losses = (self.first + _WIDE * np.arange(start, stop + 1)) * self.step
+        sums = []
+        for decay in (0.0, self.step):
+            ratios = 2j * np.pi / self.length * self.kept - decay
+            ends = np.expm1(np.stack([ratios, _WIDE * ratios]))
+            series = np.divide(ends[1], ends[0], out=np.full_like(ratios, _WIDE), where=ends[0] != 0)
+            sums.append(self._inverse(self.coefficients * series / _WIDE, self.length // _WIDE)[start:stop])
+        weighted = np.exp(-losses[:-1]) * sums[1]
+        return losses, _running(self.infinite, sums[0][::-1])[::-1], _running(0.0, weighted[::-1])[::-1]
+
+    def _points(self, block: int) -> tuple[_Vector, _Real]:
+        """Probabilities of a block's losses above 0, and these losses, the largest first, from `_start` on."""
+        offsets = (self._start + block) * _WIDE + np.arange(_WIDE)[::-1]
+        places = self.first + offsets
+        angles = 2 * np.pi / self.length * (np.outer(offsets, self.kept) % self.length)
+        twice = np.where(self.kept % (self.length // 2) == 0, 1, 2) / self.length * self.coefficients
+        masses = (np.cos(angles) * twice.real - np.sin(angles) * twice.imag).sum(axis=1)
+        return masses[places > 0], places[places > 0] * self.step
+
+    def _inverse(self, coefficients: _Complex, length: int) -> _Vector:
+        from scipy.fft import irfft  # noqa: PLC0415  plans without sampling do not need it
+
+        spectrum = np.zeros(length // 2 + 1, np.complex128)
+        spectrum[self.kept] = coefficients
+        return np.asarray(irfft(spectrum, length, overwrite_x=True))
+
+
+Losses = LossDistribution | SmoothLosses
+"""Of one round or of many."""
+
+
+def composed(rounds: Sequence[tuple[LossDistribution, int]], within: tuple[int, int] | None = None) -> Losses:
     """The loss of all rounds together, so many of each kind, on one grid.
 
     Args:
@@ -104,24 +202,98 @@ def composed(rounds: Sequence[tuple[LossDistribution, int]], within: tuple[int, 
 
     The transform's window holds all sums but `_TAIL` of them, which wrap around and count as infinite loss as well.
     """
-    from scipy.fft import irfft, next_fast_len, rfft  # noqa: PLC0415  plans without sampling do not need it
-
     if sum(count for _, count in rounds) == 1:
         return next(kind for kind, count in rounds if count == 1)
     low, high = window(rounds) if within is None else within
-    length = next_fast_len(high - low + 1, real=True)
-    kept, logs = np.arange(length // 2 + 1), np.zeros(length // 2 + 1, np.complex128)
-    finite = 0.0
+    length = _length(high - low + 1)
+    kept, finite, first = _candidates(rounds, length), 0.0, low
+    logs = np.zeros(kept.size, np.complex128)
     for kind, count in sorted(rounds, key=lambda each: -each[1]):  # many rounds of a kind leave few coefficients
-        coefficients = rfft(np.bincount(kind.places % length, kind.masses, length))[kept]
+        coefficients = _coefficients(kind, length, kept)
         with np.errstate(divide="ignore"):
-            some = logs.real + count * np.log(np.abs(coefficients)) > _NOTHING
+            some = np.flatnonzero(logs.real + count * np.log(np.abs(coefficients)) > _NOTHING)
         kept, logs = kept[some], logs[some] + count * np.log(coefficients[some])
         finite += count * math.log1p(-kind.infinite)
-    spectrum = np.zeros(length // 2 + 1, np.complex128)
-    spectrum[kept] = np.exp(logs)
-    masses = np.roll(irfft(spectrum, length), -(low % length))[: high - low + 1]
-    return LossDistribution(rounds[0][0].step, np.arange(low, high + 1), masses, _TAIL - math.expm1(finite))
+        first -= count * _center(kind)
+    logs += 2j * np.pi / length * (kept * (first % length) % length)
+    infinite = _TAIL - math.expm1(finite)
+    found = SmoothLosses(rounds[0][0].step, low, high - low + 1, length, kept, np.exp(logs), infinite)
+    return found if length % _WIDE == 0 and 2 * kept[-1] < length // _WIDE else found.written()
+
+
+def _length(least: int) -> int:
+    """Of a transform of `least` points: one of few, since `scipy` keeps tables for each, and many times halved."""
+    part = 1 << max(least.bit_length() - 3, 0)
+    return -(-least // part) * part
+
+
+def _candidates(rounds: Sequence[tuple[LossDistribution, int]], length: int) -> _Places:
+    """The coefficients that may not be 0 after all rounds.
+
+    Where the losses of one round are folded to fewer points, their transform has some of the same coefficients. One
+    between these differs in size from the nearest by at most their distance times the mean of |loss − any place|.
+    """
+    from scipy.fft import rfft  # noqa: PLC0415  plans without sampling do not need it
+
+    if length < _SHORT:
+        return np.arange(length // 2 + 1)
+    slopes = []
+    for kind, _ in rounds:
+        slopes.append(math.pi * _total(np.abs(kind.places - _center(kind)).astype(np.float64), kind.masses))
+    total = sum(slope * count for slope, (_, count) in zip(slopes, rounds, strict=True))
+    most = min(-2 * _NOTHING, sum(count for _, count in rounds) / 10)  # that their logarithms may be too large
+    apart = length & -length
+    while apart > 1 and total * apart / length > most:
+        apart //= 2
+    if apart < _FOLDED:
+        return np.arange(length // 2 + 1)
+    points = length // apart
+    logs = np.zeros(points // 2 + 1)
+    for slope, (kind, count) in zip(slopes, rounds, strict=True):
+        sizes = np.abs(rfft(np.bincount(kind.places % points, kind.masses, points)))
+        logs += count * np.log(np.minimum(sizes + slope / points, 1.0))
+    near = np.flatnonzero(logs > _NOTHING - 1)
+    found = np.unique(near[:, None] * apart + np.arange(-apart // 2, apart // 2 + 1))
+    return found[(found >= 0) & (found <= length // 2)]
+
+
+def _center(kind: LossDistribution) -> int:
+    """The place of the likeliest loss, from which `_coefficients` count places: near it, they lose no digits."""
+    return int(kind.places[int(np.argmax(kind.masses))])
+
+
+def _coefficients(kind: LossDistribution, length: int, kept: _Places) -> _Complex:
+    """Those of the transform of one round: where few are kept, by their definition.
+
+    With k = a·m + c, e^(−2πi·kj/n) is the product of two factors r and f, of which there are few. Sums are of
+    rf − 1 = (r − 1)(f − 1) + (r − 1) + (f − 1) over some places at a time, so that rounding errors stay small.
+    """
+    from scipy.fft import rfft  # noqa: PLC0415  as in `_candidates`
+
+    places = kind.places - _center(kind)
+    if length < _SHORT or int(kept[-1]) * places.size > _DIRECT * length:
+        return np.asarray(rfft(np.bincount(places % length, kind.masses, length)))[kept]
+    few = math.isqrt(int(kept[-1])) + 1
+    part = min(max(_ALONE // few**2, 1), 128)
+    rest = 0, -places.size % part
+    places, masses = np.pad(places, rest), np.pad(kind.masses, rest)
+    rough, fine = (_powers_less_one(places * each, length, few) for each in (few, 1))
+    fine *= masses
+    left, right = (each.reshape(few, -1, part).swapaxes(0, 1) for each in (rough, fine))
+    products = (left @ right.swapaxes(1, 2)).sum(axis=0)
+    products += (rough * masses).sum(axis=1)[:, None] + fine.sum(axis=1)
+    return np.asarray(products.reshape(-1)[kept] + masses.sum())
+
+
+def _powers_less_one(places: _Places, length: int, count: int) -> _Complex:
+    """1 less than the first powers of e^(−2πi·place/n), each by two others. (count, places)"""
+    found = np.zeros((count, places.size), np.complex128)
+    if count > 1:
+        found[1] = np.expm1(-2j * np.pi / length * ((places + length // 2) % length - length // 2))
+    for power in range(2, count):
+        one, other = found[power // 2], found[power - power // 2]
+        found[power] = one * other + (one + other)
+    return found
 
 
 def directions(adjacency: Adjacency, rate: float) -> tuple[Direction, ...]:
@@ -155,12 +327,11 @@ def _dots(places: _Places, deltas: _Vector, step: float) -> LossDistribution:
     if deltas.size == 1:
         return LossDistribution(step, places, 1 - deltas, float(deltas[0]))
     falls = np.diff(np.minimum.accumulate(deltas))
-    sizes, which = np.unique(np.diff(places), return_inverse=True)
-    growth, rise = (np.array([f(size * step) for size in sizes.tolist()])[which] for f in (math.exp, math.expm1))
+    rise = np.expm1(np.diff(places) * step)
     masses = np.empty_like(deltas)
     masses[0] = 1 - deltas[0] + falls[0] / rise[0]
-    masses[1:-1] = (falls[1:] * (rise[:-1] / rise[1:]) - falls[:-1] * growth[:-1]) / rise[:-1]
-    masses[-1] = -falls[-1] * growth[-1] / rise[-1]
+    masses[1:-1] = (falls[1:] * (rise[:-1] / rise[1:]) - falls[:-1]) / rise[:-1] - falls[:-1]
+    masses[-1] = -falls[-1] / rise[-1] - falls[-1]
     return LossDistribution(step, places, np.maximum(0.0, masses), float(np.min(deltas)))
 
 
@@ -177,7 +348,8 @@ def _places(kind: Direction, z: float, rate: float, step: float) -> _Places:
     if last - first < _WHOLE:
         return np.arange(first, last + 1)
     near = np.rint(_losses(kind, np.linspace(*ends, _DOTS), z, rate) / step).astype(np.int64)
-    return np.unique(np.concatenate([[first], near, [last]]))
+    found = np.maximum.accumulate(np.concatenate([[first], near, [last]]))
+    return found[np.diff(found, prepend=first - 1) > 0]
 
 
 def _losses(kind: Direction, outputs: _Vector, z: float, rate: float) -> _Vector:
@@ -257,6 +429,22 @@ def window(rounds: Sequence[tuple[LossDistribution, int]]) -> tuple[int, int]:
 def _total(values: _Vector, masses: _Vector) -> float:
     """Their product, by one thread: those of a BLAS library would wait for each other where others use the machine."""
     return float((values * masses).sum())
+
+
+def _searched(
+    masses: _Vector, losses: _Real, upper: float, lower: float, delta: float
+) -> tuple[float | None, float, float]:
+    """ε if it is among these losses, the largest first, and U and L with all of them, from those without."""
+    uppers, lowers = _running(upper, masses), _running(lower, np.exp(-losses) * masses)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        roots = np.log((uppers - delta) / lowers)
+    solved = (uppers > delta)[:-1] & (lowers > 0)[:-1] & (roots[:-1] >= losses)
+    underflows = (uppers[1:] >= delta) & (lowers[1:] == 0)
+    found = None
+    if (ends := np.flatnonzero(solved | underflows)).size > 0:
+        at = ends[0]
+        found = _least(float(uppers[at]), float(lowers[at]), delta) if solved[at] else max(0.0, float(losses[at]))
+    return found, float(uppers[-1]), float(lowers[-1])
 
 
 def _running(start: float, values: _Vector) -> _Vector:

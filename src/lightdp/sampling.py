@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from lightdp import gaussian, privacy_loss
 from lightdp.errors import InfeasibleError
-from lightdp.privacy_loss import Direction, LossDistribution
+from lightdp.privacy_loss import Direction, LossDistribution, Losses
 
 Adjacency = privacy_loss.Adjacency
 
@@ -100,7 +100,7 @@ def _kinds(rounds: Mapping[float, int]) -> _Kinds:
 
 
 @functools.lru_cache(maxsize=3)  # a plan asks for ε of the same rounds at two δ
-def _composed(kinds: _Kinds, rate: float, direction: Direction, step: float) -> LossDistribution:
+def _composed(kinds: _Kinds, rate: float, direction: Direction, step: float) -> Losses:
     """The loss of all rounds together, for one direction in which neighbours differ, in bounded memory."""
     while True:
         rounds = [(_sampled(z, rate, direction, step), count) for z, count in kinds]
@@ -147,11 +147,14 @@ def _noise_multiplier(target: float, rounds: _Kinds, rate: float, delta: float, 
         return excess(math.exp(log_z), 4)
 
     # The search begins between two of the points start + k · `_NEAR`, where `start` is the central limit of many rounds
-    # with much noise: `rate` times the noise that whole batches need. Which two, a limit for less noise guesses.
+    # with much noise: `rate` times the noise that whole batches need if all factors are as the least. Which two, the
+    # same with all factors guesses, and a limit for less noise.
     mu = gaussian.mu(target, delta) / (2 if adjacency == "replace" else 1)
     least = math.log(0.3 / rounds[0][0])
     start = max(math.log(math.sqrt(sum(count for _, count in rounds)) / mu * rate / rounds[0][0]), least)
-    low = high = start + max(math.floor((_central(mu, rounds, rate) - start) / _NEAR), 0) * _NEAR
+    whole = math.log(math.sqrt(sum(count / factor**2 for factor, count in rounds)) / mu * rate)
+    guess = max(_central(mu, rounds, rate), whole)
+    low = high = max(start + math.floor((guess - start) / _NEAR) * _NEAR, least)
     while searched(high) > 0:
         low, high = high, high + _NEAR
     while searched(low) <= 0:

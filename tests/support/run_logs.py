@@ -106,7 +106,7 @@ class Page(HTMLParser):
         self.feed(html)
         self.close()
         self.text = " ".join(" ".join(self.words).split())
-        self.charts = [_filled(chart, chart) for chart in json.loads(self.scripts[0]).values()]
+        self.charts = [*unpacked(json.loads(self.scripts[0])).values()]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
@@ -122,12 +122,28 @@ class Page(HTMLParser):
             self.words.append(data)
 
 
-def _filled(chart: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
-    """A chart whose layers hold the rows that they name."""
-    layers = [_filled(layer, top) for layer in chart.get("layer", ())]
-    name = chart.get("data", {}).get("name")
-    named = {} if name is None else {"data": {"values": top["datasets"][name]}}
-    return chart | named | ({"layer": layers} if layers else {})
+def unpacked(page: dict[str, Any]) -> dict[str, Any]:
+    """The charts of a page by name, as `lightdp.report._packed` describes them."""
+
+    def whole(part: Any) -> Any:
+        if isinstance(part, list):
+            return [whole(each) for each in part]
+        match part:
+            case {"#": place}:
+                return whole(page["shared"][place])
+            case {"*": [*pairs]}:
+                return [
+                    whole(value) for value, count in zip(pairs[::2], pairs[1::2], strict=True) for _ in range(count)
+                ]
+            case {"$": columns}:
+                fields = {name: whole(column) for name, column in whole(columns).items()}
+                return [dict(zip(fields, row, strict=True)) for row in zip(*fields.values(), strict=True)]
+            case dict():
+                return {name: whole(each) for name, each in part.items()}
+        return part
+
+    charts: dict[str, Any] = whole(page["charts"])
+    return charts
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,11 @@ A page needs no network and no other file. Everything put into it is escaped, in
 from __future__ import annotations
 
 import html
-import json
 import re
 import shutil
 import stat
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -27,6 +25,7 @@ import vl_convert
 from lightdp._validate import rounded_down, rounded_up
 from lightdp.report._chart import FONT, LOOK, PAGES, SUFFIXES, Chart, alt, check_path, draw, whole
 from lightdp.report._figures import printable
+from lightdp.report._packed import packed
 from lightdp.report._panel import Page, Panel
 
 _HEAD = 2000  # characters of another page in which its kind and title stand
@@ -110,7 +109,7 @@ def rendered(file: str, *, panels: Sequence[Panel], **content: Any) -> str:  # n
         file: the template, which is given everything else.
         panels: its charts, in their order.
     """
-    specs = {f"chart-{place}": spec(panel.chart) for place, panel in enumerate(panels)}
+    specs = packed({f"chart-{place}": spec(panel.chart) for place, panel in enumerate(panels)})
     frame = {"font": FONT, "specs": specs, "scripts": scripts(), "made_with": _version(), "command": None, "beside": ()}
     return engine().get_template(file).render(**frame | content, panels=panels)
 
@@ -178,26 +177,7 @@ def scripts() -> str:
 def spec(chart: alt.Chart | alt.LayerChart) -> dict[str, Any]:
     """As wide as its place, transparent; the page's style gives the colour of its text."""
     drawn = chart.properties(width="container").configure(**LOOK, background="transparent").to_dict()
-    return _once({name: _short(value) for name, value in drawn.items() if name != "usermeta"})
-
-
-def _once(drawn: dict[str, Any]) -> dict[str, Any]:
-    """The same with rows that several layers show written once, by name."""
-    sources = [layer["data"] for layer in _layers(drawn) if "values" in layer.get("data", {})]
-    often = Counter(json.dumps(source["values"]) for source in sources)
-    names = {rows: f"rows-{place}" for place, rows in enumerate(rows for rows, count in often.items() if count > 1)}
-    for source in sources:
-        name = names.get(json.dumps(source["values"]))
-        if name is not None:
-            drawn.setdefault("datasets", {})[name] = source.pop("values")
-            source["name"] = name
-    return drawn
-
-
-def _layers(drawn: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield drawn
-    for layer in drawn.get("layer", ()):
-        yield from _layers(layer)
+    return {name: _short(value) for name, value in drawn.items() if name != "usermeta"}
 
 
 def _short(value: Any) -> Any:  # noqa: ANN401  of JSON
