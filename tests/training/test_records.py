@@ -413,6 +413,21 @@ def test_copies_of_a_record_have_equal_gradients_wherever_they_stand(
     assert torch.equal(found, found[:1].expand_as(found))
 
 
+@GPU
+@pytest.mark.parametrize("size", [84, 1352])
+def test_terms_of_a_wrn_on_a_gpu_do_not_depend_on_places(size: int) -> None:
+    """In bfloat16, at sizes of whole passes; in float32 they do (W6)."""
+    generator = torch.Generator().manual_seed(1)
+    model = models.build("wrn-16-4", (3, 32, 32), 5, seed=0).cuda()
+    x = torch.rand(size + 1, 4, 3, 32, 32, generator=generator).cuda()
+    y = torch.randint(5, (size + 1,), generator=generator).cuda()
+    taken = fast.Records(model, half=True)
+    (whole, norms), (later, norms_later) = (taken.terms(x[k : k + size], y[k : k + size]) for k in (0, 1))
+    assert torch.equal(norms[1:], norms_later[:-1])
+    for a, b in zip(whole, later, strict=True):
+        assert torch.equal(a[1:], b[:-1])
+
+
 def test_a_record_whose_term_is_shortened_before_the_sum_leaves_the_terms_of_others() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(models.StandardisedConv(1, 4, 3, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(144, 2))
