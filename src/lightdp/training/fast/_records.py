@@ -213,7 +213,7 @@ class _Tape:
 def _of_linear(x: Tensor, g: Tensor, count: int) -> Tensor:
     """For inputs x (..., inputs) and gradients g (..., outputs): (count, outputs, inputs), in float32 at least."""
     g = g.reshape(count, -1, g.shape[-1]).transpose(1, 2)  # (count, outputs, views · positions)
-    x = x.reshape(count, g.shape[2], -1)
+    x = x.reshape(count, g.shape[2], -1).to(g.dtype)  # as autocast gave it to the layer
     return torch.bmm(g, x, out_dtype=torch.float32) if g.dtype == torch.bfloat16 else torch.bmm(g, x)
 
 
