@@ -193,6 +193,15 @@ def test_the_speed_of_noise_is_that_of_the_records() -> None:
         assert f"| `{path}` | {few:.2g} | {many:.2g} |" in (ROOT / "docs/how-to/flower.md").read_text()
 
 
+def test_how_far_sums_are_rounded_is_that_of_the_record() -> None:
+    rows = json.loads((ROOT / "benchmarks/records/rounding.json").read_text())["rows"]
+    linear, cnn, wrn = (f"{row['clips']:.0e}".replace("e-0", "e-") for row in rows)
+    assert (
+        f"{linear} clips for 20,000 records of a linear model, {cnn} for 2,000 of `cnn`, {wrn} for 300 of WRN-16-4"
+        in (ROOT / "docs/theory.md").read_text()
+    )
+
+
 def test_cells_are_counted_as_the_results_do() -> None:
     summary = (ROOT / "docs/evidence/results.md").read_text().split("<!-- begin tables-gain -->\n")[1]
     found = re.match(r"Repair is above SMPC \+ DP in (\d+ of \d+ cells), level with it in (\d+)\. ", summary)
