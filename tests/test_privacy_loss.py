@@ -149,6 +149,12 @@ def test_few_coefficients_give_what_all_probabilities_give(
     assert smooth.epsilon(smooth.infinite / 2) == math.inf
 
 
+def test_losses_that_no_power_of_e_holds_have_distributions_too() -> None:
+    one = privacy_loss.sampled(0.01, rate=0.5, direction="remove", step=1.0)
+    assert one.places[-1] * one.step > 745
+    assert math.fsum([*one.masses, one.infinite]) == pytest.approx(1.0, abs=1e-15)
+
+
 def test_epsilons_that_no_power_of_e_holds_are_found_too() -> None:
     kind = privacy_loss.sampled(0.5, rate=1.0, direction="remove", step=2.0**-9)
     smooth = composed([(kind, 400)])

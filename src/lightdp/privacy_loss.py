@@ -367,7 +367,7 @@ def _deltas(kind: Direction, places: _Places, step: float, z: float, rate: float
     """δ(ε) = P(x) − e^ε Q(x), with distribution functions at the output x whose loss is ε, for places of the grid."""
     losses, absent, present = places * step, np.log1p(-rate), np.log(rate)
     if kind == "remove":  # the losses of all outputs are above log(1 − q), and the δ of those below is 1 − e^ε
-        inside, result = losses > absent, -np.expm1(losses)
+        inside, result = losses > absent, -np.expm1(np.minimum(losses, 0.0))
     else:  # if a record is added, they are below −log(1 − q), and the δ of those above is 0
         inside, result = losses < (math.inf if kind == "replace" else -absent), np.zeros(losses.size)
     within = losses[inside]
