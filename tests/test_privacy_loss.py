@@ -15,7 +15,16 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.stats import norm
 
 from lightdp import privacy_loss
-from lightdp.privacy_loss import Adjacency, Direction, LossDistribution, Losses, SmoothLosses, composed
+from lightdp.privacy_loss import (
+    Adjacency,
+    Direction,
+    LossDistribution,
+    Losses,
+    SmoothLosses,
+    _composition,
+    _sampled,
+    composed,
+)
 
 STEP = 2.0**-8
 RELATIONS = {"add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE, "replace": NeighboringRelation.REPLACE_ONE}
@@ -80,8 +89,8 @@ def test_some_points_of_a_large_grid_bound_all_of_them_and_hardly_differ(
     step = 2.0**-12
 
     def losses(whole: int, dots: int) -> LossDistribution:
-        monkeypatch.setattr(privacy_loss, "_WHOLE", whole)
-        monkeypatch.setattr(privacy_loss, "_DOTS", dots)
+        monkeypatch.setattr(_sampled, "_WHOLE", whole)
+        monkeypatch.setattr(_sampled, "_DOTS", dots)
         return privacy_loss.sampled(z, rate=rate, direction=direction, step=step)
 
     whole, some, few = losses(2**20, 1), losses(2**10, 2**11), losses(2**10, 2**8)
@@ -89,7 +98,7 @@ def test_some_points_of_a_large_grid_bound_all_of_them_and_hardly_differ(
     assert some.places[[0, -1]].tolist() == whole.places[[0, -1]].tolist()
     with np.errstate(divide="ignore"):
         places = whole.places[:: 2**5]
-        exact = np.minimum(privacy_loss._deltas(direction, places, step, z, rate), 1)
+        exact = np.minimum(_sampled._deltas(direction, places, step, z, rate), 1)
     assert all(some.delta(place * step) >= each - 1e-12 for place, each in zip(places, exact, strict=True))
     for delta in (1e-9, 1e-5, 1e-2):
         least, own, most = (composed([(each, 100)]).epsilon(delta) for each in (whole, some, few))
@@ -133,7 +142,7 @@ def test_few_coefficients_give_what_all_probabilities_give(
 ) -> None:
     """ε and δ by blocks against the sums of all probabilities, themselves in extended precision."""
     kinds = [(privacy_loss.sampled(z, rate=rate, direction=direction, step=2.0**-12), n) for z, n in rounds.items()]
-    monkeypatch.setattr(privacy_loss, "_SHORT", short)
+    monkeypatch.setattr(_composition, "_SHORT", short)
     smooth = composed(kinds)
     assert isinstance(smooth, SmoothLosses)
     assert smooth.kept.size < smooth.size / 100
@@ -174,27 +183,27 @@ def test_coefficients_that_are_not_looked_at_are_next_to_nothing(
     """Against the whole transform: none above e^-60 is missing; those by their definition are as exact as it."""
     kinds = [(privacy_loss.sampled(z, rate=rate, direction=direction, step=2.0**-12), n) for z, n in rounds.items()]
     low, high = privacy_loss.window(kinds)
-    length = privacy_loss._length(high - low + 1)
-    monkeypatch.setattr(privacy_loss, "_SHORT", 0)
-    kept = privacy_loss._candidates(kinds, length)
+    length = _composition._length(high - low + 1)
+    monkeypatch.setattr(_composition, "_SHORT", 0)
+    kept = _composition._candidates(kinds, length)
     assert kept.size < length / 50
     logs = np.zeros(length // 2 + 1)
     for kind, count in kinds:
-        places = kind.places - privacy_loss._center(kind)
+        places = kind.places - _composition._center(kind)
         whole = rfft(np.bincount(places % length, kind.masses, length).astype(np.longdouble))
         logs += count * np.log(np.abs(whole)).astype(float)
-        found = privacy_loss._coefficients(kind, length, kept)
+        found = _composition._coefficients(kind, length, kept)
         assert np.abs(found - whole[kept]).max() < 4e-16
-    assert set(np.flatnonzero(logs > privacy_loss._NOTHING).tolist()) <= set(kept.tolist())
+    assert set(np.flatnonzero(logs > _composition._NOTHING).tolist()) <= set(kept.tolist())
 
 
 def test_losses_that_are_all_even_leave_coefficients_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last coefficient is as large as the first."""
-    monkeypatch.setattr(privacy_loss, "_SHORT", 0)
+    monkeypatch.setattr(_composition, "_SHORT", 0)
     kind = LossDistribution(1.0, np.array([-2, 0, 2]), np.array([0.25, 0.5, 0.25]), 0.0)
     low, high = privacy_loss.window([(kind, 10_000)])
-    length = privacy_loss._length(high - low + 1)
-    kept = privacy_loss._candidates([(kind, 10_000)], length)
+    length = _composition._length(high - low + 1)
+    kept = _composition._candidates([(kind, 10_000)], length)
     assert kept[0] == 0
     assert kept[-1] == length // 2
     found = composed([(kind, 10_000)])

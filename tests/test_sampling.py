@@ -9,7 +9,7 @@ from dp_accounting.pld import PLDAccountant
 
 from lightdp import gaussian, privacy_loss, sampling
 from lightdp.errors import InfeasibleError
-from lightdp.privacy_loss import Direction, Losses, SmoothLosses
+from lightdp.privacy_loss import Direction, Losses, SmoothLosses, _sampled
 
 
 def test_epsilon_of_mixed_rounds_agrees_with_the_accountant_of_dp_accounting() -> None:
@@ -155,7 +155,7 @@ def test_noise_that_is_next_to_nothing_is_refused() -> None:
 
 def test_coarser_steps_are_pessimistic_and_hardly_so(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = {1.3: 4000}
-    monkeypatch.setattr(privacy_loss, "_WHOLE", 2**30)  # thinned grids have errors of their own
+    monkeypatch.setattr(_sampled, "_WHOLE", 2**30)  # thinned grids have errors of their own
     for kept in ("_sampled", "_composed"):
         monkeypatch.setattr(sampling, kept, getattr(sampling, kept).__wrapped__)
     fine = sampling.epsilon(rounds, rate=0.5, delta=1e-5, adjacency="add-remove")
