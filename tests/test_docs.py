@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import statistics
 from importlib import import_module
 from typing import Any
 
@@ -191,6 +192,22 @@ def test_the_speed_of_noise_is_that_of_the_records() -> None:
     for path in ("vaes512", "vaes", "aesni"):
         few, many = (1e3 * paths["methods"][path]["million_s"][clients] for clients in ("10", "30"))
         assert f"| `{path}` | {few:.2g} | {many:.2g} |" in (ROOT / "docs/how-to/flower.md").read_text()
+
+
+FLOWER = {
+    "plain FedAvg": "plain", "Flower's LocalDpMod": "local", "Flower's SecAgg+ (no DP)": "secagg+",
+    "lightdp, exact": "exact", "lightdp, repair": "repair",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("title", "method"), FLOWER.items())
+def test_the_table_beside_flower_is_that_of_the_record(title: str, method: str) -> None:
+    record = json.loads((ROOT / "benchmarks/records/flower.json").read_text())["clients"]
+    few, many = (record[clients][method] for clients in ("10", "30"))
+    times = " | ".join(f"{each['seconds']:.2f} ({each['x_plain']:.2f} ×)" for each in (few, many))
+    begin = f"| {title} | {times} | {few['bytes_up'] / 1e6:.1f} | {few['trips']} | "
+    (row,) = (line for line in ACCURACY.read_text().splitlines() if line.startswith(begin))
+    assert row.split(" | ")[-1].startswith(f"{100 * statistics.mean(few['accuracy']):.0f} %")
 
 
 def test_how_far_sums_are_rounded_is_that_of_the_record() -> None:
