@@ -132,7 +132,7 @@ class Clients:
             clamp can bind and the protocol is not run client by client.
         """
         config, device = self.config, self.x.device.type
-        most = max(1, _PIECE_BYTES[device] // (4 * sum(p.numel() for p in model.parameters())))
+        most = max(1, _PIECE_BYTES[device] // ((12 if config.sums else 4) * sum(p.numel() for p in model.parameters())))
         if number >= config.head_rounds:
             self._features.clear()
         adjacent = config.sums and self.x.nbytes > _COPY_BYTES[device]
