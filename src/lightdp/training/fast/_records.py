@@ -59,6 +59,8 @@ def _knows(layer: nn.Module) -> bool:
 def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
     """Like `Records.gradients`, for any model; kernels are in the order of `model.parameters()`.
 
+    On a CPU each record is taken by itself: kernels that take several round by where a record stands (W6).
+
     >>> [g.tolist() for g in by_vmap(nn.Linear(1, 2, bias=False), torch.zeros(3, 1, 1), torch.tensor([0, 1, 0]))]
     [[[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]]
     """
@@ -68,7 +70,11 @@ def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
 
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     with torch.enable_grad():
-        gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
+        if x.is_cuda:
+            gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
+        else:
+            found = [grad(loss)(parameters, views.clone(), label) for views, label in zip(x, y, strict=True)]
+            gradients = {name: torch.stack([each[name] for each in found]) for name in parameters}
     return [gradients[name].flatten(1) for name in parameters]
 
 
