@@ -129,7 +129,7 @@ def paths(d: int, peers: int, rounds: int) -> dict[str, Any]:
     for _ in range(rounds):
         for name in names:
             times[name].append(timed(name))
-    rows = {
+    rows: dict[str, dict[str, Any]] = {
         name: {
             "best_s": min(taken),
             **{

@@ -60,6 +60,11 @@ def wanted(start: str) -> tuple[str, Path]:
     return row[1], ROOT / ("README.md" if page is None else page[1])
 
 
+def words(command: str) -> list[str]:
+    """A command as a shell reads it, with the variables that stand before it."""
+    return ["env", *shlex.split(command)]
+
+
 @dataclass(frozen=True)
 class Stranger:
     """Somebody with a clone and an environment.
@@ -76,13 +81,13 @@ class Stranger:
     def environment(self) -> dict[str, str]:
         mine = {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "FLWR_HOME": str(self.folder / ".flwr")}
         quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-        quick = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
+        quick = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         return inherited | mine | quiet | quick
 
     def types(self, command: str) -> str:
         done = subprocess.run(
-            shlex.split(command), cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False,
+            words(command), cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False,
             timeout=300,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
@@ -154,7 +159,7 @@ def test_the_install_line_names_the_extra_of_every_command_in_the_readme() -> No
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert named <= set(project["optional-dependencies"])
     needs = {"lightdp run": "train", "lightdp reproduce": "train", "lightdp ui": "ui", "flwr run": "flower"}
-    asked = {extra for command, extra in needs.items() if f"`{command}" in README}
+    asked = {extra for command, extra in needs.items() if re.search(rf"`(\w+=\S+ )?{command}", README)}
     assert asked == {"train", "ui", "flower"}
     assert asked <= named
 
@@ -197,7 +202,7 @@ def plans(stranger: Stranger) -> None:
 
 
 def trains_on_a_table_of_its_own(stranger: Stranger) -> None:
-    command, page = wanted("use my table")
+    command, page = wanted("use my own table")
     (stranger.folder / "made.py").write_text(blocks(page, "python")[0].text, encoding="utf-8")
     stranger.types("python made.py")
     columns = blocks(page, "toml")[0]
@@ -207,7 +212,7 @@ def trains_on_a_table_of_its_own(stranger: Stranger) -> None:
 
 
 def looks_at_the_live_page(stranger: Stranger) -> None:
-    command, _ = wanted("watch and plan")
+    command, _ = wanted("plan and watch")
     port = free_port()
     with process(stranger, f"{command} . --port {port} --no-browser") as log:
         link = re.compile(rf"http://127\.0\.0\.1:{port}/\?token=\S+")
@@ -230,7 +235,8 @@ def makes_a_flower_app_private(stranger: Stranger) -> None:
         f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
     )
     settings = f'clients=10 rounds=2 epsilon=2000.0 result="{result}"'
-    with process(stranger, f"flower-superlink --insecure --simulation --port {port}"):
+    variables = command.partition("flwr run ")[0]  # `flwr run` hands them to the SuperLink that it starts
+    with process(stranger, f"{variables}flower-superlink --insecure --simulation --port {port}"):
         waits(lambda: answers(f"http://127.0.0.1:{port}/health"))
         fewer = command.replace("num-supernodes=50", "num-supernodes=10")
         stranger.types(f"{fewer} --run-config {shlex.quote(settings)}")
@@ -268,9 +274,9 @@ def waits(ready: Callable[[], bool]) -> None:
 @contextmanager
 def process(stranger: Stranger, command: str) -> Iterator[Path]:
     """A command that runs until it is no longer needed, with all that it starts; what it prints goes to a file."""
-    log = stranger.folder / f"{shlex.split(command)[0]}.log"
+    log = stranger.folder / "process.log"
     with log.open("wb") as file, subprocess.Popen(
-        shlex.split(command), cwd=stranger.folder, env=stranger.environment, start_new_session=True,
+        words(command), cwd=stranger.folder, env=stranger.environment, start_new_session=True,
         stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
     ) as started:  # fmt: skip
         try:

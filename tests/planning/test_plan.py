@@ -326,6 +326,19 @@ def test_unsafe_requests_are_refused_by_name(changed: dict[str, Any], message: s
         lightdp.plan(**(asked | changed))
 
 
+def test_a_sampled_plan_says_where_more_epsilon_would_change_nothing() -> None:
+    asked: dict[str, Any] = {"clients": 50, "colluders": 10, "stragglers": 10, "rounds": 150, "delta": 1e-5}
+    loud = lightdp.plan(**asked, sampling_rate=0.01, epsilon=20.0)
+    said = planning.holds_for(loud)
+    assert said is not None
+    _, found, rest = said.partition("ε = 20 was asked for; less noise than this is not resolved, so ")
+    assert found
+    enough = float(rest.removesuffix(" would give the same."))
+    assert loud.epsilon() <= enough < 11
+    assert lightdp.plan(**asked, sampling_rate=0.01, epsilon=enough).sigma_individual == loud.sigma_individual
+    assert lightdp.plan(**asked, sampling_rate=0.01, epsilon=0.9 * enough).sigma_individual > loud.sigma_individual
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightdp.report._figures import facts, run_table
+from lightdp.report._figures import facts, run_tables
 from lightdp.report._members import member_panels
 from lightdp.report._panels import panels
 from support.run_logs import logged, make
@@ -99,7 +99,7 @@ def test_the_table_says_population_rosters_and_the_spread_of_epsilon(make: Calla
     assert (found["population"], found["rosters"]) == ("10", "3")
     assert found["ε by client"] == "0.0000 / 0.4500 / 0.9000"
     assert "population" not in facts(other)
-    table = run_table([other, log])
+    [table] = run_tables([other, log])
     assert [len(list(column.cells)) for column in table.columns] == [len(found)] * 3
     assert "–" in [str(cell) for cell in table.columns[1].cells]
 

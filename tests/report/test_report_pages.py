@@ -12,7 +12,7 @@ import pytest
 import lightdp
 from lightdp.errors import ArgumentError
 from lightdp.report import Card, Page, Panel, Section, Table, data, save_audit, save_page, save_plan, save_runs
-from lightdp.report._frame import scripts, spec
+from lightdp.report._frame import beside, scripts, spec
 from lightdp.report._packed import packed
 from lightdp.report._panels import panels
 from lightdp.report._plan import plan_panels
@@ -103,6 +103,16 @@ def test_pages_link_to_those_that_lie_beside_them_and_to_nothing_else(tmp_path: 
     assert links(tmp_path / "second.html") == ["a%2520%20b%23%3F.html", "javascript%3Aalert%281%29.html"]
     assert "First & <b>one</b>" in page.text
     assert "Not ours" not in page.text
+
+
+def test_links_to_pages_of_one_title_say_their_files(tmp_path: Path) -> None:
+    for name, title in (("a", "LightDP repair"), ("b", "LightDP repair"), ("c", "local DP"), ("d", "all")):
+        save_page(small(title), tmp_path / f"{name}.html")
+    assert [other["title"] for other in beside(tmp_path / "d.html")] == [
+        "LightDP repair · a",
+        "LightDP repair · b",
+        "local DP",
+    ]
 
 
 def links(file: Path) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
 
 from lightdp._validate import rounded_up
-from lightdp.report import run_table
+from lightdp.report import run_tables
 from lightdp.report._figures import caveats, labels
 from lightdp.report._page import _resolved, _summary, run_page
 from lightdp.report._panels import colours
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from lightdp.runlog import RunLog
 
 
-def shown(runs: Sequence[RunLog]) -> str:
-    console = Console(width=160, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: PTH123, SIM115
-    console.print(run_table(runs))
+def shown(runs: Sequence[RunLog], width: int = 160) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+    console.print(*run_tables(runs))
     console.file.close()
     return console.export_text()
 
@@ -52,6 +53,12 @@ def test_a_run_of_a_compared_scheme_has_its_own_name_and_colour(make: Callable[.
 
 def test_epsilon_is_never_rounded_down() -> None:
     assert [rounded_up(x) for x in (3, 2.9, 2.00001, 0.30000000000000004)] == ["3.0000", "2.9000", "2.0001", "0.3000"]
+
+
+def test_many_runs_fold_no_figure(make: Callable[..., RunLog]) -> None:
+    text = shown([make("repair", name) for name in "abcdefghijkl"], width=100)
+    assert len(re.findall(r"\b62\.23 %", text)) == 12
+    assert len(re.findall(r"\badd-remove\b", text)) == 12
 
 
 def test_the_table_has_the_figures_of_every_run(make: Callable[..., RunLog]) -> None:

@@ -52,7 +52,7 @@ def reference(key: bytes, sigma: float, index: int) -> int:
     s = ((y * f(plain.B[0]) + f(plain.B[1])) * y + f(plain.B[2])) * x
     k = ((y * f(plain.C[0]) + f(plain.C[1])) * y + f(plain.C[2])) * y + f(plain.C[3])
     z = (-radius if (b if sine else a) >= 2**31 else radius) * (k + s if sine else k - s)
-    (bits,) = struct.unpack("<I", z.astype("<f4").tobytes())
+    (bits,) = struct.unpack("<I", struct.pack("<f", float(z)))
     return round(struct.unpack("<f", struct.pack("<I", bits | 1))[0])
 
 

@@ -32,13 +32,14 @@ def command(
         runs: the logs, in the order in which they are shown.
         out: the file; its suffix decides the format.
     """
-    from lightdp.report import caveats, check_path, run_table, save_runs  # noqa: PLC0415  an optional dependency
+    from lightdp.report import caveats, check_path, run_tables, save_runs  # noqa: PLC0415  an optional dependency
 
     check_path(out, "out")  # before the work
     found = [RunLog.read(path) for path in runs]
     with Console(stderr=True).status(f"drawing {escape(str(out))}"):
         save_runs(found, out, command_line())
-    table.show(run_table(found))
+    for each in run_tables(found):
+        table.show(each)
     for sentence in caveats(found):
         typer.echo(sentence)
     typer.echo(f"wrote {out}")

@@ -76,7 +76,7 @@ def _run(
     screen = Console(stderr=True)
     chosen, source = _fitted(chosen, given, screen)
     try:  # after the checks: they take seconds to import
-        from lightdp.report import run_table, save_runs, uploads  # noqa: PLC0415
+        from lightdp.report import run_tables, save_runs, uploads  # noqa: PLC0415
         from lightdp.training.simulator import Run  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError("train", "lightdp run") from None
@@ -90,7 +90,7 @@ def _run(
     if as_json:
         typer.echo(json.dumps(log.outcome.to_dict()))
     else:
-        table.show(run_table([log]))
+        table.show(run_tables([log])[0])
         for sentence in (*uploads(log), *_advice(log), *log.outcome.statement):
             typer.echo(sentence)
     page = out.with_suffix(".html") if report else None

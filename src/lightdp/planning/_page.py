@@ -6,7 +6,7 @@ import math
 import textwrap
 
 from lightdp import attack
-from lightdp._validate import counted
+from lightdp._validate import counted, rounded_up
 from lightdp.errors import ArgumentError
 from lightdp.noise_graph import price_of_sparsity
 from lightdp.planning._at_random import worst_at_random
@@ -18,6 +18,7 @@ from lightdp.schemes import server_and
 _WIDTH, _MARGIN = 100, 14
 _WHAT = {"record": "one record of a client", "person": "one person with all records"}
 _MUCH = 0.2  # of the budget, kept for what may never happen
+_NEARLY = 0.95  # of the budget: a plan that spends less says so
 
 
 def page(plan: Plan, unit: str | None = None) -> str:
@@ -137,6 +138,15 @@ def _guarantee(plan: Plan, unit: str) -> list[str]:
     return result
 
 
+def _unused(plan: Plan) -> str:
+    """Where the least noise that the accountant of sampled batches resolves gives less than the ε asked for."""
+    spent = plan.epsilon()
+    if spent >= _NEARLY * plan.budget:
+        return ""
+    same = f"less noise than this is not resolved, so {rounded_up(spent)} would give the same"
+    return f" ε = {plan.budget:g} was asked for; {same}."
+
+
 def _late(plan: Plan) -> str:
     """Which uploads the budget provides for."""
     if (share := plan.request.late_share) > 0:
@@ -161,7 +171,7 @@ def holds_for(plan: Plan) -> str | None:
         follows = "follows the protocol and " if plan.repairs or sampled else ""
         return f"It holds for a server that {follows}does not see uploads which come too late."
     if sampled:
-        return "It holds for a server that follows the protocol: batches are sampled (R2)."
+        return f"It holds for a server that follows the protocol: batches are sampled (R2).{_unused(plan)}"
     if not plan.repairs:
         return None
     worst = worst_cost(plan.gamma, plan.honest, plan.stragglers, grace=plan.grace)

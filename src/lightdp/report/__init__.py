@@ -3,7 +3,7 @@
 `save_plan`, `save_runs` and `save_audit` write what `lightdp plan`, `lightdp report` and `lightdp audit` show: a page
 (.html) or its charts (.png, .svg). All pages have one frame, frame.html; `save_page` puts a `Page` of other things into
 it, `engine` other templates, and `save` writes any chart as a picture. `check_path` refuses, before any work, a path to
-which they could not write. `plan_chart`, `audit_chart` and `run_chart` are the pictures, `run_table`, `caveats` and
+which they could not write. `plan_chart`, `audit_chart` and `run_chart` are the pictures, `run_tables`, `caveats` and
 `uploads` say in the terminal what the page of runs says. `sheet`, `heading`, `line_names`, `TONES`, `FATES`,
 `WHEREABOUTS`, `colours` and `LOOK` make charts look alike. Needs the extra `report`.
 
@@ -31,7 +31,7 @@ from lightdp.report._chart import (
     sheet,
     within,
 )  # fmt: skip
-from lightdp.report._figures import caveats, run_table, uploads
+from lightdp.report._figures import caveats, run_tables, uploads
 from lightdp.report._frame import engine, page_text, save_either, save_page
 from lightdp.report._members import WHEREABOUTS
 from lightdp.report._page import save_runs
@@ -43,6 +43,6 @@ from lightdp.report._uploads import FATES
 __all__ = [
     "FAINT", "FATES", "LOOK", "SOFT", "TONES", "WHEREABOUTS", "Card", "Chart", "Page", "Panel", "Section", "Table",
     "audit_chart", "caveats", "check_path", "colours", "crossed", "data", "decades", "engine", "heading",
-    "line_names", "page_text", "plan_chart", "run_chart", "run_table", "save", "save_audit", "save_either", "save_page",
-    "save_plan", "save_runs", "sheet", "uploads", "within",
+    "line_names", "page_text", "plan_chart", "run_chart", "run_tables", "save", "save_audit", "save_either",
+    "save_page", "save_plan", "save_runs", "sheet", "uploads", "within",
 ]  # fmt: skip

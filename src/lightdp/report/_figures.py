@@ -24,6 +24,7 @@ _STOPPED = {
 }
 _UNITS = {"record": "one record", "person": "one person", "client": "one client", "paper": "one client, assumed"}
 _MOST_NAMES = 12  # clients whose figures are shown one by one
+_MOST_RUNS = 4  # side by side in a terminal of 100 columns, without folding numbers
 ONE_LATE = "entered the model one round late"
 LONG = {
     "accuracy": "test accuracy, final model",
@@ -108,17 +109,19 @@ def side_by_side(logs: Sequence[RunLog]) -> list[dict[str, str]]:
     return [{name: row.get(name, "–") for name in names} for row in found]
 
 
-def run_table(logs: Sequence[RunLog]) -> Table:
-    """The figures of runs as a table for the terminal, a column for each run; an ε above its claim is red."""
-    columns = (Column(Text(name), justify="right", overflow="fold") for name in labels(logs))
-    table = Table(Column(no_wrap=True), *columns, box=SIMPLE_HEAD, pad_edge=False)
-    figures = side_by_side(logs)
-    for name in figures[0] if figures else ():
-        styles = ("bold red" if name == "ε true" and log.exceeds else "" for log in logs)
-        table.add_row(
-            LONG.get(name, name), *(Text(row[name], style) for row, style in zip(figures, styles, strict=True))
-        )
-    return table
+def run_tables(logs: Sequence[RunLog]) -> list[Table]:
+    """The figures of runs for the terminal, a column for each, a table for each four; an ε above its claim is red."""
+    runs = list(zip(labels(logs), side_by_side(logs), logs, strict=True))
+    tables = []
+    for start in range(0, len(runs), _MOST_RUNS):
+        shown = runs[start : start + _MOST_RUNS]
+        columns = (Column(Text(label), justify="right", overflow="fold") for label, _, _ in shown)
+        table = Table(Column(no_wrap=True), *columns, box=SIMPLE_HEAD, pad_edge=False)
+        for name in shown[0][1]:
+            cells = (Text(row[name], "bold red" if name == "ε true" and log.exceeds else "") for _, row, log in shown)
+            table.add_row(LONG.get(name, name), *cells)
+        tables.append(table)
+    return tables
 
 
 def uploads(log: RunLog) -> list[str]:

@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -115,8 +116,16 @@ def rendered(file: str, *, panels: Sequence[Panel], **content: Any) -> str:  # n
 
 
 def beside(path: Path) -> list[dict[str, str]]:
-    """The newest pages of lightdp in the folder of `path`, by name: their links and titles. Others are left out."""
-    return [{"link": quote(other.name), "title": title} for other, title in sorted(_neighbours(path).items())]
+    """The newest pages of lightdp in the folder of `path`, by name: their links and titles. Others are left out.
+
+    Pages with the same title are told apart by their files.
+    """
+    found = _neighbours(path)
+    often = Counter(found.values())
+    return [
+        {"link": quote(other.name), "title": title if often[title] == 1 else f"{title} · {printable(other.stem)}"}
+        for other, title in sorted(found.items())
+    ]
 
 
 def _neighbours(path: Path) -> dict[Path, str]:

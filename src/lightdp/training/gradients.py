@@ -38,9 +38,8 @@ _MOST = 1e23  # a norm that, for the least clip, still leaves factors and scaled
 _MIXING = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)  # noqa: SLF001  the only common bases
 _BYTES = 1 << 28  # working memory
 _CUDA_BYTES = 1 << 36  # of records whose gradients are made together, where a GPU has twice as much
-_TOGETHER = {"cpu": 16, "cuda": 4096}  # records of a pass at most: the last one is filled up, which must not cost much
+_TOGETHER = {"cpu": 16, "cuda": 4096}  # records of a pass at most: the last one is filled up; few keep no GPU busy
 _LINEAR = {"cpu": 512, "cuda": 1 << 14}  # likewise, of a pass over a linear model
-_SHARE = {"cpu": 1, "cuda": 16}  # of what fits into the working memory, one of so many: likewise
 
 
 def flatten(model: nn.Module) -> Tensor:
@@ -98,7 +97,7 @@ def clipped_sums(  # noqa: PLR0917  records, whose they are, and the bound
         clip: the bound, at least 1e-12.
         views: maps some records and their positions in x to views of them, (n, views, ...). A record's gradient is
             then the mean over its views, and is clipped after that.
-        half: whether CUDA may compute in bfloat16.
+        half: whether CUDA may compute in bfloat16; in float32 it was seen not to treat records alike (W6).
         chunk_bytes: working memory, by default 256 MiB, or up to 64 GiB on CUDA.
 
     Raises:
@@ -230,7 +229,7 @@ def together(device: torch.device, fit: int, *, linear: bool) -> int:
     gradients of all records follow the rounding, so the number must not depend on how many records there are.
     """
     most = _LINEAR if linear else _TOGETHER
-    return max(1, min(fit // _SHARE[device.type], most[device.type]))
+    return max(1, min(fit, most[device.type]))
 
 
 def filled(start: int, stop: int, size: int, device: torch.device) -> slice | Tensor:

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from lightdp.errors import ArgumentError
 from lightdp.training.fast._gpu import kernels
-from lightdp.training.fast._layers import Norm, with_dense, with_norms
+from lightdp.training.fast._layers import Norm, whole_lines, with_dense, with_norms
 from lightdp.training.fast._layout import channels_last, padding, reorder
 from lightdp.training.models import Fixed, Residual, StandardisedConv
 
@@ -219,7 +219,10 @@ class _Tape:
 def _of_linear(x: Tensor, g: Tensor, count: int) -> Tensor:
     """For inputs x (..., inputs) and gradients g (..., outputs): (count, outputs, inputs), in float32 at least."""
     g = g.reshape(count, -1, g.shape[-1]).transpose(1, 2)  # (count, outputs, views · positions)
-    x = x.reshape(count, g.shape[2], -1)
+    x = x.reshape(count, g.shape[2], -1).to(g.dtype)  # as autocast gave it to the layer
+    if not x.is_cuda:
+        outputs, inputs = g.shape[1], x.shape[2]
+        return torch.bmm(whole_lines(g.transpose(1, 2)).transpose(1, 2), whole_lines(x))[:, :outputs, :inputs]
     return torch.bmm(g, x, out_dtype=torch.float32) if g.dtype == torch.bfloat16 else torch.bmm(g, x)
 
 
