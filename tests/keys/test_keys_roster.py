@@ -287,11 +287,26 @@ def test_client_finds_itself_or_refuses_the_roster() -> None:
         ROSTER.index(renewed)
 
 
-def test_a_roster_of_version_4_can_be_counted_and_has_another_hash() -> None:
+def test_a_roster_of_version_4_can_be_counted_and_keeps_its_version_and_hash() -> None:
     old = roster_bytes(ENROLMENTS, version=4)
     again = Roster.from_bytes(old, run=RUN, plan=PLAN, verified=True)
     assert again.enrolments == ROSTER.enrolments
     was = bytes.fromhex("2c30a1a1414340124adad6302ab68cb760637d597ef46487a78efd5e076a025b")  # keys.json of that version
-    assert again.hash == ROSTER.hash != was
+    assert again.hash == was
+    assert again.to_bytes() == old
+    assert (again.current, ROSTER.current) == (False, True)
+    some = again.excerpt([0, 1]).to_keep()
+    kept = Roster.from_bytes(some.to_bytes(), run=RUN, plan=PLAN, verified=True)
+    assert (kept.hash, kept.current) == (was, False)
     with pytest.raises(WireError, match="roster must be of version 5"):
         read(old)
+
+
+def test_a_roster_of_version_3_never_becomes_one_of_this_version() -> None:
+    listed = roster_bytes(ENROLMENTS, version=3)[:64] + b"".join(each.to_bytes() for each in ROSTER.enrolments.values())
+    again = Roster.from_bytes(listed, run=RUN, plan=PLAN, verified=True)
+    assert again.enrolments == ROSTER.enrolments
+    once_more = Roster.from_bytes(again.to_bytes(), run=RUN, plan=PLAN, verified=True)
+    assert again.hash == once_more.hash != ROSTER.hash
+    assert not again.current
+    assert not once_more.current

@@ -83,15 +83,20 @@ class Processor:
 
 @pytest.fixture(scope="module", params=PROCESSORS)
 def processor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Processor:
-    compiler, emulator = PROCESSORS[request.param]
+    return Processor(built(request.param, "driver", tmp_path_factory.mktemp("native")))
+
+
+def built(processor: str, program: str, folder: Path) -> list[str]:
+    """The command that runs a program of this folder."""
+    compiler, emulator = PROCESSORS[processor]
     for tool in compiler + emulator:
         if shutil.which(tool) is None:
             pytest.skip(f"needs {tool}")
-    driver = tmp_path_factory.mktemp("native") / "driver"
-    built = [*compiler, *FLAGS, f"-I{NATIVE}", str(TESTS / "native" / "driver.c"), "-o", str(driver), "-lm"]
-    done = subprocess.run(built, capture_output=True, text=True, check=False)
+    source, made = TESTS / "native" / f"{program}.c", folder / program
+    command = [*compiler, *FLAGS, f"-I{NATIVE}", str(source), "-o", str(made), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return Processor([*emulator, str(driver)])
+    return [*emulator, str(made)]
 
 
 def scales(generator: np.random.Generator, count: int) -> NDArray[np.float32]:
@@ -165,6 +170,18 @@ def test_data_is_rounded_with_its_noise_as_numpy_does(processor: Processor, kind
             assert fits == (largest < 2.0**50)
             expected.append((fits, wanted))
     compared(processor, calls, expected)
+
+
+@pytest.mark.parametrize("processor_name", PROCESSORS)
+def test_neither_keys_nor_noise_stay_on_the_stack(processor_name: str, tmp_path: Path) -> None:
+    """Before it was wiped, whole key schedules and 20 kB of keystreams and noise did."""
+    command = built(processor_name, "stack", tmp_path)
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(lines) % 3 == 0
+    for line in lines:
+        _, keys, others = line.split()
+        assert int(keys) == 0
+        assert int(others) <= 16  # an address to return to
 
 
 def test_data_that_is_no_number_is_refused(processor: Processor) -> None:

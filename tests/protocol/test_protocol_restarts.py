@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,11 +12,12 @@ import pytest
 
 from lightdp import sampling, stream
 from lightdp.errors import ArgumentError, ProtocolError, WireError
-from lightdp.keys import Identity, KeyPair, identity, link
+from lightdp.keys import Identity, KeyPair, Roster, identity, link
 from lightdp.planning import Plan
 from lightdp.protocol import Client, ClientState, File, Server
 from lightdp.protocol.state import sealed
 from lightdp.protocol.vector import agreement
+from lightdp.wire import Message
 from support.parties import RUN, Tape, joined, planned, play, residual, seat
 
 if TYPE_CHECKING:
@@ -205,20 +207,27 @@ def test_a_state_of_version_3_is_read(tmp_path: Path, grace: int) -> None:
     assert Client.restore(plan, length=5, store=File(tmp_path / "old.json")).next_round == 4
 
 
-def test_what_a_client_of_a_roster_of_version_4_has_spent_is_counted(tmp_path: Path) -> None:
+def test_a_state_whose_roster_made_other_noise_is_counted_and_begins_no_round(tmp_path: Path) -> None:
+    """Not even if a server lies about the version of messages, or the state is written anew in between."""
     plan = planned()
     server, clients = joined(plan, 5, folder=tmp_path)
     play(server, clients, [0, 1, 2])
-    clients[0].begin(server.announce()).upload(np.zeros(5))
-    facts = clients[0]._state.facts()
-    assert facts["roster"].startswith(b"lightdp\5".hex())
-    del facts["check"]
-    facts["roster"] = b"lightdp\4".hex() + facts["roster"][16:]
-    (tmp_path / "old.json").touch(mode=0o600)
-    (tmp_path / "old.json").write_text(json.dumps(sealed(facts)))
-    again = Client.restore(plan, length=5, store=File(tmp_path / "old.json"))
-    assert (again.mu(), again.mu(worst=True)) == (clients[0].mu(), clients[0].mu(worst=True))
-    assert again.mu() > 0
+    path = tmp_path / "client-00.json"
+    state, spent = clients[0]._state, clients[0].epsilon()
+    assert state.roster is not None
+    data = bytearray(state.roster.to_bytes())
+    data[7] = 4
+    old = Roster.from_bytes(bytes(data), run=RUN, plan=state.agreement, verified=True)
+    for again in (replace(state, roster=old), ClientState.from_bytes(replace(state, roster=old).to_bytes())):
+        path.write_bytes(again.to_bytes())
+        client = Client.restore(plan, length=5, store=File(path))
+        assert client.epsilon() == spent
+        start = Message.from_bytes(server.announce(since=1), run=RUN, roster=server.roster_hash)
+        for each in (start, replace(start, roster=old.hash)):
+            with pytest.raises(ProtocolError, match="roster is of an earlier version, with other noise"):
+                client.begin(each.to_bytes())
+        with pytest.raises(ProtocolError, match="roster is of an earlier version, with other noise"):
+            client.join(server.roster(client.name))
 
 
 @pytest.mark.parametrize(

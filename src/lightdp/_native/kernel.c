@@ -4,8 +4,8 @@
  * lightdp/stream specifies the samples and counts, and plain.py gives the same bits in numpy. Whatever changes here changes there.
  *
  * Bits: only IEEE binary32 (for data binary64) + - x / sqrt and conversions, in a written order; compile with
- * -ffp-contract=off (AVX-512 and ARMv8 have fused multiply-adds). No intermediate is subnormal; the rounding mode is set for the
- * call.
+ * -ffp-contract=off (AVX-512 and ARMv8 have fused multiply-adds). No intermediate is subnormal but samples of a radius of 0, once in
+ * 2^25 pairs, before they are rounded; the rounding mode is set for the call.
  * Time: no table, index or branch depends on a key, on the keystream, on a sample or on data; signs and scales are public.
  * Divisions and roots see no subnormal; beyond that their constant time is up to the processor.
  * Without x86-64 or little-endian ARMv8 and a GNU-like compiler the module builds with packing and rotation alone and BACKENDS is

@@ -76,6 +76,16 @@ static void wipe(void *memory, size_t size)
     __asm__ volatile("" : : "r"(memory) : "memory");  /* which, for all that the compiler knows, reads it */
 }
 
+#define APART __attribute__((noinline))  /* with a frame of its own */
+#define FRAMES (40 << 10)             /* bytes: more than `add` or `tally` and what they call take of the stack */
+
+/* Of the stack, where keystreams, noise and round keys that left their registers lay; for callers of `add` and `tally`. */
+APART static void wipe_frames(void)
+{
+    unsigned char below[FRAMES];
+    wipe(below, sizeof(below));
+}
+
 /* ---- three words -> two samples (Box-Muller), for vectors of any width ---- */
 
 /* u = U 2^-62 in (0, 1], U = 2^(62 + e) m with m in [sqrt(1/2), sqrt(2)); square = -2 ln u = -2 e ln 2 - 4 artanh(w) */
@@ -125,7 +135,7 @@ static void fetch(const void *data, uint64_t from, uint64_t to)
 
 /* ---- tiles outside, keys inside; 0 if a value of the data was out of range ---- */
 
-SETTLE static int add(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, size_t n, Data data, Pass *pass)
+APART SETTLE static int add(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, size_t n, Data data, Pass *pass)
 {
     uint32_t sum[4][TILE] __attribute__((aligned(64))), begin[4] = {0};  /* without what SAMPLE adds */
     const Rounding before = rounding_to_nearest();
@@ -181,6 +191,7 @@ static int accumulated(const char *backend, uint32_t *out, uint64_t count, uint6
     fits = add(out, start, count, terms, n, data, path->pass);
     wipe(terms, sizeof(Term) * n);
     free(memory);
+    wipe_frames();                    /* at last: a loader that looks up `free` only now saves registers there */
     return fits;
 }
 

@@ -24,7 +24,7 @@ SETTLE static void gather(uint32_t *__restrict sum, const Counters *__restrict c
     }
 }
 
-SETTLE static void tally(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, size_t n, int bits, uint32_t unit, Count *counts)
+APART SETTLE static void tally(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, size_t n, int bits, uint32_t unit, Count *counts)
 {
     uint32_t sum[SPAN] __attribute__((aligned(64)));
     const uint64_t values = SPAN * 8 / (uint64_t)bits;
@@ -38,8 +38,6 @@ SETTLE static void tally(uint32_t *out, uint64_t start, uint64_t count, const Te
         for (uint64_t i = 0; i < size; i++) out[done + i] += unit * (sum[from + i] - middle);
         done += size;
     }
-    wipe(&counters, sizeof(counters));
-    wipe(sum, sizeof(sum));
 }
 
 /* Add unit * sum of sign * (bits set among `bits` bits of keystream - bits / 2) over n keys of 32 bytes to `count` integers.
@@ -64,5 +62,6 @@ static int counted(const char *backend, uint32_t *out, uint64_t count, uint64_t 
     }
     wipe(terms, sizeof(Term) * most);
     free(memory);
+    wipe_frames();                    /* at last: a loader that looks up `free` only now saves registers there */
     return 1;
 }

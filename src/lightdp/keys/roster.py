@@ -58,10 +58,11 @@ class Roster:
         *,
         tree: Tree | None = None,
         kept: bool = False,
+        version: int = _VERSION,
     ) -> None:
         self.run, self.plan, self.number, self.enrolments, self.kept = run, plan, number, enrolments, kept
-        self._root, self._tree = root, tree
-        self._header = _ROSTER.pack(b"lightdp", _VERSION, run, number, plan, root[0])
+        self._root, self._tree, self._version = root, tree, version
+        self._header = _ROSTER.pack(b"lightdp", version, run, number, plan, root[0])
         self.hash = hashlib.sha256(b"lightdp roster" + self._header + root[1]).digest()
 
     @classmethod
@@ -117,13 +118,15 @@ class Roster:
             raise ArgumentError("the roster is what a client has kept of it, which cannot be verified by others")
         shown = sorted(set(clients))
         tree = self._tree.excerpt(shown)
-        return Roster(self.run, self.plan, self.number, tree.root, {i: self.enrolments[i] for i in shown}, tree=tree)
+        some = {i: self.enrolments[i] for i in shown}
+        return Roster(self.run, self.plan, self.number, tree.root, some, tree=tree, version=self._version)
 
     def to_keep(self) -> Roster:
         """What a client keeps of the roster that it has joined: all of it, or of an excerpt no more than it shows."""
         if self.whole or self._tree is None:
             return self
-        return Roster(self.run, self.plan, self.number, self._root, dict(self.enrolments), kept=True)
+        shown = dict(self.enrolments)
+        return Roster(self.run, self.plan, self.number, self._root, shown, kept=True, version=self._version)
 
     def __len__(self) -> int:
         return self._root[0]
@@ -136,6 +139,11 @@ class Roster:
 
     def __repr__(self) -> str:
         return f"Roster({len(self)} clients, shows {len(self.enrolments)}, hash={self.hash.hex()})"
+
+    @property
+    def current(self) -> bool:
+        """Whether its clients make noise as they do now; of an earlier one, only what it cost can be counted."""
+        return self._version == _VERSION
 
     @property
     def whole(self) -> bool:
@@ -192,9 +200,9 @@ class Roster:
             run: the run id, 16 bytes.
             plan: 32 bytes on which all clients must agree; None if the caller compares them with `plan` of the result.
             clients: how many there must be, if that is known; another number is refused before a signature is verified.
-            verified: as for `Enrolment.from_bytes`. Then it may also be of version 4, or of version 3, a list of
-                enrolments, whose hashes were other ones: what its client has spent can be counted, and none of its
-                messages be read.
+            verified: as for `Enrolment.from_bytes`. Then it may also be of version 4, which keeps its hash, or of
+                version 3, a list of enrolments, which becomes one of version 4: what its client has spent can be
+                counted, and no round be begun.
 
         Raises:
             WireError: `data` is not a valid roster of this run and plan.
@@ -222,7 +230,8 @@ class Roster:
         shown = _Shown(leaves, run, verified=verified)
         if not verified:
             _refuse_twins(shown.values())
-        _alive[digest] = result = cls(run, its_plan, number, root, shown, tree=tree, kept=verified)
+        version = max(version, _BEFORE)  # one without a tree has one now
+        _alive[digest] = result = cls(run, its_plan, number, root, shown, tree=tree, kept=verified, version=version)
         return result
 
 

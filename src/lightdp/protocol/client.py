@@ -24,6 +24,8 @@ from lightdp.protocol.store import File, Store, appended
 from lightdp.protocol.vector import Floats, agreement, clipped, rotation
 from lightdp.wire import Announcement, Kind, Message
 
+_EARLIER = "the client's roster is of an earlier version, with other noise: go on in a new run"
+
 
 class Client:
     """One client of one run, made by `Client.new` or, from its stored state, by `Client.restore`.
@@ -198,7 +200,7 @@ class Client:
 
         Raises:
             WireError: it is malformed, of another run or plan, or not to be trusted.
-            ProtocolError: it is another roster than the one joined before.
+            ProtocolError: it is another roster than the one joined before, or that is of an earlier version.
         """
         content = Message.from_bytes(message, run=self.run)
         if content.kind != Kind.ROSTER:
@@ -211,6 +213,8 @@ class Client:
                 seat = Seat(self.plan, self._state, roster, self._pins, self._grid)
                 self._adopt(replace(self._state, roster=seat.kept))
                 self._seat, self._history = seat, seat.history()
+            elif not known.current:
+                raise ProtocolError(_EARLIER)
             elif known.hash != roster.hash:
                 raise ProtocolError("the roster must not change in a run; who joins or leaves needs a new run")
 
@@ -225,13 +229,15 @@ class Client:
 
         Raises:
             WireError: the message is malformed or of another run or roster.
-            ProtocolError: the round was answered before, is out of order or beyond `max_rounds`, or its past
-                contradicts what is known.
+            ProtocolError: the round was answered before, is out of order or beyond `max_rounds`, its past
+                contradicts what is known, or the roster is of an earlier version.
             BudgetError: the round could take this client over its budget.
         """
         with self._alone():
             if self._state.roster is None or self._history is None or self._seat is None:
                 raise ProtocolError("the client has no roster yet")
+            if not self._state.roster.current:  # its peers made other noise of the same keys
+                raise ProtocolError(_EARLIER)
             content = Message.from_bytes(message, run=self.run, roster=self._state.roster.hash)
             if content.kind != Kind.ANNOUNCE:
                 raise ProtocolError(f"expected ANNOUNCE, got {content.kind.name}")

@@ -30,7 +30,7 @@ Accuracy, in grid units:
 | property | value |
 | --- | --- |
 | mean | 0, exactly: both signs are equally likely |
-| variance | σ² + 1/12; 1/12 is the rounding, which dominates for σ < 1: choose a grid that makes σ large |
+| variance | σ² + 1/12, for σ of 1 or more; 1/12 is the rounding: choose a grid that makes σ large |
 | largest sample | 9.27 σ, which a true Gaussian exceeds once in 5e19 samples |
 | resolution | u has 24 significant bits, angles 18; given those, z is right to 8e-7 of the radius |
 
@@ -52,8 +52,8 @@ of all keys at each position by carry-save adders, so that AES is most of what i
 
 Side channels. Time: no table, index or branch depends on a key, a sample, a count or data (except the refusal of data
 that is out of range); signs, scales and units are public. The division and the root of each pair see no subnormal;
-whether they take constant time depends on the processor. Memory: the kernel wipes its round keys and counters; Python's
-`bytes` last until they are collected.
+whether they take constant time depends on the processor. Memory: the kernel wipes its round keys, keystreams and noise,
+also those on its stack; Python's `bytes` last until they are collected.
 
 A compiled kernel (x86-64 with AES-NI and AVX2, faster with VAES and with AVX-512; 64-bit ARMv8 with NEON and AES) and
 numpy with `cryptography`, on any processor of either byte order, give the same samples and counts. Each backend must

@@ -55,11 +55,11 @@ def dense(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Libraries sum up in another order where a row begins inside 64 bytes, so rows are filled up by zeros to whole ones.
     """
     if not x.is_cuda:
-        x, weight = _whole(x), _whole(weight)
+        x, weight = whole_lines(x), whole_lines(weight)
     return nn.functional.linear(x, weight, bias)
 
 
-def _whole(rows: Tensor) -> Tensor:
+def whole_lines(rows: Tensor) -> Tensor:
     rows = nn.functional.pad(rows, (0, -rows.shape[-1] % _LINE)).contiguous()
     return rows.clone() if rows.data_ptr() % (4 * _LINE) else rows
 

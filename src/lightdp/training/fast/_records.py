@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from lightdp.errors import ArgumentError
 from lightdp.training.fast._gpu import kernels
-from lightdp.training.fast._layers import Norm, with_dense, with_norms
+from lightdp.training.fast._layers import Norm, whole_lines, with_dense, with_norms
 from lightdp.training.fast._layout import channels_last, padding, reorder
 from lightdp.training.models import Fixed, Residual, StandardisedConv
 
@@ -59,6 +59,8 @@ def _knows(layer: nn.Module) -> bool:
 def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
     """Like `Records.gradients`, for any model; kernels are in the order of `model.parameters()`.
 
+    On a CPU each record is taken by itself: kernels that take several round by where a record stands (W6).
+
     >>> [g.tolist() for g in by_vmap(nn.Linear(1, 2, bias=False), torch.zeros(3, 1, 1), torch.tensor([0, 1, 0]))]
     [[[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]]
     """
@@ -68,7 +70,11 @@ def by_vmap(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
 
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     with torch.enable_grad():
-        gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
+        if x.is_cuda:
+            gradients = vmap(grad(loss), in_dims=(None, 0, 0))(parameters, x, y)
+        else:
+            found = [grad(loss)(parameters, views.clone(), label) for views, label in zip(x, y, strict=True)]
+            gradients = {name: torch.stack([each[name] for each in found]) for name in parameters}
     return [gradients[name].flatten(1) for name in parameters]
 
 
@@ -214,6 +220,9 @@ def _of_linear(x: Tensor, g: Tensor, count: int) -> Tensor:
     """For inputs x (..., inputs) and gradients g (..., outputs): (count, outputs, inputs), in float32 at least."""
     g = g.reshape(count, -1, g.shape[-1]).transpose(1, 2)  # (count, outputs, views · positions)
     x = x.reshape(count, g.shape[2], -1).to(g.dtype)  # as autocast gave it to the layer
+    if not x.is_cuda:
+        outputs, inputs = g.shape[1], x.shape[2]
+        return torch.bmm(whole_lines(g.transpose(1, 2)).transpose(1, 2), whole_lines(x))[:, :outputs, :inputs]
     return torch.bmm(g, x, out_dtype=torch.float32) if g.dtype == torch.bfloat16 else torch.bmm(g, x)
 
 
