@@ -105,8 +105,8 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "counting": (lambda: Own(counting), "give the same logits each time, got Own with others the second time"),
     "mixing": (lambda: Own(lambda net, x: net.layer(x - x.mean(0))), "treat each record by itself, got Own"),
-    "branching": (
-        lambda: Own(lambda net, x: net.layer(x) if float(x.sum()) > -1e9 else x),
+    "leaving": (
+        lambda: Own(lambda net, x: net.layer(x) * bool(net.layer.weight.detach().numpy().max() < 1e9)),
         "trained record by record, got Own: ",
     ),
     "class": (lambda: nn.Linear, "module must be a torch.nn.Module, got type"),
