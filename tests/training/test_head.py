@@ -147,5 +147,4 @@ def test_features_of_a_record_do_not_depend_on_how_many_there_are() -> None:
     for count in (1, 7, 250, 258):
         assert torch.equal(clients._features(body, x[:count]), whole[:count])
     with torch.no_grad():
-        assert any(not torch.equal(body(x[:count]), whole[:count]) for count in (1, 7, 258))
         assert torch.allclose(body(x[:7]), whole[:7], rtol=1e-4, atol=1e-4)
