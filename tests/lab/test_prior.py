@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -17,10 +18,10 @@ from lightdp.errors import ArgumentError
 from lightdp.training import models
 from lightdp.training import weights as files
 from lightdp.training.data import Dataset
-from lightdp_lab.prior import commands, finetune, pretrain, probe, processes, start
+from lightdp_lab.prior import beside, commands, finetune, pretrain, probe, processes, start
 from lightdp_lab.prior.augment import view
 from lightdp_lab.prior.recipe import Recipe
-from lightdp_lab.reproduce import started
+from lightdp_lab.reproduce import cells, started
 from lightdp_lab.results import Results
 from support.command_line import assert_refused
 
@@ -153,6 +154,43 @@ def test_a_trial_starts_from_the_file_and_is_not_run_twice(tmp_path: Path) -> No
     assert (tmp_path / "training-prior-cnn.jsonl").read_text() == kept
     with pytest.raises(ArgumentError, match="unknown"):
         started(unknown=1)
+
+
+def test_features_of_both_kinds_stand_side_by_side_and_their_runs_apart_from_others(tmp_path: Path) -> None:
+    path, source = tmp_path / "start.safetensors", pictures()
+    commands.make(Recipe(**TINY), out=path, device="cpu")
+    train, test = beside.features(path, source, "cpu", 3.0)
+    maps = models.prepare("scattering-linear", torch.from_numpy(source.test_x), "cpu", mirror=True).flatten(1)
+    body = finetune.begun(path, "cnn", 2)[:-1]
+    with torch.no_grad():
+        both = [body(x) for x in (torch.from_numpy(source.test_x), torch.from_numpy(source.test_x).flip(3))]
+    assert train.shape == (160, 7776 + 64)
+    assert torch.equal(test[:, :7776], maps)
+    torch.testing.assert_close(test[:, 7776:], 1.5 * (both[0] + both[1]), rtol=1e-4, atol=1e-4)
+    assert beside.features(path, source, "cpu", 0.0)[1].shape == (40, 7776)
+    (usual,) = cells("rounds", "repair", model="scattering-linear", epsilons=(3.0,), schemes=("repair",), trials=1)
+    few = {"clients": 8, "colluders": 1, "stragglers": 1, "rounds": 5, "partition": "iid", "device": "cpu"}
+    config = dataclasses.replace(usual, **few)
+    line = beside.trial(config, path, tmp_path, source, (train, test), scale=3.0)
+    assert 0 < line["epsilon"] <= 3
+    kept = (tmp_path / "extras" / "training-prior-scattering-linear.jsonl").read_text()
+    assert beside.trial(config, path, tmp_path, source, (train, test), scale=3.0) == json.loads(kept)
+    assert Results(tmp_path).runs() == []
+    beside.trial(config, path, tmp_path, source, (train, test), scale=3.0, note="a tenth held out")
+    assert (tmp_path / "held-out" / "training-prior-scattering-linear.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--scale", "-1"), "scale must be finite"),
+        (("--seeds", "-1"), "seeds must be"),
+        (("--schemes", "nobody"), "schemes must name"),
+        (("--set", "colour=1"), "set must name settings"),
+    ],
+)
+def test_a_linear_model_on_both_refuses_what_it_cannot_do(run: Run, flags: tuple[str, str], words: str) -> None:
+    assert_refused(run("prior", "linear", "start.safetensors", *flags), words)
 
 
 def test_the_map_of_a_start_takes_the_mean_out_of_features_and_most_of_their_correlation() -> None:

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from lightdp.errors import ArgumentError
-from lightdp.training import clients, fast, models, step
+from lightdp.training import fast, models, step
 from lightdp.training.checkpoint import State
 from lightdp.training.clients import Clients
 from lightdp.training.config import Config
 from lightdp.training.simulator import Run
+from support.by_hand import GPU
 from support.toy_runs import QUICK, blobs
 
 if TYPE_CHECKING:
@@ -143,8 +144,31 @@ def test_the_last_layer_must_be_linear_and_last() -> None:
 def test_features_of_a_record_do_not_depend_on_how_many_there_are() -> None:
     body = models.build("wrn-16-4", (3, 8, 8), 10, 0)[:-1].append(torch.nn.Linear(256, 37))
     x = torch.randn(259, 3, 8, 8, generator=torch.Generator().manual_seed(3))
-    whole = clients._features(body, x)
+    whole = fast.outputs(body, x)
     for count in (1, 7, 250, 258):
-        assert torch.equal(clients._features(body, x[:count]), whole[:count])
+        assert torch.equal(fast.outputs(body, x[:count]), whole[:count])
     with torch.no_grad():
         assert torch.allclose(body(x[:7]), whole[:7], rtol=1e-4, atol=1e-4)
+
+
+@GPU
+@pytest.mark.parametrize("name", ["wrn-16-4", "resnet18", "cnn"])
+def test_features_of_a_record_on_a_gpu_depend_on_it_alone(name: str) -> None:
+    *layers, last = models.build(name, (3, 32, 32), 37, 0)
+    body = nn.Sequential(*layers, models.Fixed(last.weight.detach(), torch.ones(37)))
+    x = torch.rand(1100, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    assert fast.knows(body)
+    exact = fast.outputs(body, x[:7])
+    body, x = body.cuda(), x.cuda()
+    whole = fast.outputs(body, x)
+    assert whole.dtype == torch.float32
+    assert float((whole[:7].cpu() - exact).norm() / exact.norm()) < 0.05
+    for count in (1, 7, 250, 251, 1099):
+        assert torch.equal(fast.outputs(body, x[:count]), whole[:count])
+    for gone in (0, 249, 600):
+        kept = torch.arange(1100, device="cuda") != gone
+        assert torch.equal(fast.outputs(body, x[kept]), whole[kept])
+    order = torch.randperm(1100, generator=torch.Generator().manual_seed(4)).cuda()
+    assert torch.equal(fast.outputs(body, x[order]), whole[order])
+    copies = fast.outputs(body, x[:1].expand(501, 3, 32, 32))
+    assert torch.equal(copies, whole[:1].expand_as(copies))

@@ -7,7 +7,6 @@ so that a round works on many clients at once, while memory stays bounded howeve
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,6 @@ Piece = tuple[list[int], torch.Tensor]
 
 _PIECE_BYTES = {"cpu": 1 << 24, "cuda": 1 << 32}  # a CPU sums what its caches hold; a GPU wants all clients at once
 _COPY_BYTES = {"cpu": 1 << 26, "cuda": 1 << 33}  # up to here, scattered records are copied rather than cut into pieces
-_FEATURES = 250  # records whose features are made at once
 _SAMPLES, _VIEWS = 11, 12  # purposes of draws, so that none repeats another of the same seed and round
 
 
@@ -164,7 +162,7 @@ class Clients:
         """Like `_clipped_sums`, of the gradients of the last layer; zero for the layers below."""
         last = models.last(model)
         if "x" not in self._features:
-            self._features["x"] = _features(model[:-1], self.x)
+            self._features["x"] = fast.outputs(model[:-1], self.x)
         below = sum(p.numel() for p in model[:-1].parameters())
         sums = self._clipped_sums(last, number, piece, bound, self._features["x"])
         return torch.nn.functional.pad(sums, (below, 0))
@@ -254,16 +252,6 @@ class Clients:
     def _draws(self, purpose: int, number: int, piece: list[int]) -> list[Generator]:
         """A generator for each client; a deployed client would draw from its own entropy, unknown to the server."""
         return [np.random.default_rng([self.config.seed, purpose, number, i]) for i in piece]  # noqa: TID251  protects nothing
-
-
-def _features(body: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """What layers make of records, always of equally many at a time, as gradients are found (W6)."""
-    body, found = fast.with_dense(copy.deepcopy(body)), []
-    with torch.no_grad():
-        for start in range(0, len(x), _FEATURES):
-            stop = min(start + _FEATURES, len(x))
-            found.append(body(x[gradients.filled(start, stop, _FEATURES, x.device)])[: stop - start])
-    return torch.cat(found)
 
 
 def _clipped(rows: torch.Tensor, clip: float) -> torch.Tensor:

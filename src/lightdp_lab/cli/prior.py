@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from lightdp_lab.prior.pretrain import Made
 
 HELP = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+Schemes = Annotated[str, typer.Option(help="Whose noise, with commas between them.")]
+Budgets = Annotated[str, typer.Option(help="Budgets, with commas between them.")]
+Seeds = Annotated[str, typer.Option(help="Of the trials, with commas between them.")]
+Changes = Annotated[list[str], typer.Option("--set", help="NAME=VALUE, a setting of lightdp run.")]
+Folder = Annotated[Path, typer.Option(help="Folder of the lines that are kept.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
 Start = Annotated[Path, typer.Argument(help="The file of a start.")]
 DataPath = Annotated[Path | None, typer.Option(help="Folder or archive of CIFAR-10.")]
@@ -70,14 +75,14 @@ def probe(start: Start, *, data_path: DataPath = None, held_out: HeldOut = False
 def train(
     start: Start,
     *,
-    epsilon: Annotated[str, typer.Option(help="Budgets, with commas between them.")] = "3,6,9",
-    seeds: Annotated[str, typer.Option(help="Of the trials, with commas between them.")] = "0,1,2",
-    schemes: Annotated[str, typer.Option(help="Whose noise, with commas between them.")] = "repair",
+    epsilon: Budgets = "3,6,9",
+    seeds: Seeds = "0,1,2",
+    schemes: Schemes = "repair",
     data_path: DataPath = None,
     held_out: HeldOut = False,
     length: Annotated[float, typer.Option(help="Length of every filter.")] = 1.5,
-    changes: Annotated[list[str], typer.Option("--set", help="NAME=VALUE, a setting of lightdp run.")] = [],  # noqa: B006  typer's way
-    results: Annotated[Path, typer.Option(help="Folder of the lines that are kept.")] = Path("results"),
+    changes: Changes = [],  # noqa: B006  typer's way
+    results: Folder = Path("results"),
     device: Device = "auto",
 ) -> None:
     """Run what is missing, and print."""
@@ -85,6 +90,30 @@ def train(
         _commands().train(
             start=start, epsilon=epsilon, seeds=seeds, schemes=schemes, data_path=data_path, held_out=held_out,
             length=length, changes=changes, results=results, device=device,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        _interrupted("interrupted; the same command goes on from here")
+
+
+@app.command(help="A private linear model on the features of a start and those of scattering, side by side.")
+def linear(
+    start: Start,
+    *,
+    epsilon: Budgets = "3",
+    seeds: Seeds = "0,1,2",
+    schemes: Schemes = "repair",
+    data_path: DataPath = None,
+    held_out: HeldOut = False,
+    scale: Annotated[float, typer.Option(help="Of the start's features.")] = 14.0,
+    changes: Changes = [],  # noqa: B006
+    results: Folder = Path("results"),
+    device: Device = "auto",
+) -> None:
+    """Run what is missing, and print."""
+    try:
+        _commands().linear(
+            start=start, epsilon=epsilon, seeds=seeds, schemes=schemes, data_path=data_path, held_out=held_out,
+            scale=scale, changes=changes, results=results, device=device,
         )  # fmt: skip
     except KeyboardInterrupt:
         _interrupted("interrupted; the same command goes on from here")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 from lightdp.errors import LightDPError
-from lightdp_lab.prior.commands import make, probe, train
+from lightdp_lab.prior.commands import linear, make, probe, train
 from lightdp_lab.prior.recipe import Recipe
 
 
@@ -29,16 +29,26 @@ def parser() -> argparse.ArgumentParser:
         one.add_argument(f"--{field.name}", type=kinds[field.name], default=field.default, help=field.metadata["help"])
     one.add_argument("--seconds", type=float, help="The most that it may take.")
     one.add_argument("--out", type=Path, default=Path("start.safetensors"))
-    for name, text in (("probe", "A linear model on the features of a start."), ("train", "Train privately from it.")):
+    texts = {
+        "probe": "A linear model on the features of a start.",
+        "train": "Train privately from it.",
+        "linear": "A private linear model on its features and those of scattering.",
+    }
+    for name, text in texts.items():
         other = commands.add_parser(name, help=text)
         other.add_argument("start", type=Path)
         other.add_argument("--data-path", type=Path, help="Folder or archive of CIFAR-10.")
         other.add_argument("--held-out", action="store_true", help="Test on a tenth of the training records.")
-        if name == "train":
-            other.add_argument("--epsilon", default="3,6,9", help="Budgets, with commas between them.")
+        if name != "probe":
+            other.add_argument(
+                "--epsilon", default="3" if name == "linear" else "3,6,9", help="Budgets, with commas between them."
+            )
             other.add_argument("--seeds", default="0,1,2", help="Of the trials, with commas between them.")
             other.add_argument("--schemes", default="repair", help="Whose noise, with commas between them.")
-            other.add_argument("--length", type=float, default=1.5, help="Length of every filter.")
+            if name == "train":
+                other.add_argument("--length", type=float, default=1.5, help="Length of every filter.")
+            else:
+                other.add_argument("--scale", type=float, default=14.0, help="Of the start's features.")
             other.add_argument(
                 "--set", action="append", default=[], dest="changes", help="NAME=VALUE, a setting of lightdp run."
             )
@@ -58,7 +68,7 @@ def main() -> int:
             own = {field.name: given.pop(field.name) for field in dataclasses.fields(Recipe)}
             make(Recipe(**own), **given)
         else:
-            {"probe": probe, "train": train}[command](**given)
+            {"probe": probe, "train": train, "linear": linear}[command](**given)
     except (LightDPError, MemoryError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

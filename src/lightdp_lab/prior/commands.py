@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import sys
 import time
 import tomllib
@@ -15,10 +17,10 @@ from lightdp.errors import ArgumentError
 from lightdp.runlog import Line, Round
 from lightdp.training import data
 from lightdp.training.config import Config
-from lightdp_lab.prior import finetune, pretrain, start
+from lightdp_lab.prior import beside, finetune, pretrain, start
 from lightdp_lab.prior import probe as probing
 from lightdp_lab.prior.recipe import Recipe
-from lightdp_lab.reproduce import started
+from lightdp_lab.reproduce import cells, started
 
 _BETWEEN = 10.0  # seconds between two lines of progress
 
@@ -103,10 +105,62 @@ def train_all(
             config, start, results, source, length=length, note="a tenth held out" if held_out else "",
             watch=_rounds(time.monotonic(), config.rounds),
         )  # fmt: skip
-        curve = " ".join(f"{round}:{accuracy:.4f}" for round, accuracy, *_ in line["curve"])  # noqa: A001
-        spent = "none" if line["epsilon"] is None else f"{line['epsilon']:.3f}"
-        name = f"{config.scheme} budget {config.epsilon:g} lr {config.lr:g} seed {config.seed}"
-        _say(f"{name}: accuracy {line['accuracy']:.4f}, spent {spent}, {line['seconds']:.0f} s, {curve}")
+        _tell(config, line)
+
+
+def linear(
+    *, start: Path, epsilon: str = "3", seeds: str = "0,1,2", schemes: str = "repair", data_path: Path | None = None,
+    held_out: bool = False, scale: float = beside.SCALE, changes: Sequence[str] = (), results: Path = Path("results"),
+    device: str = "auto",
+) -> None:  # fmt: skip
+    """Train a linear model privately on scattering features and those of a start, and print a line for each run.
+
+    Settings are those of scattering + linear at C̄ = S̄ = 10, but for `changes`.
+
+    Args:
+        start: as for `train`, like what follows.
+        epsilon: budgets.
+        seeds: of the trials.
+        schemes: whose noise.
+        data_path: folder or archive of CIFAR-10.
+        held_out: test on a tenth of the training records.
+        scale: of the start's features.
+        changes: NAME=VALUE.
+        results: folder of the lines.
+        device: auto, cpu or cuda.
+    """
+    if not 0 <= scale < math.inf:
+        raise ArgumentError(f"scale must be finite and >= 0, got scale={scale:g}")
+    changed = _settings(changes)
+    if unknown := sorted(set(changed) - {field.name for field in dataclasses.fields(Config)}):
+        raise ArgumentError(f"set must name settings of lightdp run, got {', '.join(unknown)}")
+    trials = _several("seeds", seeds, int)
+    if min(trials) < 0:
+        raise ArgumentError(f"seeds must be >= 0, got seeds={seeds!r}")
+    configs = [
+        dataclasses.replace(config, **{"device": _device(device)} | changed)
+        for config in cells(
+            "rounds", "repair", model="scattering-linear", trials=max(trials) + 1,
+            epsilons=_several("epsilon", epsilon, float), schemes=tuple(name.strip() for name in schemes.split(",")),
+        ) if config.seed in trials
+    ]  # fmt: skip
+    if not configs:
+        raise ArgumentError(f"schemes must name some of repair, smpc, central and local, got schemes={schemes!r}")
+    source = _data("cifar10", data_path, held_out=held_out)
+    prepared = beside.features(start, source, _device(device), scale)
+    for config in configs:
+        line = beside.trial(
+            config, start, results, source, prepared, scale=scale, note="a tenth held out" if held_out else "",
+            watch=_rounds(time.monotonic(), config.rounds),
+        )  # fmt: skip
+        _tell(config, line)
+
+
+def _tell(config: Config, line: dict[str, Any]) -> None:
+    curve = " ".join(f"{round}:{accuracy:.4f}" for round, accuracy, *_ in line["curve"])  # noqa: A001
+    spent = "none" if line["epsilon"] is None else f"{line['epsilon']:.3f}"
+    name = f"{config.scheme} budget {config.epsilon:g} lr {config.lr:g} seed {config.seed}"
+    _say(f"{name}: accuracy {line['accuracy']:.4f}, spent {spent}, {line['seconds']:.0f} s, {curve}")
 
 
 def _settings(given: Sequence[str]) -> dict[str, Any]:

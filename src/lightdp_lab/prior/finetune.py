@@ -79,9 +79,35 @@ def trial(
         note: what else tells this run from others, such as that a tenth was held out.
         watch: called with each line of the log.
     """
-    facts = {"start": hashlib.sha256(contents(path, limit=1 << 30)).hexdigest(), "filters": length, "note": note}
+    facts = {"start": digest(path), "filters": length, "note": note}
+
+    def play(log: Path, *, resume: bool) -> dict[str, Any]:
+        run = Run(
+            config, log, resume=resume, dataset=source, module=begun(path, config.model, source.classes, length=length)
+        )
+        line = summary(run, run.finish(watch)) | facts | {"accuracy_mirrored": _mirrored(run)}
+        return line | {"made_by": start.read(path)[1].get("command")}
+
+    return once(folder / "held-out" if note else folder, config, facts, play)  # apart from what pages are made of
+
+
+def digest(path: Path) -> str:
+    """Of a start: SHA-256 of its file."""
+    return hashlib.sha256(contents(path, limit=1 << 30)).hexdigest()
+
+
+def once(
+    folder: Path, config: Config, facts: dict[str, Any], play: Callable[..., dict[str, Any]]
+) -> dict[str, Any]:  # fmt: skip
+    """The line that a folder has of a run, or else the one that is made of it now, and kept.
+
+    Args:
+        folder: of the lines.
+        config: the settings.
+        facts: what else tells this run from others.
+        play: given the file of a log, and whether to resume it, runs and returns the line.
+    """
     key = {"config": same(config)} | facts
-    folder = folder / "held-out" if note else folder  # apart from what pages are made of
     kept = folder / f"training-prior-{config.model}.jsonl"
     for text in kept.read_text(encoding="utf-8").splitlines() if kept.exists() else ():
         line: dict[str, Any] = json.loads(text)
@@ -90,10 +116,7 @@ def trial(
     work = folder / ".work"
     work.mkdir(parents=True, exist_ok=True)
     log = work / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:24]}.jsonl"
-    module = begun(path, config.model, source.classes, length=length)
-    run = Run(config, log, resume=log.with_suffix(".checkpoint").exists(), dataset=source, module=module)
-    line = summary(run, run.finish(watch)) | facts | {"accuracy_mirrored": _mirrored(run)}
-    line |= {"made_by": start.read(path)[1].get("command")}
+    line = play(log, resume=log.with_suffix(".checkpoint").exists())
     with kept.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line, allow_nan=False, ensure_ascii=False) + "\n")
     for file_path in (log, log.with_suffix(".checkpoint")):

@@ -9,6 +9,7 @@ On CUDA with triton the inner loops are kernels of our own, in bfloat16 with sum
 | `knows(model)` | whether `Records` and `train_lanes` can take the model; otherwise use `by_vmap` and a plain loop |
 | `Records(model, half=...).gradients(x, y)` | the gradient of each record, one matrix for each parameter |
 | `Records(...).terms(x, y)` | likewise for clipped sums, which `finish(sums)` completes; and squared norms |
+| `outputs(model, x)` | what layers make of each record, whatever stands beside it |
 | `by_vmap(model, x, y)` | the same for any model, by `torch.func.vmap`, slower |
 | `reorder(model, rows)` | from the order of kernels used here back to that of `model.parameters()` |
 | `dense(x, weight, bias)` | a linear layer whose rows do not depend on their places |
@@ -31,7 +32,7 @@ Nothing here clips or adds noise: `gradients.clipped_sums` gives the guarantee.
 from lightdp.training.fast._lanes import mean_loss, train_lanes
 from lightdp.training.fast._layers import dense, with_dense, with_norms
 from lightdp.training.fast._layout import reorder
-from lightdp.training.fast._records import Records, by_vmap, knows, squares
+from lightdp.training.fast._records import Records, by_vmap, knows, outputs, squares
 
 __all__ = [
     "Records",
@@ -39,6 +40,7 @@ __all__ = [
     "dense",
     "knows",
     "mean_loss",
+    "outputs",
     "reorder",
     "squares",
     "train_lanes",

@@ -20,6 +20,7 @@ from lightdp.training.fast._layers import Norm, whole_lines, with_dense, with_no
 from lightdp.training.fast._layout import channels_last, padding, reorder
 from lightdp.training.models import Fixed, Residual, StandardisedConv
 
+_TOGETHER = 250  # records of a pass of `outputs`
 _LONGER = 10.0  # times its gradient: a term that is summed up in float32 before its map
 _KNOWN = {
     *(nn.Conv2d, StandardisedConv, nn.Linear, nn.GroupNorm, nn.Flatten, nn.Sequential, Residual, nn.Identity, Fixed),
@@ -91,6 +92,27 @@ def squares(rows: Tensor) -> Tensor:
     whole = rows.shape[1] // 16 * 16
     groups = torch.linalg.vector_norm(rows[:, :whole].unflatten(1, (whole // 16, 16)), dim=2)
     return groups.double().square().sum(1) + rows[:, whole:].double().square().sum(1)
+
+
+def outputs(model: nn.Module, x: Tensor) -> Tensor:
+    """What layers make of records (n, ...), always of equally many at a time, as gradients are found (W6).
+
+    On CUDA models that `knows` accepts compute in bfloat16, as in `Records`: convolutions in float32 round by where a
+    record stands there.
+
+    >>> outputs(nn.Linear(1, 2, bias=False), torch.zeros(3, 1)).tolist()
+    [[0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+    """
+    half = x.is_cuda and x.dtype == torch.float32 and knows(model)
+    model = copy.deepcopy(model)
+    model = with_dense(with_norms(model) if half else model)
+    found = []
+    with torch.no_grad(), torch.autocast(x.device.type, torch.bfloat16, enabled=half):
+        for start in range(0, len(x), _TOGETHER):
+            part = x[torch.arange(start, start + _TOGETHER, device=x.device).clamp_max(len(x) - 1)]
+            part = model(channels_last(part.bfloat16()) if half else part)[: len(x) - start]
+            found.append(part.float() if half else part)
+    return torch.cat(found)
 
 
 class Records:
