@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from lightdp._validate import rounded_up
 from lightdp_lab import reproduce
@@ -186,9 +186,36 @@ def _prior(results: Results) -> Grid:
     for scheme in ("central", "repair"):
         texts = {cell.config.epsilon: cell.text(count=True) for cell in cells if cell.config.scheme == scheme}
         rows.append([f"WRN-16-4, {title(scheme)}", *(texts.get(epsilon, "–") for epsilon in columns)])
+    rows.append(["repair - central, same seeds", *_behind(cells, columns)])
     for name, known_at in ANCHORS.items():
         rows.append([name, *(f"{known_at[epsilon]:g}" if epsilon in known_at else "–" for epsilon in columns)])
     return Grid(["accuracy in % (trials)", *(f"ε = {epsilon:g}" for epsilon in columns)], rows)
+
+
+def _behind(cells: list[Cell], epsilons: Sequence[float]) -> list[str]:
+    """Repair beside a trusted server, in points and with how many trials of both, by ε."""
+    found = {(cell.config.epsilon, cell.config.scheme): cell for cell in cells}
+    texts = []
+    for epsilon in epsilons:
+        both = [found.get((epsilon, scheme)) for scheme in ("repair", "central")]
+        seeds = [{line["config"]["seed"] for line in cell.lines} for cell in both if cell is not None]
+        points = gain(*both)
+        texts.append("–" if points is None else f"{points} ({len(set.intersection(*seeds))})")
+    return texts
+
+
+def _beside(results: Results) -> Grid:
+    """A linear model on scattering features with and without those of a start."""
+    asked = {"model": "scattering-linear", "epsilons": PRIOR_EPSILONS, "schemes": ("central", "repair")}
+    kinds = {"with the start's": Results(results.folder / "extras"), "alone": results}
+    rows = []
+    for words, kept in kinds.items():
+        cells = known(kept, "rounds", "repair", **asked)
+        for scheme in ("central", "repair"):
+            texts = {cell.config.epsilon: cell.text(count=True) for cell in cells if cell.config.scheme == scheme}
+            rows.append([f"scattering {words}, {title(scheme)}", *(texts.get(at, "–") for at in PRIOR_EPSILONS)])
+        rows.append(["repair - central, same seeds", *_behind(cells, PRIOR_EPSILONS)])
+    return Grid(["accuracy in % (trials)", *(f"ε = {epsilon:g}" for epsilon in PRIOR_EPSILONS)], rows)
 
 
 def _links(results: Results) -> Grid:
@@ -231,8 +258,8 @@ def _speed(results: Results) -> Grid:
 
 # What makes each block of the page, beside the paper's tables.
 _BLOCKS: dict[str, Callable[[Results], Grid | str]] = {
-    "made": _made, "schemes": _schemes, "choices": _choices, "models": _models, "prior": _prior, "links": _links,
-    "time": _time, "speed": _speed, "differences": differences,
+    "made": _made, "schemes": _schemes, "choices": _choices, "models": _models, "prior": _prior,
+    "beside": _beside, "links": _links, "time": _time, "speed": _speed, "differences": differences,
     "tables-gain": lambda results: _summary(results, *TABLES),
     "links-gain": lambda results: _summary(results, "links"),
 }  # fmt: skip

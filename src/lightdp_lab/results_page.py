@@ -19,6 +19,7 @@ _HEADS = {  # of tables, on the page of HTML
     "speed": "Seconds of a whole run of ResNet-18",
     "choices": "What the paper leaves open", "models": "By model and scheme, C̄ = S̄ = 10, accuracy in %",
     "prior": "From a start from noise",
+    "beside": "A linear model on features of scattering, and of a start",
     "links": "Where each link fails with 5 %, accuracy in %", "time": "Every scheme after 150 rounds",
     "table2-paper": "Table 2: colluders, S̄ = 10, as printed", "table3-paper": "Table 3: stragglers, C̄ = 10, as printed",
     "table2-training": "Table 2, ε for the whole training", "table3-training": "Table 3, ε for the whole training",
@@ -54,7 +55,7 @@ def results_page(results: Results) -> Page:
     models = drawn["models"][0]
     sections = [
         part("models", models, [], "models"),
-        part("prior", drawn["prior"][0], [], "prior"),
+        part("prior", drawn["prior"][0], [], "prior", "beside"),
         part("rounds", "As printed, and with a guarantee for the whole training", [], *_PRINTED),
         Section("The same cells, ε for the whole training", gains, tables=shown(*_WHOLE)),
         part("time", drawn["time"][0], [], "time"),

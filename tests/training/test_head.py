@@ -145,7 +145,7 @@ def test_features_of_a_record_do_not_depend_on_how_many_there_are() -> None:
     body = models.build("wrn-16-4", (3, 8, 8), 10, 0)[:-1].append(torch.nn.Linear(256, 37))
     x = torch.randn(259, 3, 8, 8, generator=torch.Generator().manual_seed(3))
     whole = fast.outputs(body, x)
-    for count in (1, 7, 250, 258):
+    for count in (1, 7, 100, 250, 258):
         assert torch.equal(fast.outputs(body, x[:count]), whole[:count])
     with torch.no_grad():
         assert torch.allclose(body(x[:7]), whole[:7], rtol=1e-4, atol=1e-4)
@@ -163,9 +163,9 @@ def test_features_of_a_record_on_a_gpu_depend_on_it_alone(name: str) -> None:
     whole = fast.outputs(body, x)
     assert whole.dtype == torch.float32
     assert float((whole[:7].cpu() - exact).norm() / exact.norm()) < 0.05
-    for count in (1, 7, 250, 251, 1099):
+    for count in (1, 7, 100, 101, 1099):
         assert torch.equal(fast.outputs(body, x[:count]), whole[:count])
-    for gone in (0, 249, 600):
+    for gone in (0, 99, 600):
         kept = torch.arange(1100, device="cuda") != gone
         assert torch.equal(fast.outputs(body, x[kept]), whole[kept])
     order = torch.randperm(1100, generator=torch.Generator().manual_seed(4)).cuda()

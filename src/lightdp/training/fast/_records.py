@@ -20,7 +20,7 @@ from lightdp.training.fast._layers import Norm, whole_lines, with_dense, with_no
 from lightdp.training.fast._layout import channels_last, padding, reorder
 from lightdp.training.models import Fixed, Residual, StandardisedConv
 
-_TOGETHER = 250  # records of a pass of `outputs`
+_TOGETHER = 100  # records of a pass of `outputs`; an H200 rounds 512 channels by place in passes of 250 to 512
 _LONGER = 10.0  # times its gradient: a term that is summed up in float32 before its map
 _KNOWN = {
     *(nn.Conv2d, StandardisedConv, nn.Linear, nn.GroupNorm, nn.Flatten, nn.Sequential, Residual, nn.Identity, Fixed),
