@@ -169,8 +169,8 @@ def test_features_of_both_kinds_stand_side_by_side_and_their_runs_apart_from_oth
     torch.testing.assert_close(test[:, 7776:], 1.5 * (both[0] + both[1]), rtol=1e-4, atol=1e-4)
     assert beside.features(path, source, "cpu", 0.0)[1].shape == (40, 7776)
     (usual,) = cells("rounds", "repair", model="scattering-linear", epsilons=(3.0,), schemes=("repair",), trials=1)
-    few: dict[str, Any] = {"clients": 8, "colluders": 1, "stragglers": 1, "rounds": 5, "partition": "iid", "device": "cpu"}
-    config = dataclasses.replace(usual, **few)
+    few: dict[str, Any] = {"clients": 8, "colluders": 1, "stragglers": 1, "rounds": 5}
+    config = dataclasses.replace(usual, **few, partition="iid", device="cpu")
     line = beside.trial(config, path, tmp_path, source, (train, test), scale=3.0)
     assert 0 < line["epsilon"] <= 3
     kept = (tmp_path / "extras" / "training-prior-scattering-linear.jsonl").read_text()
