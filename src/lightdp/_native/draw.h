@@ -13,11 +13,11 @@
  * numbers and of their upper bytes give those of both (`add_drawn`), with fewer instructions than widening each.
  * benchmarks/drawn.py measures how near to AES alone this is.
  */
-#define WHOLE_BLOCKS (sizeof(BYTES) / sizeof(BLOCK))
-#define ABREAST (3 * PIECES * WHOLE_BLOCKS)
+#define JOINED (sizeof(BYTES) / sizeof(BLOCK))
+#define ABREAST (3 * PIECES * JOINED)  /* first bytes of all values, then second, then third */
 #define EACH _Pragma("GCC unroll 24") for (size_t i = 0; i < ABREAST; i++)
 #define PIECE _Pragma("GCC unroll 4") for (size_t p = 0; p < PIECES; p++)
-#define PART(k) JOIN(&last[((k) * PIECES + p) * WHOLE_BLOCKS])
+#define PART(k) JOIN(&last[((k) * PIECES + p) * JOINED])
 #define LOOKED(k) (LOOK(table[2 * (k)], PART(k) & 15) + LOOK(table[2 * (k) + 1], PART(k) >> 4))
 #define STEP(s) { \
     const size_t p = (s) / 4; \
@@ -29,13 +29,13 @@
         upper[p] += pair >> 8; \
     } \
 }
-#define STEPS(from, to) _Pragma("GCC unroll 16") for (size_t s = (from); s < (to); s++) STEP(s)
+#define STEPS(from, to) _Pragma("GCC unroll 16") for (size_t s = (from); s < (to); s++) STEP(s)  /* four for each vector of values */
 
 TARGET static void NAME(draw)(Drawn *drawn, const Term *terms, size_t minus, size_t n, uint64_t tile)
 {
     BYTES table[6];
     for (int t = 0; t < 6; t++) table[t] = TABLE(TABLES[t]);
-    table[4] += 128;
+    table[4] += 128;                  /* once for each value */
     for (size_t at = 0; at < TILE; at += PIECES * sizeof(BYTES)) {
         BLOCK counter[ABREAST], x[ABREAST], last[ABREAST] = {{0}};
         BYTES value[PIECES];
@@ -65,7 +65,7 @@ TARGET static void NAME(draw)(Drawn *drawn, const Term *terms, size_t minus, siz
     }
 }
 
-#undef WHOLE_BLOCKS
+#undef JOINED
 #undef ABREAST
 #undef EACH
 #undef PIECE

@@ -100,7 +100,7 @@ def choose(wanted: str | None, compiled: dict[str, Path]) -> tuple[str, Path]:
 KNOWN = (
     "fc988c7a090b14b77b4da345270efe58bb00a04431317e6f4af2efbf89a67753",
     "84d0e30bf490c8ba6f0425a4d2d504cb3f706cf56ca212e2aa558084c281604c",
-    "686b50225a1cb814f228f0fb3dd0aeb569dc06554818a2791a1028217cba1bd8",
+    "58ee7c443eb6dae651b866fb77fdea1d897821973d770ee5e129e2800a11ec77",
 )
 COMPILED: dict[str, Path] = (
     {} if kernel is None else {name: _compiled(name) for name in kernel.BACKENDS}

@@ -180,7 +180,7 @@ def _add(
 
     def part(cut: slice) -> bool:
         some = ((values[cut], step) for values, step in data)
-        if not _backends.IN_USE.accumulate(out[cut], start + cut.start, keys, scales, *some):
+        if gaussian and not _backends.IN_USE.accumulate(out[cut], start + cut.start, keys, scales, *some):
             return False
         for each in draws:
             _backends.IN_USE.draw(out[cut], start + cut.start, *each)
