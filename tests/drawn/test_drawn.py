@@ -1,4 +1,4 @@
-"""(B2): the law of drawn masks, the Gaussians in it, and what is counted for the rest, each by an independent oracle."""
+"""(B2): the law of drawn masks, the Gaussians in it, and what is counted for the rest, each by an oracle of its own."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ __all__ = ["COVERED", "cost"]
 
 
 @lru_cache(maxsize=256)
-def cost(gamma: float, honest: int, stragglers: int, most: int, delta: float, grace: int = 0) -> float:
+def cost(gamma: float, honest: int, stragglers: int, most: int, delta: float, *, grace: int = 0) -> float:
     """α of (B2): what drawn masks add to the costs of a client in its whole training in a roster, at most.
 
     Args:

@@ -104,7 +104,7 @@ def log_moment(t: float) -> float:
 
 
 def _least(gamma: float) -> float:
-    """The fewest steps of the lattice that σ_U may have: about as many as γ leaves, where that is not far above `KAPPA`."""
+    """The fewest steps of the lattice that σ_U may have: about as many as γ leaves, but at most twice `KAPPA`."""
     return max(KAPPA, min(_ROUNDED * SIGMA / math.sqrt(gamma), 2 * KAPPA))
 
 

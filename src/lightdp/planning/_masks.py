@@ -19,7 +19,7 @@ FINE = 1024
 
 _GAUSSIAN_BITS = 40
 _FAILS = 4e-5  # of δ: more than everything that may fail with drawn masks, and less than `COVERED` makes room for
-_UNKNOWN_VALUES = 2**30
+_UNKNOWN_PARAMETERS = 2**24
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ def masks(asked: Request, gamma: float, total: float) -> Masks:
             raise
         return GAUSSIAN
     peers, most = asked.honest - 1, math.ceil(total * float(gain(asked.honest, gamma)) * (1 + 1e-9)) + 1
-    values = _UNKNOWN_VALUES if asked.parameters is None else asked.parameters * most * peers
+    values = (asked.parameters or _UNKNOWN_PARAMETERS) * most * peers
     if not drawn.fits(gamma, asked.epsilon, asked.delta, values):
         return _refused(asked, "delta >> the chance of a value that is out of reach", f"{values:.2g} values")
-    cost = float(drawn.cost(gamma, asked.honest, asked.stragglers, most, asked.delta, asked.grace))
+    cost = float(drawn.cost(gamma, asked.honest, asked.stragglers, most, asked.delta, grace=asked.grace))
     found = Masks(
         kind="drawn",
         bits=drawn.BITS,
