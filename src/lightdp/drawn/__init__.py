@@ -10,7 +10,20 @@ ledger must count so that (R1), (R2) and (W5) hold with drawn masks as they do w
 """
 
 from lightdp.drawn._cost import COVERED, cost
-from lightdp.drawn._law import BITS, GAMMA_MAX, KAPPA, LOST, PARTS, SIGMA, VARIANCE, Part, counts, fits, log_moment, unit
+from lightdp.drawn._law import (
+    BITS,
+    GAMMA_MAX,
+    KAPPA,
+    LOST,
+    PARTS,
+    SIGMA,
+    VARIANCE,
+    Part,
+    counts,
+    fits,
+    log_moment,
+    unit,
+)
 
 __all__ = [
     "BITS",

@@ -21,7 +21,7 @@ __all__ = ["COVERED", "cost"]
 
 
 @lru_cache(maxsize=256)
-def cost(gamma: float, honest: int, stragglers: int, most: int, delta: float, grace: int = 0) -> float:
+def cost(gamma: float, honest: int, stragglers: int, most: int, delta: float, *, grace: int = 0) -> float:
     """α of (B2): what drawn masks add to the costs of a client in its whole training in a roster, at most.
 
     Args:
@@ -39,8 +39,7 @@ def cost(gamma: float, honest: int, stragglers: int, most: int, delta: float, gr
         return math.inf
     lost, peers, chance = _lost(gamma, honest, stragglers, grace), honest - 1, _FAILS * delta
     narrow = [
-        (((SIGMA / part.sigma) ** 2 - 1) / (gamma * max(honest - stragglers, 1) ** 2), part.weight)
-        for part in PARTS
+        (((SIGMA / part.sigma) ** 2 - 1) / (gamma * max(honest - stragglers, 1) ** 2), part.weight) for part in PARTS
     ]
     few = [each for each in narrow if each[0] * _STEPS > lost[1]]
     many = [each for each in narrow if 0 < each[0] * _STEPS <= lost[1]]
@@ -57,7 +56,7 @@ def cost(gamma: float, honest: int, stragglers: int, most: int, delta: float, gr
     mask[0] += 1 - math.fsum(weight for _, weight in few)
     total = _sum(_power(once, most), _power(mask, most * peers))
     found = _quantile(total[:-1], 0.9 * chance - float(total[-1])) * step
-    return (found + _chernoff(many, most * peers, chance / 10)) * _ROUND_UP
+    return float(found + _chernoff(many, most * peers, chance / 10)) * _ROUND_UP
 
 
 def _place(cost_of: float, step: float, size: int) -> int:

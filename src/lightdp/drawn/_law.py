@@ -104,8 +104,8 @@ def log_moment(t: float) -> float:
 
 
 def _least(gamma: float) -> float:
-    """The fewest steps of the lattice that σ_U may have: about as many as γ leaves, or `KAPPA`."""
-    return max(KAPPA, _ROUNDED * SIGMA / math.sqrt(gamma))
+    """The fewest steps of the lattice that σ_U may have: about as many as γ leaves, but at most twice `KAPPA`."""
+    return max(KAPPA, min(_ROUNDED * SIGMA / math.sqrt(gamma), 2 * KAPPA))
 
 
 def unit(sigma: float, gamma: float) -> int:

@@ -14,9 +14,12 @@ from lightdp.planning._request import Request
 WORTH = 1.02
 """Drawn masks are chosen where they need at most so many times the noise variance that Gaussian ones do."""
 
+FINE = 1024
+"""Fine steps in σ_U, where sums leave room for so many: units of drawn masks are whole numbers of them (W1)."""
+
 _GAUSSIAN_BITS = 40
 _FAILS = 4e-5  # of δ: more than everything that may fail with drawn masks, and less than `COVERED` makes room for
-_UNKNOWN_VALUES = 2**30
+_UNKNOWN_PARAMETERS = 2**24
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,19 @@ def masks(asked: Request, gamma: float, total: float) -> Masks:
     """
     if asked.masks == "gaussian" or asked.undrawable is not None:
         return GAUSSIAN
-    if not 0 < gamma <= drawn.GAMMA_MAX:
-        return _refused(asked, f"a gamma in (0, {drawn.GAMMA_MAX:.4g}]", f"gamma={gamma:.4g}")
+    if gamma == 0:
+        return _refused(asked, "pairwise noise", "gamma=0")
+    try:
+        drawn.unit(FINE, gamma)
+    except InfeasibleError:
+        if asked.masks == "drawn":
+            raise
+        return GAUSSIAN
     peers, most = asked.honest - 1, math.ceil(total * float(gain(asked.honest, gamma)) * (1 + 1e-9)) + 1
-    values = _UNKNOWN_VALUES if asked.parameters is None else asked.parameters * most * peers
+    values = (asked.parameters or _UNKNOWN_PARAMETERS) * most * peers
     if not drawn.fits(gamma, asked.epsilon, asked.delta, values):
         return _refused(asked, "delta >> the chance of a value that is out of reach", f"{values:.2g} values")
-    cost = float(drawn.cost(gamma, asked.honest, asked.stragglers, most, asked.delta, asked.grace))
+    cost = float(drawn.cost(gamma, asked.honest, asked.stragglers, most, asked.delta, grace=asked.grace))
     found = Masks(
         kind="drawn",
         bits=drawn.BITS,

@@ -14,7 +14,7 @@ import numpy as np
 from lightdp import attack, gaussian, sampling
 from lightdp._settings import takes
 from lightdp._validate import probability
-from lightdp.errors import ArgumentError
+from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.noise_graph import Graph
 from lightdp.planning._at_random import hides_late, seen_at_random
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
@@ -445,8 +445,13 @@ def solve(request: Request) -> Plan:
         best, other = sorted(plans, key=Plan.noise_carried)  # exact where they are equal
         return replace(best, passed_over=other)
     found = Plan(request, CALIBRATIONS[request.calibration].noise(request))
-    if found.deployable and not found.calibration.floats:
-        found.wire.check()
+    try:
+        if found.deployable and not found.calibration.floats:
+            found.wire.check()
+    except InfeasibleError:
+        if found.masks.kind == "gaussian" or request.masks == "drawn":
+            raise
+        return Plan(request, solve(request.but(gamma=request.gamma, masks="gaussian")).noise)
     return found
 
 

@@ -107,7 +107,7 @@ def accumulate(out: Integers, terms: Sequence[Term | Draw], *, start: int = 0, t
     array([-87,  11,   5, 109], dtype=int32)
     >>> accumulate(out, [Term(bytes(32), -1, 100.0), Draw(bytes(range(32)), +1, 10)])
     >>> out
-    array([   0,  200,  130, -100], dtype=int32)
+    array([-170,  160,   50,  -30], dtype=int32)
     """
     _add(out, _first(out, start), terms, threads)
 
