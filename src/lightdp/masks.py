@@ -94,7 +94,8 @@ class Grid:
             raise ArgumentError(f"calibration must be one whose clients add noise alone, got calibration={wrong!r}")
         wire, ratio = plan.wire, math.sqrt(plan.gamma)
         wire.check()
-        room = min(stream.SIGMA_MAX / max(ratio, 1.0), _FINE) / wire.steps
+        largest = math.inf if plan.masks.kind == "drawn" else stream.SIGMA_MAX  # that a mask may have as its σ
+        room = min(largest / max(ratio, 1.0), _FINE) / wire.steps
         shift = min(math.floor(math.log2(room)), 32 - wire.bits)
         sigma = float(wire.steps << shift)
         # σ steps = σ_U/Δ × (Δ + rotating + √length finest steps), solved for the step
