@@ -141,7 +141,7 @@ def fits(gamma: float, epsilon: float, delta: float, values: float) -> bool:
     """
     if not 0 < gamma <= GAMMA_MAX or epsilon > 100:
         return False
-    tails = values * math.fsum(part.weight * part.beyond for part in PARTS)
+    tails = values * math.fsum(part.weight * part.beyond for part in PARTS) + 1e-26  # more masks of a part than below
     if (1 + math.exp(epsilon)) * tails > _FAILS * delta:
         return False
     seen = math.fsum(4 * values * part.weight * part.ripple(gamma) for part in PARTS)

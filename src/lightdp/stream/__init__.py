@@ -46,15 +46,15 @@ probability that is a multiple of 2^-24 and at least 2^-24, as every signed byte
 are involved. They come in units, so many steps of the grid each.
 
 Side channels. Time: in the kernel no index or branch depends on a key, a keystream, noise or data (except the refusal
-of data that is out of range); drawn values are looked up inside registers. Signs, scales and units are public. The division
-and the root of each Gaussian pair see no subnormal; whether they take constant time depends on the processor. numpy
-looks drawn values up in tables of 256 bytes: one who shares its caches may learn which of four cache lines were read.
+of data that is out of range); drawn values are looked up inside registers. Signs, scales and units are public. The
+division and the root of each Gaussian pair see no subnormal; whether they take constant time depends on the processor.
+numpy looks drawn values up in tables of 256 bytes: whoever shares its caches may learn which of four lines were read.
 Memory: the kernel wipes its round keys, keystreams and noise, also those on its stack; Python's `bytes` last until they
 are collected.
 
 A compiled kernel (x86-64 with AES-NI and AVX2, faster with VAES and with AVX-512; 64-bit ARMv8 with NEON and AES) and
-numpy with `cryptography`, on any processor of either byte order, give the same noise. Each backend must
-reproduce known answers when this module is imported; `backend()` names the one in use.
+numpy with `cryptography`, on any processor of either byte order, give the same noise. Each backend must reproduce known
+answers when this module is imported; `backend()` names the one in use.
 """
 
 from lightdp.stream._backends import TILE, Path, backend, paths
