@@ -21,7 +21,10 @@ from lightdp.schemes import BUILT_IN, schemes
 from lightdp.stragglers import StragglerLaw, binomial, uniform
 
 _SAME = 1e-6  # relative difference of two numbers that are the same, computed twice
-_FOLLOWS = ("turns", "sensitivity", "sigma_pairwise", "noise_multiplier", "epsilon_true", "mu", "power", "wire_bits")
+_FOLLOWS = (
+    "turns", "sensitivity", "sigma_pairwise", "mask_bits", "mask_cost", "noise_multiplier", "epsilon_true", "mu", "power",
+    "wire_bits",
+)  # fmt: skip
 _CLIENTS = 10**6  # more are not counted one by one
 _EXTREME = 1e12  # more or less noise, in sensitivities, is none or all
 _PLANNED = {"paper": "client", "person": "record"}  # units of a training, and what their plans have
