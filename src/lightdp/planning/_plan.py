@@ -69,6 +69,7 @@ class Plan:
         honest: the client and the neighbours it can count on: n = N − C̄ on the complete graph.
         turns: rounds that a client takes part in, for which the noise is (C1); `rounds` are those of the training.
         law: distribution of the number of stragglers in a round.
+        masks: which kind of pairwise noise there is, and what a ledger counts for it (B2).
 
     All others repeat what request, noise and calibration say under the same names.
     """
@@ -115,6 +116,14 @@ class Plan:
     def sigma_pairwise(self) -> float:
         """σ_K, the standard deviation of the noise that two clients share."""
         return self.noise.sigma_pairwise
+
+    @property
+    def mask_cost(self) -> float:
+        """How much more noise variance masks that are not Gaussian need, as a share (B2)."""
+        if self.masks.kind == "gaussian":
+            return 0.0
+        spent = self.turns * (self.sigma_individual / self.sigma_effective) ** 2
+        return spent / (spent / self.masks.covered - self.masks.cost) - 1
 
     @property
     def noise_multiplier(self) -> float:
@@ -334,14 +343,19 @@ class Plan:
         """Request and results as JSON values: "epsilon" is what was asked for, "epsilon_true" what the plan costs.
 
         "power" is the true-positive rate that no attack exceeds at 1 % false positives; "turns" how many of the rounds
-        a client takes part in; "why" says which calibration "auto" took, and is null if one was named. Of a random
-        graph "near_colluders", "least_used", "hides_late" and "closing_rounds" say what (S1) counts on.
+        a client takes part in; "mask_bits" how many bits of keystream make a value that two clients share, and
+        "mask_cost" how much more noise variance these masks need than Gaussian ones, as a share; "why" says which
+        calibration "auto" took, and is null if one was named. Of a random graph "near_colluders", "least_used",
+        "hides_late" and "closing_rounds" say what (S1) counts on.
         """
         names = ("near_colluders", "least_used") if self.graph.random else ()
         placed = {name: getattr(self.request, name) for name in names}
         placed |= {"hides_late": self.hides_late, "closing_rounds": self.closing_rounds} if placed else {}
         return self.request.to_dict() | {
             "gamma": self.gamma,
+            "masks": self.masks.kind,
+            "mask_bits": self.masks.bits,
+            "mask_cost": self.mask_cost,
             "sigma_individual": self.sigma_individual,
             "sigma_pairwise": self.sigma_pairwise,
             "sigma_effective": self.sigma_effective,

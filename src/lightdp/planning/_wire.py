@@ -128,7 +128,7 @@ def _reach(asked: Request, noise: Noise, calibration: Calibration, fine: int) ->
 
 
 def drawn_reach(own: float, wires: int, unit: float, log_tail: float) -> float:
-    """What a sum of noise with drawn masks exceeds with at most this probability, by Chernoff's bound: any rate will do.
+    """What a sum of noise with drawn masks exceeds with at most this probability, by Chernoff's bound.
 
     Args:
         own: variance of what is Gaussian in it; rounding, which is uniform, counts as that.
