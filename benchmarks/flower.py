@@ -85,7 +85,7 @@ EPSILON, DELTA, ROUNDS = 1.0, 1e-5, 20
 LOUD = 1e4  # ε where only survival is looked at: noise so small that a wrong mean shows
 RATE, TEST = 0.004, 360  # learning rate of the sum of all gradients, each clipped to norm 1; images that no client has
 CLAIMS = {"10": 1.2, "30": 1.4}  # times plain FedAvg, by number of clients, on a processor with AVX-512 and VAES
-MASKS = {"masks": "auto"}  # of the method repair
+MASKS: dict[str, Any] = {"masks": "auto"}  # of the method repair
 NOTE = "bench"  # the record that tells the client which method and work it is
 
 

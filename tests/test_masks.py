@@ -236,7 +236,7 @@ def test_a_grid_too_coarse_for_whole_units_is_refused() -> None:
     wide = 1.3 * 2**26 * planned(**asked, gamma=2.3, masks="drawn").sigma_individual / 10
     assert Grid.of(planned(**asked, gamma=1.9, masks="drawn", coordinate_range=wide), 10).unit == 2
     assert Grid.of(planned(**asked, gamma=2.3, masks="gaussian", coordinate_range=wide), 10).unit == 0
-    with pytest.raises(InfeasibleError, match="a finer grid than sigma=16 steps, got gamma=2.3: take masks="):
+    with pytest.raises(InfeasibleError, match=r"a finer grid than sigma=16 steps, got gamma=2\.3: take masks="):
         Grid.of(planned(**asked, gamma=2.3, masks="drawn", coordinate_range=wide), 10)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lightdp
-from lightdp import drawn, masks, stream
+from lightdp import drawn, gaussian, masks, stream
 from lightdp.auditing import recorded
 from lightdp.auditing._stage import excess, made
 from support.audited_logs import Lines, a_plan, lines_of, saved, some_rounds
@@ -26,7 +26,9 @@ SURE = 1 - 1e-8
 
 def planned(**changed: Any) -> Plan:
     asked: dict[str, Any] = {"clients": 20, "colluders": 4, "stragglers": 4, "rounds": 10, "epsilon": 8.0}
-    return lightdp.plan(**asked | {"delta": 1e-5, "calibration": "repair", "unit": "client", "masks": "drawn"} | changed)
+    return lightdp.plan(
+        **asked | {"delta": 1e-5, "calibration": "repair", "unit": "client", "masks": "drawn"} | changed
+    )
 
 
 def named(found: Audit) -> set[str]:
@@ -113,7 +115,7 @@ def test_a_log_of_drawn_masks_holds(changed: dict[str, Any], tmp_path: Path) -> 
     assert found.spent is not None
     if found.exact is not None:  # what the algebra says of γ alone, below what is counted for masks too
         mu = float(found.exact.squares.max()) ** 0.5 * plan.sensitivity / plan.sigma_individual
-        assert mu < lightdp.gaussian.mu(found.spent, plan.delta)
+        assert mu < gaussian.mu(found.spent, plan.delta)
 
 
 def without(plan: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -165,4 +167,5 @@ def test_numbers_of_clients_alone_bound_what_was_spent(tmp_path: Path) -> None:
     found = recorded(saved(tmp_path / "run.jsonl", lines))
     assert found.bounds is not None
     assert found.bounds[0] <= lines[-1]["epsilon"] <= found.bounds[1]
-    assert lightdp.gaussian.mu(found.bounds[0], plan.delta) ** 2 > plan.masks.cost * (plan.sensitivity / plan.scale) ** 2
+    least = plan.masks.cost * (plan.sensitivity / plan.scale) ** 2
+    assert gaussian.mu(found.bounds[0], plan.delta) ** 2 > least

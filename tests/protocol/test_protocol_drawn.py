@@ -15,10 +15,12 @@ from support.parties import RUN, Tape, joined, planned, play, residual
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from numpy.typing import NDArray
 
-def left(tapes: list[Tape]) -> np.ndarray:
+
+def left(tapes: list[Tape]) -> NDArray[np.int32]:
     """Pairwise noise in the sum of all uploads, in fine steps."""
-    return np.sum([tape.fine[0] - tape.data[0] for tape in tapes], axis=0, dtype=np.int32)
+    return np.add.reduce([tape.fine[0] - tape.data[0] for tape in tapes], axis=0, dtype=np.int32)
 
 
 @pytest.mark.parametrize("degree", [None, 4])

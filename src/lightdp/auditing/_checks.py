@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +23,8 @@ from lightdp.stragglers import StragglerLaw, binomial, uniform
 
 _SAME = 1e-6  # relative difference of two numbers that are the same, computed twice
 _FOLLOWS = (
-    "turns", "sensitivity", "sigma_pairwise", "mask_bits", "mask_cost", "noise_multiplier", "epsilon_true", "mu", "power",
-    "wire_bits",
+    "turns", "sensitivity", "sigma_pairwise", "mask_bits", "mask_cost", "noise_multiplier", "epsilon_true", "mu",
+    "power", "wire_bits",
 )  # fmt: skip
 _CLIENTS = 10**6  # more are not counted one by one
 _EXTREME = 1e12  # more or less noise, in sensitivities, is none or all
@@ -35,7 +36,11 @@ def planned(log: RunLog) -> tuple[Plan, list[str]]:
     """The plan of a log with the noise as logged, and what is to be said about it."""
     facts = log.started.plan or {}
     names = {field.name for field in dataclasses.fields(Request)}
-    before = {"wire_steps": 16, "rotate": False, "masks": "gaussian"}  # what logs mean that do not say it
+    before: dict[str, Any] = {
+        "wire_steps": 16,
+        "rotate": False,
+        "masks": "gaussian",
+    }  # what logs mean that do not say it
     asked = before | {name: facts[name] for name in names & facts.keys()} | {"epsilon": claimed_epsilon(facts)}
     if asked.get("late") == "seen":  # as logs had it before grace
         asked["late"] = 0.0
@@ -47,7 +52,8 @@ def planned(log: RunLog) -> tuple[Plan, list[str]]:
         integer("stragglers", asked["stragglers"], 0, _CLIENTS)
         law, known = _law(str(facts.get("straggler_law")), asked["stragglers"], asked["clients"])
         request = Request(**asked | {"gamma": None, "straggler_law": law})
-        noise = Noise(*(float(facts[name]) for name in ("gamma", "sigma_individual", "sigma_effective")))
+        gamma, own, effective = (float(facts[name]) for name in ("gamma", "sigma_individual", "sigma_effective"))
+        noise = Noise(gamma, own, effective)
         if request.masks == "drawn":
             noise = dataclasses.replace(noise, masks=solve(request.but(gamma=noise.gamma, masks="drawn")).masks)
     except (ArgumentError, TypeError, ValueError) as error:

@@ -42,8 +42,9 @@ def coins(number: int) -> NDArray[np.bool_]:
 def made(grid: masks.Grid) -> tuple[float, float]:
     """Variances of individual and pairwise noise as clients make it (W1), with all rounding. In units of the update.
 
-    Gaussian pairwise noise is rounded to fine steps, drawn values are whole. Individual noise is a sum of three Gaussians in fine steps, each rounded,
-    the second and third 2^11 and 2^22 times finer; its sum with the data is rounded to fine steps, then to the wire.
+    Gaussian pairwise noise is rounded to fine steps, drawn values are whole. Individual noise is a sum of three
+    Gaussians in fine steps, each rounded, the second and third 2^11 and 2^22 times finer; its sum with the data is
+    rounded to fine steps, then to the wire.
     """
     finer = (stream.SIGMA_MAX**2 + 1 / 12) * (2.0**-22 + 2.0**-44)
     wire = (4.0**grid.shift + 2) / 12 if grid.shift > 0 else 0.0
