@@ -20,6 +20,7 @@ FINE = 1024
 _GAUSSIAN_BITS = 40
 _FAILS = 4e-5  # of δ: more than everything that may fail with drawn masks, and less than `COVERED` makes room for
 _UNKNOWN_PARAMETERS = 2**24
+_MANY = 2**21  # masks of a client for a parameter: of more, `drawn.cost` gives no bound and takes long
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,16 @@ def masks(asked: Request, gamma: float, total: float) -> Masks:
     peers, most = asked.honest - 1, math.ceil(total * float(gain(asked.honest, gamma)) * (1 + 1e-9)) + 1
     values = (asked.parameters or _UNKNOWN_PARAMETERS) * most * peers
     if not drawn.fits(gamma, asked.epsilon, asked.delta, values):
-        return _refused(asked, "delta >> the chance of a value that is out of reach", f"{values:.2g} values")
-    cost = float(drawn.cost(gamma, asked.honest, asked.stragglers, most, asked.delta, grace=asked.grace))
+        return _refused(
+            asked, "fewer values or a smaller epsilon", f"{values:.2g} values and epsilon={asked.epsilon:g}"
+        )
+    cost = math.inf
+    if most * peers <= _MANY:
+        cost = drawn.cost(gamma, asked.honest, asked.stragglers, most, asked.delta, grace=asked.grace)
+    if not math.isfinite(cost):
+        return _refused(
+            asked, "a bound on what rare masks cost", f"none for {most:,} rounds and {peers:,} honest peers"
+        )
     found = Masks(
         kind="drawn",
         bits=drawn.BITS,
@@ -87,10 +96,6 @@ def masks(asked: Request, gamma: float, total: float) -> Masks:
         each=most * peers,
         fails=_FAILS * asked.delta,
     )
-    if not math.isfinite(cost):
-        return _refused(
-            asked, "a bound on what rare masks cost", f"none for {most:,} rounds and {peers:,} honest peers"
-        )
     return found if asked.masks == "drawn" or price(found, total) <= WORTH else GAUSSIAN
 
 

@@ -465,8 +465,10 @@ def solve(request: Request) -> Plan:
     except InfeasibleError:
         if found.masks.kind == "gaussian" or request.masks == "drawn":
             raise
-        return Plan(request, solve(request.but(gamma=request.gamma, masks="gaussian")).noise)
-    return found
+    else:
+        return found
+    # units of drawn masks may be too coarse where sums need many bits
+    return Plan(request, solve(request.but(gamma=request.gamma, masks="gaussian")).noise)
 
 
 def _sparsest(asked: Request) -> Plan:
