@@ -1,5 +1,5 @@
 /* The bare AES-128-CTR keystream of many keys, as the compiled paths of lightdp.stream make it and without any use of it: the floor
- * under counts. x86-64 alone; benchmarks/mask_counts.py compiles and calls it. Round keys are arbitrary: time does not depend on them.
+ * under drawn noise. x86-64 alone; benchmarks/drawn.py compiles and calls it. Round keys are arbitrary: time does not depend on them.
  */
 #include <immintrin.h>
 #include <stdint.h>

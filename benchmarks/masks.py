@@ -8,7 +8,7 @@ python benchmarks/masks.py --paths FILE    whole uploads on each compiled path, 
 The last one is kept in records/mask-paths.json; its keystream is OpenSSL's, without VAES. The limit of the AVX2 path
 where AES and multiplications share two of four vector units, as on Zen 4: 32 samples take 50 AES instructions and 36
 multiplications, divisions and roots, so 1.3 cycles a sample, against 0.8 for AES alone.
-mask_counts.py compares counted bits with this noise, path by path.
+drawn.py compares drawn noise with this noise, path by path.
 """
 
 from __future__ import annotations

@@ -194,6 +194,14 @@ def test_the_speed_of_noise_is_that_of_the_records() -> None:
         assert f"| `{path}` | {few:.2g} | {many:.2g} |" in (ROOT / "docs/how-to/flower.md").read_text()
 
 
+def test_the_speed_of_drawn_noise_is_that_of_the_record() -> None:
+    record, text = json.loads((ROOT / "benchmarks/records/drawn.json").read_text()), SPEED.read_text()
+    shown = "| {} × as fast ({} × without AVX-512, {} × with AES-NI alone, {} × in numpy) |"
+    for part, ratio, digits in (("rates", "x_gaussian", 1), ("uploads", "x_philox", 0)):
+        rows = [record[part]["paths"][path]["drawn"] for path in ("vaes512", "vaes", "aesni", "numpy")]
+        assert shown.format(*(f"{row[ratio]:.{digits}f}" for row in rows)) in text
+
+
 FLOWER = {
     "plain FedAvg": "plain", "Flower's LocalDpMod": "local", "Flower's SecAgg+ (no DP)": "secagg+",
     "lightdp, exact": "exact", "lightdp, repair": "repair",

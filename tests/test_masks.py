@@ -4,6 +4,7 @@ import itertools
 import math
 import os
 import tracemalloc
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 import lightdp
-from lightdp import masks, stream
+from lightdp import drawn, masks, stream
 from lightdp._native import plain
 from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.masks import Grid
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from lightdp.planning import Plan
 
+KINDS = ("gaussian", "drawn")
 KEYS = [bytes([k]) * 32 for k in range(1, 4)]
 
 
@@ -140,8 +142,9 @@ def test_individual_noise_fills_the_gaps_of_the_fine_grid() -> None:
     assert np.mean(scaled % 2) == pytest.approx(0.5, abs=0.01)  # down to the last bit
 
 
-def test_an_upload_is_data_and_noise_rounded_once_to_fine_steps_plus_whole_pairwise_noise() -> None:
-    grid = Grid.of(planned(calibration="repair"), 100_000)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_upload_is_data_and_noise_rounded_once_to_fine_steps_plus_whole_pairwise_noise(kind: str) -> None:
+    grid = Grid.of(planned(calibration="repair", masks=kind), 100_000)
     vector = np.linspace(-1, 1, 100_000)
     terms = masks.pairwise_terms({3: bytes(32), 7: b"7" * 32}, 5, grid)
     assert [term.sign for term in terms] == [-1, 1]
@@ -157,9 +160,10 @@ def test_noise_does_not_depend_on_how_a_vector_is_cut() -> None:
     assert np.array_equal(whole[1000:], own_noise(2000, 1000, grid))
 
 
-def test_all_pairwise_noise_cancels_to_exactly_zero() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_pairwise_noise_cancels_to_exactly_zero(kind: str) -> None:
     clients, length = 12, 5000
-    grid = Grid.of(planned(clients=clients, calibration="repair"), length)
+    grid = Grid.of(planned(clients=clients, calibration="repair", masks=kind), length)
     total = np.zeros(length, np.int32)
     for i in range(clients):
         keys = {j: bytes([min(i, j), max(i, j)]) * 16 for j in range(clients) if j != i}
@@ -168,12 +172,72 @@ def test_all_pairwise_noise_cancels_to_exactly_zero() -> None:
     assert len(list(itertools.combinations(range(clients), 2))) == 66
 
 
-def test_repair_is_the_exact_opposite() -> None:
-    grid = Grid.of(planned(calibration="repair"), 100)
+@pytest.mark.parametrize("kind", KINDS)
+def test_repair_is_the_exact_opposite(kind: str) -> None:
+    grid = Grid.of(planned(calibration="repair", masks=kind), 100)
     keys = {1: b"a" * 32, 9: b"b" * 32}
     out = np.zeros(100, np.int32)
     stream.accumulate(out, masks.pairwise_terms(keys, 4, grid) + masks.pairwise_terms(keys, 4, grid, undo=True))
     assert not out.any()
+
+
+@given(
+    clients=st.integers(30, 1000),
+    epsilon=st.floats(0.05, 8),
+    gamma=st.floats(1, 10),
+    length=st.integers(1, 10**7),
+)
+@settings(max_examples=50)
+def test_drawn_masks_come_in_units_that_give_at_least_gamma(
+    clients: int, epsilon: float, gamma: float, length: int
+) -> None:
+    asked: dict[str, Any] = {"clients": clients, "colluders": clients // 4, "stragglers": 0, "epsilon": epsilon}
+    plan = planned(**asked, calibration="repair", gamma=gamma, masks="drawn", parameters=length)
+    grid, sigma = Grid.of(plan, length), plan.wire.steps * 2.0 ** Grid.of(plan, length).shift
+    assert grid.unit * drawn.SIGMA >= math.sqrt(gamma) * sigma * (1 - 1e-6)
+    assert (grid.unit - 1) * drawn.SIGMA < math.sqrt(gamma) * sigma
+    assert sigma >= drawn.KAPPA * grid.unit
+    assert grid.sigma_pairwise**2 == pytest.approx(grid.unit**2 * drawn.VARIANCE)
+    assert grid == replace(Grid.of(planned(**asked, calibration="repair", gamma=gamma, masks="gaussian"), length),
+                           step=grid.step, bits=grid.bits, shift=grid.shift, unit=grid.unit,
+                           sigma_pairwise=grid.sigma_pairwise)  # fmt: skip
+
+
+def test_drawn_masks_have_the_variance_that_the_plan_says_and_no_other() -> None:
+    plan, length = planned(calibration="repair", masks="drawn"), 400_000
+    grid = Grid.of(plan, length)
+    terms = masks.pairwise_terms({1: b"k" * 32}, 0, grid)
+    assert [type(term) for term in terms] == [stream.Draw]
+    out = np.zeros(length, np.int32)
+    stream.accumulate(out, terms)
+    found = (out * grid.step).var() / plan.sigma_pairwise**2
+    sure = 6 * math.sqrt(2 / length)
+    assert 1 - sure < found < 1 + sure + 2 / grid.unit  # the unit is rounded up
+    assert plan.sigma_pairwise**2 > 1.1 * plan.gamma * plan.sigma_individual**2
+
+
+def test_plans_without_drawn_masks_have_gaussian_ones() -> None:
+    for plan in (planned(masks="gaussian", calibration="repair"), planned(calibration="exact")):
+        grid = Grid.of(plan, 10)
+        assert grid.unit == 0
+        assert [type(term) for term in masks.pairwise_terms({1: b"k" * 32}, 0, grid)] == [stream.Term]
+
+
+def test_more_values_than_drawn_masks_cover_are_refused() -> None:
+    plan = planned(calibration="repair", masks="drawn", epsilon=8.0)
+    assert Grid.of(plan, 10**6).unit > 0
+    with pytest.raises(InfeasibleError, match=r"masks='drawn' are not within delta=1e-05 for 10000000000 values"):
+        Grid.of(plan, 10**10)
+
+
+def test_a_grid_too_coarse_for_whole_units_is_refused() -> None:
+    """Where a wide range leaves σ_U few fine steps: 16 are 5.3 units of 3, and 8 of 2."""
+    asked: dict[str, Any] = {"unit": "record", "calibration": "repair"}
+    wide = 1.3 * 2**26 * planned(**asked, gamma=2.3, masks="drawn").sigma_individual / 10
+    assert Grid.of(planned(**asked, gamma=1.9, masks="drawn", coordinate_range=wide), 10).unit == 2
+    assert Grid.of(planned(**asked, gamma=2.3, masks="gaussian", coordinate_range=wide), 10).unit == 0
+    with pytest.raises(InfeasibleError, match=r"a finer grid than sigma=16 steps, got gamma=2\.3: take masks="):
+        Grid.of(planned(**asked, gamma=2.3, masks="drawn", coordinate_range=wide), 10)
 
 
 def test_every_upload_draws_new_entropy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +266,10 @@ def test_the_wire_adds_a_twelfth_of_its_step_squared_and_nothing_else() -> None:
     assert error.var() == pytest.approx(1 / 12, rel=0.02)
 
 
-def test_memory_does_not_grow_with_peers_and_stays_below_three_vectors() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_does_not_grow_with_peers_and_stays_below_three_vectors(kind: str) -> None:
     length = 1_000_000
-    plan = planned(clients=50, calibration="repair")
+    plan = planned(clients=50, calibration="repair", masks=kind)
     vector = np.zeros(length, np.float32)
     peaks = []
     for peers in (1, 49):

@@ -1,7 +1,8 @@
 """The noise of one upload on the fixed-point grid: pairwise noise, individual noise and repairs (W1).
 
 A client's vector is counted in fine steps, of which σ_U has about a thousand. Pairwise noise is an integer number of
-steps, so that both clients of a pair have the same bits and it cancels exactly. Data and individual noise are added on
+steps, so that both clients of a pair have the same bits and it cancels exactly: Gaussian samples, or drawn values that
+count for so many steps each (B2). Data and individual noise are added on
 a grid that is 2²² times finer and only then rounded to fine steps; as pairwise noise is whole, that equals rounding
 after all noise is added. The sum is rounded once more, to the coarser steps of the wire.
 
@@ -23,11 +24,11 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lightdp import stream
+from lightdp import drawn, stream
 from lightdp._validate import integer
 from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.planning import Plan
-from lightdp.stream import Floats, Integers, Term
+from lightdp.stream import Draw, Floats, Integers, Term
 from lightdp.wire import Rotation, encode
 
 _FINEST_BITS = 22  # individual noise is a sum of three Gaussians: σ_U, and two that are 2^11 and 2^22 times finer
@@ -45,7 +46,8 @@ class Grid:
         shift: a wire step is 2^shift fine steps.
         bits: integers on the wire are modulo 2^bits.
         sigma_individual: σ of individual noise in fine steps, without the two finer Gaussians that complete σ_U.
-        sigma_pairwise: σ_K in fine steps.
+        sigma_pairwise: standard deviation of pairwise noise in fine steps; 0 for none.
+        unit: fine steps that a drawn value counts for; 0 where pairwise noise is Gaussian.
 
     >>> Grid(step=0.01, shift=3, bits=12, sigma_individual=128.0, sigma_pairwise=64.0).wire_step
     0.08
@@ -56,6 +58,7 @@ class Grid:
     bits: int
     sigma_individual: float
     sigma_pairwise: float
+    unit: int = 0
 
     @classmethod
     def of(cls, plan: Plan, length: int) -> Grid:
@@ -70,6 +73,7 @@ class Grid:
         | covering the rounding would double the noise | `InfeasibleError` |
         | δ below 4 × the probability that true Gaussian noise exceeds the largest samples | `InfeasibleError` |
         | sums do not fit the wire | `InfeasibleError` |
+        | drawn masks of so many values are not within δ, or would be too coarse for so large a γ | `InfeasibleError` |
         | γ = 0 | no pairwise noise |
 
         Args:
@@ -90,7 +94,8 @@ class Grid:
             raise ArgumentError(f"calibration must be one whose clients add noise alone, got calibration={wrong!r}")
         wire, ratio = plan.wire, math.sqrt(plan.gamma)
         wire.check()
-        room = min(stream.SIGMA_MAX / max(ratio, 1.0), _FINE) / wire.steps
+        largest = math.inf if plan.masks.kind == "drawn" else stream.SIGMA_MAX  # that a mask may have as its σ
+        room = min(largest / max(ratio, 1.0), _FINE) / wire.steps
         shift = min(math.floor(math.log2(room)), 32 - wire.bits)
         sigma = float(wire.steps << shift)
         # σ steps = σ_U/Δ × (Δ + rotating + √length finest steps), solved for the step
@@ -102,9 +107,11 @@ class Grid:
                 f"{length} values cannot be rounded finely enough for noise of {plan.sigma_individual:g} "
                 f"and sensitivity {plan.sensitivity:g}: choose a larger epsilon, fewer rounds or fewer values"
             )
-        pairwise = math.ceil(ratio * sigma * 16 - 1e-6) / 16  # the same on machines whose last bits differ
         own = math.ceil(math.sqrt(sigma**2 - _FINER) * 16) / 16
-        return cls(needed / rest, shift, wire.bits, own, pairwise)
+        unit = _unit(plan, length, sigma)
+        # the same on machines whose last bits differ
+        pairwise = unit * math.sqrt(drawn.VARIANCE) if unit else math.ceil(ratio * sigma * 16 - 1e-6) / 16
+        return cls(needed / rest, shift, wire.bits, own, pairwise, unit)
 
     @property
     def wire_step(self) -> float:
@@ -112,7 +119,19 @@ class Grid:
         return math.ldexp(self.step, self.shift)
 
 
-def pairwise_terms(keys: Mapping[int, bytes], me: int, grid: Grid, *, undo: bool = False) -> list[Term]:
+def _unit(plan: Plan, length: int, sigma: float) -> int:
+    """Fine steps that a drawn value counts for, where σ_U has `sigma` of them; 0 for a plan with Gaussian masks."""
+    if plan.masks.kind != "drawn":
+        return 0
+    if not drawn.fits(plan.gamma, plan.budget, plan.delta, length * plan.masks.each):
+        raise InfeasibleError(
+            f"masks='drawn' are not within delta={plan.delta:g} for {length} values and {plan.masks.each} masks of "
+            f"each at epsilon={plan.budget:g}: take masks='gaussian'"
+        )
+    return drawn.unit(sigma, plan.gamma)
+
+
+def pairwise_terms(keys: Mapping[int, bytes], me: int, grid: Grid, *, undo: bool = False) -> list[Term | Draw]:
     """The terms s_ij r_ij that client `me` shares with its peers, or their opposites (R1).
 
     Formal guarantee: the terms of both clients of a pair are exact opposites, and so are those with `undo`.
@@ -133,10 +152,12 @@ def pairwise_terms(keys: Mapping[int, bytes], me: int, grid: Grid, *, undo: bool
     if grid.sigma_pairwise == 0:
         return []
     sign = -1 if undo else 1
+    if grid.unit > 0:
+        return [Draw(key, sign if me < peer else -sign, grid.unit) for peer, key in keys.items()]
     return [Term(key, sign if me < peer else -sign, grid.sigma_pairwise) for peer, key in keys.items()]
 
 
-def mask(vector: Floats, grid: Grid, terms: Sequence[Term], *, threads: int | None = 1) -> memoryview:
+def mask(vector: Floats, grid: Grid, terms: Sequence[Term | Draw], *, threads: int | None = 1) -> memoryview:
     """The upload of one round: `vector` plus fresh individual noise plus `terms`, rounded to the wire grid and packed.
 
     Formal guarantee: the result is a function of vector + individual noise + terms alone (post-processing), and the
@@ -164,7 +185,7 @@ def mask(vector: Floats, grid: Grid, terms: Sequence[Term], *, threads: int | No
 
 
 def _fine(
-    vector: Floats, grid: Grid, terms: Sequence[Term], own: Sequence[bytes], *, threads: int | None = 1
+    vector: Floats, grid: Grid, terms: Sequence[Term | Draw], own: Sequence[bytes], *, threads: int | None = 1
 ) -> Integers:
     """The upload in fine steps, a pure function of its keys."""
     return stream.masked(vector, terms, step=grid.step, sigma=grid.sigma_individual, own=own, threads=threads)

@@ -15,8 +15,10 @@ from lightdp_lab.results import Results
 from lightdp_lab.schemes import SCHEMES
 from lightdp_lab.tables import MODELS, known
 
-ONE_ROUND: dict[str, Any] = {"clients": 50, "rounds": 1, "delta": 1e-5, "late": "unseen", "wire_steps": 16}
-"""A round as the paper has it, which rounds nothing: on a wire so fine that rounding hardly shows."""
+ONE_ROUND: dict[str, Any] = {
+    "clients": 50, "rounds": 1, "delta": 1e-5, "late": "unseen", "wire_steps": 16, "masks": "gaussian"
+}  # fmt: skip
+"""A round as the paper has it, with Gaussian masks and no rounding: on a wire so fine that rounding hardly shows."""
 _WORDS = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
 
 

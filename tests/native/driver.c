@@ -12,7 +12,7 @@
 #include <fenv.h>
 #include <stdio.h>
 
-enum { ACCUMULATE, PACK, UNPACK, ROTATE, EXPAND, PLANT, FOLD, PRUNE_ONE, COUNT };
+enum { ACCUMULATE, PACK, UNPACK, ROTATE, EXPAND, PLANT, FOLD, PRUNE_ONE, DRAW };
 
 typedef struct {
     int64_t what, size[4], start, part, back, shift, bits, upward;
@@ -39,10 +39,9 @@ static int64_t answer(const Request *r)
         if (!supports(r->path)) return -2;
         return accumulated(r->path, buffer[0], size[0] / 4, (uint64_t)r->start, buffer[1], buffer[2], size[1] / 32, data);
     }
-    if (r->what == COUNT) {
+    if (r->what == DRAW) {
         if (!supports(r->path)) return -2;
-        return counted(r->path, buffer[0], size[0] / 4, (uint64_t)r->start, buffer[1], buffer[2], size[1] / 32, (int)r->bits,
-                       (uint32_t)r->part);
+        return drawn(r->path, buffer[0], size[0] / 4, (uint64_t)r->start, buffer[1], buffer[2], size[1] / 32, (uint32_t)r->part);
     }
     if (r->what == EXPAND) {
         if (!compressing(r->path) || size[1] > PREFIX_MAX || size[0] * RECORD != size[2] * SHA_BYTES) return -2;

@@ -49,7 +49,7 @@ int main(void)
             report(PATHS[i].name);
         }
         below(1);
-        counted(PATHS[i].name, out, COUNT, 0, keys, signs, 6, 16, 1);
+        drawn(PATHS[i].name, out, COUNT, 0, keys, signs, 6, 1);
         report(PATHS[i].name);
     }
     return 0;

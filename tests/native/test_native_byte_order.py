@@ -60,10 +60,10 @@ def test_the_kernel_lists_no_path_that_it_cannot_run() -> None:
         pytest.skip("needs the compiled kernel")
     for path in kernel.BACKENDS:
         assert kernel.accumulate(path, np.zeros(1, np.int32), 0, bytes(32), np.ones(1, np.float32))
-        kernel.count(path, np.zeros(1, np.int32), 0, bytes(32), np.ones(1, np.int8), (8, 1))
+        kernel.draw(path, np.zeros(1, np.int32), 0, bytes(32), np.ones(1, np.int8), 1)
     with pytest.raises(ValueError, match="this machine has no backend sparc"):
         kernel.accumulate("sparc", np.zeros(1, np.int32), 0, bytes(32), np.ones(1, np.float32))
     with pytest.raises(ValueError, match="this machine has no backend sparc"):
-        kernel.count("sparc", np.zeros(1, np.int32), 0, bytes(32), np.ones(1, np.int8), (8, 1))
+        kernel.draw("sparc", np.zeros(1, np.int32), 0, bytes(32), np.ones(1, np.int8), 1)
     with pytest.raises(ValueError, match="this machine has no way sparc"):
         kernel.rotate("sparc", np.zeros(8), np.zeros(8), np.ones(8, np.int8), 8, 1.0, 1.0, 1.0, False)

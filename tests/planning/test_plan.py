@@ -205,7 +205,7 @@ def test_repair_gamma_minimises_lasting_noise_and_weighted_residuals(
     momentum: float, ema: float, grace: int, weight: float, within: tuple[float, float]
 ) -> None:
     asked: dict[str, Any] = {
-        "rounds": 150, "calibration": "repair", "momentum": momentum, "ema": ema, "grace": grace
+        "rounds": 150, "calibration": "repair", "momentum": momentum, "ema": ema, "grace": grace, "masks": "gaussian"
     }  # fmt: skip
     p = planned(50, 10, 10, **asked)
 
@@ -219,8 +219,14 @@ def test_repair_gamma_minimises_lasting_noise_and_weighted_residuals(
 
 
 def test_repair_for_the_worst_case_costs_more_noise_and_assumes_the_bound_in_every_round() -> None:
-    expected = planned(50, 10, 10, rounds=150, calibration="repair", gamma=5.0, late="unseen")
-    worst = planned(50, 10, 10, rounds=150, calibration="repair", gamma=5.0, reserve="worst", late="unseen")
+    asked: dict[str, Any] = {
+        "rounds": 150,
+        "calibration": "repair",
+        "gamma": 5.0,
+        "late": "unseen",
+        "masks": "gaussian",
+    }
+    expected, worst = planned(50, 10, 10, **asked), planned(50, 10, 10, **asked, reserve="worst")
     assert worst.sigma_individual > expected.sigma_individual
     mu = worst.sensitivity / worst.sigma_individual / math.sqrt(float(noise_graph.gain(30, 5.0))) * math.sqrt(150)
     assert gaussian.epsilon(mu, 1e-5) == pytest.approx(3, rel=1e-9)

@@ -29,7 +29,7 @@ def test_a_plan_is_a_request_and_the_noise_that_was_found_for_it() -> None:
     assert found == solve(Request(**ASKED, calibration="repair"))
     assert found == Plan(found.request, found.noise)
     for field in dataclasses.fields(Request):
-        if hasattr(found, field.name) and field.name not in ("epsilon", "gamma", "calibration", "graph"):
+        if hasattr(found, field.name) and field.name not in ("epsilon", "gamma", "masks", "calibration", "graph"):
             assert getattr(found, field.name) == getattr(found.request, field.name), field.name
 
 
@@ -122,7 +122,10 @@ def test_a_straggler_law_that_is_none_is_refused(spec: str) -> None:
 def test_no_key_has_two_meanings() -> None:
     found = lightdp.plan(**ASKED | {"epsilon": 3.0}, calibration="paper")
     asked, told = found.request.to_dict(), found.to_dict()
-    assert {name for name in asked if asked[name] != told[name]} == {"gamma"}  # None asked for the best one
+    assert {name for name in asked if asked[name] != told[name]} == {
+        "gamma",
+        "masks",
+    }  # None and "auto" asked for the best
     assert (told["epsilon"], told["epsilon_true"]) == (3.0, found.epsilon())
     assert found.epsilon() > 6
     json.dumps(told, allow_nan=False)

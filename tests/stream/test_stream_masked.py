@@ -123,7 +123,7 @@ def test_data_beyond_all_noise_is_refused(name: str, kind: type, bad: float, mon
         ({"sigma": 0.0}, "sigma must be > 0"),
         ({"own": [KEY, KEY[:31], KEY]}, "key must be 32 bytes"),
         ({"own": [KEY, KEY]}, "own must be three keys, got 2"),
-        ({"terms": [(KEY, 1, 1.0)]}, "terms must hold Term, got tuple"),
+        ({"terms": [(KEY, 1, 1.0)]}, "terms must hold Term or Draw, got tuple"),
         ({"threads": 0}, "threads must be >= 1"),
     ],
 )

@@ -114,7 +114,7 @@ def test_a_wrong_buffer_is_refused(out: NDArray[np.int32]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"terms": [Term(KEY, 1, 1.0), (KEY, 1, 1.0)]}, "terms must hold Term, got tuple"),
+        ({"terms": [Term(KEY, 1, 1.0), (KEY, 1, 1.0)]}, "terms must hold Term or Draw, got tuple"),
         ({"start": -1}, "start must be in 0.."),
         ({"start": LENGTH_MAX - 3}, "start must be in 0.."),
         ({"start": 1.5}, "start must be an integer"),

@@ -131,7 +131,7 @@ class Book:
 
     def pairwise(
         self, pairs: Mapping[str, KeyPair], client: int, of: int, peers: Iterable[int], *, undo: bool = False
-    ) -> dict[str, stream.Term]:
+    ) -> dict[str, stream.Term | stream.Draw]:
         """Noise of a round that a member shares with each of its peers, from its keys and what was announced."""
         if client not in self.rings:
             self.rings[client] = Keyring(pairs[self.names[client]], self.roster, client)
@@ -145,7 +145,9 @@ class Book:
         used = self.used if self.plan.repairs else []
         return Rules(client, self.neighbours(client), used, rounds, self.plan.grace)
 
-    def parts(self, pairs: Mapping[str, KeyPair], s: Sent, sent: Sequence[Sent]) -> list[dict[str, stream.Term]]:
+    def parts(
+        self, pairs: Mapping[str, KeyPair], s: Sent, sent: Sequence[Sent]
+    ) -> list[dict[str, stream.Term | stream.Draw]]:
         """The pairwise noise that an upload must hold: that of its round, and what it takes out again."""
         own = {} if s.closing else self.pairwise(pairs, s.client, s.round, self.neighbours(s.client))
         rules = self.rules(s.client, sent)

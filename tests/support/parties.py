@@ -56,7 +56,7 @@ class Tape:
     grid: masks.Grid
     data: list[NDArray[np.int32]] = field(default_factory=list)  # rounded data and individual noise
     fine: list[NDArray[np.int32]] = field(default_factory=list)  # the whole upload
-    terms: list[list[stream.Term]] = field(default_factory=list)
+    terms: list[list[stream.Term | stream.Draw]] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def tapes(monkeypatch: pytest.MonkeyPatch) -> list[Tape]:
     real = masks._fine
 
     def recording(
-        vector: Any, grid: masks.Grid, terms: Sequence[stream.Term], keys: Sequence[bytes], **more: Any
+        vector: Any, grid: masks.Grid, terms: Sequence[stream.Term | stream.Draw], keys: Sequence[bytes], **more: Any
     ) -> NDArray[np.int32]:
         fine = real(vector, grid, terms, keys, **more)
         tape = Tape(grid)

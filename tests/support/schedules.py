@@ -119,7 +119,7 @@ class Schedules(RuleBasedStateMachine):
         self.sent.append(sent)
         return sent
 
-    def undone(self, i: int, number: int) -> list[stream.Term]:
+    def undone(self, i: int, number: int) -> list[stream.Term | stream.Draw]:
         """What the upload of a client takes out again: noise of one round, the oldest that it owes."""
         of = self.repairs_of(i).carries(number)
         if of is None:

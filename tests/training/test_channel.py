@@ -61,9 +61,13 @@ GRACEFUL: dict[str, list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]
 
 
 def planned(calibration: str, degree: int | None, *, grace: int = 0, rotate: bool = False) -> Plan:
+    """Of this calibration, or "drawn", which is repair with drawn masks."""
+    chosen: dict[str, Any] = {"calibration": calibration, "epsilon": 30, "masks": "auto"}
+    if calibration == "drawn":
+        chosen = {"calibration": "repair", "epsilon": 8, "masks": "drawn"}
     return lightdp.plan(
-        clients=6, colluders=1, stragglers=2, rounds=20, epsilon=30, delta=1e-5, unit="record", grace=grace,
-        calibration=calibration, degree=degree, coordinate_range=1.0, parameters=LENGTH, rotate=rotate,  # type: ignore[arg-type]
+        clients=6, colluders=1, stragglers=2, rounds=20, delta=1e-5, unit="record", grace=grace,
+        degree=degree, coordinate_range=1.0, parameters=LENGTH, rotate=rotate, **chosen,
     )  # fmt: skip
 
 
@@ -71,7 +75,7 @@ def theory(plan: Plan, rounds: list[Any]) -> NDArray[np.float64]:
     """Covariance of the sums of all rounds that are not void, from the protocol played on symbols."""
     retries = RETRIES if plan.repairs else -1
     rows, owners = oracles.seen_uploads(
-        plan.clients, plan.gamma, rounds, adjacency=plan.graph.adjacency(), retries=retries
+        plan.clients, plan.gamma * plan.masks.variance, rounds, adjacency=plan.graph.adjacency(), retries=retries
     )
     sums = [
         np.sum([row for row, (r, i) in zip(rows, owners, strict=True) if r == t and i in used], axis=0)
@@ -104,8 +108,11 @@ def played(channel: Distribution | Protocol, rounds: list[Any]) -> NDArray[np.fl
 @pytest.mark.parametrize("training", TRAININGS)
 @pytest.mark.parametrize(
     ("calibration", "degree", "rotate"),
-    [("repair", None, False), ("repair", None, True), ("repair", 4, False), ("exact", None, False)],
-)
+    [
+        ("repair", None, False), ("repair", None, True), ("repair", 4, False), ("exact", None, False),
+        ("drawn", None, False), ("drawn", 4, True),
+    ],
+)  # fmt: skip
 def test_both_fidelities_leave_the_noise_of_the_theory_round_by_round(
     fidelity: Any, training: str, calibration: str, degree: int | None, rotate: bool
 ) -> None:
@@ -164,6 +171,7 @@ def test_a_restored_channel_goes_on_bit_by_bit() -> None:
         *((training, "repair", None) for training in GRACEFUL),
         *((training, "repair", 4) for training in [*GRACEFUL][1:3]),
         ([*GRACEFUL][1], "exact", None),
+        ([*GRACEFUL][2], "drawn", None),
     ],
 )
 def test_under_grace_both_fidelities_leave_the_noise_of_the_theory_closing_rounds_included(

@@ -67,3 +67,28 @@ def test_the_records_of_a_run_are_those_of_its_whole_population() -> None:
     assert found.request.norm_range == 36 * found.clip
     with pytest.raises(ArgumentError, match="delta must be < 1/records = 1e-05, got delta=1e-05"):
         Config(clients=10, population=40, stragglers=2, colluders=2).plan(100_000, 650, 30)
+
+
+@pytest.mark.parametrize("masks", ["gaussian", "drawn"])
+def test_masks_are_those_of_the_plan(masks: Any) -> None:
+    plan = Config(scheme="repair", masks=masks).plan(1438, 650, 71)
+    assert plan is not None
+    assert plan.masks.kind == masks
+
+
+def test_by_default_masks_are_drawn_where_that_is_worth_it() -> None:
+    plans = [Config(clients=n, colluders=n // 5, stragglers=n // 5, rounds=150).plan(50_000, 10, 1) for n in (10, 50)]
+    assert [plan.masks.kind for plan in plans if plan is not None] == ["gaussian", "drawn"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"masks": "bits"}, "masks must be one of auto, gaussian, drawn, got masks='bits'"),
+        ({"masks": "drawn", "scheme": "none"}, "masks='drawn' need a scheme that repairs.*got scheme='none'"),
+        ({"masks": "drawn", "scheme": "exact"}, "masks='drawn' need a scheme that repairs.*got scheme='exact'"),
+    ],
+)
+def test_masks_that_a_run_cannot_have_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        Config(**settings)

@@ -320,3 +320,18 @@ def test_a_changed_log_of_rosters_is_found_out(tmp_path: Path, toy: Dataset) -> 
     assert "its noise is" in problems(lambda changed: changed[2].update(noise_std=1e-6))
     assert "the log says ε" in problems(lambda changed: changed[5].update(epsilon=0.5))
     assert "must add up" in problems(lambda changed: changed[5].update(used=changed[5]["used"] + 1))
+
+
+@pytest.mark.parametrize("fidelity", ["distribution", "protocol"])
+def test_rosters_with_drawn_masks_are_counted_as_an_audit_counts_them(
+    tmp_path: Path, toy: Dataset, fidelity: Any
+) -> None:
+    """What masks cost counts once for each roster in which a client has sent, whoever waits or left."""
+    drawn = {"scheme": "repair", "masks": "drawn", "epsilon": 8.0, "fidelity": fidelity, "gamma": 4.0}
+    log = played(tmp_path / "run.jsonl", toy, CHURN, **drawn)
+    assert log.started.plan is not None
+    assert (log.started.plan["masks"], len(log.rosters) > 2) == ("drawn", True)
+    found = auditing.recorded(log.path)
+    assert found.problems == ()
+    said = log.outcome.epsilon_clients or ()
+    assert [row["epsilon"] for row in found.clients] == pytest.approx(list(said), rel=1e-9)

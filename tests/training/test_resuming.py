@@ -404,3 +404,26 @@ def test_resume_refuses_a_checkpoint_of_a_version_that_laid_it_out_otherwise(tmp
     path.with_suffix(".checkpoint").write_bytes(hashlib.sha256(changed.getvalue()).digest() + changed.getvalue())
     with pytest.raises(ArgumentError, match="resume needs a checkpoint of this version"):
         list(Run(Config(**QUICK), path, resume=True, dataset=toy).lines())
+
+
+def test_a_checkpoint_from_before_there_were_drawn_masks_goes_on_with_gaussian_ones(
+    tmp_path: Path, toy: Dataset
+) -> None:
+    settings = QUICK | {"scheme": "repair", "epsilon": 8.0}
+    whole = played(tmp_path / "whole.jsonl", toy, **settings, masks="gaussian")
+    path = tmp_path / "run.jsonl"
+    lines = Run(Config(**settings, masks="gaussian"), path, dataset=toy).lines()
+    for _ in range(4):
+        next(lines)
+    with pytest.raises(KeyboardInterrupt):
+        lines.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    checkpoint = path.with_suffix(".checkpoint")
+    content = torch.load(io.BytesIO(checkpoint.read_bytes()[32:]), weights_only=True)
+    del content["config"]["masks"]
+    packed = io.BytesIO()
+    torch.save(content, packed)
+    checkpoint.write_bytes(hashlib.sha256(packed.getvalue()).digest() + packed.getvalue())
+    with pytest.raises(ArgumentError, match=r"the noise of the interrupted run.*masks='gaussian' alone"):
+        Run(Config(**settings, masks="drawn"), path, resume=True, dataset=toy).finish()
+    resumed = Run(Config(**settings, masks="gaussian"), path, resume=True, dataset=toy).finish()
+    assert lines_of(resumed) == lines_of(whole)

@@ -73,11 +73,14 @@ WITH_AES static void expand(Term *term, const unsigned char *key)
 #define START(x) (x)                   /* an AES instruction begins with the key of the round before */
 #define ROUND(x, r) vaesmcq_u8(vaeseq_u8(x, key[(r) - 1]))
 #define END(x) veorq_u8(vaeseq_u8(x, key[ROUNDS - 1]), key[ROUNDS])
-#define PARITY(a, b, c) ((a) ^ (b) ^ (c))
-#define MAJORITY(a, b, c) vbslq_u8((a) ^ (b), c, a)
-#define ONES(v) vcntq_u8(v)
-#define PLUS(a, b) vaddq_u8(a, b)
-#include "count.h"
+#define BYTES uint8x16_t
+#define WIDE uint16x8_t
+#define PIECES 2
+#define JOIN(x) ((x)[0])
+#define TABLE(entries) vld1q_u8((const uint8_t *)(entries))
+#define LOOK(table, v) vqtbl1q_u8(table, v)
+#define PICK(v, a, b, c) vbslq_u8(vceqq_u8((a) & (b), vdupq_n_u8(255)), (c) ^ 128, v)
+#include "draw.h"
 #include "pass.h"
 
 static int supports(const char *backend)
@@ -92,4 +95,4 @@ static int supports(const char *backend)
 #endif
 }
 
-static const Path PATHS[] = {{"armv8", pass_armv8, count_armv8}, {NULL, NULL, NULL}};
+static const Path PATHS[] = {{"armv8", pass_armv8, draw_armv8}, {NULL, NULL, NULL}};

@@ -1,7 +1,7 @@
 /* The compiled paths of lightdp.stream (noise.h), of lightdp.wire (packing.h, rotation.h) and of lightdp.keys
  * (sha256.h, tree.h), for Python.
  *
- * lightdp/stream specifies the samples and counts, and plain.py gives the same bits in numpy. Whatever changes here changes there.
+ * lightdp/stream specifies the noise, and plain.py gives the same bits in numpy. Whatever changes here changes there.
  *
  * Bits: only IEEE binary32 (for data binary64) + - x / sqrt and conversions, in a written order; compile with
  * -ffp-contract=off (AVX-512 and ARMv8 have fused multiply-adds). No intermediate is subnormal but samples of a radius of 0, once in
@@ -58,26 +58,24 @@ static PyObject *accumulate(PyObject *self, PyObject *args)
     return fits < 0 ? NULL : PyBool_FromLong(fits);
 }
 
-static PyObject *count(PyObject *self, PyObject *args)
+static PyObject *draw(PyObject *self, PyObject *args)
 {
     Py_buffer out, keys, signs;
     unsigned long long start;
     unsigned int unit;
     const char *backend;
-    int bits, made = 0;
+    int made = 0;
     (void)self;
-    if (!PyArg_ParseTuple(args, "sw*Ky*y*(iI)", &backend, &out, &start, &keys, &signs, &bits, &unit)) return NULL;
+    if (!PyArg_ParseTuple(args, "sw*Ky*y*I", &backend, &out, &start, &keys, &signs, &unit)) return NULL;
     if (out.len % 4 || (uintptr_t)out.buf % 4 || keys.len % 32 || signs.len != keys.len / 32)
         PyErr_SetString(PyExc_ValueError, "out: aligned int32; keys: 32 bytes each; signs: an int8 for each key");
-    else if (bits != 8 && bits != 16 && bits != 32 && bits != 64)
-        PyErr_SetString(PyExc_ValueError, "bits: 8, 16, 32 or 64");
     else if (start >> 52)
         PyErr_SetString(PyExc_ValueError, "start is too large");
     else if (!supports(backend))
         PyErr_Format(PyExc_ValueError, "this machine has no backend %s", backend);
     else {
         Py_BEGIN_ALLOW_THREADS
-        made = counted(backend, out.buf, (uint64_t)out.len / 4, start, keys.buf, signs.buf, (size_t)keys.len / 32, bits, unit);
+        made = drawn(backend, out.buf, (uint64_t)out.len / 4, start, keys.buf, signs.buf, (size_t)keys.len / 32, unit);
         Py_END_ALLOW_THREADS
         if (!made) PyErr_NoMemory();
     }
@@ -277,8 +275,8 @@ static PyMethodDef methods[] = {
     {"accumulate", accumulate, METH_VARARGS,
      "accumulate(backend, out, start, keys, scales[, (values, step)]): add the samples of lightdp.stream to out; a negative scale\n"
      "subtracts. With values, the first three terms are their noise; False if one of them was too large or not a number."},
-    {"count", count, METH_VARARGS,
-     "count(backend, out, start, keys, signs, (bits, unit)): add the counts of lightdp.stream to out."},
+    {"draw", draw, METH_VARARGS,
+     "draw(backend, out, start, keys, signs, unit): add unit times the drawn values of lightdp.stream to out."},
     {"pack", pack, METH_VARARGS, "pack(values, words, shift, bits): values rounded to units of 2^shift, into words that are zero."},
     {"unpack", unpack, METH_VARARGS, "unpack(values, words, 0, bits): add what words hold to values."},
     {"rotate", rotate, METH_VARARGS,

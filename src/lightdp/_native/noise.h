@@ -1,7 +1,7 @@
-/* Noise of keys: the compiled paths of lightdp.stream, without Python. Samples are added up tile by tile, with data where there is
- * some; bits are counted.
+/* Noise of keys: the compiled paths of lightdp.stream, without Python. Gaussian samples are added up tile by tile, with data where
+ * there is some; drawn values by themselves.
  *
- * lightdp/stream specifies the samples and counts. Where no header for the processor exists, `supports` is false for every path.
+ * lightdp/stream specifies both. Where no header for the processor exists, `supports` is false for every path.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -46,28 +46,19 @@ typedef union {
 /* add to sum the samples of `in`, and fill `out` with the keystream of a term's tile */
 typedef void Pass(uint32_t *sum, const Stream *in, float scale, Stream *out, const Term *next, uint64_t tile);
 
-#define SPAN 512                      /* bytes of keystream whose bits are counted at once: a counter for each bit, all in L1 */
-#define KEYS 1023                     /* at once: their round keys stay in L2 */
-#define LEVELS 10                     /* binary digits of a counter */
-#define WEIGHTS 5                     /* digits that a byte can sum up: 8 bits of each weight are at most 8 * 31 */
+#define KEYS 255                      /* at once: a sum of so many values fits into 16 bits */
 
 typedef struct {
-    unsigned char digit[LEVELS][SPAN], waiting[LEVELS][SPAN];  /* of each bit's counter; and bits of the same weight that wait for two more */
-    union {
-        uint8_t byte[SPAN];
-        uint16_t pair[SPAN / 2];
-        uint32_t quad[SPAN / 4];
-        uint64_t eight[SPAN / 8];
-    } ones[LEVELS / WEIGHTS];         /* in each byte: the bits of all keys, in units of 1 and of 32 */
-} __attribute__((aligned(64))) Counters;
+    uint16_t all[TILE / 2], upper[TILE / 2];  /* sums modulo 2^16 of pairs of values, and of the second ones of pairs */
+} __attribute__((aligned(64))) Drawn;
 
-/* fill `ones` with the counts over n <= KEYS keys of the SPAN bytes of keystream from an AES block on */
-typedef void Count(Counters *counters, const Term *terms, size_t n, uint64_t block);
+/* fill `drawn` with the values of n <= KEYS keys in a tile, the first `minus` of them subtracted */
+typedef void Draw(Drawn *drawn, const Term *terms, size_t minus, size_t n, uint64_t tile);
 
 typedef struct {
     const char *name;
     Pass *pass;
-    Count *count;
+    Draw *draw;
 } Path;
 
 static void wipe(void *memory, size_t size)
@@ -77,9 +68,9 @@ static void wipe(void *memory, size_t size)
 }
 
 #define APART __attribute__((noinline))  /* with a frame of its own */
-#define FRAMES (40 << 10)             /* bytes: more than `add` or `tally` and what they call take of the stack */
+#define FRAMES (40 << 10)             /* bytes: more than `add` or `add_drawn` and what they call take of the stack */
 
-/* Of the stack, where keystreams, noise and round keys that left their registers lay; for callers of `add` and `tally`. */
+/* Of the stack, where keystreams, noise and round keys that left their registers lay; for callers of `add` and `add_drawn`. */
 APART static void wipe_frames(void)
 {
     unsigned char below[FRAMES];
@@ -105,6 +96,17 @@ APART static void wipe_frames(void)
  * integers. */
 #define MAGIC 0x4b400000u             /* the bits of 1.5 * 2^23 */
 #define SAMPLE(z) ((WORDS)((FLOATS)((WORDS)(z) | 1) + 0x1.8p23f))
+
+/* ---- three bytes -> a drawn value: for each byte, the entries for its lower and for its upper four bits, as in plain.py ---- */
+
+static const signed char TABLES[6][16] __attribute__((aligned(16))) = {
+    {-11, -4, -3, -2, -1, -1, 0, 0, 1, 2, 2, 3, 4, 5, 12, 1},
+    {-7, -5, -4, -3, -3, -2, -1, -1, 0, 1, 2, 2, 3, 4, 6, 0},
+    {-8, -7, -4, -3, -3, -2, -1, 0, 2, 3, 4, 4, 5, 8, 9, 1},
+    {-14, -6, -4, -3, -3, -2, -1, -1, 0, 1, 2, 2, 3, 5, 13, 0},
+    {-12, -6, -5, -4, -4, -3, -2, -1, 3, 4, 5, 5, 6, 7, 13, 2},
+    {-9, -8, -7, -6, -4, -3, -2, -1, 1, 2, 3, 5, 6, 7, 8, 0},
+};
 
 #include PROCESSOR
 
@@ -195,7 +197,48 @@ static int accumulated(const char *backend, uint32_t *out, uint64_t count, uint6
     return fits;
 }
 
-#include "tally.h"
+/* ---- drawn values: tiles outside, keys inside ---- */
+
+APART SETTLE static void add_drawn(uint32_t *out, uint64_t start, uint64_t count, const Term *terms, size_t minus, size_t n,
+                                   uint32_t unit, Draw *draw)
+{
+    const uint16_t bias = (uint16_t)(128 * (n - 2 * minus));
+    int16_t value[TILE] __attribute__((aligned(64)));
+    Drawn sums;
+    for (uint64_t done = 0; done < count;) {
+        const uint64_t from = (start + done) % TILE, size = TILE - from < count - done ? TILE - from : count - done;
+        draw(&sums, terms, minus, n, (start + done) / TILE);
+        for (int i = 0; i < TILE / 2; i++) {
+            value[2 * i] = (int16_t)(sums.all[i] - (sums.upper[i] << 8) - bias);
+            value[2 * i + 1] = (int16_t)(sums.upper[i] - bias);
+        }
+        for (uint64_t i = 0; i < size; i++) out[done + i] += unit * (uint32_t)value[from + i];
+        done += size;
+    }
+}
+
+/* Add unit * sum of sign * d(key) over n keys of 32 bytes to `count` integers. `backend` must be supported. Returns 0 if there is no
+ * memory. */
+static int drawn(const char *backend, uint32_t *out, uint64_t count, uint64_t start, const unsigned char *keys,
+                 const signed char *signs, size_t n, uint32_t unit)
+{
+    const Path *path = PATHS;
+    const size_t most = n < KEYS ? n : KEYS;
+    char *memory = malloc(sizeof(Term) * (most + 1));
+    if (!memory) return 0;
+    Term *terms = (Term *)(memory + (64 - (uintptr_t)memory % 64));
+    while (strcmp(path->name, backend)) path++;
+    for (size_t first = 0; first < n && count; first += KEYS) {
+        const size_t some = n - first < KEYS ? n - first : KEYS;
+        size_t minus = 0, plus = some;
+        for (size_t j = first; j < first + some; j++) expand(&terms[signs[j] < 0 ? minus++ : --plus], keys + 32 * j);
+        add_drawn(out, start, count, terms, minus, some, unit, path->draw);
+    }
+    wipe(terms, sizeof(Term) * most);
+    free(memory);
+    wipe_frames();                    /* at last: a loader that looks up `free` only now saves registers there */
+    return 1;
+}
 
 #else
 
@@ -212,10 +255,10 @@ static int accumulated(const char *backend, uint32_t *out, uint64_t count, uint6
     return (void)backend, (void)out, (void)count, (void)start, (void)keys, (void)scales, (void)n, (void)data, -1;
 }
 
-static int counted(const char *backend, uint32_t *out, uint64_t count, uint64_t start, const unsigned char *keys,
-                   const signed char *signs, size_t n, int bits, uint32_t unit)
+static int drawn(const char *backend, uint32_t *out, uint64_t count, uint64_t start, const unsigned char *keys,
+                 const signed char *signs, size_t n, uint32_t unit)
 {
-    return (void)backend, (void)out, (void)count, (void)start, (void)keys, (void)signs, (void)n, (void)bits, (void)unit, 0;
+    return (void)backend, (void)out, (void)count, (void)start, (void)keys, (void)signs, (void)n, (void)unit, 0;
 }
 
 #endif

@@ -74,10 +74,13 @@ TARGET static void NAME(pass)(uint32_t *sum, const Stream *in, float scale, Stre
 #undef START
 #undef ROUND
 #undef END
-#undef PARITY
-#undef MAJORITY
-#undef ONES
-#undef PLUS
+#undef BYTES
+#undef WIDE
+#undef PIECES
+#undef JOIN
+#undef TABLE
+#undef LOOK
+#undef PICK
 #undef AES
 #undef ALL
 #undef WORD

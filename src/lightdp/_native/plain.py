@@ -1,4 +1,4 @@
-"""The samples and counts of `lightdp.stream` in numpy, for machines without the compiled kernel: the same bits.
+"""The noise of `lightdp.stream` in numpy, for machines without the compiled kernel: the same bits.
 
 Works on batches of tiles in buffers that are reused: every operation names its output.
 """
@@ -6,20 +6,20 @@ Works on batches of tiles in buffers that are reused: every operation names its 
 from __future__ import annotations
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import AES128
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from numpy.typing import NDArray
 
 Data = tuple[NDArray[np.float32] | NDArray[np.float64], float]
-_Keyed = tuple[Cipher[ECB], NDArray[np.uint64]]
+_Keyed = tuple[CipherContext, NDArray[np.uint64]]
 
 TILE = 1024
 _PAIRS = TILE // 2
 _TILE_BYTES = 5 * TILE
-_ROW = 64  # blocks whose counters one inner loop of numpy makes; a tile has five rows
-_COUNTED = 1 << 17  # bytes of keystream that one numpy call counts
+_ROW = 64  # blocks whose counters one inner loop of numpy makes: a tile has five rows, or three if values are drawn
 _BATCH = 96  # tiles in one numpy call: enough to hide its overhead, few enough for the cache
+_KEYS = 255  # whose drawn values, up to 128 each, a sum of 16 bits holds
 
 # Polynomials in the square of w or x, highest power first: 4 artanh(w)/w, √½ sin(πx 2^-17)/x,
 # √½ cos(πx 2^-17); and −2 ln 2 × 2^-23.
@@ -27,6 +27,20 @@ A = tuple(map(float.fromhex, ("0x1.a6e112p-1", "0x1.554262p+0", "0x1.000002p+2")
 B = tuple(map(float.fromhex, ("0x1.c1e5e0p-85", "-0x1.d38ba2p-50", "0x1.1c57d4p-16")))
 C = tuple(map(float.fromhex, ("-0x1.d8df1ep-103", "0x1.6f4004p-67", "-0x1.bea562p-33", "0x1.6a09e6p-1")))
 L = -float.fromhex("0x1.62e430p-23")
+
+# What the lower and the upper four bits of a drawn value's three bytes add to it: L_0, H_0, L_1, H_1, L_2, H_2.
+TABLES = (
+    (-11, -4, -3, -2, -1, -1, 0, 0, 1, 2, 2, 3, 4, 5, 12, 1),
+    (-7, -5, -4, -3, -3, -2, -1, -1, 0, 1, 2, 2, 3, 4, 6, 0),
+    (-8, -7, -4, -3, -3, -2, -1, 0, 2, 3, 4, 4, 5, 8, 9, 1),
+    (-14, -6, -4, -3, -3, -2, -1, -1, 0, 1, 2, 2, 3, 5, 13, 0),
+    (-12, -6, -5, -4, -4, -3, -2, -1, 3, 4, 5, 5, 6, 7, 13, 2),
+    (-9, -8, -7, -6, -4, -3, -2, -1, 1, 2, 3, 5, 6, 7, 8, 0),
+)
+_BY_BYTE = [
+    bytes((low[b % 16] + high[b // 16]) % 256 for b in range(256))
+    for low, high in zip(TABLES[::2], TABLES[1::2], strict=True)
+]
 
 
 def accumulate(
@@ -59,37 +73,35 @@ def accumulate(
     return True
 
 
-def count(out: NDArray[np.int32], start: int, keys: bytes, signs: NDArray[np.int8], bits_unit: tuple[int, int]) -> None:
-    """Does what `kernel.count` does: adds unit × Σ sign × c(key, bits) to `out`, modulo 2^32.
+def draw(out: NDArray[np.int32], start: int, keys: bytes, signs: NDArray[np.int8], unit: int) -> None:
+    """Does what `kernel.draw` does: adds unit × Σ sign × d(key) to `out`, modulo 2^32.
 
     Args:
-        out: the counts from index `start` on are added to it.
+        out: the values from index `start` on are added to it.
         start: index of the first value.
         keys: 32 bytes each.
         signs: +1 or -1 for each key.
-        bits_unit: bits of each value, 8, 16, 32 or 64, and what a bit counts for, below 2^31.
+        unit: what a value counts for, below 2^31.
     """
-    width, unit = bits_unit[0] // 8, bits_unit[1]
-    first, skip = divmod(start * width, 16)
+    tile, skip = divmod(start, TILE)
     ciphers = _ciphers(keys)
-    for low in range(0, out.size, _COUNTED // width):
-        target = out[low : low + _COUNTED // width]
-        size = target.size * width
-        if low == 0 or size < _COUNTED:
-            stream = _Stream(-(-(skip + size) // 16))
-            octets, (ones, sums) = stream.octets[skip : skip + size], np.empty((2, size), np.uint8)
-            total = np.empty(target.size, np.int32)
-        stream.begin(first + low * width // 16)
-        total[:] = 0
-        for some in range(0, len(ciphers), 31):  # each adds -4 ... 4 to a byte's sum, modulo 256: an int8 holds it
-            sums[:] = -4 * int(signs[some : some + 31].sum()) % 256
-            for cipher, sign in zip(ciphers[some : some + 31], signs[some : some + 31], strict=True):
-                stream.fill(cipher)
-                (np.add if sign > 0 else np.subtract)(sums, np.bitwise_count(octets, out=ones), out=sums)
-            for part in range(width):
-                total += sums.view(np.int8)[part::width]
-        total *= np.int32(unit)
-        target += total
+    for low in range(-skip, out.size, _BATCH * TILE):  # out[low] is the first value of a tile
+        tiles = min(_BATCH, -(-(out.size - low) // TILE))
+        if low == -skip or tiles < _BATCH:
+            streams, work = [_Stream(tiles) for _ in range(3)], np.empty((2, tiles * TILE), np.uint8)
+            sums, scaled = np.empty(tiles * TILE, np.int16), np.empty(tiles * TILE, np.int32)
+        first = tile + (low + skip) // TILE
+        for place, stream in enumerate(streams):  # first, second and third bytes
+            stream.begin(range(3 * first + place, 3 * (first + tiles), 3))
+        target = out[max(low, 0) : low + tiles * TILE]
+        for some in range(0, len(ciphers), _KEYS):
+            sums[:] = 0
+            for cipher, sign in zip(ciphers[some : some + _KEYS], signs[some : some + _KEYS], strict=True):
+                for stream in streams:
+                    stream.fill(cipher)
+                (np.add if sign > 0 else np.subtract)(sums, _drawn(streams, work), out=sums)
+            np.multiply(sums, np.int32(unit), out=scaled)
+            target += scaled[max(-low, 0) :][: target.size]
 
 
 def own_noise(length: int, start: int, keys: bytes, scales: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -108,8 +120,9 @@ def _accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray
     for low in range(-skip, out.size, _BATCH * TILE):  # out[low] is the first sample of a tile
         tiles = min(_BATCH, -(-(out.size - low) // TILE))
         if low == -skip or tiles < _BATCH:
-            stream, work = _Stream(tiles * _TILE_BYTES // 16), np.empty((7, tiles, _PAIRS), np.float32)
-        stream.begin((tile + (low + skip) // TILE) * _TILE_BYTES // 16)
+            stream, work = _Stream(5 * tiles), np.empty((7, tiles, _PAIRS), np.float32)
+        first = tile + (low + skip) // TILE
+        stream.begin(range(5 * first, 5 * (first + tiles)))
         target = out[max(low, 0) : low + tiles * TILE]
         for cipher, scale in zip(ciphers, scales, strict=True):
             stream.fill(cipher)
@@ -120,29 +133,46 @@ def _accumulate(out: NDArray[np.int32], start: int, keys: bytes, scales: NDArray
 def _ciphers(keys: bytes) -> list[_Keyed]:
     """AES for each key, and the half of it that is added (xor) to counters, once for each block of a row."""
     return [
-        (Cipher(AES128(keys[i : i + 16]), ECB()), np.tile(np.frombuffer(keys, "<u8", 2, i + 16), _ROW))  # noqa: S305
+        (
+            Cipher(AES128(keys[i : i + 16]), ECB()).encryptor(),  # noqa: S305  counter mode, whose counters are ours
+            np.tile(np.frombuffer(keys, "<u8", 2, i + 16), _ROW),
+        )
         for i in range(0, len(keys), 32)
     ]
 
 
 class _Stream:
-    """So many blocks of a keystream, of one key after the other."""
+    """So many rows of blocks of a keystream, of one key after the other."""
 
-    def __init__(self, blocks: int) -> None:
-        rows = -(-blocks // _ROW)
+    def __init__(self, rows: int) -> None:
         self._counters, self._blocks = np.zeros((2, rows, 2 * _ROW), "<u8")
-        self._bytes = bytearray(16 * rows * _ROW + 15)
-        self.octets = np.frombuffer(self._bytes, np.uint8, 16 * blocks)
+        self._bytes = bytearray(self._blocks.nbytes + 15)
+        self.octets = np.frombuffer(self._bytes, np.uint8, self._blocks.nbytes)
 
-    def begin(self, block: int) -> None:
-        """Number the blocks from this one on."""
-        count = self._counters.size // 2
-        self._counters.reshape(count, 2)[:, 0] = np.arange(block, block + count, dtype=np.uint64)
+    def begin(self, rows: range) -> None:
+        """Choose the rows: row r has blocks 64 r ... 64 r + 63."""
+        firsts = np.array(rows, np.uint64) * np.uint64(_ROW)
+        np.add(firsts[:, None], np.arange(_ROW, dtype=np.uint64), out=self._counters[:, ::2])
 
     def fill(self, keyed: _Keyed) -> None:
         """Make the keystream of a key."""
         np.bitwise_xor(self._counters, keyed[1], out=self._blocks)
-        keyed[0].encryptor().update_into(self._blocks.data.cast("B"), self._bytes)
+        keyed[0].update_into(self._blocks.data.cast("B"), self._bytes)
+
+    def translated(self, table: bytes) -> NDArray[np.uint8]:
+        """For each byte the one that a table of 256 has for it."""
+        return np.frombuffer(self._bytes.translate(table), np.uint8, self.octets.size)
+
+
+def _drawn(streams: list[_Stream], work: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """Streams of the first, second and third of n bytes -> n drawn values, a view of `work` (2, n)."""
+    value, other = work
+    a, b, c = (stream.octets for stream in streams)
+    first, second, third = (stream.translated(table) for stream, table in zip(streams, _BY_BYTE, strict=True))
+    np.add(np.add(first, second, out=value), third, out=value)  # modulo 256
+    both = np.equal(np.bitwise_and(a, b, out=other), 255).view(np.uint8)
+    np.multiply(np.subtract(c, value, out=other), both, out=other)
+    return np.add(value, other, out=value).view(np.int8)
 
 
 def _gauss(stream: NDArray[np.uint8], scale: np.float32, work: NDArray[np.float32]) -> NDArray[np.int32]:

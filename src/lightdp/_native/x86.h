@@ -10,6 +10,9 @@ typedef float v16f __attribute__((vector_size(64), may_alias));
 typedef int32_t v16i __attribute__((vector_size(64), may_alias));
 typedef uint32_t v16u __attribute__((vector_size(64), may_alias));
 typedef uint16_t v16h __attribute__((vector_size(32), may_alias));
+typedef uint16_t v32h __attribute__((vector_size(64), may_alias));
+typedef uint8_t v32b __attribute__((vector_size(32), may_alias));
+typedef uint8_t v64b __attribute__((vector_size(64), may_alias));
 
 #define WITH(features) __attribute__((target(features)))
 #define SETTLE WITH("avx2")
@@ -46,10 +49,8 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
     k[0] = _mm_xor_si128(k[0], _mm_loadu_si128((const __m128i *)(key + 16)));
 }
 
-/* how many bits of a byte are set: a look-up of each half, inside a register */
-#define NIBBLE _mm_set_epi64x(0x0403030203020201, 0x0302020102010100)
-#define LOW(width, table, v) width##_shuffle_epi8(table, (v) & width##_set1_epi8(15))
-#define BITS(width, table, v) width##_add_epi8(LOW(width, table, v), LOW(width, table, width##_srli_epi16(v, 4)))
+#define PICK_AVX2(v, a, b, c) \
+    _mm256_blendv_epi8((__m256i)(v), (__m256i)((c) ^ 128), _mm256_cmpeq_epi8((__m256i)((a) & (b)), _mm256_set1_epi8(-1)))
 
 #define NAME(name) name##_aesni
 #define TARGET WITH("aes,avx2")
@@ -69,11 +70,14 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define START(x) _mm_xor_si128(x, key[0])
 #define ROUND(x, r) _mm_aesenc_si128(x, key[r])
 #define END(x) _mm_aesenclast_si128(x, key[ROUNDS])
-#define PARITY(a, b, c) ((a) ^ (b) ^ (c))
-#define MAJORITY(a, b, c) (((a) & (b)) | (((a) ^ (b)) & (c)))
-#define ONES(v) BITS(_mm, NIBBLE, v)
-#define PLUS(a, b) _mm_add_epi8(a, b)
-#include "count.h"
+#define BYTES v32b
+#define WIDE v16h
+#define PIECES 2
+#define JOIN(x) ((v32b)_mm256_inserti128_si256(_mm256_castsi128_si256((x)[0]), (x)[1], 1))
+#define TABLE(entries) ((v32b)_mm256_broadcastsi128_si256(*(const __m128i *)(entries)))
+#define LOOK(table, v) ((v32b)_mm256_shuffle_epi8((__m256i)(table), (__m256i)(v)))
+#define PICK(v, a, b, c) PICK_AVX2(v, a, b, c)
+#include "draw.h"
 #include "pass.h"
 
 #define NAME(name) name##_vaes
@@ -94,11 +98,14 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define START(x) _mm256_xor_si256(x, key[0])
 #define ROUND(x, r) _mm256_aesenc_epi128(x, key[r])
 #define END(x) _mm256_aesenclast_epi128(x, key[ROUNDS])
-#define PARITY(a, b, c) ((a) ^ (b) ^ (c))
-#define MAJORITY(a, b, c) (((a) & (b)) | (((a) ^ (b)) & (c)))
-#define ONES(v) BITS(_mm256, _mm256_broadcastsi128_si256(NIBBLE), v)
-#define PLUS(a, b) _mm256_add_epi8(a, b)
-#include "count.h"
+#define BYTES v32b
+#define WIDE v16h
+#define PIECES 4
+#define JOIN(x) ((v32b)(x)[0])
+#define TABLE(entries) ((v32b)_mm256_broadcastsi128_si256(*(const __m128i *)(entries)))
+#define LOOK(table, v) ((v32b)_mm256_shuffle_epi8((__m256i)(table), (__m256i)(v)))
+#define PICK(v, a, b, c) PICK_AVX2(v, a, b, c)
+#include "draw.h"
 #include "pass.h"
 
 #define NAME(name) name##_vaes512
@@ -119,11 +126,16 @@ WITH("aes,avx2") static void expand(Term *term, const unsigned char *key)
 #define START(x) _mm512_xor_si512(x, key[0])
 #define ROUND(x, r) _mm512_aesenc_epi128(x, key[r])
 #define END(x) _mm512_aesenclast_epi128(x, key[ROUNDS])
-#define PARITY(a, b, c) _mm512_ternarylogic_epi64(a, b, c, 0x96)
-#define MAJORITY(a, b, c) _mm512_ternarylogic_epi64(a, b, c, 0xe8)
-#define ONES(v) BITS(_mm512, _mm512_broadcast_i32x4(NIBBLE), v)
-#define PLUS(a, b) _mm512_add_epi8(a, b)
-#include "count.h"
+#define BYTES v64b
+#define WIDE v32h
+#define PIECES 4
+#define JOIN(x) ((v64b)(x)[0])
+#define TABLE(entries) ((v64b)_mm512_broadcast_i32x4(*(const __m128i *)(entries)))
+#define LOOK(table, v) ((v64b)_mm512_shuffle_epi8((__m512i)(table), (__m512i)(v)))
+#define PICK(v, a, b, c) \
+    _mm512_mask_add_epi8((__m512i)(v), _mm512_cmpeq_epi8_mask((__m512i)((a) & (b)), _mm512_set1_epi8(-1)), (__m512i)(c), \
+                         _mm512_set1_epi8(-128))
+#include "draw.h"
 #include "pass.h"
 
 /* VAES, a name that not every compiler knows; asked once, as virtual machines take microseconds to answer */
@@ -146,5 +158,5 @@ static int supports(const char *backend)
 }
 
 static const Path PATHS[] = {
-    {"vaes512", pass_vaes512, count_vaes512}, {"vaes", pass_vaes, count_vaes}, {"aesni", pass_aesni, count_aesni}, {NULL, NULL, NULL},
+    {"vaes512", pass_vaes512, draw_vaes512}, {"vaes", pass_vaes, draw_vaes}, {"aesni", pass_aesni, draw_aesni}, {NULL, NULL, NULL},
 };

@@ -44,7 +44,8 @@ class GaussianComposer:
     """Whole batches: squared μ add up exactly (E5), also where straggler sets depend on earlier rounds.
 
     Args:
-        plan: its Δ, budget and δ; a round of cost k has μ = sqrt(k) Δ/`plan.scale`.
+        plan: its Δ, budget and δ; a round of cost k has μ = sqrt(k) Δ/`plan.scale`, and the first one that costs
+            something `plan.masks.cost` beside it (B2).
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -81,10 +82,13 @@ class GaussianComposer:
         return prices[first - 1], prices[first]
 
     def _epsilon(self, total: float, delta: float) -> float:
-        return gaussian.epsilon(self._mu(total), delta)
+        if (left := self._plan.masks.left(delta)) == 0:
+            return math.inf if total > 0 else 0.0
+        return gaussian.epsilon(self._mu(total), left)
 
     def _mu(self, total: float) -> float:
-        return math.sqrt(total) * self._plan.sensitivity / self._plan.scale
+        once = self._plan.masks.cost if total > 0 else 0.0
+        return math.sqrt(total + once) * self._plan.sensitivity / self._plan.scale
 
 
 class SampledComposer:

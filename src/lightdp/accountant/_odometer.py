@@ -180,16 +180,21 @@ class Odometer:
 
         With sampled batches it is what whole batches would have cost, which bounds it from above.
         """
-        share = self.plan.sensitivity / self.plan.scale
-        return np.asarray(np.sqrt(self._ledgers.totals()) * share)
+        share, totals = self.plan.sensitivity / self.plan.scale, self._ledgers.totals()
+        return np.asarray(np.sqrt(totals + self.plan.masks.cost * (totals > 0)) * share)
 
     def squares(self) -> list[Counter[float]]:
-        """μ² of every round of each tracked client, rounded up, and how many have it; they add up over rosters (C1)."""
+        """μ² of every round of each tracked client, rounded up, and how many have it; they add up over rosters (C1).
+
+        What drawn masks add to all rounds together counts as one more of them (B2).
+        """
         share = (self.plan.sensitivity / self.plan.scale) ** 2 * _ROUND_UP
         found = [Counter[float]() for _ in self.clients]
         for ledger, squares in zip(self._ledgers, found, strict=True):
             for cost, count in (ledger.usual + Counter(ledger.rare)).items():
                 squares[cost * share] += count  # two costs may be rounded to one
+            if self.plan.masks.cost > 0 and ledger.total() > 0:
+                squares[self.plan.masks.cost * share] += 1
         return found
 
     def beside(self, elsewhere: Sequence[Mapping[float, int]]) -> Odometer:

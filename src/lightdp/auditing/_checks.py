@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,10 @@ from lightdp.schemes import BUILT_IN, schemes
 from lightdp.stragglers import StragglerLaw, binomial, uniform
 
 _SAME = 1e-6  # relative difference of two numbers that are the same, computed twice
-_FOLLOWS = ("turns", "sensitivity", "sigma_pairwise", "noise_multiplier", "epsilon_true", "mu", "power", "wire_bits")
+_FOLLOWS = (
+    "turns", "sensitivity", "sigma_pairwise", "mask_bits", "mask_cost", "noise_multiplier", "epsilon_true", "mu",
+    "power", "wire_bits",
+)  # fmt: skip
 _CLIENTS = 10**6  # more are not counted one by one
 _EXTREME = 1e12  # more or less noise, in sensitivities, is none or all
 _PLANNED = {"paper": "client", "person": "record"}  # units of a training, and what their plans have
@@ -32,7 +36,11 @@ def planned(log: RunLog) -> tuple[Plan, list[str]]:
     """The plan of a log with the noise as logged, and what is to be said about it."""
     facts = log.started.plan or {}
     names = {field.name for field in dataclasses.fields(Request)}
-    before = {"wire_steps": 16, "rotate": False}  # what logs mean that do not say it
+    before: dict[str, Any] = {
+        "wire_steps": 16,
+        "rotate": False,
+        "masks": "gaussian",
+    }  # what logs mean that do not say it
     asked = before | {name: facts[name] for name in names & facts.keys()} | {"epsilon": claimed_epsilon(facts)}
     if asked.get("late") == "seen":  # as logs had it before grace
         asked["late"] = 0.0
@@ -44,7 +52,10 @@ def planned(log: RunLog) -> tuple[Plan, list[str]]:
         integer("stragglers", asked["stragglers"], 0, _CLIENTS)
         law, known = _law(str(facts.get("straggler_law")), asked["stragglers"], asked["clients"])
         request = Request(**asked | {"gamma": None, "straggler_law": law})
-        noise = Noise(*(float(facts[name]) for name in ("gamma", "sigma_individual", "sigma_effective")))
+        gamma, own, effective = (float(facts[name]) for name in ("gamma", "sigma_individual", "sigma_effective"))
+        noise = Noise(gamma, own, effective)
+        if request.masks == "drawn":
+            noise = dataclasses.replace(noise, masks=solve(request.but(gamma=noise.gamma, masks="drawn")).masks)
     except (ArgumentError, TypeError, ValueError) as error:
         raise ArgumentError(f"{log.path}: plan cannot be read: {error}") from None
     plan = Plan(request, noise)
@@ -85,7 +96,7 @@ def of_settings(log: RunLog, plan: Plan) -> Iterator[str]:
         return  # its σ_eff is a mean over the straggler law; rounds are counted by γ and σ_U
     if not known and plan.understates:
         asked, fixed = asked.but(calibration="exact"), True  # the paper's γ needs the law, what γ and σ_U give does not
-    found = solve(asked.but(gamma=plan.gamma if fixed else None, sampling_rate=1.0))
+    found = solve(asked.but(gamma=plan.gamma if fixed else None, masks=asked.masks, sampling_rate=1.0))
     values = {"gamma": (plan.gamma, found.gamma)}
     if plan.gdp and found.request.calibration == plan.request.calibration:
         values |= {
@@ -314,6 +325,6 @@ def bounds(log: RunLog, plan: Plan) -> tuple[float, float]:
         late = late or line.late > 0
         least += used * (line.used if line.used > 0 else line.late) / plan.clients
         largest += (1.0 if plan.repairs and late else used) if line.used + line.late > 0 else 0.0
-    unit = plan.sensitivity / plan.scale
-    low, high = (gaussian.epsilon(math.sqrt(total) * unit, plan.delta) for total in (least, largest))
+    unit, more = plan.sensitivity / plan.scale, plan.masks.cost if largest > 0 else 0.0
+    low, high = (gaussian.epsilon(math.sqrt(total + more) * unit, plan.delta) for total in (least, largest))
     return low, high

@@ -17,7 +17,7 @@ from lightdp.auditing._clip import clip_held
 from lightdp.auditing._measure import Sample
 from lightdp.auditing._schedule import ROUNDS, Round, random_rounds, read_rounds, told
 from lightdp.auditing._search import STEPS, Near, search, truth
-from lightdp.auditing._stage import Stage, coins, made, widened
+from lightdp.auditing._stage import Stage, coins, excess, made, widened
 from lightdp.auditing._stories import Telling, rotation
 from lightdp.auditing._view import View
 from lightdp.errors import ArgumentError
@@ -154,7 +154,8 @@ def _measure(
     runs = max(2, math.ceil(values * len(view.uploads) / _KEPT))
     sizes = [values // runs + (run < values % runs) for run in range(runs)]
     model = None if rounds is None else [each.telling.client in rounds[each.round].used for each in view.uploads]
-    sample = Sample(view, *made(Grid.of(plan, sizes[0])), plan.delta, None if model is None else np.array(model))
+    grid, used = Grid.of(plan, sizes[0]), None if model is None else np.array(model)
+    sample = Sample(view, *made(grid), plan.delta, used, excess=excess(grid))
     done = 0
     for size in sizes:
         stage, secret = Stage(plan, view, size, threads), coins(size)

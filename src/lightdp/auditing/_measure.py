@@ -16,6 +16,10 @@ is an upload vector without the secret:
 exactly. The directions are each upload, sums and differences of each two, the same for Σ⁻¹y (in which the own noise of
 an upload stands out most), and the sum that enters the model. Noise that does not depend on keys comes again in the
 next run: the variance of Σ⁻¹y plus that of another run, over that of their difference, follows the F distribution.
+
+All this is for Gaussian noise. Drawn masks have some excess kurtosis κ, and no direction of the uploads has more: the
+variance of a square is then at most 1 + κ/2 times as large, to first order as if there were so many times fewer
+coordinates. Degrees of freedom, and d²/2n, count only n/(1 + κ/2) of them.
 """
 
 from __future__ import annotations
@@ -83,12 +87,14 @@ class Sample:
         pairwise: the same of pairwise noise.
         delta: δ of the direct bound on ε.
         model: which uploads enter the model, if that is one sum. (uploads,)
+        excess: kurtosis of pairwise noise beyond that of a Gaussian, >= 0.
     """
 
     def __init__(
-        self, view: View, individual: float, pairwise: float, delta: float, model: NDArray[np.bool_] | None
-    ) -> None:
-        self.view, self.delta, self.model = view, delta, model
+        self, view: View, individual: float, pairwise: float, delta: float, model: NDArray[np.bool_] | None, *,
+        excess: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.view, self.delta, self.model, self._wider = view, delta, model, 1 + excess / 2
         self.shift = view.signs * view.plan.sensitivity
         self.expected = view.covariance(individual, pairwise)
         self.precision = np.linalg.inv(self.expected)
@@ -107,6 +113,11 @@ class Sample:
     def values(self) -> int:
         """How many coordinates were added."""
         return int(self._moments[:, 0].sum())
+
+    @property
+    def _freedom(self) -> float:
+        """Of so many Gaussian coordinates a variance is as uncertain as of these."""
+        return self.values / self._wider
 
     def add(self, uploads: Matrix, secret: NDArray[np.bool_]) -> None:
         """Add the coordinates of a run with fresh keys; `uploads` is changed. (uploads, length), (length,)"""
@@ -136,7 +147,7 @@ class Sample:
         mean = total / number
         variance = (squares - number * mean**2).sum() / (number.sum() - 2)
         found = (mean[1] - mean[0]) / math.sqrt(variance)
-        width = float(-ndtri(level / 2)) * math.sqrt((1 / number).sum() + found**2 / (2 * number.sum()))
+        width = float(-ndtri(level / 2)) * math.sqrt((1 / number).sum() + self._wider * found**2 / (2 * number.sum()))
         return Measurement("optimal linear test", max(float(found) - width, 0.0), max(float(found) + width, 0.0))
 
     def assumption_free(self, level: float) -> Measurement:
@@ -165,11 +176,12 @@ class Sample:
 
     def covariance(self, level: float) -> Measurement:
         """μ from the covariance of the uploads alone, with its exact interval."""
-        freedom = self.values - len(self.expected) + 1
+        freedom = (self.values - len(self.expected) + 1) / self._wider
         sizes, axes = np.linalg.eigh(self._products)
         sizes = np.maximum(sizes, _SINGULAR * sizes[-1])  # noise that repeats leaves directions without any
         inverse = float(((axes.T @ self.shift) ** 2 / sizes).sum())
-        low, high = (math.sqrt(inverse * 2 * gammaincinv(freedom / 2, p)) for p in (level / 2, 1 - level / 2))
+        each = self._wider * inverse
+        low, high = (math.sqrt(each * 2 * gammaincinv(freedom / 2, p)) for p in (level / 2, 1 - level / 2))
         return Measurement("covariance method", low, high)
 
     def histogram(self) -> dict[str, list[float]]:
@@ -195,12 +207,13 @@ class Sample:
         """Name, ratios of variances, how probable each is, and what to call a direction, for each group."""
         whitened = self.precision @ self._products @ self.precision
         ratio = _pairs(self._products / self.values, self.expected)
-        yield "uploads", ratio, _chance(ratio, self.values), self._two
+        yield "uploads", ratio, _chance(ratio, self._freedom), self._two
         ratio = _pairs(whitened / self.values, self.precision)
-        yield "own noise", ratio, _chance(ratio, self.values), self._two
+        yield "own noise", ratio, _chance(ratio, self._freedom), self._two
         if self._common > 0:
             ratio = self._again[0] / np.maximum(self._again[1], _SINGULAR * self._again[0])
-            chance = 2 * np.minimum(*(each(self._common, self._common, ratio) for each in (fdtr, fdtrc)))
+            freedom = self._common / self._wider
+            chance = 2 * np.minimum(*(each(freedom, freedom, ratio) for each in (fdtr, fdtrc)))
             yield (
                 "fresh keys",
                 ratio,
@@ -211,7 +224,7 @@ class Sample:
             model = self.model.astype(float)
             variance = model @ self._products @ model / self.values
             ratio = np.atleast_1d(variance / (model @ self.expected @ model))
-            yield "model", ratio, _chance(ratio, self.values), lambda _: "the sum of all used uploads"
+            yield "model", ratio, _chance(ratio, self._freedom), lambda _: "the sum of all used uploads"
 
     def _two(self, one: int, other: int) -> str:
         if one == other:
@@ -220,7 +233,7 @@ class Sample:
         return f"{self.view.uploads[first]} {sign} {self.view.uploads[last]}"
 
 
-def _chance(ratio: Matrix, freedom: int) -> Matrix:
+def _chance(ratio: Matrix, freedom: float) -> Matrix:
     """How probable a ratio of variances is that lies as far from 1 as this one or farther, by χ²."""
     return 2 * np.minimum(chdtr(freedom, ratio * freedom), chdtrc(freedom, ratio * freedom))
 

@@ -48,6 +48,8 @@ def of_config(log: RunLog, plan: Plan) -> Iterator[str]:
     expected |= {} if config.get("unit") == "paper" else {"unit": plan.unit, "clip": plan.clip}
     if config.get("unit") == "person" and plan.unit == "record":
         expected["unit"] = "person"  # whose noise is that of records
+    if config.get("masks") not in {None, "auto"}:
+        expected["masks"] = plan.masks.kind
     if about is not None:
         fits = about.calibration == plan.request.calibration
         fits |= about.calibration == "auto" and plan.calibration.chooses_gamma

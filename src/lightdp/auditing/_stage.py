@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lightdp import masks, stream
+from lightdp import drawn, masks, stream
 from lightdp.auditing._stories import Entry
 from lightdp.auditing._view import VICTIM, Seen, View
 from lightdp.keys import Identity, KeyPair, Keyring, Roster, link
@@ -28,7 +28,7 @@ def widened(plan: Plan, unit: Unit) -> Plan:
     experiment of its own; with unit "client" it would clip their vector to one Δ. Noise does not depend on the unit.
     """
     peers = plan.graph.degree + min(plan.stragglers, plan.graph.degree)
-    reach = _REACH * plan.sigma_individual * math.sqrt(1 + plan.gamma * peers) / plan.clients
+    reach = _REACH * math.hypot(plan.sigma_individual, math.sqrt(peers) * plan.sigma_pairwise) / plan.clients
     room = max(plan.upload_range if unit == "client" else 0.0, 2 * plan.sensitivity + reach)
     return Plan(replace(plan.request, unit=unit, coordinate_range=room, rotate=False), plan.noise)
 
@@ -42,13 +42,23 @@ def coins(number: int) -> NDArray[np.bool_]:
 def made(grid: masks.Grid) -> tuple[float, float]:
     """Variances of individual and pairwise noise as clients make it (W1), with all rounding. In units of the update.
 
-    Pairwise noise is rounded to fine steps. Individual noise is a sum of three Gaussians in fine steps, each rounded,
-    the second and third 2^11 and 2^22 times finer; its sum with the data is rounded to fine steps, then to the wire.
+    Gaussian pairwise noise is rounded to fine steps, drawn values are whole. Individual noise is a sum of three
+    Gaussians in fine steps, each rounded, the second and third 2^11 and 2^22 times finer; its sum with the data is
+    rounded to fine steps, then to the wire.
     """
     finer = (stream.SIGMA_MAX**2 + 1 / 12) * (2.0**-22 + 2.0**-44)
     wire = (4.0**grid.shift + 2) / 12 if grid.shift > 0 else 0.0
     individual = grid.sigma_individual**2 + 1 / 12 + finer + 1 / 12 + wire
-    return individual * grid.step**2, (grid.sigma_pairwise**2 + 1 / 12) * grid.step**2 if grid.sigma_pairwise else 0.0
+    pairwise = grid.sigma_pairwise**2 + (1 / 12 if grid.sigma_pairwise > 0 and grid.unit == 0 else 0.0)
+    return individual * grid.step**2, pairwise * grid.step**2
+
+
+def excess(grid: masks.Grid) -> float:
+    """The excess kurtosis of a mask, which no sum of masks and Gaussian noise exceeds; 0 where it is Gaussian."""
+    if grid.unit == 0:
+        return 0.0
+    values, odds = np.arange(-128.0, 128.0), drawn.counts() / 2.0**drawn.BITS
+    return float(odds @ values**4) / drawn.VARIANCE**2 - 3
 
 
 class Stage:
@@ -115,9 +125,9 @@ class Stage:
             result += noise * self.grid.step
         return result
 
-    def _known(self, seen: Seen) -> list[stream.Term]:
+    def _known(self, seen: Seen) -> list[stream.Term | stream.Draw]:
         """The colluders' own halves of the noise that they share with a client: added, they take it out."""
-        client, terms = seen.telling.client, list[stream.Term]()
+        client, terms = seen.telling.client, list[stream.Term | stream.Draw]()
         for part in seen.parts:
             chain = self._chain(seen.telling.past[: part.round])
             for i in part.peers:

@@ -119,7 +119,7 @@ def play(plan: Plan, story: Iterable[Telling], *, budget: bool = False) -> Playe
     neighbours = plan.graph.neighbours().tolist()
     histories = [ClientHistory(plan, i, bytes(32), neighbours[i]) for i in range(honest)]
     sent: list[Sent] = []
-    unit = (plan.scale / plan.sensitivity) ** 2
+    unit = (plan.sigma_individual / plan.sensitivity) ** 2
     reserved, refused = 0.0, 0
     for telling in story:
         client, now = telling.client, len(telling.past)

@@ -172,5 +172,8 @@ class View:
 
     @cached_property
     def mu(self) -> float:
-        """(E2): the exact μ of the view for these signs, for the noise that the plan promises."""
+        """(E2): the exact μ of the view for these signs, for the noise that the plan promises.
+
+        Of drawn masks that is the Gaussian in them, of variance γ σ_U² (B2); with the rest of them the view shows less.
+        """
         return math.sqrt(self._worst[0]) * self.plan.sensitivity / self.plan.sigma_individual

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any
 
+from lightdp import gaussian
 from lightdp._validate import integer, octets
 from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, BudgetError, ProtocolError
@@ -311,8 +312,13 @@ class Federation:
         for table in self.rosters.values():
             elsewhere = [self._spent.get(name, Counter()) for name in table.names]
             counted = table.rounds.odometer.counted()
-            spent = (counted.beside(elsewhere) if any(elsewhere) else counted).epsilon()
-            found |= dict(zip(table.names, spent.tolist(), strict=True))
+            if not any(elsewhere):
+                spent = counted.epsilon().tolist()
+            elif self.plan.gdp:
+                spent = [_alone(self.plan, a + b) for a, b in zip(counted.squares(), elsewhere, strict=True)]
+            else:
+                spent = counted.beside(elsewhere).epsilon().tolist()
+            found |= dict(zip(table.names, spent, strict=True))
         return found
 
     def max_epsilon(self) -> float:
@@ -425,5 +431,7 @@ class Federation:
 
 
 def _alone(plan: Plan, squares: Mapping[float, int]) -> float:
-    """The ε of rounds that have these μ²."""
+    """The ε of rounds that have these μ²; with whole batches these are all that counts, in whatever rosters."""
+    if plan.gdp:
+        return gaussian.epsilon(math.sqrt(math.fsum(square * count for square, count in squares.items())), plan.delta)
     return float(Odometer(plan, [0]).beside([squares]).epsilon()[0])

@@ -82,12 +82,16 @@ class Accountant:
         self._releases += count
 
     def get_epsilon(self, delta: float) -> float:
-        """The ε that was spent, at this δ."""
-        return gaussian.epsilon(self._mu(), delta)
+        """The ε that was spent, at this δ; ∞ if that is less than the probability that drawn masks fail (B2)."""
+        if (mu := self._mu()) == 0:
+            return 0.0
+        left = self._plan.masks.left(delta)
+        return gaussian.epsilon(mu, left) if left > 0 else math.inf
 
     def get_delta(self, epsilon: float) -> float:
         """The δ that was spent, at this ε."""
-        return gaussian.delta(epsilon, self._mu())
+        found = gaussian.delta(epsilon, mu := self._mu())
+        return found if mu == 0 or found >= self._plan.delta else found + self._plan.masks.fails
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """What was spent, at this δ or the plan's."""

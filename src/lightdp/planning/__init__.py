@@ -16,10 +16,11 @@ from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
 from lightdp.planning._claims import Claim, paper_claims
 from lightdp.planning._cohorts import Membership, memberships
 from lightdp.planning._compare import HEADINGS, Comparison, compare
+from lightdp.planning._masks import Masks
 from lightdp.planning._page import holds_for, page, sections
 from lightdp.planning._per_client import PerClientPlan, plan_per_client
 from lightdp.planning._plan import Plan, plan, solve
-from lightdp.planning._request import FINEST_STEPS, CalibrationName, Late, Request, Reserve, Unit
+from lightdp.planning._request import FINEST_STEPS, CalibrationName, Late, MasksName, Request, Reserve, Unit
 from lightdp.planning._wire import Wire
 
 __all__ = [
@@ -32,6 +33,8 @@ __all__ = [
     "Claim",
     "Comparison",
     "Late",
+    "Masks",
+    "MasksName",
     "Membership",
     "Noise",
     "PerClientPlan",

@@ -16,6 +16,7 @@ from lightdp.errors import InfeasibleError
 from lightdp.noise_graph import gain
 from lightdp.planning import _calibrate as calibrate
 from lightdp.planning._at_random import seen_at_random, worst_at_random
+from lightdp.planning._masks import GAUSSIAN, Masks, masks, price
 from lightdp.planning._provision import absent_neighbours, expected, provision
 from lightdp.planning._request import FINEST_STEPS, Request
 from lightdp.repair import worst_cost
@@ -32,11 +33,18 @@ class Noise:
         gamma: σ_K²/σ_U², pairwise over individual variance.
         sigma_individual: σ_U, the standard deviation of the noise that a client draws for itself.
         sigma_effective: σ_eff, what protects one client (E2); with repair, root mean square over the straggler law.
+        masks: how pairwise noise is drawn.
     """
 
     gamma: float
     sigma_individual: float
     sigma_effective: float
+    masks: Masks = GAUSSIAN
+
+    @property
+    def sigma_pairwise(self) -> float:
+        """σ_K, the standard deviation of the noise that two clients share."""
+        return math.sqrt(self.gamma * self.masks.variance) * self.sigma_individual
 
     def __post_init__(self) -> None:
         non_negative("gamma", self.gamma)
@@ -150,9 +158,12 @@ class Repair(Calibration):
         if gamma is None:
             exposure = calibrate.exposure(expected(asked), asked.noise_graph)
             gamma = calibrate.repair_gamma(exposure, asked.transient_weight / asked.rounds, cost)
-        sigma = self.required(asked, gamma)
-        individual = sigma * math.sqrt(cost(gamma)) if asked.sampling_rate == 1 else sigma
-        return Noise(gamma, individual, individual / math.sqrt(cost(gamma)))
+        sigma, each = self.required(asked, gamma), cost(gamma)
+        found = masks(asked, gamma, asked.turns * each)
+        if found.kind != "gaussian":
+            each *= price(found, asked.turns * each)
+        individual = sigma * math.sqrt(each) if asked.sampling_rate == 1 else sigma
+        return Noise(gamma, individual, individual / math.sqrt(each), found)
 
     def levels(self, asked: Request, gamma: float) -> dict[float, int]:
         """Rounds at quantiles of the straggler law that add up to the provision, and one at its worst (R2)."""
@@ -177,8 +188,8 @@ class Repair(Calibration):
         return worst_cost(gamma, asked.honest, asked.stragglers, seen=asked.late_is_seen, grace=asked.grace)
 
     def scale(self, noise: Noise) -> float:
-        """σ_U."""
-        return noise.sigma_individual
+        """σ_U, less what covers failures of drawn masks."""
+        return noise.sigma_individual / math.sqrt(noise.masks.covered)
 
     def used_cost(self, noise: Noise, honest: ArrayLike) -> NDArray[np.float64]:
         """(1 + γ)/(aγ + 1)."""

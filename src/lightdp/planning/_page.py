@@ -11,12 +11,14 @@ from lightdp.errors import ArgumentError
 from lightdp.noise_graph import price_of_sparsity
 from lightdp.planning._at_random import worst_at_random
 from lightdp.planning._cohorts import memberships
+from lightdp.planning._masks import GAUSSIAN
 from lightdp.planning._plan import Plan
 from lightdp.repair import worst_cost
 from lightdp.schemes import server_and
 
 _WIDTH, _MARGIN = 100, 14
 _WHAT = {"record": "one record of a client", "person": "one person with all records"}
+_KINDS = {"gaussian": "Gaussian samples", "drawn": "drawn values"}
 _MUCH = 0.2  # of the budget, kept for what may never happen
 _NEARLY = 0.95  # of the budget: a plan that spends less says so
 
@@ -71,8 +73,16 @@ def sections(plan: Plan, unit: str | None = None) -> dict[str, list[str]]:
         parameters = plan.request.parameters
         total = "" if parameters is None else f" = {peers * parameters:,} a round"
         found["Keys"] = [f"{peers:,} key agreements, once; one 32-byte public key from each peer"]
-        found["Masks"] = [f"{peers:,} Gaussian samples a parameter and round{total}"]
+        found["Masks"] = [f"{peers:,} {_KINDS[plan.masks.kind]} a parameter and round{total}{_drawn(plan)}"]
     return {head: sentences for head, sentences in found.items() if sentences}
+
+
+def _drawn(plan: Plan) -> str:
+    """What drawn masks take and cost."""
+    if plan.masks.kind == "gaussian":
+        return ""
+    cost = f"{100 * plan.mask_cost:.1f} % more noise variance than Gaussian samples, of {GAUSSIAN.bits} bits"
+    return f", of {plan.masks.bits} random bits each; they need {cost}"
 
 
 def _cohorts(plan: Plan) -> list[str]:
@@ -195,9 +205,9 @@ def _noise(plan: Plan) -> list[str]:
     else:
         result = [f"individual σ_U {plan.sigma_individual:.6g}, drawn afresh for each upload and parameter"]
     if plan.gamma > 0:
-        result.append(
-            f"pairwise   σ_K {plan.sigma_pairwise:.6g}, shared by two clients (γ = σ_K²/σ_U² = {plan.gamma:.6g})"
-        )
+        is_gaussian = plan.masks.kind == "gaussian"
+        ratio = f"γ = σ_K²/σ_U² = {plan.gamma:.6g}" if is_gaussian else f"counts as γ = {plan.gamma:.6g} times σ_U²"
+        result.append(f"pairwise   σ_K {plan.sigma_pairwise:.6g}, shared by two clients ({ratio})")
     average = ", root mean square over rounds" if plan.repairs else ""
     result.append(f"effective  σ   {plan.sigma_effective:.6g}, what protects one client{average}")
     result.append(f"noise multiplier {plan.noise_multiplier:.6g} = effective σ / sensitivity {plan.sensitivity:g}")

@@ -14,10 +14,11 @@ import numpy as np
 from lightdp import attack, gaussian, sampling
 from lightdp._settings import takes
 from lightdp._validate import probability
-from lightdp.errors import ArgumentError
+from lightdp.errors import ArgumentError, InfeasibleError
 from lightdp.noise_graph import Graph
 from lightdp.planning._at_random import hides_late, seen_at_random
 from lightdp.planning._calibrations import CALIBRATIONS, Calibration, Noise
+from lightdp.planning._masks import Masks
 from lightdp.planning._request import Request
 from lightdp.planning._wire import Wire
 from lightdp.random_graph import RandomGraph
@@ -68,6 +69,7 @@ class Plan:
         honest: the client and the neighbours it can count on: n = N − C̄ on the complete graph.
         turns: rounds that a client takes part in, for which the noise is (C1); `rounds` are those of the training.
         law: distribution of the number of stragglers in a round.
+        masks: which kind of pairwise noise there is, and what a ledger counts for it (B2).
 
     All others repeat what request, noise and calibration say under the same names.
     """
@@ -98,6 +100,7 @@ class Plan:
     gamma: float = _of("noise")
     sigma_individual: float = _of("noise")
     sigma_effective: float = _of("noise")
+    masks: Masks = _of("noise")
     repairs: bool = _of("calibration")
     deployable: bool = _of("calibration")
     understates: bool = _of("calibration")
@@ -112,7 +115,15 @@ class Plan:
     @property
     def sigma_pairwise(self) -> float:
         """σ_K, the standard deviation of the noise that two clients share."""
-        return math.sqrt(self.gamma) * self.sigma_individual
+        return self.noise.sigma_pairwise
+
+    @property
+    def mask_cost(self) -> float:
+        """How much more noise variance masks that are not Gaussian need, as a share (B2)."""
+        if self.masks.kind == "gaussian":
+            return 0.0
+        spent = self.turns * (self.sigma_individual / self.sigma_effective) ** 2
+        return spent / (spent / self.masks.covered - self.masks.cost) - 1
 
     @property
     def noise_multiplier(self) -> float:
@@ -123,7 +134,8 @@ class Plan:
         """What the plan really costs, rounded up: exact (E5), or by `lightdp.sampling` where batches are sampled."""
         asked, delta = self.request, self.delta if delta is None else probability("delta", delta)
         if asked.sampling_rate == 1:
-            return gaussian.epsilon(math.sqrt(self.turns) * self.sensitivity / self.sigma_effective, delta)
+            mu = math.sqrt(self.turns) * self.sensitivity / self.sigma_effective
+            return gaussian.epsilon(mu, left) if (left := self.masks.left(delta)) > 0 else math.inf
         levels = self.calibration.levels(asked, self.gamma).items()
         multipliers = {self.scale / self.clip * factor: count for factor, count in levels}
         return sampling.epsilon(multipliers, rate=asked.sampling_rate, delta=delta, adjacency=asked.adjacency)
@@ -331,14 +343,19 @@ class Plan:
         """Request and results as JSON values: "epsilon" is what was asked for, "epsilon_true" what the plan costs.
 
         "power" is the true-positive rate that no attack exceeds at 1 % false positives; "turns" how many of the rounds
-        a client takes part in; "why" says which calibration "auto" took, and is null if one was named. Of a random
-        graph "near_colluders", "least_used", "hides_late" and "closing_rounds" say what (S1) counts on.
+        a client takes part in; "mask_bits" how many bits of keystream make a value that two clients share, and
+        "mask_cost" how much more noise variance these masks need than Gaussian ones, as a share; "why" says which
+        calibration "auto" took, and is null if one was named. Of a random graph "near_colluders", "least_used",
+        "hides_late" and "closing_rounds" say what (S1) counts on.
         """
         names = ("near_colluders", "least_used") if self.graph.random else ()
         placed = {name: getattr(self.request, name) for name in names}
         placed |= {"hides_late": self.hides_late, "closing_rounds": self.closing_rounds} if placed else {}
         return self.request.to_dict() | {
             "gamma": self.gamma,
+            "masks": self.masks.kind,
+            "mask_bits": self.masks.bits,
+            "mask_cost": self.mask_cost,
             "sigma_individual": self.sigma_individual,
             "sigma_pairwise": self.sigma_pairwise,
             "sigma_effective": self.sigma_effective,
@@ -365,7 +382,7 @@ class Plan:
     @cached_property
     def _json(self) -> str:
         chosen: dict[str, Any] = {"gamma": self.gamma} if self.calibration.chooses_gamma else {}
-        return self.request.but(**chosen, rotate=self.rotates).to_json()
+        return self.request.but(**chosen, masks=self.masks.kind, rotate=self.rotates).to_json()
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -393,8 +410,10 @@ class Plan:
 
     @cached_property
     def _digest(self) -> bytes:
-        chosen = vars(self.noise) | {"rotate": self.rotates and self.wire.block}
+        chosen = vars(self.noise) | {"rotate": self.rotates and self.wire.block, "masks": self.masks.kind}
         facts = self.request.to_dict() | chosen | {"pmf": self.law.pmf.tolist()}
+        if self.masks.kind == "gaussian":  # as digests were before there were others
+            del facts["masks"]
         if self.request.population is None:  # as digests were before there were populations, which states keep
             del facts["population"]
         if not self.request.random:
@@ -432,15 +451,24 @@ def solve(request: Request) -> Plan:
             uploads do not fit the wire (W1).
     """
     if request.graph == "auto":
-        return _sparsest(request.but(gamma=request.gamma, graph=None))
+        return _sparsest(request.but(gamma=request.gamma, masks=request.masks, graph=None))
     if request.calibration == "auto":
+        if request.masks == "drawn":  # which only repair has
+            return solve(request.but(calibration="repair", gamma=request.gamma, masks="drawn"))
         plans = [solve(request.but(calibration=name, gamma=request.gamma)) for name in ("exact", "repair")]
         best, other = sorted(plans, key=Plan.noise_carried)  # exact where they are equal
         return replace(best, passed_over=other)
     found = Plan(request, CALIBRATIONS[request.calibration].noise(request))
-    if found.deployable and not found.calibration.floats:
-        found.wire.check()
-    return found
+    try:
+        if found.deployable and not found.calibration.floats:
+            found.wire.check()
+    except InfeasibleError:
+        if found.masks.kind == "gaussian" or request.masks == "drawn":
+            raise
+    else:
+        return found
+    # units of drawn masks may be too coarse where sums need many bits
+    return Plan(request, solve(request.but(gamma=request.gamma, masks="gaussian")).noise)
 
 
 def _sparsest(asked: Request) -> Plan:
@@ -450,7 +478,7 @@ def _sparsest(asked: Request) -> Plan:
     while asked.clients > AUTO_COMPLETE and low <= high:
         degree = (low + high) // 2 if high < 2 * low else round(math.sqrt(low * high))
         try:
-            found = solve(asked.but(gamma=asked.gamma, degree=degree, random=True))
+            found = solve(asked.but(gamma=asked.gamma, masks=asked.masks, degree=degree, random=True))
         except ArgumentError:  # infeasible, or of a kind that has no random graphs
             found = None
         if found is not None and found.noise_carried() <= AUTO_WITHIN * whole.noise_carried():
@@ -467,8 +495,8 @@ def plan(**settings: Any) -> Plan:  # noqa: ANN401  checked by `Request`
     Args:
         **settings: the fields of `Request`: clients, colluders, stragglers, rounds, epsilon, delta and, where they
             are not as usual, calibration, clip, unit, adjacency, sampling_rate, momentum, ema, population, graph,
-            straggler_law, gamma, reserve, grace, late, records, parameters, coordinate_range, wire_steps and rotate;
-            `help(lightdp.Request)` describes each.
+            straggler_law, gamma, masks, reserve, grace, late, records, parameters, coordinate_range, wire_steps and
+            rotate; `help(lightdp.Request)` describes each.
 
     >>> found = plan(clients=20, colluders=4, stragglers=4, rounds=60, epsilon=3, delta=1e-5, calibration="repair")
     >>> round(found.noise_in_mean(), 3)

@@ -22,13 +22,20 @@ from lightdp.stragglers import StragglerLaw, custom, parse
 CalibrationName = Literal["auto", "exact", "repair", "paper", "local", "smpc", "central"]
 Unit = Literal["record", "client"]
 Reserve = Literal["expected", "worst"]
+MasksName = Literal["auto", "gaussian", "drawn"]
 Late = float | Literal["unseen"]
 
 FINEST_STEPS = 16
 """The most steps of the wire in σ_U; on the grid in which noise is added up, σ_U is at least so many steps."""
 _UNKNOWN_RECORDS_PER_CLIENT = 1024
 _LATE = (0.0, 0.1)  # without and with grace, see (R6)
-_CHOICES = {"calibration": CalibrationName, "unit": Unit, "adjacency": Adjacency, "reserve": Reserve}
+_CHOICES = {
+    "calibration": CalibrationName,
+    "unit": Unit,
+    "adjacency": Adjacency,
+    "reserve": Reserve,
+    "masks": MasksName,
+}
 
 
 class Unasked(str):
@@ -93,6 +100,10 @@ class Request:
         "uniform", group="Clients", flag=str,
     )
     gamma: float | None = setting("Ratio of variances σ_K²/σ_U²; by default the best one.", None, group="Noise")
+    masks: MasksName = setting(
+        "Noise that two clients share: gaussian, drawn from fewer random bits (faster, needs repair), or auto.", "auto",
+        group="Noise",
+    )
     reserve: Reserve = setting("With repair, plan for expected or worst-case stragglers.", "expected", group="Noise")
     grace: int = setting(
         "Rounds for which an upload may be late and is used all the same: 0 or 1.", 0, group="Clients"
@@ -154,6 +165,8 @@ class Request:
             object.__setattr__(self, name, value)  # 1 and 1.0 are one request, with one digest
         self._check_together()
         self._check_wire()
+        if self.masks == "drawn" and (refused := self.undrawable) is not None:
+            raise ArgumentError(f"masks='drawn' need {refused}: take masks='gaussian'")
 
     def _read_graph(self) -> None:
         """Put what `graph` says into the settings that it stands for; "auto" stays, for `solve`."""
@@ -226,6 +239,19 @@ class Request:
             raise ArgumentError(f"rotate must be True, False or None, got rotate={self.rotate!r}")
         if self.rotate and self.parameters is None:
             raise ArgumentError("rotate=True needs parameters, which decide how far it spreads, got parameters=None")
+
+    @property
+    def undrawable(self) -> str | None:
+        """What a request must have for drawn masks, and what it has instead; None if nothing is missing (B2)."""
+        if self.calibration not in ("auto", "repair"):
+            return f"repair, which takes out what they leave, got calibration={self.calibration!r}"
+        if self.sampling_rate != 1:
+            return f"whole batches, got sampling_rate={self.sampling_rate:g}"
+        if self.random:
+            return "a graph that is complete or circulant, got random=True"
+        if self.delta > DELTA_MAX:
+            return f"delta <= {DELTA_MAX:g}, got delta={self.delta:g}"
+        return None
 
     @property
     def transient_weight(self) -> float:
@@ -354,15 +380,20 @@ class Request:
         return self.unit == "record" and self.records is None and self.coordinate_range is None
 
     def but(self, **changed: Any) -> Request:  # noqa: ANN401  as the fields
-        """The same request with these settings changed and, unless it is among them, γ chosen anew."""
-        return dataclasses.replace(self, **({"gamma": None} | changed))
+        """The same request with these settings changed and, unless they are among them, γ and drawn masks chosen anew.
+
+        Gaussian masks that were asked for stay.
+        """
+        masks = "gaussian" if self.masks == "gaussian" else "auto"
+        return dataclasses.replace(self, **({"gamma": None, "masks": masks} | changed))
 
     def among(self, clients: int) -> Request:
         """The request of a roster of so many clients, by one rule that all parties apply (C1).
 
         Colluders, stragglers and peers keep their numbers, as far as there are so many clients; all others stay peers
         where they were, and an odd number of peers among an odd number of clients becomes even. Each client has as many
-        rounds as before, and as many records on average. γ, if it is given, stays.
+        rounds as before, and as many records on average. γ, if it is given, stays; masks that are drawn stay so where
+        that is worth it.
 
         >>> asked = Request(clients=20, population=100, colluders=4, stragglers=4, rounds=50, epsilon=8, delta=1e-5)
         >>> asked.turns, asked.among(17).clients, asked.among(17).turns
@@ -377,6 +408,8 @@ class Request:
             changed["straggler_law"] = "uniform"  # another one says nothing of fewer stragglers
         if self.population is not None:
             changed["population"] = self.cohorts * clients
+        if clients != self.clients and self.masks == "drawn":
+            changed["masks"] = "auto"
         if self.random and self.degree is not None:
             changed["degree"] = min(self.degree, clients // 2)
         elif self.degree is not None:
@@ -411,6 +444,7 @@ class Request:
             asked = json.loads(text)
             law = asked.pop("straggler_law")
             checked = custom(len(law["pmf"]) - 1, law["pmf"])
+            asked.setdefault("masks", "gaussian")  # as they were before there were others
             return cls(**asked, straggler_law=StragglerLaw(str(law["name"]), checked.pmf))
         except ArgumentError:
             raise

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from scipy.special import ndtri_exp
 
+from lightdp import drawn
 from lightdp.errors import InfeasibleError
 from lightdp.planning._calibrations import Calibration, Noise
+from lightdp.planning._masks import FINE
 from lightdp.planning._request import FINEST_STEPS, Request
 
 _UNKNOWN_PARAMETERS = 2**30
@@ -48,8 +50,17 @@ class Wire:
         step = noise.sigma_individual / steps
         if step == 0:
             return cls(steps, step, bound, None, bound, _BITS)
-        reach = _reach(asked, noise, calibration, step)
-        most = math.inf
+        fine = FINE
+        while True:
+            found = cls._reaching(asked, noise, calibration, _reach(asked, noise, calibration, fine))
+            if found.bits > _most(steps) or found.fine >= fine:
+                return found
+            fine = found.fine  # units of drawn masks are so many fine steps, rounded up
+
+    @classmethod
+    def _reaching(cls, asked: Request, noise: Noise, calibration: Calibration, reach: float) -> Wire:
+        steps, bound = calibration.wire_steps(asked), asked.upload_range
+        step, most = noise.sigma_individual / steps, math.inf
         if asked.range_is_guessed and not calibration.floats:  # rather clamp more than not fit
             most = max(((2.0 ** (_most(steps) - 1) - 1) * step - reach) / asked.clients * (1 - 1e-9), asked.clip)
 
@@ -70,6 +81,11 @@ class Wire:
         best = next((wire for wire in shorter if wire.bits == best.bits and wire.range < most), best)
         return best if asked.rotate or best.bits < plain.bits else plain
 
+    @property
+    def fine(self) -> int:
+        """σ_U in fine steps, in which noise is added up modulo 2^32: `FINE`, or as many as the bits leave room for."""
+        return min(FINE, self.steps << max(_BITS - self.bits, 0))
+
     def check(self) -> None:
         """Refuse what does not fit.
 
@@ -88,13 +104,38 @@ def _most(steps: int) -> int:
     return _BITS - (FINEST_STEPS // steps).bit_length() + 1
 
 
-def _reach(asked: Request, noise: Noise, calibration: Calibration, step: float) -> float:
-    """How far noise and rounding take a coordinate of a sum, except with probability 2⁻⁴⁰ in the whole training."""
+def _reach(asked: Request, noise: Noise, calibration: Calibration, fine: int) -> float:
+    """How far noise and rounding take a coordinate of a sum, except with probability 2⁻⁴⁰ in the whole training.
+
+    Args:
+        asked: the request.
+        noise: what was found for it.
+        calibration: how.
+        fine: σ_U in fine steps, of which units of drawn masks are a whole number.
+    """
     clients, degree, away = asked.clients, asked.noise_graph.most, asked.stragglers
     repaired = min(away, degree) if calibration.repairs else 0
     cut = min(max((clients - repaired) // 2, 0), away)  # of so many stragglers, whose wires are the most
     wires = (clients - cut) * (min(cut, degree) + repaired)  # each used client repairs one round
-    variance = clients * (noise.sigma_individual**2 + step**2 / 12) + wires * noise.gamma * noise.sigma_individual**2
+    step = noise.sigma_individual / calibration.wire_steps(asked)
+    own = clients * (noise.sigma_individual**2 + step**2 / 12)
     values = (1 + asked.grace) * asked.rounds * (_UNKNOWN_PARAMETERS if asked.parameters is None else asked.parameters)
     log_tail = -41 * math.log(2) - math.log(values)  # two sides
-    return -float(ndtri_exp(log_tail)) * math.sqrt(variance)
+    if noise.masks.kind == "drawn" and wires > 0:
+        unit = drawn.unit(fine, noise.gamma) * noise.sigma_individual / fine
+        return drawn_reach(own, wires, unit, log_tail)
+    return -float(ndtri_exp(log_tail)) * math.sqrt(own + wires * noise.gamma * noise.sigma_individual**2)
+
+
+def drawn_reach(own: float, wires: int, unit: float, log_tail: float) -> float:
+    """What a sum of noise with drawn masks exceeds with at most this probability, by Chernoff's bound.
+
+    Args:
+        own: variance of what is Gaussian in it; rounding, which is uniform, counts as that.
+        wires: drawn masks in it.
+        unit: what a drawn value counts for.
+        log_tail: logarithm of the probability.
+    """
+    about = math.sqrt(-2 * log_tail / (own + wires * unit**2 * drawn.VARIANCE))
+    rates = [about * 2 ** (k / 8) for k in range(-24, 9)]
+    return min((t * t * own / 2 + wires * drawn.log_moment(t * unit) - log_tail) / t for t in rates)

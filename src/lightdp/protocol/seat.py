@@ -12,7 +12,7 @@ from lightdp.planning import Plan
 from lightdp.protocol.history import ClientHistory
 from lightdp.protocol.state import ClientState
 from lightdp.protocol.vector import Floats
-from lightdp.stream import Term
+from lightdp.stream import Draw, Term
 from lightdp.wire import Kind, Message, Upload
 
 
@@ -81,7 +81,7 @@ class Seat:
 
     def pairwise(
         self, history: ClientHistory, of: int, peers: tuple[int, ...], *, closing: bool = False, undo: bool = False
-    ) -> list[Term]:
+    ) -> list[Term | Draw]:
         """Pairwise noise of a round, or its opposite; no closing round shares any with one that has data (S1)."""
         if self._plan.gamma == 0:
             return []

@@ -118,7 +118,7 @@ def _cards(chosen: Plan) -> list[Card]:
     stays, found = math.sqrt(chosen.noise_in_mean()), 100 * chosen.power()
     wrong = f"{100 * attack.FALSE_POSITIVES:g} %"
     of = f"noise multiplier {chosen.noise_multiplier:.4g}; σ_U {chosen.sigma_individual:.4g}, "
-    of += f"σ_K {chosen.sigma_pairwise:.4g}"
+    of += f"σ_K {chosen.sigma_pairwise:.4g}{', drawn' if chosen.masks.kind == 'drawn' else ''}"
     return [
         Card("Guarantee", f"ε = {rounded_up(chosen.epsilon())}", f"at δ = {chosen.delta:g}, true, for all rounds"),
         Card("Attacker", f"{rounded_up(found, 1)} %", f"found at most, with {wrong} wrongly accused"),

@@ -1,8 +1,8 @@
 """Noise from 256-bit keys: two clients of a pair get the same integers; data is masked in one pass (W1), (W2).
 
-`accumulate` adds Gaussian noise to integers, `masked` rounds data together with its own noise; a `Term` is one noise
-vector. `count` adds noise that is cheaper, bits of keystreams, counted; no scheme uses it yet. A key serves one vector
-of one kind: Gaussian samples and counts of any width all begin with the same keystream.
+`accumulate` adds noise to integers, `masked` rounds data together with its own noise. A `Term` is one vector of
+Gaussian noise; a `Draw` is one of drawn noise, which is cheaper. A key serves one vector of one kind: Gaussian samples
+and drawn values begin with the same keystream.
 
 Keystream. Block n of a key is AES-128, keyed by its first 16 bytes, of its other 16 bytes ⊕ n, n as a little-endian
 number: counter mode whose first counter is secret. That makes many keys together no easier to attack than one: what is
@@ -34,30 +34,27 @@ Accuracy, in grid units:
 | largest sample | 9.27 σ, which a true Gaussian exceeds once in 5e19 samples |
 | resolution | u has 24 significant bits, angles 18; given those, z is right to 8e-7 of the radius |
 
-Counts. c(key, w) is a sequence of integers, fixed by key and w alone, with w = 8, 16, 32 or 64: value i takes bytes
-i w/8 ... (i + 1) w/8 − 1 of the same keystream, in which it counts the bits that are set, less w/2. Counts come in
-units, so many steps of the grid each:
+Drawn values. d(key) is a sequence of integers in −128 ... 127, fixed by the key alone, in tiles of 1024 values:
 
-| property | value of unit × c(key, w) |
-| --- | --- |
-| law | unit × (binomial of w fair bits − w/2), exactly, where the keystream is replaced by random bits |
-| mean | 0 |
-| variance | unit² w/4 |
-| excess kurtosis | −2/w; the sum of n of them has −2/(n w) |
-| largest value | unit × w/2, which is √w deviations |
+1. Tile n takes blocks 192 n ... 192 n + 191 of the same keystream: bytes b_0[1024], then b_1[1024], then b_2[1024].
+2. If b_0[i] = b_1[i] = 255, value i is b_2[i] as a signed byte (two's complement).
+3. Otherwise it is the sum over k = 0, 1, 2 of L_k[b_k[i] mod 16] + H_k[⌊b_k[i] / 16⌋]: six tables of 16 entries each,
+   `TABLES` of `lightdp._native.plain`, none of whose sums is beyond ±127.
 
-Only integers are involved, and minus a count is the count of the complement: the sum over keys is unit × (bits that
-are set in all keystreams, those of negative signs complemented, less w/2 for each key). The kernel adds up the bits
-of all keys at each position by carry-save adders, so that AES is most of what it does.
+Where the keystream is replaced by random bits, values are independent and their law is exact: each value has a
+probability that is a multiple of 2^-24 and at least 2^-24, as every signed byte is possible in step 2. Only integers
+are involved. They come in units, so many steps of the grid each.
 
-Side channels. Time: no table, index or branch depends on a key, a sample, a count or data (except the refusal of data
-that is out of range); signs, scales and units are public. The division and the root of each pair see no subnormal;
-whether they take constant time depends on the processor. Memory: the kernel wipes its round keys, keystreams and noise,
-also those on its stack; Python's `bytes` last until they are collected.
+Side channels. Time: in the kernel no index or branch depends on a key, a keystream, noise or data (except the refusal
+of data that is out of range); drawn values are looked up inside registers. Signs, scales and units are public. The
+division and the root of each Gaussian pair see no subnormal; whether they take constant time depends on the processor.
+numpy looks drawn values up in tables of 256 bytes: whoever shares its caches may learn which of four lines were read.
+Memory: the kernel wipes its round keys, keystreams and noise, also those on its stack; Python's `bytes` last until they
+are collected.
 
 A compiled kernel (x86-64 with AES-NI and AVX2, faster with VAES and with AVX-512; 64-bit ARMv8 with NEON and AES) and
-numpy with `cryptography`, on any processor of either byte order, give the same samples and counts. Each backend must
-reproduce known answers when this module is imported; `backend()` names the one in use.
+numpy with `cryptography`, on any processor of either byte order, give the same noise. Each backend must reproduce known
+answers when this module is imported; `backend()` names the one in use.
 """
 
 from lightdp.stream._backends import TILE, Path, backend, paths
@@ -65,12 +62,11 @@ from lightdp.stream._sums import (
     LENGTH_MAX,
     SIGMA_MAX,
     UNIT_MAX,
-    WIDTHS,
+    Draw,
     Floats,
     Integers,
     Term,
     accumulate,
-    count,
     masked,
 )
 
@@ -79,14 +75,13 @@ __all__ = [
     "SIGMA_MAX",
     "TILE",
     "UNIT_MAX",
-    "WIDTHS",
+    "Draw",
     "Floats",
     "Integers",
     "Path",
     "Term",
     "accumulate",
     "backend",
-    "count",
     "masked",
     "paths",
 ]

@@ -23,18 +23,18 @@ class Path:
 
     Attributes:
         accumulate: adds Gaussian samples, as `plain.accumulate`.
-        count: adds counts, as `plain.count`.
+        draw: adds drawn values, as `plain.draw`.
     """
 
     accumulate: Callable[..., bool]
-    count: Callable[..., None]
+    draw: Callable[..., None]
 
 
-NUMPY = Path(plain.accumulate, plain.count)
+NUMPY = Path(plain.accumulate, plain.draw)
 
 
 def _compiled(name: str) -> Path:
-    return Path(partial(kernel.accumulate, name), partial(kernel.count, name))
+    return Path(partial(kernel.accumulate, name), partial(kernel.draw, name))
 
 
 def backend() -> str:
@@ -58,8 +58,8 @@ def paths() -> dict[str, Path]:
 
 
 def correct(path: Path) -> bool:
-    """Checks known answers of samples, of data and of counts."""
-    found = _samples(path), _data(path), _counts(path)
+    """Checks known answers of samples, of data and of drawn values."""
+    found = _samples(path), _data(path), _draws(path)
     return tuple(hashlib.sha256(each.astype("<i4").tobytes()).hexdigest() for each in found) == KNOWN
 
 
@@ -79,13 +79,11 @@ def _data(path: Path) -> NDArray[np.int32]:
     return out
 
 
-def _counts(path: Path) -> NDArray[np.int32]:
-    """Every width, both signs; 37 keys, so that counters have digits for both bytes of the kernel's sums."""
-    out = np.zeros(700, np.int32)
-    keys = b"".join(bytes(range(j, j + 32)) for j in range(37))
-    signs = np.array([-1 if j % 3 else 1 for j in range(37)], np.int8)
-    for bits in (8, 16, 32, 64):
-        path.count(out, 100, keys, signs, (bits, 2**27 + bits))
+def _draws(path: Path) -> NDArray[np.int32]:
+    """Nineteen keys, both signs, parts of the first and last of 12 tiles; five values take the uniform branch."""
+    out = np.zeros(11 * TILE, np.int32)
+    keys = b"".join(bytes(range(j, j + 32)) for j in range(19))
+    path.draw(out, 1000, keys, np.array([-1 if j % 3 else 1 for j in range(19)], np.int8), 2**22 + 1)
     return out
 
 
@@ -102,7 +100,7 @@ def choose(wanted: str | None, compiled: dict[str, Path]) -> tuple[str, Path]:
 KNOWN = (
     "fc988c7a090b14b77b4da345270efe58bb00a04431317e6f4af2efbf89a67753",
     "84d0e30bf490c8ba6f0425a4d2d504cb3f706cf56ca212e2aa558084c281604c",
-    "e4832c73f3bf8d9876c61cac0c3719326af82c662beeb50a5b0dd4b71eaeb898",
+    "58ee7c443eb6dae651b866fb77fdea1d897821973d770ee5e129e2800a11ec77",
 )
 COMPILED: dict[str, Path] = (
     {} if kernel is None else {name: _compiled(name) for name in kernel.BACKENDS}

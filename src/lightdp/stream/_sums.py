@@ -15,9 +15,8 @@ from lightdp.stream import _backends
 from lightdp.stream._backends import TILE
 
 SIGMA_MAX = 4096.0  # samples up to 9.27 σ have at least 8 bits below the unit
-LENGTH_MAX = 2**40  # samples for each key: its AES blocks stay far from the birthday bound
-WIDTHS = (8, 16, 32, 64)  # bits of a count
-UNIT_MAX = 2**31 - 1
+LENGTH_MAX = 2**40  # values of each key: its AES blocks stay far from the birthday bound
+UNIT_MAX = 2**24  # a drawn value in such units is within an int32
 
 Floats = NDArray[np.float32] | NDArray[np.float64]
 Integers = NDArray[np.int32]
@@ -51,6 +50,33 @@ class Term:
             raise errors.ArgumentError(f"sigma must be <= {SIGMA_MAX:g} grid units, got sigma={self.sigma:g}")
 
 
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One vector of drawn noise of a sum: sign × unit × d(key).
+
+    Attributes:
+        key: 32 secret bytes; `repr` does not show them.
+        sign: +1 or -1.
+        unit: steps of the grid that a value counts for, in 1..UNIT_MAX.
+
+    Raises:
+        ArgumentError: an attribute is out of range.
+
+    >>> Draw(bytes(32), -1, 100)
+    Draw(sign=-1, unit=100)
+    """
+
+    key: bytes = field(repr=False)
+    sign: int
+    unit: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key, bytes) or len(self.key) != 32 or type(self.sign) is not int or abs(self.sign) != 1:
+            _check(self.key, self.sign)
+        if type(self.unit) is not int or not 0 < self.unit <= UNIT_MAX:
+            _validate.integer("unit", self.unit, 1, UNIT_MAX)
+
+
 def _check(key: object, sign: object) -> None:
     if not isinstance(key, bytes) or len(key) != 32:
         got = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
@@ -59,16 +85,16 @@ def _check(key: object, sign: object) -> None:
         raise errors.ArgumentError("sign must be +1 or -1, got sign=0")
 
 
-def accumulate(out: Integers, terms: Sequence[Term], *, start: int = 0, threads: int | None = 1) -> None:
-    """Add Σ sign × g(key, σ)[start : start + len(out)] over the terms to `out`, modulo 2^32.
+def accumulate(out: Integers, terms: Sequence[Term | Draw], *, start: int = 0, threads: int | None = 1) -> None:
+    """Add Σ sign × g(key, σ)[start : start + len(out)] or sign × unit × d(key)[...] over the terms, modulo 2^32.
 
-    Formal guarantee: the same samples on every machine and backend, for any number of threads and however a vector is
+    Formal guarantee: the same integers on every machine and backend, for any number of threads and however a vector is
     split into calls; a term and its opposite cancel exactly. Memory beside `out` is a few tiles and the keys.
 
     Args:
         out: one-dimensional, contiguous, writable int32.
-        terms: any number of them.
-        start: index of the first sample, >= 0; start + len(out) <= LENGTH_MAX.
+        terms: any number of them, of either kind.
+        start: index of the first value, >= 0; start + len(out) <= LENGTH_MAX.
         threads: number of threads (the kernel releases the GIL). None: as many as the process has cores, or
             OMP_NUM_THREADS if that is fewer.
 
@@ -79,79 +105,27 @@ def accumulate(out: Integers, terms: Sequence[Term], *, start: int = 0, threads:
     >>> accumulate(out, [Term(bytes(32), +1, 100.0)])
     >>> out
     array([-87,  11,   5, 109], dtype=int32)
-    >>> accumulate(out, [Term(bytes(32), -1, 100.0)])
+    >>> accumulate(out, [Term(bytes(32), -1, 100.0), Draw(bytes(range(32)), +1, 10)])
     >>> out
-    array([0, 0, 0, 0], dtype=int32)
+    array([-170,  160,   50,  -30], dtype=int32)
     """
     _add(out, _first(out, start), terms, threads)
 
 
-def count(
-    out: Integers,
-    keys: Sequence[bytes],
-    signs: Sequence[int],
-    *,
-    bits: int,
-    unit: int,
-    start: int = 0,
-    threads: int | None = 1,
-) -> None:
-    """Add unit × Σ sign × c(key, bits)[start : start + len(out)] over the keys to `out`, modulo 2^32.
-
-    Formal guarantee: the same integers on every machine and backend, for any number of threads and however a vector is
-    split into calls; a key with one sign and the same key with the other cancel exactly. For keys that are random and
-    used for nothing else, values of one key cannot be told from independent ones with mean 0 and variance unit² bits/4
-    (the module's text has their law), nor can those of several keys. Memory beside `out` is less than a megabyte for
-    each thread, and the keys.
-
-    Side channels: time depends on the numbers of keys and of values, on `bits` and on nothing else; no table, index or
-    branch depends on a key or on a count. Signs and the unit are public. The kernel wipes its round keys and counters.
-
-    Args:
-        out: one-dimensional, contiguous, writable int32.
-        keys: any number of them, 32 secret bytes each.
-        signs: +1 or -1 for each key.
-        bits: bits of keystream for each value, one of `WIDTHS`.
-        unit: steps of the grid that a bit counts for, in 1..UNIT_MAX.
-        start: index of the first value, >= 0; start + len(out) <= LENGTH_MAX.
-        threads: as in `accumulate`.
-
-    Raises:
-        ArgumentError: an argument is wrong; `out` is unchanged.
-
-    >>> out = np.zeros(4, np.int32)
-    >>> count(out, [bytes(32)], [+1], bits=16, unit=100)
-    >>> out
-    array([100,   0, 200,   0], dtype=int32)
-    >>> count(out, [bytes(32)], [-1], bits=16, unit=100)
-    >>> out
-    array([0, 0, 0, 0], dtype=int32)
-    """
-    first = _first(out, start)
-    if len(keys) != len(signs):
-        raise errors.ArgumentError(f"signs must be as many as keys, got {len(signs)} for {len(keys)} keys")
-    for key, sign in zip(keys, signs, strict=True):
-        _check(key, sign)
-    if _validate.integer("bits", bits, 8, 64) not in WIDTHS:
-        raise errors.ArgumentError(f"bits must be one of {', '.join(map(str, WIDTHS))}, got bits={bits}")
-    all_keys, plus_minus = b"".join(keys), np.array(signs, np.int8)
-    each = int(bits), _validate.integer("unit", unit, 1, UNIT_MAX)
-
-    def part(cut: slice) -> bool:
-        _backends.IN_USE.count(out[cut], first + cut.start, all_keys, plus_minus, each)
-        return True
-
-    _run(part, out.size, threads)
-
-
 def masked(
-    values: Floats, terms: Sequence[Term], *, step: float, sigma: float, own: Sequence[bytes], threads: int | None = 1
+    values: Floats,
+    terms: Sequence[Term | Draw],
+    *,
+    step: float,
+    sigma: float,
+    own: Sequence[bytes],
+    threads: int | None = 1,
 ) -> Integers:
-    """`values` in steps plus noise of their own, rounded once, plus Σ sign × g(key, σ) over the terms (W1).
+    """`values` in steps plus noise of their own, rounded once, plus the noise of the terms (W1).
 
     With w = g(own[0], sigma), f = g(own[1], SIGMA_MAX) and g = g(own[2], SIGMA_MAX), the result is
 
-        round(values / step + (w + 2^-11 f + 2^-22 g)) + Σ sign × g(key, σ)   modulo 2^32
+        round(values / step + (w + 2^-11 f + 2^-22 g)) + what `accumulate` adds for the terms   modulo 2^32
 
     in IEEE binary64, to the nearest integer, ties to even. The noise in brackets is exact; the quotient and the sum
     are rounded once each.
@@ -160,7 +134,7 @@ def masked(
 
     Args:
         values: float32 or float64 vector, not changed; |values| / step must be below 2^50.
-        terms: any number of them.
+        terms: any number of them, of either kind.
         step: size of a step, > 0.
         sigma: standard deviation of the values' own noise, in steps, in (0, SIGMA_MAX].
         own: three keys that are used for nothing else.
@@ -184,17 +158,33 @@ def masked(
     return out
 
 
-def _add(out: Integers, start: int, terms: Sequence[Term], threads: int | None, *data: tuple[Floats, float]) -> bool:
+def _add(
+    out: Integers, start: int, terms: Sequence[Term | Draw], threads: int | None, *data: tuple[Floats, float]
+) -> bool:
     """Adds terms, and data if there is some; False if any value was out of range."""
+    gaussian: list[Term] = []
+    drawn: dict[int, list[Draw]] = {}
     for term in terms:
-        if not isinstance(term, Term):
-            raise errors.ArgumentError(f"terms must hold Term, got {type(term).__name__}")
-    keys = b"".join(term.key for term in terms)
-    scales = np.array([term.sign * np.float32(term.sigma) for term in terms], np.float32)
+        if isinstance(term, Term):
+            gaussian.append(term)
+        elif isinstance(term, Draw):
+            drawn.setdefault(int(term.unit), []).append(term)
+        else:
+            raise errors.ArgumentError(f"terms must hold Term or Draw, got {type(term).__name__}")
+    keys = b"".join(term.key for term in gaussian)
+    scales = np.array([term.sign * np.float32(term.sigma) for term in gaussian], np.float32)
+    draws = [
+        (b"".join(each.key for each in some), np.array([each.sign for each in some], np.int8), unit)
+        for unit, some in drawn.items()
+    ]
 
     def part(cut: slice) -> bool:
         some = ((values[cut], step) for values, step in data)
-        return _backends.IN_USE.accumulate(out[cut], start + cut.start, keys, scales, *some)
+        if gaussian and not _backends.IN_USE.accumulate(out[cut], start + cut.start, keys, scales, *some):
+            return False
+        for each in draws:
+            _backends.IN_USE.draw(out[cut], start + cut.start, *each)
+        return True
 
     return _run(part, out.size, threads)
 

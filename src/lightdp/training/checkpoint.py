@@ -102,6 +102,7 @@ def read(path: Path, config: Config, plan: Plan | None, identity: Identity, devi
         raise ResumeError(
             f"resume needs a checkpoint of this version, got {path} of another; without resume the run starts anew"
         )
+    was = {"masks": config.masks} | was  # older ones do not say: their noise decides
     for name, value in dataclasses.asdict(config).items():
         if name not in {*PLACES, "start"} and was.get(name) != value:
             then, now = ("default" if each is None else repr(each) for each in (was.get(name), value))
@@ -111,7 +112,7 @@ def read(path: Path, config: Config, plan: Plan | None, identity: Identity, devi
     if noise != _digest(plan):
         raise ResumeError(
             f"resume needs the noise of the interrupted run, got {path} of a version that chose another for the same "
-            "settings; without resume the run starts anew"
+            "settings, perhaps since it had masks='gaussian' alone; without resume the run starts anew"
         )
     return state
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from lightdp._settings import like, setting
 from lightdp._validate import choice, integer, number, positive
 from lightdp.errors import ArgumentError
-from lightdp.planning import Late, Plan, Request, Reserve, solve
+from lightdp.planning import Late, MasksName, Plan, Request, Reserve, solve
 from lightdp.sampling import Adjacency
 from lightdp.schemes import Scheme, scheme
 from lightdp.training.arrivals import late_shares, straggler_law
@@ -145,6 +145,7 @@ class Config:
     head_lr: float | None = setting("Learning rate of these first rounds, by default --lr.", None, group="Training")
     degree: int | None = like(Request, "degree", None)
     gamma: float | None = like(Request, "gamma", None)
+    masks: MasksName = like(Request, "masks", "auto")
     wire_steps: int = like(Request, "wire_steps", 2)
     rotate: bool | None = like(Request, "rotate", None)
     fidelity: Fidelity = setting(
@@ -160,6 +161,7 @@ class Config:
         self._read_layout()
         choice("unit", self.unit, get_args(Unit))
         choice("fidelity", self.fidelity, get_args(Fidelity))
+        choice("masks", self.masks, get_args(MasksName))
         choice("epsilon_per", self.epsilon_per, ("training", "round"))
         choice("device", self.device, ("auto", "cpu", "cuda"))
         for name in ("augment", "epochs", "batch", "evaluate_every"):
@@ -217,6 +219,8 @@ class Config:
         """What is asked of the scheme must be what it has."""
         if self.gamma is not None and known.calibration not in ("auto", "exact", "repair"):
             raise ArgumentError(f"gamma needs a scheme that chooses it, such as repair, got scheme={self.scheme!r}")
+        if self.masks == "drawn" and known.calibration not in ("auto", "repair"):
+            raise ArgumentError(f"masks='drawn' need a scheme that repairs, such as repair, got scheme={self.scheme!r}")
         if self.fidelity == "protocol" and not known.deployable:
             raise ArgumentError(
                 f"fidelity must be distribution for scheme={self.scheme!r}, whose clients add no noise alone"

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from lightdp import gaussian
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.errors import BudgetError
@@ -158,10 +159,8 @@ class Membership:
             return None
         found = [0.0] * self.config.members
         for roster in self.rosters.values():
-            total = roster.total(self._spent)
-            if total is not None:
-                for client, epsilon in zip(roster.members, total.epsilon().tolist(), strict=True):
-                    found[client] = epsilon
+            for client, epsilon in zip(roster.members, roster.epsilon(self._spent), strict=True):
+                found[client] = epsilon
         seated = {client for roster in self.rosters.values() for client in roster.members}
         for client, squares in self._spent.items():
             if client not in seated:
@@ -172,10 +171,9 @@ class Membership:
         """The ε of the client that has spent most; None without noise."""
         if self.plan is None:
             return None
-        totals = (roster.total(self._spent) for roster in self.rosters.values())
         total = lambda squares: math.fsum(square * count for square, count in squares.items())  # noqa: E731
         most = max(self._spent.values(), key=total, default={})
-        return max([self._alone(most), *(total.max_epsilon() for total in totals if total is not None)])
+        return max([self._alone(most), *(roster.max_epsilon(self._spent) for roster in self.rosters.values())])
 
     def facts(self, roster: Roster | None) -> dict[str, Any]:
         """What the line of a round says of members, and of rosters that were formed and closed since the last one.
@@ -230,9 +228,10 @@ class Membership:
 
     def _alone(self, squares: Mapping[float, int]) -> float:
         """The ε of these rounds of a client."""
-        if self._empty is None or not squares:
+        if self.plan is None or not squares:
             return 0.0
-        return float(self._empty.beside([squares]).epsilon()[0])
+        total = math.fsum(square * count for square, count in squares.items())
+        return gaussian.epsilon(math.sqrt(total), self.plan.delta)
 
     def _form(self) -> None:
         """Form rosters of those who wait: of `least` only where none is left.

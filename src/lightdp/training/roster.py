@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from lightdp import gaussian
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
 from lightdp.planning import Plan
@@ -116,19 +118,34 @@ class Roster:
         found = [before.get(client, {}) for client in self.members] if before else []
         return found if any(found) else None
 
-    def total(self, before: Mapping[int, Mapping[float, int]]) -> Odometer | None:
-        """What each member has spent, also `before`, with the last round as it will be final; to be read.
+    def epsilon(self, before: Mapping[int, Mapping[float, int]]) -> list[float]:
+        """What each member has spent, also `before`, with the last round as it will be final; nothing without noise.
 
         Args:
             before: as for `elsewhere`.
         """
-        if self.odometer is None:
-            return None
+        if (own := self._settled) is None:
+            return []
         elsewhere = self.elsewhere(before)
-        found = self.odometer if elsewhere is None else self.odometer.beside(elsewhere)
-        if found.waits is None:
-            return found
-        settled = found.copied()
+        if elsewhere is None:
+            return own.epsilon().tolist()
+        return [gaussian.epsilon(math.sqrt(total), own.plan.delta) for total in _totals(own, elsewhere)]
+
+    def max_epsilon(self, before: Mapping[int, Mapping[float, int]]) -> float:
+        """The largest `epsilon`; 0 without noise."""
+        if (own := self._settled) is None:
+            return 0.0
+        elsewhere = self.elsewhere(before)
+        if elsewhere is None:
+            return own.max_epsilon()
+        return gaussian.epsilon(math.sqrt(max(_totals(own, elsewhere))), own.plan.delta)
+
+    @property
+    def _settled(self) -> Odometer | None:
+        """The odometer with the last round as it will be final; to be read."""
+        if self.odometer is None or self.odometer.waits is None:
+            return self.odometer
+        settled = self.odometer.copied()
         settled.record(*rounds.final(self.came[-1]))
         return settled
 
@@ -156,3 +173,9 @@ class Roster:
         if self.odometer is not None:
             for over in range(1, len(self.came) + 1):
                 rounds.count(self.odometer, self.came[:over], grace)
+
+
+def _totals(own: Odometer, elsewhere: Sequence[Mapping[float, int]]) -> list[float]:
+    """μ² of each client in this roster and elsewhere: they add up, as a run with several rosters has whole batches."""
+    more = [math.fsum(square * count for square, count in squares.items()) for squares in elsewhere]
+    return (own.mu() ** 2 + more).tolist()

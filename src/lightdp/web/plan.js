@@ -105,7 +105,7 @@ function show(found, took) {
   say("received", found.received === null ? "" : `the server gets ${size(found.received)}`);
   say("sigma-u", number(plan.sigma_individual, 4)); say("sigma-k", number(plan.sigma_pairwise, 4)); say("multiplier", number(plan.noise_multiplier, 4));
   say("std", number(found.std, 4)); say("residual", number(found.residual, 4)); say("norm", number(found.norm, 4));
-  say("peers", whole(found.peers)); say("masks", whole(found.masks)); say("turns", whole(found.turns));
+  say("peers", whole(found.peers)); say("masks", found.masks ? `${whole(found.masks)}, ${plan.masks}` : whole(found.masks)); say("turns", whole(found.turns));
   say("why", plan.why ? plan.why[0].toUpperCase() + plan.why.slice(1) + "." : "");
   say("took", took.toFixed(0));
   say("brief", `μ ${found.mu} · noise × ${number(found.ratio)} · ${size(found.upload)}`);

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lightdp import schemes, stream
 from lightdp._settings import like, setting
 from lightdp._validate import integer, positive
-from lightdp.planning import CalibrationName, Plan, Request, plan
+from lightdp.planning import CalibrationName, MasksName, Plan, Request, plan
 from lightdp.wire import encode
 from lightdp_lab.registry import ALL
 from lightdp_lab.schemes._net import Net, RoundFailedError
@@ -31,7 +31,7 @@ class Task:
     """What all schemes are given: N clients, C̄ colluders, S̄ stragglers, d values, and the privacy of a training.
 
     Updates are clipped to L2 norm `clip`; (ε, δ) is for one client (add-remove) over all rounds. The straggler law
-    tunes the noise of LightDP, exact and with repair; without one it is uniform.
+    tunes the noise of LightDP, exact and with repair; without one it is uniform. Masks are those of repair.
     """
 
     clients: int = like(Request, "clients", 50)
@@ -43,6 +43,7 @@ class Task:
     rounds: int = like(Request, "rounds", 150)
     clip: float = like(Request, "clip", 1.0)
     straggler_law: str | None = like(Request, "straggler_law", None)
+    masks: MasksName = like(Request, "masks", "auto")
 
     def __post_init__(self) -> None:
         integer("dimension", self.dimension, 1)
@@ -62,6 +63,8 @@ def _plan(task: Task, calibration: CalibrationName) -> Plan:
     asked = {name: value for name, value in asdict(task).items() if name != "dimension"}
     if calibration not in ("exact", "repair"):
         asked["straggler_law"] = None
+    if calibration != "repair":
+        asked["masks"] = "auto"
     return plan(**asked, unit="client", calibration=calibration)
 
 

@@ -1,13 +1,13 @@
-"""Noise of counted bits beside Gaussian noise, on every path of this machine, one core, in turns.
+"""Drawn noise beside Gaussian noise, on every path of this machine, one core, in turns.
 
-python benchmarks/mask_counts.py                print
-python benchmarks/mask_counts.py --json FILE    also write the record, as records/mask-counts.json
+python benchmarks/drawn.py                print
+python benchmarks/drawn.py --json FILE    also write the record, as records/drawn.json
 
 Two tables, in CPU time; ratios are medians over rounds, each taken within its round, so that other load matters little:
 
-- rates: 49 keys, 2^20 values: Gaussian noise, counts of 8, 16 and 32 bits, and the floor under 16 bits: the bare
-  keystream of those keys by the same instructions (mask_floor.c, where a C compiler is; OpenSSL's for numpy).
-- uploads: 49 peers, 11.2 million values: data, individual noise, pairwise noise of either kind (16 bits) and packing.
+- rates: 49 keys, 2^20 values: noise of either kind, and the floor under drawn noise: the bare keystream, 24 bits for
+  each value, by the same instructions (mask_floor.c, where a C compiler is; OpenSSL's for numpy).
+- uploads: 49 peers, 11.2 million values: data, individual noise, pairwise noise of either kind and packing.
   Philox makes an eighth of the values, times eight.
 """
 
@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 
     Job = Callable[[], object]
 
-WIDTHS = (8, 16, 32)
 FLOORS = ("vaes512", "vaes", "aesni")  # functions of mask_floor.c
-UNIT, SIGMA = 512, 1024.0  # √16/2 × 512 = 1024: the same variance
+UNIT, SIGMA = 85, 1024.0
 
 
 def keys(peers: int) -> list[bytes]:
@@ -51,29 +50,23 @@ def keys(peers: int) -> list[bytes]:
     return [b"masks".ljust(28, b".") + peer.to_bytes(4, "big") for peer in range(peers + 3)]
 
 
-def signs(peers: int) -> list[int]:
-    """Half of the peers have a lower index."""
-    return [1 if peer % 2 else -1 for peer in range(peers)]
-
-
-def terms(peers: int) -> list[stream.Term]:
-    """Gaussian noise of these keys."""
-    return [stream.Term(key, sign, SIGMA) for key, sign in zip(keys(peers), signs(peers), strict=False)]
+def terms(peers: int, kind: str) -> list[stream.Term | stream.Draw]:
+    """Noise of these keys; half of the peers have a lower index."""
+    signed = [(key, 1 if peer % 2 else -1) for peer, key in enumerate(keys(peers)[:peers])]
+    if kind == "drawn":
+        return [stream.Draw(key, sign, UNIT) for key, sign in signed]
+    return [stream.Term(key, sign, SIGMA) for key, sign in signed]
 
 
 def rate_jobs(d: int, peers: int) -> dict[str, dict[str, Job]]:
     """For each path: its noise, added to one vector, and the floor."""
-    out, floors = np.zeros(d, np.int32), compiled_floors(2 * d, peers)
+    out, floors = np.zeros(d, np.int32), compiled_floors(3 * d, peers)
     jobs: dict[str, dict[str, Job]] = {"philox": {"gaussian": partial(bench.philox, d, peers)}}
     for name in stream.paths():
-        jobs[name] = {"gaussian": partial(stream.accumulate, out, terms(peers))}
-        for bits in WIDTHS:
-            jobs[name][f"counts {bits}"] = partial(
-                stream.count, out, keys(peers)[:peers], signs(peers), bits=bits, unit=UNIT
-            )
+        jobs[name] = {kind: partial(stream.accumulate, out, terms(peers, kind)) for kind in ("gaussian", "drawn")}
         if name in floors:
-            jobs[name]["floor 16"] = floors[name]
-    jobs["numpy"]["floor 16"] = partial(keystream, 2 * d, peers)
+            jobs[name]["floor"] = floors[name]
+    jobs["numpy"]["floor"] = partial(keystream, 3 * d, peers)
     return jobs
 
 
@@ -82,19 +75,13 @@ def upload_jobs(d: int, peers: int) -> dict[str, dict[str, Job]]:
     jobs: dict[str, dict[str, Job]] = {"philox": {"gaussian": partial(bench.philox, d // 8, peers)}}
     values = np.zeros(d, np.float32)
     for name in stream.paths():
-        jobs[name] = {
-            "gaussian": partial(upload, values, peers, counted=False),
-            "counts 16": partial(upload, values, peers, counted=True),
-        }
+        jobs[name] = {kind: partial(upload, values, peers, kind) for kind in ("gaussian", "drawn")}
     return jobs
 
 
-def upload(values: stream.Floats, peers: int, *, counted: bool) -> None:
+def upload(values: stream.Floats, peers: int, kind: str) -> None:
     """What a client does with its trained vector."""
-    own = keys(peers)[peers:]
-    out = stream.masked(values, [] if counted else terms(peers), step=1e-3, sigma=SIGMA, own=own)
-    if counted:
-        stream.count(out, keys(peers)[:peers], signs(peers), bits=16, unit=UNIT)
+    out = stream.masked(values, terms(peers, kind), step=1e-3, sigma=SIGMA, own=keys(peers)[peers:])
     encode(out, shift=9, bits=17)
 
 
@@ -148,8 +135,8 @@ def measure(jobs: dict[str, dict[str, Job]], d: int, peers: int, rounds: int, ph
             "x_philox": ratio(("philox", "gaussian"), (name, kind)),
             "x_gaussian": ratio((name, "gaussian"), (name, kind)),
         }
-        if (name, "floor 16") in times:
-            rows[name][kind]["x_floor_16"] = ratio((name, "floor 16"), (name, kind))
+        if (name, "floor") in times:
+            rows[name][kind]["x_floor"] = ratio((name, "floor"), (name, kind))
     return {"conditions": bench.conditions(), "d": d, "peers": peers, "rounds": rounds, "paths": rows}
 
 
@@ -161,7 +148,7 @@ def show(title: str, record: dict[str, Any]) -> None:
             print(
                 f"{name:<8} {kind:<10} {row['seconds'] * 1e3:9.1f} ms {row['million_values_per_second']:8.0f} M/s "
                 f"{row['x_philox']:6.1f} x Philox {row['x_gaussian']:5.2f} x Gaussian"
-                + (f" {row['x_floor_16']:5.2f} x floor" if kind == "counts 16" and "x_floor_16" in row else "")
+                + (f" {row['x_floor']:5.2f} x floor" if kind == "drawn" and "x_floor" in row else "")
             )
 
 

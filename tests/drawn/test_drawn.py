@@ -1,0 +1,209 @@
+"""(B2): the law of drawn masks, the Gaussians in it, and what is counted for the rest, each by an oracle of its own."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from lightdp import drawn, gaussian
+from lightdp._native.plain import TABLES
+from lightdp.drawn import _cost
+from lightdp.errors import InfeasibleError
+
+RNG = np.random.default_rng(3)
+
+
+def enumerated() -> Counter[int]:
+    """How many of the 2^24 keystreams give which value, by the text of the specification."""
+    low0, high0, low1, high1, low2, high2 = TABLES
+    third = Counter(low2[c % 16] + high2[c // 16] for c in range(256))
+    found: Counter[int] = Counter(range(-128, 128))
+    pairs: Counter[int] = Counter()
+    for a in range(256):
+        for b in range(256):
+            if not a == b == 255:
+                pairs[low0[a % 16] + high0[a // 16] + low1[b % 16] + high1[b // 16]] += 1
+    for x, many in pairs.items():
+        for y, some in third.items():
+            found[x + y] += many * some
+    return found
+
+
+def uncovered(parts: tuple[drawn.Part, ...], scale: float = 1.0) -> list[object]:
+    """p(x) less all Gaussians of the parts, for x = -128 ... 127, in 60 digits; `scale` widens them."""
+    law = enumerated()
+    with mpmath.workdps(60):
+        left = {x: mpmath.mpf(law[x]) / 2**24 for x in range(-200, 201)}
+        for part in parts:
+            sigma = mpmath.mpf(part.sigma) * scale
+            shape = {x: mpmath.exp(-(mpmath.mpf(x) ** 2) / (2 * sigma**2)) for x in range(-part.reach, part.reach + 1)}
+            whole = mpmath.fsum(shape.values())
+            for place, chance in part.places.items():
+                for at in {place, -place}:
+                    for x, height in shape.items():
+                        left[x + at] -= mpmath.mpf(chance) * height / whole
+        return [left[x] for x in range(-200, 201)]
+
+
+def test_the_law_is_that_of_the_specification() -> None:
+    law = enumerated()
+    assert drawn.counts().tolist() == [law[x] for x in range(-128, 128)]
+    assert sum(law.values()) == 2**24
+    assert math.isclose(drawn.VARIANCE, sum(x * x * many for x, many in law.items()) / 2**24, rel_tol=1e-14)
+
+
+def test_the_parts_are_in_the_law_everywhere_and_what_is_left_is_lost() -> None:
+    left = uncovered(drawn.PARTS)
+    assert min(left) >= 0
+    assert math.isclose(float(mpmath.fsum(left)), drawn.LOST, rel_tol=1e-6)
+    assert drawn.LOST < 1.2e-5
+    assert drawn.PARTS[0].weight > 0.99
+    assert drawn.SIGMA == drawn.PARTS[0].sigma == max(part.sigma for part in drawn.PARTS)
+
+
+@pytest.mark.parametrize("scale", [1.01, 1.2])
+def test_wider_gaussians_are_not_in_the_law(scale: float) -> None:
+    assert min(uncovered(drawn.PARTS, scale)) < 0
+
+
+def test_what_is_beyond_the_reach_is_bounded() -> None:
+    for part in drawn.PARTS:
+        with mpmath.workdps(60):
+            inside = mpmath.fsum(
+                mpmath.exp(-(mpmath.mpf(x) ** 2) / (2 * mpmath.mpf(part.sigma) ** 2))
+                for x in range(-part.reach, part.reach + 1)
+            )
+            whole = mpmath.fsum(
+                mpmath.exp(-(mpmath.mpf(x) ** 2) / (2 * mpmath.mpf(part.sigma) ** 2)) for x in range(-400, 401)
+            )
+            exact = float(1 - inside / whole)
+        assert exact <= part.beyond <= 8 * exact
+
+
+def test_the_lattice_is_as_invisible_as_it_says() -> None:
+    gamma = drawn.GAMMA_MAX
+    for part in drawn.PARTS:
+        kappa = drawn.KAPPA
+        with mpmath.workdps(60):
+            precision = 1 / mpmath.mpf(part.sigma) ** 2 + 5 / mpmath.mpf(kappa) ** 2
+            worst = mpmath.mpf(0)
+            for phase in (0, mpmath.mpf(1) / 4, mpmath.mpf(1) / 2):  # looks that put the middle of the posterior there
+                lattice = mpmath.fsum(mpmath.exp(-((x - phase) ** 2) * precision / 2) for x in range(-300, 301))
+                smooth = mpmath.sqrt(2 * mpmath.pi / precision)
+                norm = mpmath.fsum(
+                    mpmath.exp(-(mpmath.mpf(x) ** 2) / (2 * mpmath.mpf(part.sigma) ** 2)) for x in range(-400, 401)
+                )
+                ideal = part.sigma * mpmath.sqrt(2 * mpmath.pi)
+                worst = max(worst, abs(lattice / smooth * ideal / norm - 1))
+        assert worst <= part.ripple(gamma) <= 1.2 * worst
+        assert worst < 1.3e-16
+
+
+def test_units_give_masks_at_least_gamma_and_a_fine_lattice() -> None:
+    for gamma in (0.01, 0.5, 3.0, 7.6, 10.0):
+        for sigma in (32.0, 64.0, 1024.0):
+            if gamma == 10.0 and sigma < 1024:
+                continue
+            unit = drawn.unit(sigma, gamma)
+            assert (unit * drawn.SIGMA / sigma) ** 2 >= gamma * (1 - 1e-6)
+            assert sigma / unit >= drawn.KAPPA
+    with pytest.raises(InfeasibleError, match="gamma=12"):
+        drawn.unit(1024.0, 12.0)
+
+
+def test_moments_are_those_of_the_law_of_either_sign() -> None:
+    values = np.arange(-128, 128)
+    for t in (0.01, -0.2, 1.0):
+        exact = max(
+            mpmath.log(
+                mpmath.fsum(int(n) * mpmath.exp(s * t * int(x)) for n, x in zip(drawn.counts(), values, strict=True))
+                / 2**24
+            )
+            for s in (1, -1)
+        )
+        assert math.isclose(drawn.log_moment(t), float(exact), rel_tol=1e-9)
+    assert drawn.log_moment(100.0) == 12800.0
+
+
+def test_too_many_values_or_too_large_an_epsilon_do_not_fit() -> None:
+    assert drawn.fits(7.6, 3.0, 1e-5, 40 * 198 * 2.0**30)
+    assert not drawn.fits(7.6, 12.0, 1e-5, 40 * 198 * 2.0**30)
+    assert drawn.fits(7.6, 12.0, 1e-5, 1e8)
+    assert not drawn.fits(7.6, 3.0, 1e-15, 40 * 198 * 2.0**30)
+    assert not drawn.fits(drawn.GAMMA_MAX * 1.01, 3.0, 1e-5, 1.0)
+
+
+# ---- alpha ----
+
+
+def losses(gamma: float, least: int, honest: int, f: int) -> float:
+    """What a coordinate costs more if f of its masks are lost, in the rounds that cost most: by explanations (R1)."""
+    found = 0.0
+    stays, leaves = gamma / (1 + gamma), gamma / (1 + 4 * gamma)
+    for a in range(least, honest + 1):
+        whole = 1 + (a - 1) * stays
+        for k in range(a):  # peers that leave, each with 4 noises of its own
+            n_i = (1 + k * stays) / (whole * (1 + k * leaves))
+            move = stays / whole
+            if f <= a - 1 - k:
+                found = max(found, (n_i + f * move) ** 2 - n_i**2 - f * move**2 / stays)
+            gone = leaves * n_i
+            if f <= k:
+                found = max(found, (n_i + f * gone) ** 2 - n_i**2 - f * gone**2 / leaves)
+    for a in range(least, honest):
+        for repairs in (1, 2, 3, 4):
+            s = (repairs + 1 / gamma) / a
+            for x in (0.0, 1 / least, 1 / least + 2 / honest, 1 / least + 2 / honest + (honest - 1) / least**2):
+                w = max((1 - x / 2) / (1 + s), 0)
+                found = max(found, (1 - w + f * w / a) ** 2 - (1 - w) ** 2 - f * (w / a) ** 2 * (1 + 1 / gamma))
+    return found
+
+
+@pytest.mark.parametrize(("gamma", "honest", "stragglers"), [(7.6, 40, 10), (2.5, 16, 4), (0.3, 12, 6), (10.0, 90, 5)])
+def test_no_round_costs_more_for_lost_masks_than_is_counted(gamma: float, honest: int, stragglers: int) -> None:
+    counted = _cost._lost(gamma, honest, stragglers, 0)
+    for f in range(1, 7):
+        assert losses(gamma, honest - stragglers, honest, f) <= counted[f] * (1 + 1e-12)
+    assert losses(gamma, honest - stragglers, honest, 1) > 0.4 * counted[1]
+
+
+def test_alpha_holds_in_simulated_trainings_and_half_of_it_does_not() -> None:
+    gamma, honest, stragglers, most, trainings = 7.6, 40, 10, 45_000, 20_000  # so many rounds that losses are common
+    lost = _cost._lost(gamma, honest, stragglers, 0)
+    total = RNG.binomial(39 * most, drawn.LOST, trainings) * lost[1]  # two in one round are too rare to matter
+    for part in drawn.PARTS[1:]:
+        more = ((drawn.SIGMA / part.sigma) ** 2 - 1) / (gamma * 30**2)
+        total += RNG.binomial(39 * most, part.weight, trainings) * more
+    counted = drawn.cost(gamma, honest, stragglers, most, 1e3)  # a chance of 1e-3
+    assert np.mean(total > counted) <= 1e-3
+    assert np.mean(total > counted / 2) > 0.5
+
+
+def test_alpha_grows_with_rounds_and_falls_with_delta_and_clients() -> None:
+    base = drawn.cost(7.6, 40, 10, 150, 1e-5)
+    assert drawn.cost(7.6, 40, 10, 300, 1e-5) > base
+    assert drawn.cost(7.6, 40, 10, 150, 1e-9) > base
+    assert drawn.cost(7.6, 90, 10, 150, 1e-5) < base
+    assert drawn.cost(7.6, 1, 0, 150, 1e-5) == math.inf
+
+
+def test_alpha_is_above_the_exact_quantile_of_one_coordinate() -> None:
+    """If all change is in one coordinate, the number of lost masks is binomial: its quantile is a lower bound."""
+    most, peers = 150, 39
+    at = stats.binom.isf(1e-11, most * peers, drawn.LOST)
+    single = _cost._lost(7.6, 40, 10, 0)[1]
+    found = drawn.cost(7.6, 40, 10, most, 1e-5)
+    assert at * single <= found <= 2.5 * (at + 1) * single
+
+
+def test_covered_makes_room_for_all_failures() -> None:
+    """20 rosters, each with 2e-6 of δ: less than what `COVERED` takes from the Gaussian's δ (S1)."""
+    for epsilon in (0.01, 0.5, 3.0, 8.0, 50.0):
+        for delta in (1e-2, 1e-5, 1e-12):
+            mu = gaussian.mu(epsilon, delta)
+            assert gaussian.delta(epsilon, mu / math.sqrt(drawn.COVERED)) <= delta * (1 - 20 * 2e-6)
