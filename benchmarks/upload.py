@@ -39,7 +39,7 @@ from lightdp_lab import bench
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lightdp.planning import Plan
+    from lightdp.planning import MasksName, Plan
 
 RUN = b"sixteen bytes ok"
 LIMIT = 0.03  # of an upload: what another wire may take among fewer than 50 clients
@@ -103,10 +103,11 @@ def a_round(plan: Plan, values: int) -> Callable[[], tuple[float, float, int]]:
     return once
 
 
-def wires(clients: int, values: int, trials: int) -> dict[str, Any]:
+def wires(clients: int, values: int, trials: int, masks: MasksName) -> dict[str, Any]:
     """Medians in seconds for each of `WIRES`, and of the paired differences to the first, as shares of it."""
     asked: dict[str, Any] = {"clients": clients, "colluders": clients // 5, "stragglers": clients // 5, "epsilon": 3}
     asked |= {"unit": "record", "calibration": "repair", "rounds": max(ROUNDS, 2 * trials), "delta": 1e-5}
+    asked["masks"] = masks
     plans = {n: lightdp.plan(**asked, records=50 * clients, parameters=values, **wire) for n, wire in WIRES.items()}
     jobs = {name: a_round(plan, values) for name, plan in plans.items()}
     times: dict[str, list[tuple[float, float, int]]] = {name: [] for name in jobs}
@@ -114,7 +115,8 @@ def wires(clients: int, values: int, trials: int) -> dict[str, Any]:
     for trial in range(trials):
         for name in names[trial % len(names) :] + names[: trial % len(names)]:  # each comes after each
             times[name].append(jobs[name]())
-    row: dict[str, Any] = {"clients": clients, "values": values, "trials": trials, "wires": {}}
+    kinds = {name: plan.masks.kind for name, plan in plans.items()}
+    row: dict[str, Any] = {"clients": clients, "values": values, "trials": trials, "masks": kinds, "wires": {}}
     first = next(iter(times.values()))
     for name, found in times.items():
         row["wires"][name] = {"bits": plans[name].wire_bits, "bytes": found[0][2]}
@@ -126,11 +128,11 @@ def wires(clients: int, values: int, trials: int) -> dict[str, Any]:
     return row
 
 
-def measured(clients: int, values: int, trials: int) -> dict[str, Any]:
+def measured(clients: int, values: int, trials: int, masks: MasksName) -> dict[str, Any]:
     """Medians in seconds of an upload and its reception, and of the paired differences, as shares of the unsigned."""
     plan = lightdp.plan(
         clients=clients, colluders=clients // 5, stragglers=clients // 5, rounds=10 * trials, epsilon=8, delta=1e-5,
-        unit="client", calibration="repair", parameters=values,
+        unit="client", calibration="repair", parameters=values, masks=masks,
     )  # fmt: skip
     once = a_round(plan, values)
     with_it, without, hashing = [], [], list[float]()
@@ -146,6 +148,7 @@ def measured(clients: int, values: int, trials: int) -> dict[str, Any]:
                 with unsigned():
                     without.append(once())
     row: dict[str, Any] = {"clients": clients, "values": values, "trials": trials, "bytes": with_it[0][2]}
+    row["masks"] = plan.masks.kind
     row["sha256_s"] = statistics.median(hashing)
     for at, what in enumerate(("upload", "receive")):
         signed_s, unsigned_s = ([each[at] for each in times] for times in (with_it, without))
@@ -162,11 +165,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--values", type=int, default=1_000_000)
     parser.add_argument("--trials", type=int, default=41)
+    parser.add_argument("--masks", choices=("auto", "gaussian", "drawn"), default="auto")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     keep_memory()
-    rows = [measured(clients, asked.values, asked.trials) for clients in (10, 20, 50)]
-    beside = [wires(clients, asked.values, asked.trials) for clients in (10, 20, 50)]
+    rows = [measured(clients, asked.values, asked.trials, asked.masks) for clients in (10, 20, 50)]
+    beside = [wires(clients, asked.values, asked.trials, asked.masks) for clients in (10, 20, 50)]
     conditions = bench.conditions()
     if asked.json:
         print(json.dumps({"conditions": conditions, "rows": rows, "wires": beside}, indent=2))

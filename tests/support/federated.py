@@ -334,6 +334,8 @@ CASES: dict[str, dict[str, Any]] = {
     "unseen": {"late": "unseen"},
     "sampled": {"unit": "record", "sampling_rate": 0.2, "calibration": "exact", "rounds": 4},
     "one-roster": {"population": None, "rounds": 8},
+    "drawn": {"clients": 6, "population": 12, "masks": "drawn", "gamma": 6.0},
+    "drawn-grace": {"clients": 6, "population": 12, "masks": "drawn", "gamma": 3.0, "grace": 1},
 }
 """Settings of plans, beside those of `planned`."""
 

@@ -22,8 +22,9 @@ class Accountant:
         strategy.accountant.get_epsilon(delta=1e-6)
         strategy.accountant.would_exceed(event)                 # another release on the same data
 
-    Formal guarantee: all releases are Gaussian, so their μ² add up exactly (E5): those of the rounds that it follows,
-    of earlier runs, and of other releases passed to `compose`. ε and δ are rounded up.
+    Formal guarantee: all releases are Gaussian, or with drawn masks as good as that but for a probability that counts
+    beside δ (B2), so their μ² add up exactly (E5): those of the rounds that it follows, of earlier runs, and of other
+    releases passed to `compose`. ε and δ are rounded up.
 
     >>> import lightdp
     >>> plan = lightdp.plan(clients=50, colluders=5, stragglers=5, rounds=20, epsilon=8, delta=1e-5, unit="client")

@@ -2,7 +2,8 @@
 
 Each run is a Gaussian mechanism for the node's data, chosen in view of the earlier ones, so the μ² add up. Batches
 that are sampled have no μ of their own; they count without amplification, which is an upper bound: sampling only
-hides more. For runs of different adjacencies the sum bounds the loss under "add-remove".
+hides more. For runs of different adjacencies the sum bounds the loss under "add-remove". The probabilities that drawn
+masks fail (B2) add up beside δ.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """LightDP itself, by the state machines of `lightdp.protocol` that run in deployments.
 
-Clients add pairwise Gaussian noise that cancels in the sum and individual noise that stays, and upload once. A missing
+Clients add pairwise noise that cancels in the sum and individual noise that stays, and upload once. A missing
 client leaves its pairwise noise in the sum; a round fails only below the server's minimum of uploads.
 """
 
