@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lightdp.drawn._law import LOST, PARTS, SIGMA
 from lightdp.random_graph import COVERED
 
-_FAILS = 1e-6  # the share of δ that more losses than these may have; `COVERED` makes room for 20 rosters
+_FAILS = 1e-7  # the share of δ that more losses than these may have; `COVERED` makes room for 80 rosters
 _STEPS = 48  # of the grid, in what one lost mask costs
 _ENTRIES = 3000  # of the grid, at most
 _MOST_LOST = 12  # in one coordinate of one round; more are failures
@@ -44,7 +44,7 @@ def cost(gamma: float, honest: int, stragglers: int, most: int, delta: float, *,
     few = [each for each in narrow if each[0] * _STEPS > lost[1]]
     many = [each for each in narrow if 0 < each[0] * _STEPS <= lost[1]]
     mean = most * peers * (LOST + math.fsum(cost / lost[1] * weight for cost, weight in few))
-    size = math.ceil(16 + 4 * mean)  # of the grid, in lost masks; more are failures
+    size = math.ceil(32 + 4 * mean)  # of the grid, in lost masks; more are failures
     steps = max(min(_STEPS, _ENTRIES // size), 1)
     step = lost[1] / steps
     once, mask = np.zeros((2, size * steps + 1))  # what a round and a mask add, rounded up; the last entry is more
@@ -55,7 +55,8 @@ def cost(gamma: float, honest: int, stragglers: int, most: int, delta: float, *,
         mask[_place(cost_of, step, mask.size)] += weight
     mask[0] += 1 - math.fsum(weight for _, weight in few)
     total = _sum(_power(once, most), _power(mask, most * peers))
-    found = _quantile(total[:-1], 0.9 * chance - float(total[-1])) * step
+    largest = most * (1 + peers * max(cost_of for cost_of, _ in narrow)) / step
+    found = _quantile(total[:-1], 0.9 * chance, float(total[-1]) * largest) * step
     return float(found + _chernoff(many, most * peers, chance / 10)) * _ROUND_UP
 
 
@@ -111,14 +112,17 @@ def _power(law: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     return result
 
 
-def _quantile(law: NDArray[np.float64], chance: float) -> float:
+def _quantile(law: NDArray[np.float64], chance: float, more: float) -> float:
     """The least x that a mean of such sums exceeds with at most this probability: E(S − u)₊/(x − u), with the best u.
 
     By Jensen's inequality E(S − u)₊ is largest where a change of the data lies in one coordinate.
+
+    Args:
+        law: of S = 0, 1, ..., without what is beyond.
+        chance: the probability.
+        more: the mean of what is beyond, at most.
     """
-    if chance <= 0:
-        return math.inf
     beyond = np.cumsum(law[::-1])[::-1]  # P(S >= s)
     above = np.append(np.cumsum(beyond[:0:-1])[::-1], 0.0)  # E(S − u)₊ for u = 0, 1, ...
-    x = float(np.min(np.arange(law.size) + above / chance))
+    x = float(np.min(np.arange(law.size) + (above + more) / chance))
     return x if x < law.size else math.inf

@@ -19,10 +19,13 @@ BITS = 24
 """Bits of keystream that a value takes."""
 
 LOOKS = 5
-"""Uploads that may hold one mask: those of its two clients, and three repairs (R1)."""
+"""Uploads that may hold one mask: those of its two clients, and three repairs by one of them (R1)."""
 
-_FAILS = 5e-7  # share of δ, each, for masks beyond the reach of their Gaussian, and for the lattice
-_ROUNDED = 0.9  # how much coarser whole units may make the lattice
+MORE_LOOKS = 8
+"""The same where both repair it, as they do if they were told different sets of its round, once for each peer (W5)."""
+
+_BEYOND, _SEEN = 1e-7, 3e-7  # shares of δ for masks beyond the reach of their Gaussian, and for the lattice
+_ROUNDED = 0.99  # how much coarser whole units may make the lattice
 _FINE = 1.9  # steps²: the least variance, given all looks, that makes the lattice of masks invisible
 
 
@@ -51,9 +54,9 @@ class Part:
         tail = self.reach + 1
         return 2 * math.exp(-(tail**2) / (2 * self.sigma**2)) / (1 - math.exp(-tail / self.sigma**2)) / self.sigma
 
-    def ripple(self, gamma: float) -> float:
+    def ripple(self, gamma: float, looks: int = LOOKS) -> float:
         """ω: how much the lattice changes the probability of anything that is seen, at most, relative to it."""
-        variance = 1 / (1 / self.sigma**2 + LOOKS / _least(gamma) ** 2)
+        variance = 1 / (1 / self.sigma**2 + looks / _least(gamma) ** 2)
         return 2.1 * math.exp(-2 * math.pi**2 * variance)
 
 
@@ -121,7 +124,7 @@ def unit(sigma: float, gamma: float) -> int:
     Raises:
         InfeasibleError: the grid is too coarse for so large a γ.
     """
-    found = math.ceil(positive("sigma", sigma) * math.sqrt(gamma) / SIGMA - 1e-6)
+    found = max(math.ceil(positive("sigma", sigma) * math.sqrt(gamma) / SIGMA + 1e-6), 1)
     if sigma < _least(gamma) * found:
         raise InfeasibleError(
             f'masks="drawn" need gamma <= {GAMMA_MAX:.3g} and a finer grid than sigma={sigma:g} steps, got '
@@ -130,7 +133,7 @@ def unit(sigma: float, gamma: float) -> int:
     return found
 
 
-def fits(gamma: float, epsilon: float, delta: float, values: float) -> bool:
+def fits(gamma: float, epsilon: float, delta: float, values: float, *, repeated: float) -> bool:
     """Whether masks beyond all reaches, and the lattice, stay within their share of δ (B2).
 
     Args:
@@ -138,15 +141,18 @@ def fits(gamma: float, epsilon: float, delta: float, values: float) -> bool:
         epsilon: ε of the whole training.
         delta: its δ.
         values: masks of a client in the whole training: parameters times rounds times honest peers.
+        repeated: those of them that both clients may repair: parameters times honest peers, twice that with grace.
     """
     if not 0 < gamma <= GAMMA_MAX or epsilon > 100:
         return False
+    values, repeated = 2 * values, 2 * repeated  # rounds count that the client itself was not asked in
     tails = values * math.fsum(part.weight * part.beyond for part in PARTS) + 1e-26  # more masks of a part than below
-    if (1 + math.exp(epsilon)) * tails > _FAILS * delta:
+    if (1 + math.exp(epsilon)) * tails > _BEYOND * delta:
         return False
-    seen = math.fsum(4 * values * part.weight * part.ripple(gamma) for part in PARTS)
-    seen += 200 * max(part.ripple(gamma) for part in PARTS)
+    seen = 200 * max(part.ripple(gamma, MORE_LOOKS) for part in PARTS)
+    for count, looks in ((values, LOOKS), (repeated, MORE_LOOKS)):
+        seen += math.fsum(4 * count * part.weight * part.ripple(gamma, looks) for part in PARTS)
     if 2 * seen >= epsilon:
         return False
     mu = gaussian.mu(epsilon, delta)
-    return gaussian.delta(epsilon - 2 * seen, mu) * math.exp(seen) <= delta * (1 + _FAILS)
+    return gaussian.delta(epsilon - 2 * seen, mu) * math.exp(seen) <= delta * (1 + _SEEN)

@@ -20,6 +20,7 @@ FINE = 1024
 _GAUSSIAN_BITS = 40
 _FAILS = 4e-5  # of δ: more than everything that may fail with drawn masks, and less than `COVERED` makes room for
 _UNKNOWN_PARAMETERS = 2**24
+_ROSTERS = 80  # of one client, whose failures `COVERED` makes room for (B2)
 _MANY = 2**21  # masks of a client for a parameter: of more, `drawn.cost` gives no bound and takes long
 
 
@@ -46,8 +47,8 @@ class Masks:
     fails: float = 0.0
 
     def left(self, delta: float) -> float:
-        """What failures leave of a δ; that of the plan and larger ones stay as they are."""
-        return delta if self.fails <= _FAILS * delta * (1 + 1e-12) else max(delta - self.fails, 0.0)
+        """What failures leave of a δ: that of the plan and larger ones stay as they are, of a smaller one nothing."""
+        return delta if self.fails <= _FAILS * delta * (1 + 1e-12) else 0.0
 
 
 GAUSSIAN = Masks()
@@ -76,7 +77,7 @@ def masks(asked: Request, gamma: float, total: float) -> Masks:
         return GAUSSIAN
     peers, most = asked.honest - 1, math.ceil(total * float(gain(asked.honest, gamma)) * (1 + 1e-9)) + 1
     values = (asked.parameters or _UNKNOWN_PARAMETERS) * most * peers
-    if not drawn.fits(gamma, asked.epsilon, asked.delta, values):
+    if not drawn.fits(gamma, asked.epsilon, asked.delta, values, repeated=values / most * (1 + asked.grace)):
         return _refused(
             asked, "fewer values or a smaller epsilon", f"{values:.2g} values and epsilon={asked.epsilon:g}"
         )
@@ -87,6 +88,8 @@ def masks(asked: Request, gamma: float, total: float) -> Masks:
         return _refused(
             asked, "a bound on what rare masks cost", f"none for {most:,} rounds and {peers:,} honest peers"
         )
+    if total > _ROSTERS * (1 / float(gain(asked.honest, gamma)) + cost):
+        return _refused(asked, f"a budget for at most {_ROSTERS} rosters", f"{most:,} rounds")
     found = Masks(
         kind="drawn",
         bits=drawn.BITS,
