@@ -54,7 +54,9 @@ class Rehearsal:
         self.links = Links() if failure is None else Links("direct", failure)
         names = ("clients", "colluders", "stragglers", "epsilon", "delta", "rounds")
         law = straggler_law(config.arrivals)
-        task = Task(**{name: getattr(config, name) for name in names}, dimension=parameters, straggler_law=law)
+        asked = {name: getattr(config, name) for name in names}
+        asked["masks"] = "gaussian" if config.masks == "gaussian" else "auto"
+        task = Task(**asked, dimension=parameters, straggler_law=law)
 
         def sized(dimension: int) -> Player:
             return Player(kind, dataclasses.replace(task, dimension=dimension), self.links)
