@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 SOURCE = Path(__file__).parents[1] / "src"
 SHARED = {"lightdp._files", "lightdp._settings", "lightdp._validate"}  # internal to the house, not to a room
-KERNELS = {"lightdp.keys", "lightdp.stream", "lightdp.wire"}  # the rooms to which lightdp._native belongs
+KERNELS = {
+    "lightdp.drawn",
+    "lightdp.keys",
+    "lightdp.stream",
+    "lightdp.wire",
+}  # the rooms to which lightdp._native belongs
 
 
 def room(name: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from lightdp import drawn, gaussian
-from lightdp._native.plain import TABLES
+from lightdp._native.tables import TABLES
 from lightdp.drawn import _cost
 from lightdp.errors import InfeasibleError
 

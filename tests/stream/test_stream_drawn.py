@@ -48,7 +48,7 @@ def value(a: int, b: int, c: int) -> int:
     """A value from its three bytes, by the text of the specification."""
     if a == b == 255:
         return c - 256 * (c > 127)
-    l0, h0, l1, h1, l2, h2 = plain.TABLES
+    l0, h0, l1, h1, l2, h2 = TABLES
     return l0[a % 16] + h0[a // 16] + l1[b % 16] + h1[b // 16] + l2[c % 16] + h2[c // 16]
 
 
@@ -107,9 +107,9 @@ def crafted(place: int, other: int, count: int) -> list[bytes]:
 
 
 def test_tables_are_of_signed_bytes_and_no_sum_leaves_the_range() -> None:
-    assert [len(table) for table in plain.TABLES] == [16] * 6
-    assert sum(map(max, plain.TABLES)) <= 127
-    assert sum(map(min, plain.TABLES)) >= -127
+    assert [len(table) for table in TABLES] == [16] * 6
+    assert sum(map(max, TABLES)) <= 127
+    assert sum(map(min, TABLES)) >= -127
 
 
 def test_the_kernel_has_the_tables_of_numpy() -> None:
@@ -117,7 +117,7 @@ def test_the_kernel_has_the_tables_of_numpy() -> None:
     rows = re.search(r"TABLES\[6\]\[16\].*?= \{(.*?)\};", text, re.DOTALL)
     assert rows is not None
     found = [tuple(map(int, row.split(","))) for row in re.findall(r"\{(.*?)\}", rows[1])]
-    assert tuple(found) == plain.TABLES
+    assert tuple(found) == TABLES
 
 
 # ---- bit for bit ----
@@ -184,7 +184,7 @@ def test_two_bytes_of_ones_make_the_third_the_value_and_one_does_not(place: int,
             assert found[name][j] == expected, name
     assert len(uniform) >= 200
     assert usual > 2000
-    most = sum(map(max, plain.TABLES))
+    most = sum(map(max, TABLES))
     assert min(uniform) < -most  # which no sum of entries reaches
     assert max(uniform) > most
 
@@ -331,7 +331,7 @@ def test_numbers_of_any_integer_type_make_a_draw_which_does_not_print_its_key() 
 # ---- the law ----
 
 
-def law(tables: Sequence[Sequence[int]] = plain.TABLES) -> NDArray[np.int64]:
+def law(tables: Sequence[Sequence[int]] = TABLES) -> NDArray[np.int64]:
     """How many of all 2^24 triples of bytes give -128 ... 127."""
     totals = [np.add.outer(tables[2 * k + 1], tables[2 * k]).reshape(-1) for k in range(3)]  # by byte
     pairs = np.bincount(np.add.outer(totals[0], totals[1]).reshape(-1)[:-1] + 256, minlength=512)  # but for both 255
@@ -370,7 +370,7 @@ def test_values_have_the_law_of_the_tables(histogram: NDArray[np.int64]) -> None
 @pytest.mark.parametrize("step", [-1, 1])
 def test_a_table_with_one_entry_moved_by_one_is_rejected(histogram: NDArray[np.int64], table: int, step: int) -> None:
     for entry in range(16):
-        tables = [list(each) for each in plain.TABLES]
+        tables = [list(each) for each in TABLES]
         tables[table][entry] += step
         assert chi_square(histogram, law(tables)) < 1e-6
 

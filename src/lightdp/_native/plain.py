@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES128
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from numpy.typing import NDArray
 
+from lightdp._native.tables import TABLES
+
 Data = tuple[NDArray[np.float32] | NDArray[np.float64], float]
 _Keyed = tuple[CipherContext, NDArray[np.uint64]]
 
@@ -28,15 +30,6 @@ B = tuple(map(float.fromhex, ("0x1.c1e5e0p-85", "-0x1.d38ba2p-50", "0x1.1c57d4p-
 C = tuple(map(float.fromhex, ("-0x1.d8df1ep-103", "0x1.6f4004p-67", "-0x1.bea562p-33", "0x1.6a09e6p-1")))
 L = -float.fromhex("0x1.62e430p-23")
 
-# What the lower and the upper four bits of a drawn value's three bytes add to it: L_0, H_0, L_1, H_1, L_2, H_2.
-TABLES = (
-    (-11, -4, -3, -2, -1, -1, 0, 0, 1, 2, 2, 3, 4, 5, 12, 1),
-    (-7, -5, -4, -3, -3, -2, -1, -1, 0, 1, 2, 2, 3, 4, 6, 0),
-    (-8, -7, -4, -3, -3, -2, -1, 0, 2, 3, 4, 4, 5, 8, 9, 1),
-    (-14, -6, -4, -3, -3, -2, -1, -1, 0, 1, 2, 2, 3, 5, 13, 0),
-    (-12, -6, -5, -4, -4, -3, -2, -1, 3, 4, 5, 5, 6, 7, 13, 2),
-    (-9, -8, -7, -6, -4, -3, -2, -1, 1, 2, 3, 5, 6, 7, 8, 0),
-)
 _BY_BYTE = [
     bytes((low[b % 16] + high[b // 16]) % 256 for b in range(256))
     for low, high in zip(TABLES[::2], TABLES[1::2], strict=True)

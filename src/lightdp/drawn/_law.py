@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightdp import gaussian
-from lightdp._native.plain import TABLES
+from lightdp._native.tables import TABLES
 from lightdp._validate import positive
 from lightdp.drawn._parts import FOUND, SCALE
 from lightdp.errors import InfeasibleError

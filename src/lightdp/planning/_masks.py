@@ -84,12 +84,12 @@ def masks(asked: Request, gamma: float, total: float) -> Masks:
     cost = math.inf
     if most * peers <= _MANY:
         cost = drawn.cost(gamma, asked.honest, asked.stragglers, most, asked.delta, grace=asked.grace)
-    if not math.isfinite(cost):
+    if not total <= _ROSTERS * (1 / float(gain(asked.honest, gamma)) + cost) < math.inf:
         return _refused(
-            asked, "a bound on what rare masks cost", f"none for {most:,} rounds and {peers:,} honest peers"
+            asked,
+            f"a bound on what rare masks cost and a budget for at most {_ROSTERS} rosters",
+            f"{most:,} rounds and {peers:,} honest peers",
         )
-    if total > _ROSTERS * (1 / float(gain(asked.honest, gamma)) + cost):
-        return _refused(asked, f"a budget for at most {_ROSTERS} rosters", f"{most:,} rounds")
     found = Masks(
         kind="drawn",
         bits=drawn.BITS,

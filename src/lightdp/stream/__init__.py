@@ -39,7 +39,7 @@ Drawn values. d(key) is a sequence of integers in −128 ... 127, fixed by the k
 1. Tile n takes blocks 192 n ... 192 n + 191 of the same keystream: bytes b_0[1024], then b_1[1024], then b_2[1024].
 2. If b_0[i] = b_1[i] = 255, value i is b_2[i] as a signed byte (two's complement).
 3. Otherwise it is the sum over k = 0, 1, 2 of L_k[b_k[i] mod 16] + H_k[⌊b_k[i] / 16⌋]: six tables of 16 entries each,
-   `TABLES` of `lightdp._native.plain`, none of whose sums is beyond ±127.
+   `TABLES` of `lightdp._native.tables`, none of whose sums is beyond ±127.
 
 Where the keystream is replaced by random bits, values are independent and their law is exact: each value has a
 probability that is a multiple of 2^-24 and at least 2^-24, as every signed byte is possible in step 2. Only integers
