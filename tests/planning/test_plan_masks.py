@@ -254,7 +254,8 @@ def test_the_ledger_bounds_the_exact_loss_of_masks_with_their_variance() -> None
 def test_masks_that_are_narrower_than_gamma_would_be_noticed() -> None:
     """The oracle is sharp: a tenth less variance than γ exceeds what the ledger counts for rounds alone."""
     p = planned(clients=12, colluders=2, stragglers=4, masks="drawn", gamma=4.0)
-    adjacency, rounds = p.graph.adjacency(), [([*range(12)], [])] * 5
+    adjacency = p.graph.adjacency()
+    rounds: list[tuple[list[int], list[int]]] = [([*range(12)], [])] * 5
     exact = [
         oracles.worst_mu_squared(
             oracles.loss_matrix(12, each, rounds, client=0, adjacency=adjacency, colluders=[3, 5], retries=RETRIES)

@@ -42,7 +42,7 @@ def test_plan_takes_and_shows_the_fields_of_a_request() -> None:
 @pytest.mark.parametrize("field", ["gamma", "sigma_individual", "sigma_effective"])
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0])
 def test_no_plan_exists_with_noise_that_is_no_number(field: str, wrong: float) -> None:
-    sound = {"gamma": 1.0, "sigma_individual": 1.0, "sigma_effective": 1.0}
+    sound: dict[str, Any] = {"gamma": 1.0, "sigma_individual": 1.0, "sigma_effective": 1.0}
     with pytest.raises(ArgumentError, match=field):
         Noise(**sound | {field: wrong})
 
