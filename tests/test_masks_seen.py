@@ -15,7 +15,7 @@ import pytest
 from scipy.special import log_ndtr, ndtr
 
 from lightdp import drawn
-from lightdp._native.plain import TABLES
+from lightdp._native.tables import TABLES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

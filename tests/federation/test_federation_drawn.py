@@ -32,7 +32,15 @@ def plays(federation: Federation, members: dict[str, Member], tapes: list[Tape])
 
 def test_a_roster_of_another_size_may_have_another_kind_of_masks(tapes: list[Tape]) -> None:
     plan = lightdp.plan(
-        clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5, unit="client", calibration="repair"
+        clients=50,
+        colluders=10,
+        stragglers=10,
+        rounds=150,
+        epsilon=3,
+        delta=1e-5,
+        unit="client",
+        calibration="repair",
+        masks="auto",
     )
     assert (plan.masks.kind, plan.among(24).masks.kind) == ("drawn", "gaussian")
     federation = Federation(plan, length=LENGTH, run=RUN, least=20)

@@ -86,6 +86,5 @@ def test_what_drawn_masks_may_fail_by_counts_beside_a_small_delta() -> None:
     odometer.record(range(10), [])
     fails = plan.masks.fails
     assert accountant.get_epsilon(1e-5) == pytest.approx(odometer.max_epsilon(), rel=1e-9)
-    assert accountant.get_epsilon(2 * fails) == pytest.approx(gaussian.epsilon(odometer.mu().max(), fails), rel=1e-6)
-    assert accountant.get_epsilon(fails / 2) == math.inf
-    assert accountant.get_delta(100.0) == pytest.approx(fails)
+    assert accountant.get_epsilon(9e-6) == math.inf  # of a smaller δ than the plan's nothing is said
+    assert accountant.get_delta(100.0) == accountant.get_delta(5.0) >= fails

@@ -25,7 +25,7 @@ GAUSSIAN = "fcb57f3e5754c886"  # how the digest of README's plan began before th
 
 
 def planned(**changed: Any) -> Plan:
-    return lightdp.plan(**(README | changed))
+    return lightdp.plan(**(README | {"masks": "auto"} | changed))
 
 
 def admitted(odometer: Odometer) -> bool:
@@ -139,7 +139,7 @@ def test_digests_and_texts() -> None:
     assert (shown["masks"], shown["mask_bits"], shown["mask_cost"]) == ("drawn", 24, p.mask_cost)
     assert usual.to_dict()["mask_bits"] == 40
     text = " ".join(str(p).split())
-    assert "49 drawn values a parameter and round, of 24 random bits each; they need 1.7 % more noise variance" in text
+    assert "49 drawn values a parameter and round, of 24 random bits each; they need 1.8 % more noise variance" in text
     assert "49 Gaussian samples a parameter and round" in str(usual)
 
 
@@ -186,9 +186,11 @@ def test_costs_of_two_rosters_have_an_alpha_each() -> None:
     assert both.mu()[0] ** 2 == pytest.approx(2 * one.mu()[0] ** 2, rel=1e-9)
 
 
-@pytest.mark.parametrize("changed", [{}, {"grace": 1}, {"degree": 30}, {"reserve": "worst"}, {"late": 0.2}])
+@pytest.mark.parametrize(
+    "changed", [{}, {"grace": 1}, {"degree": 30, "gamma": 5.0}, {"reserve": "worst"}, {"late": 0.2}]
+)
 def test_the_budget_lasts_the_rounds_of_the_plan_and_not_many_more(changed: dict[str, Any]) -> None:
-    p = planned(masks="drawn", **changed)
+    p = planned(masks="drawn", parameters=10**5, **changed)
     rng, odometer = np.random.default_rng(7), Odometer(p)
     while admitted(odometer):
         away = int(rng.choice(11, p=p.law.pmf))
@@ -204,19 +206,18 @@ def test_the_budget_lasts_the_rounds_of_the_plan_and_not_many_more(changed: dict
 
 
 def test_small_deltas_pay_for_failures() -> None:
-    """Below the plan's δ, 4e-5 of it is taken away; there is no ε below that."""
+    """At the plan's δ and above failures are covered; below it nothing is said, as e^ε times some of them may grow."""
     p = planned()
     odometer = Odometer(p, [0])
     odometer.record(range(50))
     mu = float(odometer.mu()[0])
-    assert odometer.epsilon(1e-9)[0] == pytest.approx(gaussian.epsilon(mu, 1e-9 - 4e-10), rel=1e-9)
+    assert odometer.epsilon(1e-5)[0] == pytest.approx(gaussian.epsilon(mu, 1e-5), rel=1e-9)
     assert odometer.epsilon(1e-4)[0] == pytest.approx(gaussian.epsilon(mu, 1e-4), rel=1e-9)
-    assert odometer.epsilon(3.9e-10)[0] == math.inf
-    assert Odometer(p, [0]).epsilon(3.9e-10)[0] == 0
-    assert p.epsilon(1e-9) == pytest.approx(gaussian.epsilon(p.mu, 6e-10), rel=1e-9)
-    assert p.epsilon(3.9e-10) == math.inf
+    assert odometer.epsilon(9e-6)[0] == math.inf
+    assert Odometer(p, [0]).epsilon(9e-6)[0] == 0
+    assert p.epsilon(9e-6) == math.inf
     # also where another δ is put in the place of the plan's
-    assert Plan(p.request.but(delta=1e-9), p.noise).epsilon() == p.epsilon(1e-9)
+    assert Plan(p.request.but(delta=1e-9), p.noise).epsilon() == math.inf
     usual = planned(masks="gaussian")
     assert usual.epsilon(1e-10) == pytest.approx(gaussian.epsilon(usual.mu, 1e-10), rel=1e-9)
 
@@ -277,7 +278,7 @@ def test_the_reserve_for_the_last_round_is_part_of_the_noise() -> None:
     while admitted(odometer):
         odometer.record(range(40), late=[])
     left = (p.mu * p.sigma_individual) ** 2 / p.masks.covered - p.masks.cost - odometer.rounds * k
-    assert left < worst <= left + k
+    assert left < worst <= (left + k) * (1 + 1e-12)
 
 
 def exceeds(own: float, wires: int, unit: float, reach: float, terms: int = 4096) -> float:
@@ -335,8 +336,8 @@ def test_bits_follow_from_the_reach_of_drawn_sums() -> None:
 def test_a_coarse_grid_makes_units_and_bits_larger_or_masks_gaussian() -> None:
     fine = planned(masks="drawn")
     assert fine.wire.fine == 1024
-    coarse = planned(masks="drawn", coordinate_range=5e5)
-    assert coarse.wire.fine == coarse.wire.steps << (32 - coarse.wire_bits) < 1024
+    coarse = planned(masks="drawn", coordinate_range=1e5)
+    assert coarse.wire.fine == coarse.wire.steps << (32 - coarse.wire_bits) <= 1024
     assert drawn.unit(coarse.wire.fine, coarse.gamma) >= 1  # is fine enough
     asked = {"gamma": 5.0, "coordinate_range": 4e6}
     with pytest.raises(InfeasibleError, match=r'masks="drawn" need .* got gamma=5'):
@@ -351,4 +352,4 @@ def test_masks_are_a_part_of_the_noise() -> None:
     assert replace(p.noise) == p.noise
     assert p.noise.masks is p.masks
     assert p.scale == pytest.approx(p.sigma_individual / math.sqrt(1.0001), rel=1e-12)
-    assert solve(Request(**README)).masks == p.masks
+    assert solve(Request(**README, masks="auto")).masks == p.masks

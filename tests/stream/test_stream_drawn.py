@@ -22,6 +22,7 @@ from scipy import stats
 
 from lightdp import stream
 from lightdp._native import plain
+from lightdp._native.tables import TABLES
 from lightdp.errors import ArgumentError
 from lightdp.stream import LENGTH_MAX, UNIT_MAX, Draw, Term, _backends
 from support.streams import COMPILED, KEY, OTHER, PATHS, TERMS

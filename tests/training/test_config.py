@@ -76,9 +76,14 @@ def test_masks_are_those_of_the_plan(masks: Any) -> None:
     assert plan.masks.kind == masks
 
 
-def test_by_default_masks_are_drawn_where_that_is_worth_it() -> None:
-    plans = [Config(clients=n, colluders=n // 5, stragglers=n // 5, rounds=150).plan(50_000, 10, 1) for n in (10, 50)]
-    assert [plan.masks.kind for plan in plans if plan is not None] == ["gaussian", "drawn"]
+def test_masks_are_drawn_where_that_is_asked_for_and_worth_it() -> None:
+    asked: list[tuple[int, Any]] = [(10, "auto"), (50, "auto"), (50, "gaussian")]
+    plans = [
+        Config(clients=n, colluders=n // 5, stragglers=n // 5, rounds=150, masks=masks).plan(50_000, 10, 1)
+        for n, masks in asked
+    ]
+    assert [plan.masks.kind for plan in plans if plan is not None] == ["gaussian", "drawn", "gaussian"]
+    assert Config().masks == "gaussian"
 
 
 @pytest.mark.parametrize(

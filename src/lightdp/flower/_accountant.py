@@ -83,7 +83,7 @@ class Accountant:
         self._releases += count
 
     def get_epsilon(self, delta: float) -> float:
-        """The ε that was spent, at this δ; ∞ if that is less than the probability that drawn masks fail (B2)."""
+        """The ε that was spent, at this δ; ∞ if masks are drawn and it is less than the plan's (B2)."""
         if (mu := self._mu()) == 0:
             return 0.0
         left = self._plan.masks.left(delta)
@@ -91,6 +91,8 @@ class Accountant:
 
     def get_delta(self, epsilon: float) -> float:
         """The δ that was spent, at this ε."""
+        if self._plan.masks.fails > 0:  # some failures count e^ε times: beyond the budget nothing smaller is said (B2)
+            epsilon = min(epsilon, self._plan.budget)
         found = gaussian.delta(epsilon, mu := self._mu())
         return found if mu == 0 or found >= self._plan.delta else found + self._plan.masks.fails
 

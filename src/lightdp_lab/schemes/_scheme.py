@@ -43,7 +43,7 @@ class Task:
     rounds: int = like(Request, "rounds", 150)
     clip: float = like(Request, "clip", 1.0)
     straggler_law: str | None = like(Request, "straggler_law", None)
-    masks: MasksName = like(Request, "masks", "auto")
+    masks: MasksName = like(Request, "masks", "gaussian")
 
     def __post_init__(self) -> None:
         integer("dimension", self.dimension, 1)
@@ -64,7 +64,7 @@ def _plan(task: Task, calibration: CalibrationName) -> Plan:
     if calibration not in ("exact", "repair"):
         asked["straggler_law"] = None
     if calibration != "repair":
-        asked["masks"] = "auto"
+        asked["masks"] = "gaussian"
     return plan(**asked, unit="client", calibration=calibration)
 
 
