@@ -1,7 +1,7 @@
 """Finds discrete Gaussians in the law of drawn masks (B2), by a linear program: `python -m lightdp_lab.drawn`.
 
-What it prints is `lightdp.drawn._parts`. Nothing hangs on how it was found: tests check in 60 digits that the Gaussians
-are in the law.
+What it prints is, but for the last digits and a few places, `lightdp.drawn._parts`. Nothing hangs on how that was
+found: tests check in 60 digits that the Gaussians are in the law.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 from flwr.serverapp import GaussianPrivacyEvent, PrivacyAccountant, RdpAccountant
@@ -76,15 +75,3 @@ def test_other_releases_compose_and_stay_below_flowers_own_bound() -> None:
     assert accountant.would_exceed(event, count=10)
     with pytest.raises(ArgumentError, match="count must be >= 1"):
         accountant.compose(event, count=0)
-
-
-def test_what_drawn_masks_may_fail_by_counts_beside_a_small_delta() -> None:
-    plan = a_plan(clients=10, epsilon=5.0, calibration="repair", masks="drawn")
-    accountant, odometer = Accountant(plan), Odometer(plan)
-    accountant.follow(lambda: odometer.mu().max(), lambda: odometer.rounds)
-    assert accountant.get_epsilon(1e-12) == accountant.get_delta(3.0) == 0
-    odometer.record(range(10), [])
-    fails = plan.masks.fails
-    assert accountant.get_epsilon(1e-5) == pytest.approx(odometer.max_epsilon(), rel=1e-9)
-    assert accountant.get_epsilon(9e-6) == math.inf  # of a smaller δ than the plan's nothing is said
-    assert accountant.get_delta(100.0) == accountant.get_delta(5.0) >= fails

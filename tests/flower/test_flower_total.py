@@ -298,17 +298,3 @@ def test_a_state_that_was_moved_to_another_machine_counts_what_was_sent(
 
 def ledger(folder: Path) -> float:
     return float(record_of(folder / "s.json")["before"])
-
-
-def test_what_drawn_masks_may_fail_by_is_taken_from_the_total_delta(tmp_path: Path) -> None:
-    plan = a_plan(clients=3, colluders=0, calibration="repair", masks="drawn", rounds=4)
-    fails = plan.masks.fails
-    assert fails > 0
-    talk = limited(Talk(plan=plan), tmp_path, 100.0, 1e-5)
-    for number in range(3):
-        assert a_run(talk, b"run number %05d" % number, 1)
-        assert record_of(tmp_path / "s.json").get("failed", 0.0) == pytest.approx(number * fails)
-    own = Settings(name="a", total_epsilon=100.0, total_delta=2.5 * fails, state=tmp_path)
-    _total.check(own, plan, earlier=1e-9, failed=fails)
-    with pytest.raises(BudgetError, match="could cost epsilon=inf at"):
-        _total.check(own, plan, earlier=1e-9, failed=2 * fails)

@@ -173,11 +173,11 @@ def test_features_of_both_kinds_stand_side_by_side_and_their_runs_apart_from_oth
     config = dataclasses.replace(usual, **few, partition="iid", device="cpu")
     line = beside.trial(config, path, tmp_path, source, (train, test), scale=3.0)
     assert 0 < line["epsilon"] <= 3
-    kept = (tmp_path / "extras" / "training-prior-scattering-linear.jsonl").read_text()
+    kept = (tmp_path / "scale-3" / "extras" / "training-prior-scattering-linear.jsonl").read_text()
     assert beside.trial(config, path, tmp_path, source, (train, test), scale=3.0) == json.loads(kept)
     assert Results(tmp_path).runs() == []
     beside.trial(config, path, tmp_path, source, (train, test), scale=3.0, note="a tenth held out")
-    assert (tmp_path / "held-out" / "training-prior-scattering-linear.jsonl").exists()
+    assert (tmp_path / "scale-3" / "held-out" / "training-prior-scattering-linear.jsonl").exists()
 
 
 @pytest.mark.parametrize(
@@ -230,3 +230,18 @@ def test_the_profile_shows_what_is_kept_and_refuses_other_targets(run: Run) -> N
     assert shown.code == 0
     assert {cell["scheme"] for cell in json.loads(shown.out)} == {"repair", "central"}
     assert_refused(run("reproduce", "table2", "--profile", "prior"), "target must be rounds")
+
+
+def test_lines_of_the_results_are_found_again_although_settings_came_later(tmp_path: Path) -> None:
+    kept = Path(__file__).parents[2] / "results" / "training-prior-wrn-16-4.jsonl"
+    line = json.loads(kept.read_text(encoding="utf-8").splitlines()[-1])
+    assert "masks" not in line["config"]
+    (tmp_path / kept.name).write_text(json.dumps(line) + "\n", encoding="utf-8")
+    asked = {name: line["config"][name] for name in ("epsilon", "seed", "scheme")}
+    [config] = started(epsilons=(asked["epsilon"],), seeds=(asked["seed"],), schemes=(asked["scheme"],))
+    facts = {name: line[name] for name in ("start", "filters", "note")}
+
+    def never(log: Path, *, resume: bool) -> dict[str, Any]:
+        raise AssertionError((log, resume))
+
+    assert finetune.once(tmp_path, config, facts, never)["accuracy"] == line["accuracy"]

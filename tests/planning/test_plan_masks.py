@@ -106,7 +106,11 @@ def test_where_drawn_masks_are_not_possible_or_not_worth_it_they_are_gaussian(ch
             InfeasibleError,
             "masks='drawn' need a bound on what rare masks cost",
         ),
-        ({"epsilon": 150.0}, InfeasibleError, "masks='drawn' need fewer values or a smaller epsilon.* epsilon=150"),
+        (
+            {"epsilon": 150.0},
+            InfeasibleError,
+            "masks='drawn' need fewer parameters, or a smaller gamma or epsilon, got 16777216, as none.* epsilon=150",
+        ),
         ({"masks": "bits"}, ArgumentError, "masks must be .*, got masks='bits'"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from lightdp import gaussian
 from lightdp.errors import WireError
 from lightdp.protocol import Client, File, Server
 from lightdp.stream import Draw
@@ -74,3 +75,14 @@ def test_a_client_that_comes_back_from_its_file_has_the_same_masks(tmp_path: Pat
     server.close()
     assert {type(term) for tape in tapes[4:] for term in tape.terms[0]} == {Draw}
     assert not left(tapes).any()
+
+
+@pytest.mark.parametrize(("masks", "kept"), [("gaussian", True), ("drawn", False)])
+def test_against_any_server_uploads_with_drawn_masks_hide_behind_their_own_noise_alone(masks: str, kept: bool) -> None:
+    plan = planned(clients=7, masks=masks, stragglers=0, rounds=300, gamma=4.0, parameters=400)
+    assert plan.withstands_lies is kept
+    server, clients = joined(plan, 400)
+    play(server, clients, range(7))
+    alone = gaussian.epsilon(plan.sensitivity / plan.sigma_individual, plan.delta)
+    assert (clients[0].epsilon(worst=True) >= alone) is not kept
+    assert clients[0].epsilon() <= clients[0].epsilon(worst=True)

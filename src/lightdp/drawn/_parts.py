@@ -1,4 +1,4 @@
-"""Found by `python -m lightdp_lab.drawn`: the discrete Gaussians in a drawn value (B2)."""
+"""The discrete Gaussians in a drawn value (B2). `python -m lightdp_lab.drawn` finds nearly the same."""
 
 SCALE = 2.0**50
 

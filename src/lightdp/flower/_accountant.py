@@ -22,9 +22,8 @@ class Accountant:
         strategy.accountant.get_epsilon(delta=1e-6)
         strategy.accountant.would_exceed(event)                 # another release on the same data
 
-    Formal guarantee: all releases are Gaussian, or with drawn masks as good as that but for a probability that counts
-    beside δ (B2), so their μ² add up exactly (E5): those of the rounds that it follows, of earlier runs, and of other
-    releases passed to `compose`. ε and δ are rounded up.
+    Formal guarantee: all releases are Gaussian, so their μ² add up exactly (E5): those of the rounds that it follows,
+    of earlier runs, and of other releases passed to `compose`. ε and δ are rounded up.
 
     >>> import lightdp
     >>> plan = lightdp.plan(clients=50, colluders=5, stragglers=5, rounds=20, epsilon=8, delta=1e-5, unit="client")
@@ -83,18 +82,12 @@ class Accountant:
         self._releases += count
 
     def get_epsilon(self, delta: float) -> float:
-        """The ε that was spent, at this δ; ∞ if masks are drawn and it is less than the plan's (B2)."""
-        if (mu := self._mu()) == 0:
-            return 0.0
-        left = self._plan.masks.left(delta)
-        return gaussian.epsilon(mu, left) if left > 0 else math.inf
+        """The ε that was spent, at this δ."""
+        return gaussian.epsilon(self._mu(), delta)
 
     def get_delta(self, epsilon: float) -> float:
         """The δ that was spent, at this ε."""
-        if self._plan.masks.fails > 0:  # some failures count e^ε times: beyond the budget nothing smaller is said (B2)
-            epsilon = min(epsilon, self._plan.budget)
-        found = gaussian.delta(epsilon, mu := self._mu())
-        return found if mu == 0 or found >= self._plan.delta else found + self._plan.masks.fails
+        return gaussian.delta(epsilon, self._mu())
 
     def get_privacy_spent(self, delta: float | None = None) -> PrivacySpent:
         """What was spent, at this δ or the plan's."""

@@ -124,15 +124,13 @@ def _enrol(order: ConfigRecord, settings: Settings, vault: Vault, *, records: bo
     _check(settings, requested(text), records=records)  # before it is computed, which may take long
     plan = planned(text)
     kinds, before = _total.kinds(settings, vault, plan), _total.before(vault, run.hex())
-    failed = _total.failed(vault, run.hex())
-    _total.check(settings, plan, before, failed=failed)
+    _total.check(settings, plan, before)
     if vault.record.get("run") == run.hex():
         if (vault.record["plan"], vault.record["length"]) != (text, length):
             raise ProtocolError("the plan must not change in a run")
         member = _restored(plan, settings, vault, records=records)
     else:
-        record = {"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds}
-        vault.begin(record | ({"failed": failed} if failed > 0 else {}))
+        vault.begin({"run": run.hex(), "plan": text, "length": length, "before": before, "kinds": kinds})
         _warn(settings)
         asked: dict[str, Any] = {"length": length, "run": run, "name": settings.name, "identity": settings.identity}
         own = _own(settings, vault, records=records)

@@ -2,8 +2,7 @@
 
 Each run is a Gaussian mechanism for the node's data, chosen in view of the earlier ones, so the μ² add up. Batches
 that are sampled have no μ of their own; they count without amplification, which is an upper bound: sampling only
-hides more. For runs of different adjacencies the sum bounds the loss under "add-remove". The probabilities that drawn
-masks fail (B2) add up beside δ.
+hides more. For runs of different adjacencies the sum bounds the loss under "add-remove".
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ def check_round(settings: Settings, vault: Vault, plan: Plan, roster: int, *, cl
     if plan.sampling_rate < 1 and settings.total_epsilon is not None:
         state = MemberState.from_bytes(vault.load())
         sent = _unamplified(state) + (0.0 if closing else _upload(_planned_for(state.rosters[roster])))
-    check(settings, plan, vault.record["before"], sent, failed=vault.record.get("failed", 0.0))
+    check(settings, plan, vault.record["before"], sent)
 
 
-def check(settings: Settings, plan: Plan, earlier: float, sent: float = 0.0, *, failed: float = 0.0) -> None:
+def check(settings: Settings, plan: Plan, earlier: float, sent: float = 0.0) -> None:
     """Refuse a run that could exceed the total of this node, at its key round and at each round.
 
     Of two valid bounds the smaller one counts: all μ² in one sum, or the plan's own (ε, δ) beside the earlier runs'.
@@ -64,7 +63,6 @@ def check(settings: Settings, plan: Plan, earlier: float, sent: float = 0.0, *, 
         plan: of the run.
         earlier: the μ² of all other runs.
         sent: that of uploads of the run that are made or about to be, without amplification.
-        failed: probability that the μ of an earlier run does not hold, which the total δ must cover (B2).
 
     Raises:
         BudgetError: the total could be exceeded; nothing was spent.
@@ -73,13 +71,11 @@ def check(settings: Settings, plan: Plan, earlier: float, sent: float = 0.0, *, 
     if limit is None or delta is None or (earlier == 0 and plan.budget <= limit and plan.delta <= delta):
         return
     mu = math.sqrt(earlier + at_worst(plan, sent))
-    left = delta - failed
-    both = left - plan.masks.fails
-    if gaussian.delta(limit, mu) <= both:  # takes less time than ε
+    if gaussian.delta(limit, mu) <= delta:  # takes less time than ε
         return
-    epsilon = gaussian.epsilon(mu, both) if both > 0 else math.inf
-    if plan.delta < left:
-        epsilon = min(epsilon, gaussian.epsilon(math.sqrt(earlier), left - plan.delta) + plan.budget)
+    epsilon = gaussian.epsilon(mu, delta)
+    if plan.delta < delta:
+        epsilon = min(epsilon, gaussian.epsilon(math.sqrt(earlier), delta - plan.delta) + plan.budget)
     if epsilon > limit:
         raise BudgetError(
             f"with this plan all runs of this node could cost epsilon={epsilon:.6g} at lightdp-total-delta={delta:g}, "
@@ -94,15 +90,6 @@ def before(vault: Vault, run: str) -> float:
         return 0.0
     earlier = float(record["before"])
     return earlier if record["run"] == run else earlier + _sent(_earlier(record["plan"]), vault)
-
-
-def failed(vault: Vault, run: str) -> float:
-    """The probability that what `before` says does not hold, as drawn masks may fail (B2)."""
-    record = vault.record
-    if not record:
-        return 0.0
-    earlier = float(record.get("failed", 0.0))
-    return earlier if record["run"] == run else earlier + _earlier(record["plan"]).masks.fails
 
 
 def _earlier(text: str) -> Plan:

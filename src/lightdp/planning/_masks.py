@@ -32,7 +32,7 @@ class Masks:
         kind: "gaussian", or "drawn" as by `lightdp.stream.Draw`.
         bits: of keystream a value.
         variance: of a mask, in units of γ σ_U².
-        cost: α of (B2), which a ledger counts once a training, in units of (Δ/`scale`)².
+        cost: α of (B2), which a ledger counts once in a roster, in units of (Δ/`scale`)².
         covered: how many times every cost counts, for what may fail.
         each: masks of a client for each parameter in a whole training, at most; 0 where nobody has to know.
         fails: probability that the ledger does not hold; at the plan's δ and above `covered` makes room for it.
@@ -79,7 +79,10 @@ def masks(asked: Request, gamma: float, total: float) -> Masks:
     values = (asked.parameters or _UNKNOWN_PARAMETERS) * most * peers
     if not drawn.fits(gamma, asked.epsilon, asked.delta, values, repeated=values / most * (1 + asked.grace)):
         return _refused(
-            asked, "fewer values or a smaller epsilon", f"{values:.2g} values and epsilon={asked.epsilon:g}"
+            asked,
+            "fewer parameters, or a smaller gamma or epsilon",
+            f"{asked.parameters or f'{_UNKNOWN_PARAMETERS}, as none were given,'} of them, gamma={gamma:g} and "
+            f"epsilon={asked.epsilon:g}",
         )
     cost = math.inf
     if most * peers <= _MANY:

@@ -275,9 +275,9 @@ class Client:
 
         Args:
             worst: bound the truth at this moment for any server, whatever it announced to whom (W5). With whole
-                batches that never exceeds the budget, for which `begin` kept room, unless the plan says late="unseen"
-                or its graph is random: then every upload counts as seen behind its own noise alone. With repair,
-                sampled batches count as whole (R2).
+                batches that never exceeds the budget, for which `begin` kept room, unless the plan says late="unseen",
+                its graph is random or its masks are drawn: then every upload counts as seen behind its own noise alone.
+                With repair, sampled batches count as whole (R2).
         """
         if self._history is None:
             return 0.0
@@ -319,7 +319,7 @@ class Client:
         """
         if self._history is None or not self._state.sent - self._state.closing:
             return Counter()  # nor can lies cost anything where no data was sent
-        if self.plan.graph.random:  # which are for one history, whatever else was spent
+        if self.plan.graph.random or self.plan.masks.kind == "drawn":  # for one history, or one order, whatever else
             return self._history.odometer.counted(ahead=self._history.pending, worst=worst).squares()[0]
         return self._spent(self._history, worst=worst).squares()[0]
 
@@ -329,7 +329,8 @@ class Client:
         return self.plan.budget if self.plan.withstands_lies else math.inf
 
     def _spent(self, history: ClientHistory, *, worst: bool) -> Odometer:
-        if worst and not (self.plan.late_is_seen and not self.plan.graph.random):
+        anything = self.plan.late_is_seen and not self.plan.graph.random and self.plan.masks.kind == "gaussian"
+        if worst and not anything:
             return history.odometer.alone(len(history.sent - history.closing))
         return history.odometer.counted(ahead=history.pending, worst=worst)
 

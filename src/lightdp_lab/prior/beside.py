@@ -1,6 +1,7 @@
 """A private linear model on two sets of features side by side: those of scattering, and those of a start.
 
-Neither set depends on data: a record's features follow from it alone, so that they cost no privacy.
+Neither set depends on data: a record's features follow from it alone, so that they cost no
+privacy, as long as they are made on a CPU: on CUDA those of scattering also depend on their places, by rounding (W6).
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def trial(
         watch: called with each line of the log.
     """
     facts = {"start": finetune.digest(path), "scale": scale, "note": note}
+    folder = folder if scale == SCALE else folder / f"scale-{scale:g}"  # apart from what pages are made of
 
     def play(log: Path, *, resume: bool) -> dict[str, Any]:
         run = Run(config, log, resume=resume, dataset=source, prepared=prepared)

@@ -23,7 +23,7 @@ from lightdp.training.config import Config
 from lightdp.training.data import Dataset
 from lightdp.training.simulator import Run
 from lightdp_lab.prior import start
-from lightdp_lab.reproduce import same
+from lightdp_lab.reproduce import FINE, same
 from lightdp_lab.results import summary
 
 START = Path("starts/wrn-16-4.safetensors")
@@ -109,8 +109,10 @@ def once(
     """
     key = {"config": same(config)} | facts
     kept = folder / f"training-prior-{config.model}.jsonl"
+    usual = same(Config()) | FINE  # a setting that a line lacks is newer than the line, which ran without it
     for text in kept.read_text(encoding="utf-8").splitlines() if kept.exists() else ():
         line: dict[str, Any] = json.loads(text)
+        line["config"] = usual | line["config"]
         if {name: line.get(name) for name in key} == key:
             return line
     work = folder / ".work"
