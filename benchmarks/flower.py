@@ -85,7 +85,6 @@ EPSILON, DELTA, ROUNDS = 1.0, 1e-5, 20
 LOUD = 1e4  # ε where only survival is looked at: noise so small that a wrong mean shows
 RATE, TEST = 0.004, 360  # learning rate of the sum of all gradients, each clipped to norm 1; images that no client has
 CLAIMS = {"10": 1.2, "30": 1.4}  # times plain FedAvg, by number of clients, on a processor with AVX-512 and VAES
-MASKS: dict[str, Any] = {"masks": "auto"}  # of the method repair
 NOTE = "bench"  # the record that tells the client which method and work it is
 
 
@@ -104,7 +103,6 @@ def make_plan(method: str, clients: int, task: str, parameters: int) -> lightdp.
         records=1797 - TEST if trained else None,
         parameters=parameters,
         calibration=method,  # type: ignore[arg-type]
-        **(MASKS if method == "repair" else {}),
     )
 
 
@@ -480,9 +478,7 @@ def main() -> None:
     parser.add_argument("--times", action="store_true", help="no bytes, losses and accuracies")
     parser.add_argument("--rest", type=Path, help="bytes, losses and accuracies, beside the times of this record")
     parser.add_argument("--seeds", type=int, default=3, help="trainings behind an accuracy")
-    parser.add_argument("--masks", choices=("auto", "gaussian", "drawn"), default="auto", help="of the method repair")
     arguments = parser.parse_args()
-    MASKS["masks"] = arguments.masks
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     record: dict[str, Any]
     if arguments.rest is None:
@@ -491,7 +487,6 @@ def main() -> None:
         versions = {name: version(name) for name in ("flwr", "ray")}
         loads = {"load": round(load, 2), "load_at_end": round(os.getloadavg()[0], 2)}
         record = {"conditions": bench.conditions() | versions | loads, "parameters": PARAMETERS, "clients": found}
-        record |= MASKS
     else:
         record = json.loads(arguments.rest.read_text())
     if not arguments.times:
