@@ -14,7 +14,7 @@ from lightdp.random_graph import COVERED
 _FAILS = 1e-7  # the share of δ that more losses than these may have; `COVERED` makes room for 80 rosters
 _STEPS = 48  # of the grid, in what one lost mask costs
 _ENTRIES = 3000  # of the grid, at most
-_MOST_LOST = 12  # in one coordinate of one round; more are failures
+_MOST_LOST = 12  # in one coordinate of one round; more count as the largest cost
 _ROUND_UP = 1 + 1e-9
 
 __all__ = ["COVERED", "cost"]
@@ -44,7 +44,7 @@ def cost(gamma: float, honest: int, stragglers: int, most: int, delta: float, *,
     few = [each for each in narrow if each[0] * _STEPS > lost[1]]
     many = [each for each in narrow if 0 < each[0] * _STEPS <= lost[1]]
     mean = most * peers * (LOST + math.fsum(cost / lost[1] * weight for cost, weight in few))
-    size = math.ceil(32 + 4 * mean)  # of the grid, in lost masks; more are failures
+    size = math.ceil(32 + 4 * mean)  # of the grid, in lost masks; more counts as the largest cost
     steps = max(min(_STEPS, _ENTRIES // size), 1)
     step = lost[1] / steps
     once, mask = np.zeros((2, size * steps + 1))  # what a round and a mask add, rounded up; the last entry is more
