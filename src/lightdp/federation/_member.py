@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import lru_cache
-from typing import NoReturn, SupportsIndex
+from typing import NoReturn, Self, SupportsIndex
 
 from lightdp import gaussian, masks
 from lightdp._validate import integer
@@ -415,6 +415,16 @@ class MemberRound:
         self.number, self.closing, self.roster = begun.number, begun.closing, roster
         self._member, self._begun, self._serial = member, begun, serial
         self._claimed = False
+
+    @property
+    def binds(self) -> bool:
+        """As `ClientRound.binds`."""
+        return self._begun.binds
+
+    def bind(self, given: bytes) -> Self:
+        """As `ClientRound.bind`."""
+        self._begun.bind(given)
+        return self
 
     def claim(self) -> None:
         """As `ClientRound.claim`."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
-from lightdp import drawn
+from lightdp import drawn, gaussian
 from lightdp.errors import InfeasibleError
 from lightdp.noise_graph import gain
 from lightdp.planning._request import Request
@@ -18,10 +19,11 @@ FINE = 1024
 """Fine steps in σ_U, where sums leave room for so many: units of drawn masks are whole numbers of them (W1)."""
 
 _GAUSSIAN_BITS = 40
-_FAILS = 4e-5  # of δ: more than everything that may fail with drawn masks, and less than `COVERED` makes room for
 _UNKNOWN_PARAMETERS = 2**24
-_ROSTERS = 80  # of one client, whose failures `COVERED` makes room for (B2)
-_MANY = 2**21  # masks of a client for a parameter: of more, `drawn.cost` gives no bound and takes long
+_STEEPNESS = (3.0, 2.0)  # for which there may be room (B2), tried in turn
+_ROSTERS = (50, 100, 200)  # of one client, at most: the fewer, the more may fail in each
+_LATTICE = 5e-7  # the share of δ that `drawn.fits` takes for a roster
+_MANY = 2**22  # masks of a client for a parameter, of which plans are not made with drawn ones
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Masks:
         cost: α of (B2), which a ledger counts once in a roster, in units of (Δ/`scale`)².
         covered: how many times every cost counts, for what may fail.
         each: masks of a client for each parameter in a whole training, at most; 0 where nobody has to know.
-        fails: probability that the ledger does not hold; at the plan's δ and above `covered` makes room for it.
+        delta: of the plan: the least δ for which ledgers say what is true; 0 for any.
     """
 
     kind: Literal["gaussian", "drawn"] = "gaussian"
@@ -44,11 +46,11 @@ class Masks:
     cost: float = 0.0
     covered: float = 1.0
     each: int = 0
-    fails: float = 0.0
+    delta: float = 0.0
 
     def left(self, delta: float) -> float:
         """What failures leave of a δ: that of the plan and larger ones stay as they are, of a smaller one nothing."""
-        return delta if self.fails <= _FAILS * delta * (1 + 1e-12) else 0.0
+        return delta if self.delta <= delta * (1 + 1e-12) else 0.0
 
 
 GAUSSIAN = Masks()
@@ -84,14 +86,12 @@ def masks(asked: Request, gamma: float, total: float) -> Masks:
             f"{asked.parameters or f'{_UNKNOWN_PARAMETERS}, as none were given,'} of them, gamma={gamma:g} and "
             f"epsilon={asked.epsilon:g}",
         )
-    cost = math.inf
-    if most * peers <= _MANY:
-        cost = drawn.cost(gamma, asked.honest, asked.stragglers, most, asked.delta, grace=asked.grace)
-    if not total <= _ROSTERS * (1 / float(gain(asked.honest, gamma)) + cost) < math.inf:
+    cost = _cost(asked, gamma, total, most)
+    if cost == math.inf:
         return _refused(
             asked,
-            f"a bound on what rare masks cost and a budget for at most {_ROSTERS} rosters",
-            f"{most:,} rounds and {peers:,} honest peers",
+            "a bound on what rare masks cost, and a budget for few rosters",
+            f"{most:,} rounds, {peers:,} honest peers and delta={asked.delta:g}",
         )
     found = Masks(
         kind="drawn",
@@ -100,9 +100,23 @@ def masks(asked: Request, gamma: float, total: float) -> Masks:
         cost=cost,
         covered=drawn.COVERED,
         each=most * peers,
-        fails=_FAILS * asked.delta,
+        delta=asked.delta,
     )
     return found if asked.masks == "drawn" or price(found, total) <= WORTH else GAUSSIAN
+
+
+def _cost(asked: Request, gamma: float, total: float, most: int) -> float:
+    """α of (B2), with as much room for failures as is proven; infinity where there is too little."""
+    least, whole = 1 / float(gain(asked.honest, gamma)), gaussian.mu(asked.epsilon, asked.delta)
+    for steepness, rosters in product(_STEEPNESS, _ROSTERS if most * (asked.honest - 1) <= _MANY else ()):
+        fails = drawn.room(steepness) / rosters - _LATTICE
+        bounds = (gamma, asked.honest, asked.stragglers, most, asked.delta)
+        cost = drawn.cost(*bounds, fails=fails, grace=asked.grace)
+        if total + cost <= rosters * (least + cost) < math.inf:
+            mu = whole * math.sqrt(cost / (total + cost))  # of a client that has just begun
+            if gaussian.epsilon(mu, asked.delta) / mu - mu / 2 >= steepness:
+                return cost
+    return math.inf
 
 
 def price(found: Masks, total: float) -> float:

@@ -187,8 +187,7 @@ def holds_for(plan: Plan) -> str | None:
     worst = worst_cost(plan.gamma, plan.honest, plan.stragglers, grace=plan.grace)
     much = worst >= _MUCH * _spent(plan)
     fewer = "; with fewer stragglers it would be less" if much else ""
-    who = "lies to clients" if plan.withstands_lies else "sends a round to all before it reads uploads of it (B2)"
-    return f"It holds for a server that {who}; {_kept(plan, worst)} lies and one more late upload{fewer}."
+    return f"It holds for a server that lies to clients; {_kept(plan, worst)} lies and one more late upload{fewer}."
 
 
 def _spent(plan: Plan) -> float:

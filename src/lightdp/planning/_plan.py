@@ -241,8 +241,8 @@ class Plan:
 
     @property
     def withstands_lies(self) -> bool:
-        """Whether the budget is kept if a server tells clients different histories (W5), in any order (B2)."""
-        return self.late_is_seen and self.gdp and not self.graph.random and self.masks.kind == "gaussian"
+        """Whether the budget is kept if a server tells clients different histories (W5)."""
+        return self.late_is_seen and self.gdp and not self.graph.random
 
     def used_neighbours(self, used: NDArray[np.bool_]) -> NDArray[np.int64]:
         """How many used neighbours each client has in a round of a random graph. (clients,)

@@ -101,9 +101,8 @@ class Request:
     )
     gamma: float | None = setting("Ratio of variances σ_K²/σ_U²; by default the best one.", None, group="Noise")
     masks: MasksName = setting(
-        "Noise that two clients share: gaussian, or drawn from fewer random bits, which is faster, needs repair and a "
-        "server that sends a round to all clients before it reads uploads of it; auto: drawn where that costs at most "
-        "2 % more noise.", "gaussian", group="Noise",
+        "Noise that two clients share: gaussian, or drawn from fewer random bits, which is faster and needs repair; "
+        "auto: drawn where that costs at most 2 % more noise.", "auto", group="Noise",
     )
     reserve: Reserve = setting("With repair, plan for expected or worst-case stragglers.", "expected", group="Noise")
     grace: int = setting(

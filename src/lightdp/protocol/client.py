@@ -8,10 +8,10 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NoReturn, SupportsIndex
+from typing import NoReturn, Self, SupportsIndex
 
 from lightdp import gaussian, masks
-from lightdp._validate import integer
+from lightdp._validate import integer, octets
 from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, ProtocolError, WireError
 from lightdp.keys import Identity, KeyPair, Pins, Roster
@@ -92,7 +92,7 @@ class Client:
             self._seat = Seat(plan, state, state.roster, pins, self._grid)
             self._state = replace(state, roster=self._seat.kept)
             history = self._seat.history()
-            history.sent, history.closing = state.sent, state.closing
+            history.sent, history.closing, history.given = state.sent, state.closing, state.given
             for told in state.rounds:
                 history.adopt(told)
             self._history = history
@@ -251,7 +251,7 @@ class Client:
                 raise ProtocolError(f"expected round {history.next}, got round {start.round}")
             if start.closing:
                 history.refuse_closing(masked=start.masked)
-            if not start.closing:
+            else:
                 history.odometer.admit(elsewhere)
             return ClientRound(self, self._seat, start, self._history, history)
 
@@ -275,8 +275,8 @@ class Client:
 
         Args:
             worst: bound the truth at this moment for any server, whatever it announced to whom (W5). With whole
-                batches that never exceeds the budget, for which `begin` kept room, unless the plan says late="unseen",
-                its graph is random or its masks are drawn: then every upload counts as seen behind its own noise alone.
+                batches that never exceeds the budget, for which `begin` kept room, unless the plan says late="unseen"
+                or its graph is random: then every upload counts as seen behind its own noise alone.
                 With repair, sampled batches count as whole (R2).
         """
         if self._history is None:
@@ -319,7 +319,7 @@ class Client:
         """
         if self._history is None or not self._state.sent - self._state.closing:
             return Counter()  # nor can lies cost anything where no data was sent
-        if self.plan.graph.random or self.plan.masks.kind == "drawn":  # for one history, or one order, whatever else
+        if self.plan.graph.random:  # for one history, whatever else
             return self._history.odometer.counted(ahead=self._history.pending, worst=worst).squares()[0]
         return self._spent(self._history, worst=worst).squares()[0]
 
@@ -329,8 +329,7 @@ class Client:
         return self.plan.budget if self.plan.withstands_lies else math.inf
 
     def _spent(self, history: ClientHistory, *, worst: bool) -> Odometer:
-        anything = self.plan.late_is_seen and not self.plan.graph.random and self.plan.masks.kind == "gaussian"
-        if worst and not anything:
+        if worst and not (self.plan.late_is_seen and not self.plan.graph.random):
             return history.odometer.alone(len(history.sent - history.closing))
         return history.odometer.counted(ahead=history.pending, worst=worst)
 
@@ -338,6 +337,7 @@ class Client:
         """Count a round as answered, so that nothing but its own upload can follow."""
         with self._alone():
             self._refuse_stale(begun)
+            begun.refuse_unbound()
             self._count(begun)
             self._claimed = begun._history  # noqa: SLF001  the two classes are one machine
 
@@ -348,10 +348,17 @@ class Client:
             claimed = self._claimed is history
             if not claimed:
                 self._refuse_stale(begun)
+            begun.refuse_unbound()
             data = None if begun.closing else update
             vector = clipped(self.plan, data, weight, self.length, weighted=self.weighted, turn=self._turn)
             message = begun._seat.upload(  # noqa: SLF001
-                vector, history, begun.number, closing=begun.closing, bare=begun.bare, threads=self.threads
+                vector,
+                history,
+                begun.number,
+                closing=begun.closing,
+                bare=begun.bare,
+                given=begun.given,
+                threads=self.threads,
             )
             if not claimed:
                 self._count(begun)
@@ -360,9 +367,9 @@ class Client:
 
     def _count(self, begun: ClientRound) -> None:
         """Save that a round was answered."""
-        after = begun._history.answered(begun.number, closing=begun.closing)  # noqa: SLF001
+        after = begun._history.answered(begun.number, closing=begun.closing, given=begun.given)  # noqa: SLF001
         told = tuple(after.rounds[len(self._state.rounds) :])
-        self._add(Entry(begun.number, begun.closing, told))
+        self._add(Entry(begun.number, begun.closing, told, begun.given))
         self._history = after
 
     def _refuse_stale(self, begun: ClientRound) -> None:
@@ -405,13 +412,50 @@ class ClientRound:
         number: of the round.
         closing: whether it carries no data and only repairs what stragglers left (R4).
         bare: whether it carries no pairwise noise either, as most closing rounds (S1).
+        given: what it is bound to (W4); None for nothing.
     """
 
     def __init__(
         self, client: Client, seat: Seat, start: Announcement, basis: ClientHistory, history: ClientHistory
     ) -> None:
         self.number, self.closing, self.bare = start.round, start.closing, start.closing and not start.masked
+        self.given: bytes | None = None
         self._client, self._seat, self._basis, self._history = client, seat, basis, history
+
+    @property
+    def binds(self) -> bool:
+        """Whether it must be bound to what its update follows from, as rounds with drawn masks must (B2)."""
+        return self._client.plan.masks.kind == "drawn" and not self.closing
+
+    def bind(self, given: bytes) -> Self:
+        """Bind this round to what its update follows from: noise cancels only among clients with the same.
+
+        Guarantee: a server that sent other clients something else learns nothing of this client's masks from them.
+        Drawn masks need that, and an update that is made of what was given, of the client's own data and of random
+        numbers of its own, not of what earlier rounds have left on the client (B2).
+
+        Args:
+            given: a hash, 32 bytes, of all that came from the server and the update depends on: the model, and
+                settings of the round.
+
+        Raises:
+            ProtocolError: it was bound to something else before.
+        """
+        if self.given not in {None, octets("given", given, 32)}:
+            raise ProtocolError(f"round {self.number} is bound to another model")
+        self.given = given
+        return self
+
+    def refuse_unbound(self) -> None:
+        """Refuse to answer a round that must be bound and is not.
+
+        Raises:
+            ProtocolError: it is not.
+        """
+        if self.binds and self.given is None:
+            raise ProtocolError(
+                f"masks are drawn: round {self.number} must be bound to its model (bind) before it is answered"
+            )
 
     def claim(self) -> None:
         """Count this round as answered, before the update is made; `upload` may then follow, once, and need not.

@@ -8,7 +8,7 @@ restart recomputes the rest.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from lightdp.accountant import Odometer
 from lightdp.client_set import ClientSet
@@ -66,6 +66,7 @@ class ClientHistory:
         rounds: what is kept of each announced round.
         sent: rounds that it answered.
         closing: those that it answered without data.
+        given: what some of them were bound to, 32 bytes each (W4).
     """
 
     def __init__(self, plan: Plan, me: int, start: bytes, neighbours: Iterable[int]) -> None:
@@ -78,6 +79,7 @@ class ClientHistory:
         self.rounds: list[LocalRound] = []
         self.sent: frozenset[int] = frozenset()
         self.closing: frozenset[int] = frozenset()
+        self.given: Mapping[int, bytes] = {}
         self._start, self._place = start, self._near.place
         self._alone, self._nobody = ClientSet.of(self._near.clients, [self._place]), ClientSet.none(self._near.clients)
         self._others, self._limit = ~self._alone, max_rounds(plan)
@@ -111,10 +113,11 @@ class ClientHistory:
         result.odometer, result.repairs = self.odometer.copied(), self.repairs.copied()
         return result
 
-    def answered(self, number: int, *, closing: bool) -> ClientHistory:
-        """The history after an upload in round `number`, which shares all else with this one."""
+    def answered(self, number: int, *, closing: bool, given: bytes | None = None) -> ClientHistory:
+        """The history after an upload in round `number`, bound to `given`, which shares all else with this one."""
         result = copy.copy(self)
         result.sent, result.closing = self.sent | {number}, self.closing | ({number} if closing else set())
+        result.given = self.given if given is None else {**self.given, number: given}
         return result
 
     def learn(self, past: Iterable[tuple[int, tuple[ClientSet, ...]]]) -> None:

@@ -56,7 +56,15 @@ class Seat:
         return ClientHistory(self._plan, self._me, self._roster, self._neighbours)
 
     def upload(
-        self, vector: Floats, history: ClientHistory, number: int, *, closing: bool, bare: bool, threads: int | None
+        self,
+        vector: Floats,
+        history: ClientHistory,
+        number: int,
+        *,
+        closing: bool,
+        bare: bool,
+        given: bytes | None,
+        threads: int | None,
     ) -> bytes:
         """The signed UPLOAD message of a round, which must leave at most once (W3).
 
@@ -66,11 +74,14 @@ class Seat:
             number: of the round.
             closing: whether it has no data.
             bare: whether it has no pairwise noise but what is to be repaired (R4).
+            given: what the round is bound to (W4); None for nothing.
             threads: cores that expand noise; None for all.
         """
-        terms = [] if bare else self.pairwise(history, number, history.neighbours, closing=closing)
+        terms = [] if bare else self.pairwise(history, number, history.neighbours, closing=closing, given=given)
         if history.repair is not None:
-            terms += self.pairwise(history, *history.repair, closing=history.repair[0] in history.closing, undo=True)
+            of, peers = history.repair
+            kind = {"closing": of in history.closing, "given": history.given.get(of)}
+            terms += self.pairwise(history, of, peers, **kind, undo=True)
         packed = masks.mask(vector, self.grid, terms, threads=threads)
         upload = Upload(length=len(vector), bits=self.grid.bits, packed=packed)
         message = Message(
@@ -80,14 +91,26 @@ class Seat:
         return replace(message, payload=replace(upload, signature=signature).head()).to_bytes(upload.packed)
 
     def pairwise(
-        self, history: ClientHistory, of: int, peers: tuple[int, ...], *, closing: bool = False, undo: bool = False
+        self,
+        history: ClientHistory,
+        of: int,
+        peers: tuple[int, ...],
+        *,
+        closing: bool = False,
+        given: bytes | None = None,
+        undo: bool = False,
     ) -> list[Term | Draw]:
-        """Pairwise noise of a round, or its opposite; no closing round shares any with one that has data (S1)."""
+        """Pairwise noise of a round, or its opposite.
+
+        No closing round shares any with one that has data (S1), nor do rounds that are bound to something else (W4).
+        """
         if self._plan.gamma == 0:
             return []
         chain = history.chain(of)
         if closing:
             chain = hashlib.sha256(b"lightdp closing" + chain).digest()
+        if given is not None:
+            chain = hashlib.sha256(b"lightdp given" + chain + given).digest()
         keys = self._keyring.stream_keys(peers, round=of, chain=chain)
         return masks.pairwise_terms(keys, self._me, self.grid, undo=undo)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -67,15 +67,18 @@ class Entry:
         round: that it answers.
         closing: whether the answer is without data.
         told: what was announced of earlier rounds and is new to it.
+        given: what the answer is bound to, 32 bytes (W4); None for nothing.
     """
 
     round: int
     closing: bool
     told: tuple[LocalRound, ...] = ()
+    given: bytes | None = None
 
     def facts(self) -> dict[str, Any]:
         """As it is written."""
-        return {"round": self.round, "closing": self.closing, "told": packed(self.told).hex()}
+        bound = {} if self.given is None else {"given": self.given.hex()}
+        return {"round": self.round, "closing": self.closing, "told": packed(self.told).hex()} | bound
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Entry:
@@ -85,16 +88,17 @@ class Entry:
             ArgumentError: it is damaged.
             DAMAGED: it is something else.
         """
-        number, closing, told = _checked(facts)
-        return cls(number, closing, unpacked(told))
+        number, closing, told, given = _checked(facts)
+        return cls(number, closing, unpacked(told), given)
 
 
-def _checked(facts: dict[str, Any]) -> tuple[int, bool, bytes]:
+def _checked(facts: dict[str, Any]) -> tuple[int, bool, bytes, bytes | None]:
     """What an entry says, as far as that is whole."""
     number, closing, told = facts["round"], facts["closing"], facts["told"]
     if facts["check"] != _checksum(facts):
         raise ArgumentError(f"store must hold whole entries, and that of round {number!r} is damaged")
-    return integer("round", number, 0), _flag("closing", closing), bytes.fromhex(told)
+    given = octets("given", bytes.fromhex(facts["given"]), 32) if "given" in facts else None
+    return integer("round", number, 0), _flag("closing", closing), bytes.fromhex(told), given
 
 
 def sealed(facts: dict[str, Any]) -> dict[str, Any]:
@@ -140,6 +144,7 @@ class ClientState:
         rounds: what it keeps of each round that was announced.
         sent: rounds that were answered.
         closing: those of them that were answered without data.
+        given: what rounds that were answered are bound to, 32 bytes each (W4), as far as they are to anything.
         serial: of the state where it is kept; it grows by one with each save and each entry.
         host: the machine that saved it.
         first: the serial of the client's first save, 0 before it. A `File` that an earlier run used goes on counting.
@@ -159,6 +164,7 @@ class ClientState:
     serial: int = 0
     host: Host = field(default_factory=Host.here)
     first: int = 0
+    given: Mapping[int, bytes] = field(default_factory=dict)
 
     @property
     def used(self) -> tuple[ClientSet, ...]:
@@ -179,7 +185,8 @@ class ClientState:
         """The state once this entry is kept too."""
         closing = self.closing | ({entry.round} if entry.closing else set())
         sent, rounds = self.sent | {entry.round}, self.rounds + entry.told
-        return replace(self, rounds=rounds, sent=sent, closing=closing, serial=self.serial + 1)
+        given = self.given if entry.given is None else {**self.given, entry.round: entry.given}
+        return replace(self, rounds=rounds, sent=sent, closing=closing, given=given, serial=self.serial + 1)
 
     def read(self, entries: Iterable[dict[str, Any]]) -> ClientState:
         """As `after`, from what `Entry.facts` returned.
@@ -189,12 +196,13 @@ class ClientState:
             DAMAGED: it is something else.
         """
         found = [_checked(each) for each in entries]
-        told = unpacked(*(part for _, _, part in found))
+        told = unpacked(*(part for _, _, part, _ in found))
         return replace(
             self,
             rounds=self.rounds + told,
-            sent=self.sent.union(number for number, _, _ in found),
-            closing=self.closing.union(number for number, closing, _ in found if closing),
+            sent=self.sent.union(number for number, *_ in found),
+            closing=self.closing.union(number for number, closing, *_ in found if closing),
+            given={**self.given, **{number: given for number, *_, given in found if given is not None}},
             serial=self.serial + len(found),
         )
 
@@ -205,7 +213,7 @@ class ClientState:
 
     def facts(self) -> dict[str, Any]:
         """The state as JSON values, with the private key among them."""
-        facts = {
+        facts: dict[str, Any] = {
             "serial": self.serial,
             "run": self.run.hex(),
             "first": self.first,
@@ -223,6 +231,8 @@ class ClientState:
             "sent": sorted(self.sent),
             "closing": sorted(self.closing),
         }
+        if self.given:
+            facts["given"] = {str(number): given.hex() for number, given in self.given.items()}
         return sealed(facts)
 
     def to_bytes(self) -> bytes:
@@ -284,6 +294,7 @@ class ClientState:
             integer("serial", facts["serial"], 1),
             Host(*(None if facts[what] is None else str(facts[what]) for what in ("machine", "boot"))),
             integer("first", facts["first"], 1, facts["serial"]),
+            {int(at): octets("given", bytes.fromhex(each), 32) for at, each in facts.get("given", {}).items()},
         )
 
 

@@ -145,7 +145,7 @@ class Config:
     head_lr: float | None = setting("Learning rate of these first rounds, by default --lr.", None, group="Training")
     degree: int | None = like(Request, "degree", None)
     gamma: float | None = like(Request, "gamma", None)
-    masks: MasksName = like(Request, "masks", "gaussian")
+    masks: MasksName = like(Request, "masks", "auto")
     wire_steps: int = like(Request, "wire_steps", 2)
     rotate: bool | None = like(Request, "rotate", None)
     fidelity: Fidelity = setting(

@@ -43,7 +43,7 @@ class Task:
     rounds: int = like(Request, "rounds", 150)
     clip: float = like(Request, "clip", 1.0)
     straggler_law: str | None = like(Request, "straggler_law", None)
-    masks: MasksName = like(Request, "masks", "gaussian")
+    masks: MasksName = like(Request, "masks", "auto")
 
     def __post_init__(self) -> None:
         integer("dimension", self.dimension, 1)
