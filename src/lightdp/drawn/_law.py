@@ -24,7 +24,7 @@ LOOKS = 5
 MORE_LOOKS = 8
 """The same where both repair it, as they do if they were told different sets of its round, once for each peer (W5)."""
 
-_BEYOND, _SEEN = 1e-7, 3e-7  # shares of δ for masks beyond the reach of their Gaussian, and for the lattice
+_BEYOND, _SEEN = 2e-6, 2e-6  # shares of δ for masks beyond the reach of their Gaussian, and for the lattice
 _ROUNDED = 0.99  # how much coarser whole units may make the lattice
 _FINE = 1.9  # steps²: the least variance, given all looks, that makes the lattice of masks invisible
 

@@ -21,8 +21,8 @@ FINE = 1024
 _GAUSSIAN_BITS = 40
 _UNKNOWN_PARAMETERS = 2**24
 _STEEPNESS = (3.0, 2.0)  # for which there may be room (B2), tried in turn
-_ROSTERS = (50, 100, 200)  # of one client, at most: the fewer, the more may fail in each
-_LATTICE = 5e-7  # the share of δ that `drawn.fits` takes for a roster
+_ROSTERS = (50, 100)  # of one client, at most: the fewer, the more may fail in each
+_LATTICE = 4e-6  # the share of δ that `drawn.fits` takes for a roster
 _MANY = 2**22  # masks of a client for a parameter, of which plans are not made with drawn ones
 
 
