@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
@@ -23,6 +24,7 @@ _UNKNOWN_PARAMETERS = 2**24
 _STEEPNESS = (3.0, 2.0)  # for which there may be room (B2), tried in turn
 _ROSTERS = (50, 100)  # of one client, at most: the fewer, the more may fail in each
 _LATTICE = 4e-6  # the share of δ that `drawn.fits` takes for a roster
+_SMALLER, _SHRINKS = 60, 0.98  # how many smaller γ are tried, and how much smaller each is
 _MANY = 2**22  # masks of a client for a parameter, of which plans are not made with drawn ones
 
 
@@ -56,44 +58,64 @@ class Masks:
 GAUSSIAN = Masks()
 
 
-def masks(asked: Request, gamma: float, total: float) -> Masks:
-    """The kind of masks that was asked for, or the one that is worth it, for plans that repair.
+def masks(asked: Request, gamma: float, total: Callable[[float], float]) -> tuple[float, Masks]:
+    """The kind of masks that was asked for, or the one that is worth it, for plans that repair, and their γ.
+
+    Where no γ was asked for and drawn masks cannot have the best one, a smaller one may do: noise hardly grows by that.
 
     Args:
         asked: the request.
-        gamma: γ.
-        total: what the whole training costs with Gaussian masks, in units of (Δ/σ_U)².
+        gamma: the γ that was asked for, or the best one.
+        total: what the whole training costs with Gaussian masks of some γ, in units of (Δ/σ_U)².
 
     Raises:
         InfeasibleError: drawn masks were asked for, and are not possible.
     """
     if asked.masks == "gaussian" or asked.undrawable is not None:
-        return GAUSSIAN
+        return gamma, GAUSSIAN
+    usual, refused = total(gamma), None
+    for k in range(1 if asked.gamma is not None else _SMALLER):
+        one = gamma * _SHRINKS**k
+        spent = total(one)
+        if asked.masks == "auto" and spent > WORTH * usual:
+            break
+        try:
+            found = _drawn(asked, one, spent)
+        except InfeasibleError as error:
+            refused = refused or error
+            continue
+        if asked.masks == "drawn" or price(found, spent) * spent <= WORTH * usual:
+            return one, found
+        break
+    if asked.masks == "drawn" and refused is not None:
+        raise refused
+    return gamma, GAUSSIAN
+
+
+def _drawn(asked: Request, gamma: float, total: float) -> Masks:
+    """Drawn masks of this γ, where all rounds cost `total` with Gaussian ones.
+
+    Raises:
+        InfeasibleError: they are not possible.
+    """
     if gamma == 0:
-        return _refused(asked, "pairwise noise", "gamma=0")
-    try:
-        drawn.unit(FINE, gamma)
-    except InfeasibleError:
-        if asked.masks == "drawn":
-            raise
-        return GAUSSIAN
+        raise _refused("pairwise noise", "gamma=0")
+    drawn.unit(FINE, gamma)
     peers, most = asked.honest - 1, math.ceil(total * float(gain(asked.honest, gamma)) * (1 + 1e-9)) + 1
     values = (asked.parameters or _UNKNOWN_PARAMETERS) * most * peers
     if not drawn.fits(gamma, asked.epsilon, asked.delta, values, repeated=values / most * (1 + asked.grace)):
-        return _refused(
-            asked,
+        raise _refused(
             "fewer parameters, or a smaller gamma or epsilon",
             f"{asked.parameters or f'{_UNKNOWN_PARAMETERS}, as none were given,'} of them, gamma={gamma:g} and "
             f"epsilon={asked.epsilon:g}",
         )
     cost = _cost(asked, gamma, total, most)
     if cost == math.inf:
-        return _refused(
-            asked,
+        raise _refused(
             "a bound on what rare masks cost, and a budget for few rosters",
             f"{most:,} rounds, {peers:,} honest peers and delta={asked.delta:g}",
         )
-    found = Masks(
+    return Masks(
         kind="drawn",
         bits=drawn.BITS,
         variance=drawn.VARIANCE / drawn.SIGMA**2,
@@ -102,7 +124,6 @@ def masks(asked: Request, gamma: float, total: float) -> Masks:
         each=most * peers,
         delta=asked.delta,
     )
-    return found if asked.masks == "drawn" or price(found, total) <= WORTH else GAUSSIAN
 
 
 def _cost(asked: Request, gamma: float, total: float, most: int) -> float:
@@ -120,7 +141,7 @@ def _cost(asked: Request, gamma: float, total: float, most: int) -> float:
 
 
 def price(found: Masks, total: float) -> float:
-    """How many times the noise variance that Gaussian masks need these do.
+    """How many times the noise variance that Gaussian masks of the same γ need these do.
 
     Args:
         found: the masks.
@@ -129,7 +150,5 @@ def price(found: Masks, total: float) -> float:
     return found.covered * (1 + found.cost / total)
 
 
-def _refused(asked: Request, needs: str, got: str) -> Masks:
-    if asked.masks == "drawn":
-        raise InfeasibleError(f"masks='drawn' need {needs}, got {got}: take masks='gaussian'")
-    return GAUSSIAN
+def _refused(needs: str, got: str) -> InfeasibleError:
+    return InfeasibleError(f"masks='drawn' need {needs}, got {got}: take masks='gaussian'")
