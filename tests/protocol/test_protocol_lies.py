@@ -53,7 +53,7 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
         keys = {}
         for of, peers, sign in parts:
             for peer in peers:
-                keys[min(i, peer), max(i, peer), of, history.chain(of)] = sign if i < peer else -sign
+                keys[min(i, peer), max(i, peer), of, history.chain(of), None] = sign if i < peer else -sign
         noise.append(keys)
         mine.append(int(i == 0 and not closing))
 
