@@ -111,7 +111,7 @@ def milliseconds(plan: lightdp.Plan, store: Memory) -> dict[str, float]:
     history, seat = client._history, client._seat  # noqa: SLF001  the cost of an upload, without its announcement
     if history is None or seat is None:
         raise SystemExit("the state has no roster")
-    seat.upload(np.zeros(LENGTH), history, history.next, closing=False, bare=False, threads=1)
+    seat.upload(np.zeros(LENGTH), history, history.next, closing=False, bare=False, given=None, threads=1)
     times.append(time.process_time())
     lightdp.Client.restore(plan, length=LENGTH, store=store)
     times.append(time.process_time())

@@ -77,6 +77,8 @@ class Crowd:
             if fate != AWAY:
                 begun = client.begin(whole if at in self._missed else start)
                 self._counts = fate == CAME
+                if begun.binds:
+                    begun.bind(bytes(32))  # all clients have the same model
                 yield fate, begun.upload(None if begun.closing else update(self.length, begun.number))
         self._missed = set(np.flatnonzero(fates == AWAY).tolist())
 

@@ -3,6 +3,8 @@
 Run: python examples/two_clients.py
 """
 
+import hashlib
+
 import numpy as np
 
 import lightdp
@@ -28,7 +30,10 @@ for present in (("ann", "bob", "cem"), ("ann", "bob")):
     start = server.announce()
     for name, client in zip(server.names, clients, strict=True):
         if name in present:
-            server.receive(client.begin(start).upload(updates[name]))  # one message of bytes
+            begun = client.begin(start)
+            if begun.binds:  # with drawn masks: noise cancels among those who train from the same model
+                begun.bind(hashlib.sha256(model.data).digest())
+            server.receive(begun.upload(updates[name]))  # one message of bytes
     result = server.close()
     model += result.mean()
     print(f"round {result.round}: used {len(result.used)} of 3 uploads, mean {np.round(result.mean(), 1)}")

@@ -50,7 +50,7 @@ def test_without_the_lab_built_in_schemes_work_and_others_are_unknown() -> None:
     with pytest.raises(ArgumentError, match=r"scheme must be one of none, central, smpc, .*got scheme='secagg'"):
         Config(scheme="secagg")
     with pytest.raises(ArgumentError, match="links need lightdp_lab, which is not installed here"):
-        channel.channel(Config(links="relayed"), None, 3, "cpu")
+        channel.channel(Config(links="relayed"), None, 3, "cpu", lambda: bytes(32))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_scheme_says_whom_it_protects_against(name: str, whom: str) -> None:
 def test_a_run_without_a_network_loads_no_module_of_the_lab() -> None:
     code = (
         "import sys; from lightdp.training.config import Config; from lightdp.training.channel import channel\n"
-        "channel(Config(), None, 3, 'cpu')\n"
+        "channel(Config(), None, 3, 'cpu', lambda: bytes(32))\n"
         "sys.exit(any(name.startswith('lightdp_lab') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -21,6 +21,8 @@ from lightdp.training.config import Config, peer_failure
 from lightdp_lab.schemes import SCHEMES, Faults, Links, Player, Smpc, Task, climb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
 _SHORT = 16  # values of an update whose round only has to end as a long one would
@@ -136,14 +138,16 @@ def _ends(player: Player, faults: Faults) -> list[float]:
     return min((player.round(faults).net.ends() for _ in range(_TURNS)), key=lambda ends: ends[-1])
 
 
-def channel(config: Config, plan: Plan | None, parameters: int, device: torch.device | str) -> Channel:
+def channel(
+    config: Config, plan: Plan | None, parameters: int, device: torch.device | str, given: Callable[[], bytes]
+) -> Channel:
     """The channel of a run that names links or a scheme of the lab; arguments as in `lightdp.training.channel`.
 
     A `Rehearsal` decides who is in a round, how long it takes and where it fails; sums are those of a run without a
     network. Schemes with the noise of SMPC + DP get the noise that they play, at the scale of the plan. Of "auto", the
     calibration that the plan took is played.
     """
-    played, found = config, direct(config, plan, parameters, device)
+    played, found = config, direct(config, plan, parameters, device, given)
     if plan is not None and scheme(config.scheme).calibration == "auto":
         played = dataclasses.replace(config, scheme=plan.request.calibration)
     rehearsal = Rehearsal(played, parameters)

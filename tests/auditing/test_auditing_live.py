@@ -53,7 +53,7 @@ def shown(found: Audit) -> str:
         ({"clients": 10**6, "coordinate_range": 0.1}, {}, r"clients must be in 2\.\.1000, got clients=1000000"),
         ({"clients": 900}, {}, "play must leave at most 2000 uploads of honest clients"),
         ({}, {"confidence": 1.0}, r"confidence must be in \(0, 1\), got confidence=1"),
-        ({}, {"lies": "white"}, "lies must be one of none, rotation, search, got lies='white'"),
+        ({}, {"lies": "white"}, "lies must be one of none, rotation, search, models, got lies='white'"),
         ({}, {"play": 7}, r"play must be in 1\.\.6, got play=7"),
         ({"population": 8}, {"play": 4}, r"play must be in 1\.\.3, got play=4"),
         ({}, {"schedule": "a.csv", "play": 2}, "play must be left out where a file lists the rounds, got play=2"),

@@ -9,7 +9,7 @@ import lightdp
 from lightdp import gaussian
 from lightdp.federation import Federation, Member
 from lightdp.stream import Draw, Term
-from support.parties import RUN, Tape
+from support.parties import RUN, Tape, begun
 
 LENGTH = 40
 
@@ -23,7 +23,7 @@ def plays(federation: Federation, members: dict[str, Member], tapes: list[Tape])
         start = table.server.announce(since=0, closing=closing)
         for name in table.names[1:] if turn == 0 else table.names:
             members[name].join(table.server.roster(name))
-            federation.receive(members[name].begin(start).upload(None if closing else np.zeros(LENGTH)))
+            federation.receive(begun(members[name], start).upload(None if closing else np.zeros(LENGTH)))
         federation.close(number, closing=closing)
     federation.end(number)
     assert not np.sum([tape.fine[0] - tape.data[0] for tape in tapes], axis=0, dtype=np.int32).any()
@@ -40,7 +40,6 @@ def test_a_roster_of_another_size_may_have_another_kind_of_masks(tapes: list[Tap
         delta=1e-5,
         unit="client",
         calibration="repair",
-        masks="auto",
     )
     assert (plan.masks.kind, plan.among(24).masks.kind) == ("drawn", "gaussian")
     federation = Federation(plan, length=LENGTH, run=RUN, least=20)

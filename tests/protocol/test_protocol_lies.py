@@ -50,10 +50,10 @@ def test_a_rotating_liar_gets_no_more_than_the_budget_out_of_real_clients() -> N
         seen.append(total.total() * grid.wire_step)
         parts = [] if closing else [(now, history.neighbours, 1)]
         parts += [] if history.repair is None else [(*history.repair, -1)]
-        keys = {}
+        keys: dict[Wire, int] = {}
         for of, peers, sign in parts:
             for peer in peers:
-                keys[min(i, peer), max(i, peer), of, history.chain(of)] = sign if i < peer else -sign
+                keys[min(i, peer), max(i, peer), of, history.chain(of), None] = sign if i < peer else -sign
         noise.append(keys)
         mine.append(int(i == 0 and not closing))
 

@@ -70,8 +70,8 @@ class Federation:
             peers = tuple(j for j in self.server.plan.graph.neighbours_of(i).tolist() if j not in used)
             history = self.clients[i]._history
             assert history is not None
-            kind = {"closing": number in history.closing}
-            stream.accumulate(out, seat(self.clients[i]).pairwise(history, number, peers, **kind))
+            closing, given = number in history.closing, history.given.get(number)
+            stream.accumulate(out, seat(self.clients[i]).pairwise(history, number, peers, closing=closing, given=given))
         return out
 
 

@@ -55,15 +55,17 @@ class View:
             *,
             closing: bool,
             bare: bool,
+            given: bytes | None,
             threads: int | None,
         ) -> bytes:
-            message = real(seat, vector, history, number, closing=closing, bare=bare, threads=threads)
+            message = real(seat, vector, history, number, closing=closing, bare=bare, given=given, threads=threads)
             names, keys = view.names[seat._roster], dict[bytes, tuple[str, int]]()
             parts = [] if bare else [(number, history.neighbours, False)]
             parts += [] if history.repair is None else [(*history.repair, True)]
             for of, peers, undo in parts:
+                bound = history.given.get(of) if undo else given
                 for peer in peers:
-                    for term in seat.pairwise(history, of, (peer,), undo=undo):
+                    for term in seat.pairwise(history, of, (peer,), given=bound, undo=undo):
                         assert term.key not in keys
                         keys[term.key] = names[peer], term.sign
             view.made.append(Made(names[seat._me], seat._plan, seat._roster, number, closing, message, keys))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from dataclasses import dataclass, field
@@ -125,6 +126,11 @@ class Book:
             result = link(result, round=t, announcement=announced)
         return result
 
+    def model(self, number: int) -> bytes | None:
+        """What members bind a round with data to, all to the same; where they need not, every second one."""
+        bound = number % 2 == 1 or self.plan.masks.kind == "drawn"
+        return hashlib.sha256(b"%d" % number).digest() if bound else None
+
     def neighbours(self, client: int) -> list[int]:
         found: list[int] = self.plan.graph.neighbours()[client].tolist()
         return found
@@ -135,7 +141,10 @@ class Book:
         """Noise of a round that a member shares with each of its peers, from its keys and what was announced."""
         if client not in self.rings:
             self.rings[client] = Keyring(pairs[self.names[client]], self.roster, client)
-        keys = self.rings[client].stream_keys(peers, round=of, chain=self.chain(of))
+        chain = self.chain(of)
+        if (given := self.model(of)) is not None:
+            chain = hashlib.sha256(b"lightdp given" + chain + given).digest()
+        keys = self.rings[client].stream_keys(peers, round=of, chain=chain)
         terms = masks.pairwise_terms(keys, client, self.grid, undo=undo)
         return {self.names[peer]: term for peer, term in zip(keys, terms, strict=bool(terms))}
 

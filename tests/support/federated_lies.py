@@ -69,6 +69,9 @@ class Liar:
         try:
             member.join(roster_message(book.roster))
             begun = member.begin(announcement(book.roster, len(past), past, **shape))
+            given = None if begun.closing else book.model(begun.number)
+            if given is not None:
+                begun.bind(given)
             with self._taped(book) as tape:
                 message = begun.upload(None if telling.closing else np.zeros(LENGTH))
         except (BudgetError, ProtocolError):

@@ -159,6 +159,9 @@ class Nodes:
             begun = member.begin(start)
         except BudgetError:
             return None
+        given = None if begun.closing else self.books[number].model(begun.number)
+        if given is not None:
+            begun.bind(given)
         if self.random.random() < 0.3:
             begun.claim()
             if self.random.random() < 0.2:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from lightdp.federation import Member
     from lightdp.planning import Plan
 
 RUN = b"a run of 16 byte"
@@ -80,12 +81,22 @@ def tapes(monkeypatch: pytest.MonkeyPatch) -> list[Tape]:
     return recorded
 
 
+MODEL = bytes(range(32))
+"""What rounds are bound to where they must be."""
+
+
+def begun(client: Client | Member, start: bytes) -> Any:
+    """A round that is bound if it must be."""
+    found = client.begin(start)
+    return found.bind(MODEL) if found.binds else found
+
+
 def play(
     server: Server, clients: list[Client], present: Sequence[int], update: Any = None, *, since: int | None = None
 ) -> Any:
     start = server.announce(since=since)
     for i in present:
-        assert server.receive(clients[i].begin(start).upload(np.zeros(server.length) if update is None else update))
+        assert server.receive(begun(clients[i], start).upload(np.zeros(server.length) if update is None else update))
     return server.close()
 
 
@@ -97,5 +108,5 @@ def residual(clients: list[Client], of: int, used: Sequence[int], length: int) -
         history = clients[i]._history
         assert history is not None
         peers = tuple(j for j in history.neighbours if j in absent)
-        stream.accumulate(out, seat(clients[i]).pairwise(history, of, peers))
+        stream.accumulate(out, seat(clients[i]).pairwise(history, of, peers, given=history.given.get(of)))
     return out

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from lightdp.planning import Plan
 
 LENGTH = 60_000
+
+FIDELITIES: Any = [Distribution, partial(Protocol, given=partial(bytes, 32))]
 
 # used and late clients of each round
 TRAININGS: dict[str, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {
@@ -104,7 +107,7 @@ def played(channel: Distribution | Protocol, rounds: list[Any]) -> NDArray[np.fl
     return np.array([total.numpy() for total in sums if total is not None], dtype=np.float64)
 
 
-@pytest.mark.parametrize("fidelity", [Distribution, Protocol])
+@pytest.mark.parametrize("fidelity", FIDELITIES, ids=["distribution", "protocol"])
 @pytest.mark.parametrize("training", TRAININGS)
 @pytest.mark.parametrize(
     ("calibration", "degree", "rotate"),
@@ -125,7 +128,7 @@ def test_both_fidelities_leave_the_noise_of_the_theory_round_by_round(
     assert not np.all(np.abs(found - wrong) < spread + 0.002 * np.diag(expected).max())
 
 
-@pytest.mark.parametrize("fidelity", [Distribution, Protocol])
+@pytest.mark.parametrize("fidelity", FIDELITIES, ids=["distribution", "protocol"])
 def test_the_closing_round_takes_out_all_that_is_left(fidelity: Any) -> None:
     plan, rounds = planned("repair", None), TRAININGS["stragglers"][:2]
     channel = fidelity(plan, LENGTH, 5)
@@ -135,7 +138,7 @@ def test_the_closing_round_takes_out_all_that_is_left(fidelity: Any) -> None:
     assert left == pytest.approx(4 + 4 + 6, rel=6 * np.sqrt(2 / LENGTH) + 0.002)  # individual noise of every upload
 
 
-@pytest.mark.parametrize("fidelity", [Distribution, Protocol])
+@pytest.mark.parametrize("fidelity", FIDELITIES, ids=["distribution", "protocol"])
 def test_the_sum_is_that_of_the_used_updates(fidelity: Any) -> None:
     plan = planned("exact", None)
     channel, came = fidelity(plan, LENGTH, 3), Arrivals.of(6, (0, 1, 3, 4), (5,))
@@ -164,7 +167,7 @@ def test_a_restored_channel_goes_on_bit_by_bit() -> None:
         assert np.array_equal(total.numpy().astype(np.float64), whole[t - 1])
 
 
-@pytest.mark.parametrize("fidelity", [Distribution, Protocol])
+@pytest.mark.parametrize("fidelity", FIDELITIES, ids=["distribution", "protocol"])
 @pytest.mark.parametrize(
     ("training", "calibration", "degree"),
     [

@@ -83,7 +83,7 @@ def test_masks_are_drawn_where_that_is_asked_for_and_worth_it() -> None:
         for n, masks in asked
     ]
     assert [plan.masks.kind for plan in plans if plan is not None] == ["gaussian", "drawn", "gaussian"]
-    assert Config().masks == "gaussian"
+    assert Config().masks == "auto"
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,7 @@ class Audit:
         plan = self.plan
         helpers = ", ".join(map(str, self.view.colluders)) or "nobody"
         told = {"none": "the truth", "rotation": "rotating lies", "search": "lies that a search found"}
+        told["models"] = "the truth, and one of them in each round gets another model"
         late = "; late uploads are assumed unseen" if not plan.late_is_seen else ""
         yield f"Client {VICTIM} against the server, helped by {helpers}; clients are told {told[self.lies]}{late}"
         yield f"Played: {self._extent}"
@@ -203,7 +204,7 @@ class Audit:
             f"data moves by Δ = {plan.sensitivity:g} in each round, "
             f"with {'the worst signs' if self.view.worst_signs else 'signs that no change of one or two betters'}"
         )
-        if self.lies != "none":
+        if self.lies in {"rotation", "search"}:
             yield f"{self.refused} messages were refused by honest clients and are not part of this"
         if self.near:
             yield "How near the exact μ comes to what is claimed; the search raises the mean of both shares:"

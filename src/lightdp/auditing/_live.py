@@ -15,7 +15,7 @@ from lightdp.auditing import _stories as stories
 from lightdp.auditing._audit import Audit, Figure
 from lightdp.auditing._clip import clip_held
 from lightdp.auditing._measure import Sample
-from lightdp.auditing._schedule import ROUNDS, Round, random_rounds, read_rounds, told
+from lightdp.auditing._schedule import ROUNDS, Round, random_rounds, read_rounds, told, with_other_models
 from lightdp.auditing._search import STEPS, Near, search, truth
 from lightdp.auditing._stage import Stage, coins, excess, made, widened
 from lightdp.auditing._stories import Telling, rotation
@@ -24,7 +24,7 @@ from lightdp.errors import ArgumentError
 from lightdp.masks import Grid
 from lightdp.planning import Plan
 
-Lies = Literal["none", "rotation", "search"]
+Lies = Literal["none", "rotation", "search", "models"]
 VALUES = 100_000
 """How many coordinates are measured by default."""
 _CLIENTS = 1000  # all of them are run, with keys for each two
@@ -64,7 +64,7 @@ def audit(
         confidence: probability that all statements are right.
         schedule: "random", or a file of used and late clients in each round.
         lies: what the server tells clients: the truth, the rotation of (W5), or those for which a search finds the
-            truth nearest to what is claimed.
+            truth nearest to what is claimed; or "models": the truth, with another model for one client in each round.
         play: rounds of a random schedule, by default 5 or all.
         seed: of the random schedule and of the search.
         threads: cores that expand noise; None for all.
@@ -95,7 +95,7 @@ def audit(
     report = progress or (lambda _: None)
     rounds: Sequence[Round] | None = None
     near, refused = dict[str, Near](), 0
-    if lies != "none":
+    if lies in {"rotation", "search"}:
         if str(schedule) != "random" or not plan.repairs:
             raise ArgumentError(f"lies must be none with a file of rounds or a plan without repair, got lies={lies!r}")
         script = rotation(plan, play)
@@ -107,9 +107,9 @@ def audit(
         refused = played.refused
     else:
         rounds = random_rounds(plan, number, seed) if str(schedule) == "random" else read_rounds(Path(schedule), plan)
-        tellings = told(rounds)
+        tellings = told(rounds) if lies == "none" else with_other_models(told(rounds))
     last = range(plan.clients - plan.colluders, plan.clients)  # those that lies are made for
-    view = View(plan, tellings, None if lies == "none" else last)
+    view = View(plan, tellings, last if rounds is None else None)
     values = integer("values", values, max(_LEAST, _LEAST_RATIO * len(view.uploads)), _MOST)
     statements = 5 if plan.unit == "client" else 4  # three measurements, the covariance, the clip
     clip = clip_held(plan, level / statements, threads)
@@ -130,7 +130,7 @@ def audit(
         level=level / statements,
         rounds=max(len(each.past) for each in tellings) + 1,
         data_rounds=data_rounds,
-        ended=lies == "none" and str(schedule) == "random" and data_rounds < number,
+        ended=rounds is not None and str(schedule) == "random" and data_rounds < number,
         shows_late=rounds is None or any(each.used and each.late for each in rounds),
         view=view,
         refused=refused,

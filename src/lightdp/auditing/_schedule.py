@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ ROUNDS = 5
 _VOID = 0.1  # share of rounds in which too few uploads come
 _LATE = 0.5  # share of stragglers whose uploads come too late but are seen
 _NEXT = 0.25  # share of used clients whose uploads come one round late, under grace
+_OTHER = bytes(31) + b"1"  # another model than all others get
 _RANGE = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?")
 
 
@@ -61,6 +62,25 @@ def told(rounds: Sequence[Round]) -> tuple[Telling, ...]:
         Telling(client, entries[:number], each.closing)
         for number, each in enumerate(rounds)
         for client in (*each.used, *each.late)
+    )
+
+
+def with_other_models(tellings: Sequence[Telling]) -> tuple[Telling, ...]:
+    """The same, but in each round with data one of the clients, each in its turn, gets another model than the others.
+
+    Its noise does not cancel in that round, and does so again in the next one (W4).
+
+    >>> everybody = Round(ClientSet.all(3), ClientSet.none(3))
+    >>> [each.client for each in with_other_models(told([everybody] * 4)) if each.given is not None]
+    [0, 1, 2, 0]
+    """
+    asked: dict[int, set[int]] = {}
+    for each in tellings:
+        if not each.closing:
+            asked.setdefault(len(each.past), set()).add(each.client)
+    lied_to = {number: sorted(clients)[turn % len(clients)] for turn, (number, clients) in enumerate(asked.items())}
+    return tuple(
+        replace(each, given=_OTHER) if lied_to.get(len(each.past)) == each.client else each for each in tellings
     )
 
 

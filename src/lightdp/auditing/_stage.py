@@ -15,9 +15,11 @@ from lightdp.auditing._view import VICTIM, Seen, View
 from lightdp.keys import Identity, KeyPair, Keyring, Roster, link
 from lightdp.planning import Plan, Unit
 from lightdp.protocol import Client, Server
+from lightdp.protocol.seat import bound
 from lightdp.protocol.vector import agreement
 from lightdp.wire import Accumulator, Announcement, Kind, Message, Upload
 
+_MODEL = bytes(32)  # what rounds are bound to that must be, where nobody is lied to about the model
 _REACH = 14.0  # standard deviations that an upload alone must hold without wrapping
 
 
@@ -97,6 +99,7 @@ class Stage:
         honest = {i: [j for j in rows[i].tolist() if j in self.clients] for i in pairs}
         self._rings = {i: Keyring(pair, self._roster, i, honest[i]) for i, pair in pairs.items()}
         self._chains: dict[tuple[Entry, ...], bytes] = {(): self._roster.hash}
+        self._given: dict[tuple[int, int], bytes] = {}  # what clients and rounds are bound to (W4)
 
     def ask(self, seen: Seen, update: NDArray[np.float64] | None) -> NDArray[np.float64]:
         """Ask a client for an upload, and return what is left of it without the noise that colluders know. (length,)
@@ -111,8 +114,11 @@ class Stage:
         start = Announcement(round=number, clients=clients, past=past, closing=telling.closing, grace=grace)
         run, roster = self._run, self._roster.hash
         message = Message(kind=Kind.ANNOUNCE, run=run, round=number, roster=roster, payload=start.to_bytes())
-        answer = self.clients[telling.client].begin(message.to_bytes()).upload(update)
-        reply = Message.from_bytes(answer, run=run, roster=roster)
+        begun = self.clients[telling.client].begin(message.to_bytes())
+        if begun.binds or telling.given is not None:
+            self._given[telling.client, number] = given = telling.given or _MODEL
+            begun.bind(given)
+        reply = Message.from_bytes(begun.upload(update), run=run, roster=roster)
         upload = Upload.from_bytes(reply.payload, length=self.length, bits=self.grid.bits)
         total = Accumulator(self.length, self.grid.bits)
         total.add(upload.packed)
@@ -130,6 +136,7 @@ class Stage:
         client, terms = seen.telling.client, list[stream.Term | stream.Draw]()
         for part in seen.parts:
             chain = self._chain(seen.telling.past[: part.round])
+            chain = bound(chain, given=self._given.get((client, part.round)))
             for i in part.peers:
                 if i in self._rings:
                     keys = self._rings[i].stream_keys([client], round=part.round, chain=chain)

@@ -25,8 +25,8 @@ from lightdp.repair import RETRIES
 
 Entry = tuple[ClientSet, ...]
 """The sets that became known when a round closed, as announcements have them (`lightdp.protocol.history.known`)."""
-Wire = tuple[int, int, int, bytes]
-"""Two clients, a round, a chain: what the key of their shared noise is made of."""
+Wire = tuple[int, int, int, bytes, bytes | None]
+"""Two clients, a round, a chain, a model: what the key of their shared noise is made of."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,14 @@ class Telling:
         client: who is asked.
         past: what became known when each round before closed, as it is told.
         closing: whether it is told that the round has no data.
+        given: a hash of the model that comes with the message, 32 bytes (W4); None for the one that clients get if
+            nobody is lied to about it.
     """
 
     client: int
     past: tuple[Entry, ...]
     closing: bool = False
+    given: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,8 @@ def play(plan: Plan, story: Iterable[Telling], *, budget: bool = False) -> Playe
             continue
         if client == 0 and not telling.closing:
             reserved = float(history.odometer.counted(ahead=True).mu()[0]) ** 2 * unit
-        sent.append(Sent(telling, dict(_wires(history, now, honest, closing=telling.closing))))
-        histories[client] = history.answered(now, closing=telling.closing)
+        sent.append(Sent(telling, dict(_wires(history, now, honest, telling))))
+        histories[client] = history.answered(now, closing=telling.closing, given=telling.given)
     victim = histories[0]
     told, worst = (victim.odometer.counted(ahead=victim.pending, worst=lies) for lies in (False, True))
     if not plan.late_is_seen:  # as the client says it: every upload counts as seen
@@ -148,14 +151,15 @@ def play(plan: Plan, story: Iterable[Telling], *, budget: bool = False) -> Playe
     return Played(plan, sent, announced, most, reserved, refused)
 
 
-def _wires(history: ClientHistory, now: int, honest: int, *, closing: bool) -> Iterator[tuple[Wire, int]]:
+def _wires(history: ClientHistory, now: int, honest: int, telling: Telling) -> Iterator[tuple[Wire, int]]:
     """What an upload shares with honest peers: noise of the round, and that of another which it repairs."""
-    parts = [] if closing else [(now, history.neighbours, 1)]
-    parts += [] if history.repair is None else [(*history.repair, -1)]
-    for of, peers, sign in parts:
+    parts = [] if telling.closing else [(now, history.neighbours, 1, telling.given)]
+    if history.repair is not None:
+        parts.append((*history.repair, -1, history.given.get(history.repair[0])))
+    for of, peers, sign, given in parts:
         for peer in peers:
             if peer < honest:
-                wire = min(history.me, peer), max(history.me, peer), of, history.chain(of)
+                wire = min(history.me, peer), max(history.me, peer), of, history.chain(of), given
                 yield wire, sign if history.me < peer else -sign
 
 

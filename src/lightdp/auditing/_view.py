@@ -87,6 +87,7 @@ class View:
         honest = [each for each in tellings if each.client not in self.colluders]
         if len(honest) > _UPLOADS:
             raise ArgumentError(f"play must leave at most {_UPLOADS} uploads of honest clients, got {len(honest)}")
+        self._given = {(each.client, len(each.past)): each.given for each in honest}
         sent: dict[int, set[int]] = defaultdict(set)
         self.uploads: list[Seen] = []
         for each in honest:
@@ -139,10 +140,11 @@ class View:
             me = each.telling.client
             for part in each.parts:
                 past = each.telling.past[: part.round]  # two clients share noise if they were told the same before it
+                given = self._given[me, part.round]  # and had the same model in it
                 for peer in part.peers:
                     if peer not in self.colluders:
                         sign = (1 if me < peer else -1) * (-1 if part.undo else 1)
-                        wires[min(me, peer), max(me, peer), past].append((row, sign))
+                        wires[min(me, peer), max(me, peer), past, given].append((row, sign))
         result = np.zeros((len(self.uploads), len(self.uploads)))
         for ends in wires.values():
             for (row, sign), (other, its) in itertools.product(ends, ends):

@@ -47,7 +47,8 @@ def _audit(
     lies: Annotated[
         Lies,
         typer.Option(
-            help="What the server lies about: nothing, the rotation of lies, or the worst lies that a search finds.",
+            help="What the server lies about: nothing, the rotation of lies, the worst lies that a search finds, or "
+            "models: one client in each round gets another one.",
             rich_help_panel=_PANEL,
         ),
     ] = "none",

@@ -439,11 +439,15 @@ class ClientRound:
                 settings of the round.
 
         Raises:
-            ProtocolError: it was bound to something else before.
+            ProtocolError: it was bound to something else before, or claimed without.
         """
-        if self.given not in {None, octets("given", given, 32)}:
-            raise ProtocolError(f"round {self.number} is bound to another model")
-        self.given = given
+        bound = octets("given", given, 32)
+        with self._client._alone():  # noqa: SLF001  the two classes are one machine
+            if self.given is None and self.number in self._client.answered:
+                raise ProtocolError(f"round {self.number} was answered, or claimed, before it was bound")
+            if self.given not in {None, bound}:
+                raise ProtocolError(f"round {self.number} is bound to another model")
+            self.given = bound
         return self
 
     def refuse_unbound(self) -> None:

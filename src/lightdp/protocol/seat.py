@@ -80,8 +80,8 @@ class Seat:
         terms = [] if bare else self.pairwise(history, number, history.neighbours, closing=closing, given=given)
         if history.repair is not None:
             of, peers = history.repair
-            closing, given = of in history.closing, history.given.get(of)
-            terms += self.pairwise(history, of, peers, closing=closing, given=given, undo=True)
+            of_closing, was_given = of in history.closing, history.given.get(of)
+            terms += self.pairwise(history, of, peers, closing=of_closing, given=was_given, undo=True)
         packed = masks.mask(vector, self.grid, terms, threads=threads)
         upload = Upload(length=len(vector), bits=self.grid.bits, packed=packed)
         message = Message(
@@ -106,13 +106,22 @@ class Seat:
         """
         if self._plan.gamma == 0:
             return []
-        chain = history.chain(of)
-        if closing:
-            chain = hashlib.sha256(b"lightdp closing" + chain).digest()
-        if given is not None:
-            chain = hashlib.sha256(b"lightdp given" + chain + given).digest()
+        chain = bound(history.chain(of), closing=closing, given=given)
         keys = self._keyring.stream_keys(peers, round=of, chain=chain)
         return masks.pairwise_terms(keys, self._me, self.grid, undo=undo)
+
+
+def bound(chain: bytes, *, closing: bool = False, given: bytes | None = None) -> bytes:
+    """What goes into the keys of a round for its chain: the chain, unless the round is closing or bound (W4).
+
+    Args:
+        chain: of the rounds before.
+        closing: whether the round has no data.
+        given: what it is bound to, 32 bytes; None for nothing.
+    """
+    if closing:
+        chain = hashlib.sha256(b"lightdp closing" + chain).digest()
+    return chain if given is None else hashlib.sha256(b"lightdp given" + chain + given).digest()
 
 
 def _placed(plan: Plan, roster: Roster) -> Plan:

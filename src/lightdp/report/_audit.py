@@ -23,7 +23,8 @@ _COLOURS |= {"exact": TONES["blue"]}
 _SECRETS = {"secret 0": TONES["grey"], "secret 1": TONES["blue"]}
 _SIGNS = {"worst": "the signs that show best", "improved": "signs that no change of one or two betters"}
 _LIES = {
-    "none": "tells everybody the truth", "rotation": "tells rotating lies", "search": "tells lies that a search found"
+    "none": "tells everybody the truth", "rotation": "tells rotating lies", "search": "tells lies that a search found",
+    "models": "sends one client in each round another model",
 }  # fmt: skip
 _POINTS, _EVERY = 80, 4  # points of a curve, and which of them are in its table
 _HEIGHT = 240

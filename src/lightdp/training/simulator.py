@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 import time
@@ -176,7 +177,7 @@ class Run:
         self.bytes_up = 0.0
         self.arrivals = functools.cache(self._law)
         self.arrivals(config.clients)  # or there are none
-        self._channels = channels(config, self.plan, length, self.device)
+        self._channels = channels(config, self.plan, length, self.device, self._given)
         self.members = Membership(config, self.plan, self._roster)
 
     def _begin(self, path: Path, classes: int) -> dict[str, Any]:
@@ -353,6 +354,12 @@ class Run:
         )
         for piece, rows in pieces:
             yield [roster.place[client] for client in piece], self.search.laid_out(rows, number, self.parameters)
+
+    def _given(self) -> bytes:
+        """The hash of what clients of this round train from, all of which came from the server: weights and bounds."""
+        result = hashlib.sha256(gradients.flatten(self.model).cpu().numpy())
+        result.update(json.dumps(bounds.facts(self.bounds)).encode())
+        return result.digest()
 
     def _of_model(self, total: torch.Tensor | None) -> torch.Tensor | None:
         """A sum without the coordinates of histograms, which come last."""

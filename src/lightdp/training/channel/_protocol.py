@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 
 import torch
 
@@ -29,14 +30,16 @@ class Protocol(Channel):
         device: where sums go.
         clients: members of a federation, in the order of their names; by default clients of this run alone.
         number: of their roster.
+        given: the hash, 32 bytes, of all that clients of the next round train from; asked for at most once a round, and
+            only where rounds must be bound to it (W4).
     """
 
     def __init__(
         self, plan: Plan, parameters: int, seed: int, device: torch.device | str = "cpu", *,
-        clients: Sequence[Member] | None = None, number: int = 0,
+        given: Callable[[], bytes], clients: Sequence[Member] | None = None, number: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(plan, parameters)
-        self.plan, self.device, self.schedule = plan, device, Schedule(plan)
+        self.plan, self.device, self.schedule, self._given = plan, device, Schedule(plan), given
         run, digits = seed.to_bytes(16, "little"), len(str(plan.clients))
         self.server = Server(plan, length=parameters, run=run, number=number)
         self._begun: dict[int, ClientRound | MemberRound] = {}  # of the next round, by clients that do not refuse it
@@ -62,12 +65,13 @@ class Protocol(Channel):
 
     def round(self, number: int, came: Arrivals, updates: Updates) -> Sum:
         """The noisy sum, from uploads of everybody who sent."""
-        start = self.server.announce(since=0)
+        start, given = self.server.announce(since=0), cache(self._given)
         joining: list[bytes] = []
         late: list[bytes] = []
         for clients, rows in updates(tuple(came.sent)):
             for i, row in zip(clients, rows.cpu().numpy(), strict=True):
-                message = (self._begun.pop(i, None) or self.clients[i].begin(start)).upload(row)
+                begun = self._begun.pop(i, None) or self.clients[i].begin(start)
+                message = (begun.bind(given()) if begun.binds else begun).upload(row)
                 if i in came.used:
                     self.server.receive(message)
                 else:
