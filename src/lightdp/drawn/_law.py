@@ -133,6 +133,15 @@ def unit(sigma: float, gamma: float) -> int:
     return found
 
 
+def beyond(values: float) -> float:
+    """τ: a bound on the probability that one of so many masks is beyond the reach of its Gaussian (B2).
+
+    >>> 0 < beyond(1e12) < 1e-12
+    True
+    """
+    return values * math.fsum(part.weight * part.beyond for part in PARTS)
+
+
 def fits(gamma: float, epsilon: float, delta: float, values: float, *, repeated: float) -> bool:
     """Whether masks beyond all reaches, and the lattice, stay within their share of δ (B2).
 
@@ -146,7 +155,7 @@ def fits(gamma: float, epsilon: float, delta: float, values: float, *, repeated:
     if not 0 < gamma <= GAMMA_MAX or epsilon > 100:
         return False
     values, repeated = 2 * values, 2 * repeated  # rounds count that the client itself was not asked in
-    tails = values * math.fsum(part.weight * part.beyond for part in PARTS) + 1e-26  # more masks of a part than below
+    tails = beyond(values) + 1e-26  # more masks of a part than below
     if (1 + math.exp(epsilon)) * tails > _BEYOND * delta:
         return False
     seen = 200 * max(part.ripple(gamma, MORE_LOOKS) for part in PARTS)
