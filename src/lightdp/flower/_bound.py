@@ -38,7 +38,8 @@ def digest(message: Message, context: Context, trained: Sequence[str] | None) ->
 
     >>> node = Context(1, 2, {}, RecordDict(), {"batch": 8})
     >>> def sent(rate, to):
-    ...     return Message(RecordDict({"config": ConfigRecord({"rate": rate})}), to, "train")
+    ...     facts = Metadata(1, "", 1, to, "", "", 0.0, 60.0, "train")
+    ...     return Message(RecordDict({"config": ConfigRecord({"rate": rate})}), metadata=facts)
     >>> digest(sent(1.0, 3), node, None) == digest(sent(1.0, 4), node, None) != digest(sent(1, 3), node, None)
     True
     """

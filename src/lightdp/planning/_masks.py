@@ -115,7 +115,7 @@ class Masks:
         """
         if self.kind == "gaussian":
             return NEVER
-        share = max(map(drawn.room, _STEEPNESS)) + _ROSTERS[-1] * _LATTICE
+        share = max(map(drawn.room, _STEEPNESS))  # of all rosters
         return Failures(share * self.delta, drawn.beyond(2.0 * _LARGER * self.each * length), _SHIFT)
 
 
