@@ -94,7 +94,7 @@ def test_one_run_with_drawn_masks_costs_what_its_ledger_says_and_more_beside_oth
     accountant.compose(GaussianPrivacyEvent(noise_multiplier=1e6, sample_size=10, population_size=10))
     after = accountant.get_epsilon(1e-5)
     assert before < after == pytest.approx(fails.epsilon(mu, 1e-5), rel=1e-9)
-    assert after < before + 1e-3
+    assert after < before + 2e-3
     assert accountant.would_exceed(GaussianPrivacyEvent(1e6, 10, 10), max_epsilon=before)
     assert "drawn masks" in str(accountant.get_privacy_spent())
     again = Accountant(plan)

@@ -15,7 +15,7 @@ import lightdp
 from lightdp import drawn, gaussian
 from lightdp.accountant import Odometer
 from lightdp.errors import ArgumentError, BudgetError, InfeasibleError
-from lightdp.planning import Masks, Plan, Request, compare, solve
+from lightdp.planning import NEVER, Masks, Plan, Request, compare, solve
 from lightdp.planning._wire import drawn_reach
 from lightdp.repair import RETRIES, worst_cost
 from support import oracles
@@ -25,7 +25,7 @@ GAUSSIAN = "fcb57f3e5754c886"  # how the digest of README's plan began before th
 
 
 def planned(**changed: Any) -> Plan:
-    return lightdp.plan(**(README | {"masks": "auto"} | changed))
+    return lightdp.plan(**(README | changed))
 
 
 def admitted(odometer: Odometer) -> bool:
@@ -46,7 +46,7 @@ def test_readmes_plan_is_drawn_and_its_noise_is_what_the_cost_asks_for() -> None
     most = p.masks.each // 39
     assert p.masks.each == 39 * most
     assert total < most * least < total + 3 * least
-    alpha = drawn.cost(p.gamma, 40, 10, most, 1e-5)
+    alpha = drawn.cost(p.gamma, 40, 10, most, 1e-5, fails=drawn.room(3.0) / 50 - 4e-6)
     assert p.masks.cost == alpha
     mu = float(mpmath.findroot(lambda mu: oracles.delta(3, mu) - mpmath.mpf("1e-5"), 0.72))
     assert p.sigma_individual == pytest.approx(math.sqrt((1 + 1e-4) * (total + alpha)) / mu, rel=1e-9)
@@ -104,7 +104,7 @@ def test_where_drawn_masks_are_not_possible_or_not_worth_it_they_are_gaussian(ch
         (
             {"rounds": 10**6, "gamma": 7.0, "parameters": 10},
             InfeasibleError,
-            "masks='drawn' need a bound on what rare masks cost",
+            "masks='drawn' need a bound on what rare masks cost, and a budget for few rosters",
         ),
         (
             {"epsilon": 150.0},
@@ -127,6 +127,23 @@ def test_drawn_masks_that_are_asked_for_may_cost_more_than_auto_takes() -> None:
     assert p.epsilon() <= 3
 
 
+def test_where_nobody_asked_for_a_gamma_drawn_masks_may_have_a_smaller_one() -> None:
+    """The best γ of this plan is above what they can have; automatically they are taken within 2 % alone."""
+    asked: dict[str, Any] = {"colluders": 5, "stragglers": 5}
+    usual, found, auto = (planned(masks=masks, **asked) for masks in ("gaussian", "drawn", "auto"))
+    assert usual.gamma > drawn.GAMMA_MAX > found.gamma > 0.7 * usual.gamma
+    assert found.masks.kind == "drawn"
+    assert 1.02 < found.noise_in_mean() / usual.noise_in_mean() < 1.05
+    assert auto.digest() == usual.digest()
+    assert Plan.from_json(found.to_json()).digest() == found.digest()
+    few = planned(masks="drawn", parameters=1000, **asked)
+    assert found.gamma < few.gamma
+    near, best = (planned(clients=100, epsilon=1, masks=masks) for masks in ("auto", "gaussian"))
+    assert near.masks.kind == "drawn"
+    assert near.gamma < best.gamma
+    assert near.noise_in_mean() <= 1.02 * best.noise_in_mean()
+
+
 def test_digests_and_texts() -> None:
     p, usual = planned(), planned(masks="gaussian")
     assert usual.digest().hex().startswith(GAUSSIAN)
@@ -143,7 +160,7 @@ def test_digests_and_texts() -> None:
     assert (shown["masks"], shown["mask_bits"], shown["mask_cost"]) == ("drawn", 24, p.mask_cost)
     assert usual.to_dict()["mask_bits"] == 40
     text = " ".join(str(p).split())
-    assert "49 drawn values a parameter and round, of 24 random bits each; they need 1.8 % more noise variance" in text
+    assert "49 drawn values a parameter and round, of 24 random bits each; they need 1.9 % more noise variance" in text
     assert "49 Gaussian samples a parameter and round" in str(usual)
 
 
@@ -356,4 +373,30 @@ def test_masks_are_a_part_of_the_noise() -> None:
     assert replace(p.noise) == p.noise
     assert p.noise.masks is p.masks
     assert p.scale == pytest.approx(p.sigma_individual / math.sqrt(1.0001), rel=1e-12)
-    assert solve(Request(**README, masks="auto")).masks == p.masks
+    assert solve(Request(**README)).masks == p.masks
+
+
+def test_what_may_fail_covers_the_lattice_at_any_epsilon() -> None:
+    """Of 100 rosters: in each, δ(ε − 2η) may exceed δ by 2e-6 of it, which bounds η wherever ε/μ − μ/2 >= 2."""
+    shift, most = planned(masks="drawn").masks.fails(10).shift / 100, 0.0
+    with mpmath.workdps(40):
+        for delta in ("1e-2", "1e-3", "1e-5", "1e-12"):
+            for epsilon in (0.1, 1, 10, 50, 100):
+                mu = mpmath.mpf(gaussian.mu(epsilon, float(delta)))
+                if epsilon / mu - mu / 2 >= 2:
+                    allowed = mpmath.mpf(delta) * (1 + mpmath.mpf("2e-6"))
+                    most = max(most, float(mpmath.findroot(
+                        lambda x, e=epsilon, m=mu, a=allowed: oracles.delta(e - x, m) - a, 1e-7
+                    )))  # fmt: skip
+    assert 0.5 * shift < most <= shift
+
+
+def test_what_may_fail_grows_with_values_and_masks() -> None:
+    p = planned(masks="drawn")
+    one, many = p.masks.fails(1), p.masks.fails(10**7)
+    tail = math.fsum(part.weight * part.beyond for part in drawn.PARTS)
+    assert many.tails == pytest.approx(8 * p.masks.each * 1e7 * tail, rel=1e-6)
+    assert one.tails < many.tails
+    assert one.fixed == many.fixed == pytest.approx(4.5e-4 * 1e-5, rel=1e-9)
+    assert planned(masks="gaussian").masks.fails(10**7) == NEVER
+    assert (one + many).shift == 2 * one.shift

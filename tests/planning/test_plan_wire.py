@@ -35,7 +35,8 @@ def planned(**changed: Any) -> Plan:
         (DIGITS | {"rotate": False}, 13),
         (DIGITS | {"rotate": False, "wire_steps": 16}, 16),
         (DIGITS, 12),
-        (LARGE, 12),
+        (LARGE, 13),
+        (LARGE | {"masks": "gaussian"}, 12),  # whose variance is less
         (LARGE | {"rotate": False}, 17),
         ({"unit": "client"}, 12),
     ],
@@ -81,7 +82,7 @@ def test_ranges_follow_what_is_known() -> None:
     assert planned().upload_range == 1024
     assert planned(records=1451).upload_range == 30  # 29.02 on average
     assert planned(records=1451, coordinate_range=7.0).upload_range == 7
-    turned = planned(**LARGE)
+    turned = planned(**LARGE, masks="gaussian")
     assert (turned.upload_range, turned.wire.block) == (1000, 65536)
     assert turned.wire.range == pytest.approx(4.5 * 1000 / 256)
     assert 2 * math.exp(-(6**2) / 2) < 3.1e-8  # how often a rotated coordinate is clamped, at most
@@ -239,7 +240,7 @@ def test_all_parties_agree_on_the_wire() -> None:
 
 
 def test_the_page_says_bits_range_rotation_and_rounding() -> None:
-    page = " ".join(str(planned(**LARGE)).split())
+    page = " ".join(str(planned(**LARGE, masks="gaussian")).split())
     assert "12 bits a parameter = 150.0 kB, rotated and clamped to ±17.58 before noise, rounded to σ_U/2 after" in page
     assert "17 bits a parameter, clamped to ±1024 before noise, rounded to σ_U/2" in " ".join(str(planned()).split())
     assert "32 bits a parameter, floats" in str(planned(calibration="central"))

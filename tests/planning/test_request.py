@@ -122,7 +122,10 @@ def test_a_straggler_law_that_is_none_is_refused(spec: str) -> None:
 def test_no_key_has_two_meanings() -> None:
     found = lightdp.plan(**ASKED | {"epsilon": 3.0}, calibration="paper")
     asked, told = found.request.to_dict(), found.to_dict()
-    assert {name for name in asked if asked[name] != told[name]} == {"gamma"}  # None asked for the best one
+    assert {name for name in asked if asked[name] != told[name]} == {
+        "gamma",
+        "masks",
+    }  # None and "auto" asked for the best
     assert (told["epsilon"], told["epsilon_true"]) == (3.0, found.epsilon())
     assert found.epsilon() > 6
     json.dumps(told, allow_nan=False)

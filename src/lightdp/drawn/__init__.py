@@ -6,7 +6,7 @@ ledger must count so that (R1), (R2) and (W5) hold with drawn masks as they do w
 >>> round(VARIANCE / SIGMA**2, 4), round(LOST * 1e5, 2)
 (1.1348, 1.09)
 >>> round(cost(7.6, honest=40, stragglers=10, most=200, delta=1e-5, fails=1e-6), 3)
-0.1
+0.104
 """
 
 from lightdp.drawn._cost import COVERED, cost, lost_costs, room

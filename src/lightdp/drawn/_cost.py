@@ -50,17 +50,17 @@ def cost(gamma: float, honest: int, stragglers: int, most: int, delta: float, *,
         return math.inf
     draws, others = 2 * most * (honest - 1), 2 * (honest - 1) - 1  # masks of the training, and others of a round
     together = _together(draws, others, delta)
-    lost = lost_costs(gamma, honest, stragglers, grace, together)
+    lost = np.append(found := lost_costs(gamma, honest, stragglers, grace, together), found[-1])
     costs = np.array([((SIGMA / part.sigma) ** 2 - 1) / (gamma * max(honest - stragglers, 1) ** 2) for part in PARTS])
     weights = np.array([part.weight for part in PARTS])
-    first = np.array([LOST * _falls(others, k) for k in range(together)])  # lost, and k more in the same round
-    chance, found = (fails - _CLUSTER) * delta, math.inf
+    first = np.array([LOST * _falls(others, k) for k in range(together + 1)])  # lost, and k more in the same round
+    chance, alpha = (fails - _CLUSTER) * delta, math.inf
     for rate in 2.0**_RATES / max(lost[0], 1e-300):
         if rate * max(lost[-1], costs.max()) > _LARGEST:
             break
         narrow, loses = weights @ np.expm1(rate * costs), first @ np.expm1(rate * lost)
-        found = min(found, (draws * (math.log1p(narrow) + math.log1p(loses)) - math.log(chance)) / rate)
-    return float(found) * _ROUND_UP
+        alpha = min(alpha, (draws * (math.log1p(narrow) + math.log1p(loses)) - math.log(chance)) / rate)
+    return float(alpha) * _ROUND_UP
 
 
 def lost_costs(gamma: float, honest: int, stragglers: int, grace: int, most: int) -> NDArray[np.float64]:

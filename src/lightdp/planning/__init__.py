@@ -6,7 +6,7 @@ for each calibration, and nothing outside this package asks for its name.
 >>> from lightdp.planning import Request, solve
 >>> asked = Request(clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5)
 >>> [round(solve(asked.but(calibration=name)).noise_in_mean(), 3) for name in ("central", "repair", "local")]
-[0.145, 0.223, 6.478]
+[0.145, 0.227, 6.478]
 """
 
 from lightdp.planning._advice import Remedy, noise_advice, noise_ratio, remedies

@@ -44,7 +44,7 @@ def noise_ratio(plan: Plan, length: int) -> float:
     ...     clients=50, colluders=10, stragglers=10, rounds=150, epsilon=3, delta=1e-5, unit="client"
     ... )
     >>> round(noise_ratio(plan, 10_000), 1)
-    47.2
+    47.7
 
     Args:
         plan: the noise.

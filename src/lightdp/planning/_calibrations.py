@@ -158,10 +158,9 @@ class Repair(Calibration):
         if gamma is None:
             exposure = calibrate.exposure(expected(asked), asked.noise_graph)
             gamma = calibrate.repair_gamma(exposure, asked.transient_weight / asked.rounds, cost)
-        sigma, each = self.required(asked, gamma), cost(gamma)
-        found = masks(asked, gamma, asked.turns * each)
-        if found.kind != "gaussian":
-            each *= price(found, asked.turns * each)
+        sigma = self.required(asked, gamma)
+        gamma, found = masks(asked, gamma, lambda one: asked.turns * cost(one))
+        each = cost(gamma) * price(found, asked.turns * cost(gamma))
         individual = sigma * math.sqrt(each) if asked.sampling_rate == 1 else sigma
         return Noise(gamma, individual, individual / math.sqrt(each), found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
@@ -21,10 +22,11 @@ FINE = 1024
 _GAUSSIAN_BITS = 40
 _UNKNOWN_PARAMETERS = 2**24
 _STEEPNESS = (3.0, 2.0)  # for which there may be room (B2), tried in turn
-_ROSTERS = (50, 100, 200)  # of one client, at most: the fewer, the more may fail in each
-_LATTICE = 5e-7  # the share of δ that `drawn.fits` takes for a roster
+_ROSTERS = (50, 100)  # of one client, at most: the fewer, the more may fail in each
+_LATTICE = 4e-6  # the share of δ that `drawn.fits` takes for a roster
+_SMALLER, _SHRINKS = 60, 0.98  # how many smaller γ are tried, and how much smaller each is
 _LARGER = 4  # times as many masks, at most, where rosters have up to twice as many clients: more peers and more rounds
-_SHIFT = 2e-6 * _ROSTERS[-1]  # of ε: as `drawn.fits` bounds the lattice of a roster, where ε/μ − μ/2 >= 2 and ε <= 100
+_SHIFT = 1.3e-5  # of ε, for the lattice of a roster: half its share of δ times μ/u, where u >= 2 and ε <= 100 (B2)
 _MANY = 2**22  # masks of a client for a parameter, of which plans are not made with drawn ones
 
 
@@ -116,50 +118,71 @@ class Masks:
         if self.kind == "gaussian":
             return NEVER
         share = max(map(drawn.room, _STEEPNESS))  # of all rosters
-        return Failures(share * self.delta, drawn.beyond(2.0 * _LARGER * self.each * length), _SHIFT)
+        tails = drawn.beyond(2.0 * _LARGER * self.each * length, _ROSTERS[-1])
+        return Failures(share * self.delta, tails, _ROSTERS[-1] * _SHIFT)
 
 
 GAUSSIAN = Masks()
 
 
-def masks(asked: Request, gamma: float, total: float) -> Masks:
-    """The kind of masks that was asked for, or the one that is worth it, for plans that repair.
+def masks(asked: Request, gamma: float, total: Callable[[float], float]) -> tuple[float, Masks]:
+    """The kind of masks that was asked for, or the one that is worth it, for plans that repair, and their γ.
+
+    Where no γ was asked for and drawn masks cannot have the best one, a smaller one may do: noise hardly grows by that.
 
     Args:
         asked: the request.
-        gamma: γ.
-        total: what the whole training costs with Gaussian masks, in units of (Δ/σ_U)².
+        gamma: the γ that was asked for, or the best one.
+        total: what the whole training costs with Gaussian masks of some γ, in units of (Δ/σ_U)².
 
     Raises:
         InfeasibleError: drawn masks were asked for, and are not possible.
     """
     if asked.masks == "gaussian" or asked.undrawable is not None:
-        return GAUSSIAN
+        return gamma, GAUSSIAN
+    usual, refused = total(gamma), None
+    for k in range(1 if asked.gamma is not None else _SMALLER):
+        one = gamma * _SHRINKS**k
+        spent = total(one)
+        if asked.masks == "auto" and spent > WORTH * usual:
+            break
+        try:
+            found = _drawn(asked, one, spent)
+        except InfeasibleError as error:
+            refused = refused or error
+            continue
+        if asked.masks == "drawn" or price(found, spent) * spent <= WORTH * usual:
+            return one, found
+        break
+    if asked.masks == "drawn" and refused is not None:
+        raise refused
+    return gamma, GAUSSIAN
+
+
+def _drawn(asked: Request, gamma: float, total: float) -> Masks:
+    """Drawn masks of this γ, where all rounds cost `total` with Gaussian ones.
+
+    Raises:
+        InfeasibleError: they are not possible.
+    """
     if gamma == 0:
-        return _refused(asked, "pairwise noise", "gamma=0")
-    try:
-        drawn.unit(FINE, gamma)
-    except InfeasibleError:
-        if asked.masks == "drawn":
-            raise
-        return GAUSSIAN
+        raise _refused("pairwise noise", "gamma=0")
+    drawn.unit(FINE, gamma)
     peers, most = asked.honest - 1, math.ceil(total * float(gain(asked.honest, gamma)) * (1 + 1e-9)) + 1
     values = (asked.parameters or _UNKNOWN_PARAMETERS) * most * peers
     if not drawn.fits(gamma, asked.epsilon, asked.delta, values, repeated=values / most * (1 + asked.grace)):
-        return _refused(
-            asked,
+        raise _refused(
             "fewer parameters, or a smaller gamma or epsilon",
             f"{asked.parameters or f'{_UNKNOWN_PARAMETERS}, as none were given,'} of them, gamma={gamma:g} and "
             f"epsilon={asked.epsilon:g}",
         )
     cost = _cost(asked, gamma, total, most)
     if cost == math.inf:
-        return _refused(
-            asked,
+        raise _refused(
             "a bound on what rare masks cost, and a budget for few rosters",
             f"{most:,} rounds, {peers:,} honest peers and delta={asked.delta:g}",
         )
-    found = Masks(
+    return Masks(
         kind="drawn",
         bits=drawn.BITS,
         variance=drawn.VARIANCE / drawn.SIGMA**2,
@@ -168,7 +191,6 @@ def masks(asked: Request, gamma: float, total: float) -> Masks:
         each=most * peers,
         delta=asked.delta,
     )
-    return found if asked.masks == "drawn" or price(found, total) <= WORTH else GAUSSIAN
 
 
 def _cost(asked: Request, gamma: float, total: float, most: int) -> float:
@@ -186,7 +208,7 @@ def _cost(asked: Request, gamma: float, total: float, most: int) -> float:
 
 
 def price(found: Masks, total: float) -> float:
-    """How many times the noise variance that Gaussian masks need these do.
+    """How many times the noise variance that Gaussian masks of the same γ need these do.
 
     Args:
         found: the masks.
@@ -195,7 +217,5 @@ def price(found: Masks, total: float) -> float:
     return found.covered * (1 + found.cost / total)
 
 
-def _refused(asked: Request, needs: str, got: str) -> Masks:
-    if asked.masks == "drawn":
-        raise InfeasibleError(f"masks='drawn' need {needs}, got {got}: take masks='gaussian'")
-    return GAUSSIAN
+def _refused(needs: str, got: str) -> InfeasibleError:
+    return InfeasibleError(f"masks='drawn' need {needs}, got {got}: take masks='gaussian'")

@@ -80,8 +80,8 @@ class Seat:
         terms = [] if bare else self.pairwise(history, number, history.neighbours, closing=closing, given=given)
         if history.repair is not None:
             of, peers = history.repair
-            kind = {"closing": of in history.closing, "given": history.given.get(of)}
-            terms += self.pairwise(history, of, peers, **kind, undo=True)
+            closing, given = of in history.closing, history.given.get(of)
+            terms += self.pairwise(history, of, peers, closing=closing, given=given, undo=True)
         packed = masks.mask(vector, self.grid, terms, threads=threads)
         upload = Upload(length=len(vector), bits=self.grid.bits, packed=packed)
         message = Message(
